@@ -1,0 +1,1 @@
+"""One module a job that a user starts."""

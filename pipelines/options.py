@@ -1,0 +1,127 @@
+"""From a command line to a job's options and a runner: what every job shares."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import NoReturn
+
+import yaml
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.runner import PipelineRunner, create_runner
+
+from sfumato.schemas.errors import RequestError
+
+LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")
+
+
+class JobParser(argparse.ArgumentParser):
+    """An argument parser whose errors are RequestErrors."""
+
+    def __init__(self, job: str, description: str | None):
+        super().__init__(
+            prog=f"sfumato {job}",
+            description=description,
+            allow_abbrev=False,
+            epilog="Options that are not listed here go to Apache Beam.",
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(message.removeprefix("argument --"))
+
+
+def join_negative_values(arguments: Sequence[str]) -> list[str]:
+    """Joins `--option -1.5,2` into `--option=-1.5,2`, which argparse would take for two options."""
+    joined: list[str] = []
+    for argument in arguments:
+        previous = joined[-1] if joined else ""
+        if re.match(r"-[\d.]", argument) and re.fullmatch(r"--\w+", previous):
+            joined[-1] = f"{previous}={argument}"
+        else:
+            joined.append(argument)
+    return joined
+
+
+@dataclass(frozen=True)
+class RunnerSettings:
+    """A runner and Beam's options. local: the runner shares this machine's memory and disk."""
+
+    runner: PipelineRunner
+    options: PipelineOptions
+    local: bool
+
+
+def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say where a job runs."""
+    parser.add_argument(
+        "--runner_config",
+        metavar="FILE",
+        help="YAML file of Beam options, or the name of a shipped one (direct, direct_processes, dataflow)",
+    )
+    parser.add_argument(
+        "--dataflow_region", metavar="REGION", help="Google Cloud region of a Dataflow job (Beam's own --region)"
+    )
+
+
+def runner_settings(
+    config: str | None, dataflow_region: str | None, beam_arguments: Sequence[str]
+) -> RunnerSettings:
+    """The runner that a configuration file and the command line's Beam options ask for; the latter win.
+
+    Raises RequestError, naming it, for an option that Beam does not have.
+    """
+    flags = [*(load_runner_config(config) if config else []), *beam_arguments]
+    if dataflow_region:
+        flags.append(f"--region={dataflow_region}")
+    _refuse_unknown(flags, "command line")
+    name = PipelineOptions(flags).get_all_options().get("runner") or "DirectRunner"
+    # Plain DirectRunner would first look for Prism and fetch it; the FnApi runner is what it falls back to.
+    local = name in LOCAL_RUNNERS
+    flags = [flag for flag in flags if not (local and flag.startswith("--runner="))]
+    return RunnerSettings(FnApiRunner() if local else create_runner(name), PipelineOptions(flags), local)
+
+
+def load_runner_config(name: str) -> list[str]:
+    """Beam flags from a YAML file, or from the shipped file of that name. Raises RequestError for unknown keys."""
+    path = Path(name)
+    shipped = resources.files("sfumato.runner_configs") / f"{name}.yaml"
+    if path.is_file():
+        text = path.read_text()
+    elif shipped.is_file():
+        text = shipped.read_text()
+    else:
+        raise RequestError(f"runner_config: no file {name!r}, and no shipped configuration of that name")
+    try:
+        settings = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise RequestError(f"runner_config: {name} is not valid YAML ({error})") from None
+    if not isinstance(settings, dict):
+        raise RequestError(f"runner_config: {name} must map Beam options to values")
+    flags = []
+    for key, value in settings.items():
+        for one in value if isinstance(value, list) else [value]:
+            if one is True:
+                flags.append(f"--{key}")
+            elif one is not None and one is not False:
+                flags.append(f"--{key}={one}")
+    _refuse_unknown([f"--{key}" for key in settings], f"runner_config {name}")
+    return flags
+
+
+def _refuse_unknown(flags: Sequence[str], where: str) -> None:
+    parser = argparse.ArgumentParser(allow_abbrev=False, conflict_handler="resolve", add_help=False)
+    for options in PipelineOptions.__subclasses__():
+        options._add_argparse_args(parser)
+    known = set(parser._option_string_actions)
+    for flag in flags:
+        name = flag.split("=", 1)[0]
+        if not flag.startswith("--") and flag.startswith("-"):
+            raise RequestError(f"{where}: unknown option {flag}")
+        if flag.startswith("--") and name not in known:
+            raise RequestError(f"{where}: unknown option {name}: neither this job nor Beam has it")

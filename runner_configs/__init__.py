@@ -1,0 +1,1 @@
+"""Runner settings, one YAML file an environment; `--runner_config NAME` finds the shipped ones by name."""

@@ -1,0 +1,1 @@
+"""What crosses a boundary: regions, trees, location logs, guarantees, manifests, configuration. No Beam here."""

@@ -1,0 +1,142 @@
+"""The region of a map and the grid of its quadtree.
+
+A grid of depth d has 2^d x 2^d cells of equal size in degrees. A cell's code is its quadtree path: two bits a
+level, the x (east) bit before the y (south) bit, as in the worked example of paper 000, Section 5.6
+(x = 1100, y = 0101 gives 10/11/00/01). So 00 is the north-west quadrant, 01 the south-west, 10 the north-east
+and 11 the south-east. x counts from the west, y from the north.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+
+MAX_DEPTH = 20
+
+
+@dataclass(frozen=True)
+class Region:
+    """A rectangle in degrees (WGS 84). Raises RequestError where it has no area or leaves the globe."""
+
+    west: float
+    south: float
+    east: float
+    north: float
+
+    def __post_init__(self) -> None:
+        for name in ("west", "south", "east", "north"):
+            value = getattr(self, name)
+            if not math.isfinite(value):
+                raise RequestError(f"region: {name} must be a finite number of degrees, got {value}")
+        if not (-180 <= self.west and self.east <= 180 and -90 <= self.south and self.north <= 90):
+            raise RequestError(
+                f"region: {self} leaves the globe; longitudes lie in -180..180, latitudes in -90..90"
+            )
+        if not (self.west < self.east and self.south < self.north):
+            raise RequestError(
+                f"region: WEST,SOUTH,EAST,NORTH must have west < east and south < north, got {self}"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Region:
+        """Reads `WEST,SOUTH,EAST,NORTH`."""
+        try:
+            west, south, east, north = (float(part) for part in text.split(","))
+        except ValueError:
+            raise RequestError(
+                f"region: expected four numbers WEST,SOUTH,EAST,NORTH in degrees, got {text!r}"
+            ) from None
+        return cls(west, south, east, north)
+
+    def __str__(self) -> str:
+        return f"{self.west:g},{self.south:g},{self.east:g},{self.north:g}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The 2^depth x 2^depth cells over a region. Raises RequestError for a depth outside 1..20."""
+
+    region: Region
+    depth: int
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.depth, int) and 1 <= self.depth <= MAX_DEPTH):
+            raise RequestError(f"depth: must be a whole number in 1..{MAX_DEPTH}, got {self.depth}")
+
+    @property
+    def side(self) -> int:
+        """Cells along one side."""
+        return 1 << self.depth
+
+    def codes(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.uint64]:
+        """Codes of the cells that hold the points, uint64[n]. The points must lie in the region, borders included."""
+        region, side = self.region, self.side
+        x = (longitude - region.west) * (side / (region.east - region.west))
+        y = (region.north - latitude) * (side / (region.north - region.south))
+        last = np.uint32(side - 1)
+        # The eastern and southern borders belong to the last cell.
+        return interleave(
+            np.minimum(x.astype(np.uint32), last), np.minimum(y.astype(np.uint32), last)
+        )
+
+    def bounds(
+        self, x: NDArray[np.int64], y: NDArray[np.int64], level: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """West, south, east and north in degrees, float64[n] each, of cells (x, y) at the given tree levels."""
+        region = self.region
+        width = (region.east - region.west) / (1 << level)
+        height = (region.north - region.south) / (1 << level)
+        return (
+            region.west + x * width,
+            region.north - (y + 1) * height,
+            region.west + (x + 1) * width,
+            region.north - y * height,
+        )
+
+
+def _spread(values: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    """Moves bit i of each 20-bit value to bit 2 i."""
+    low = _SPREAD_10[values & np.uint32(0x3FF)]
+    if len(values) and int(values.max()) > 0x3FF:
+        return low | (_SPREAD_10[values >> np.uint32(10)].astype(np.uint64) << np.uint64(20))
+    return low.astype(np.uint64)
+
+
+def _spread_table() -> NDArray[np.uint32]:
+    numbers = np.arange(1 << 10, dtype=np.uint32)
+    spread = np.zeros_like(numbers)
+    for bit in range(10):
+        spread |= ((numbers >> np.uint32(bit)) & np.uint32(1)) << np.uint32(2 * bit)
+    return spread
+
+
+_SPREAD_10 = _spread_table()
+
+
+def interleave(x: NDArray[np.uint32], y: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    """Codes uint64[n] of the cells (x, y): the bits of x and y in turn, x first."""
+    return (_spread(x) << np.uint64(1)) | _spread(y)
+
+
+def deinterleave(codes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The inverse of `interleave`: (x, y), int64[n] each."""
+    return _gather(codes >> np.uint64(1)), _gather(codes)
+
+
+def _gather(codes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Moves bit 2 i to bit i and drops the odd bits."""
+    bits = codes.astype(np.uint64) & np.uint64(0x5555555555555555)
+    for shift, mask in (
+        (1, 0x3333333333333333),
+        (2, 0x0F0F0F0F0F0F0F0F),
+        (4, 0x00FF00FF00FF00FF),
+        (8, 0x0000FFFF0000FFFF),
+        (16, 0x00000000FFFFFFFF),
+    ):
+        bits = (bits | (bits >> np.uint64(shift))) & np.uint64(mask)
+    return bits.astype(np.int64)

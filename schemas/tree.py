@@ -1,0 +1,153 @@
+"""The adaptive quadtree: which nodes exist, which of them own an entry, and where a location counts.
+
+A node is one number: a 1 followed by its path, two bits a level, so the root is 1 and the parent of i is i >> 2.
+A node may have 0 to 4 children, and orphans are allowed (a grandchild with no child between). Every node with fewer
+than four children owns one vector entry; a location counts at the deepest node that covers it (paper 000, Section
+5.6). The root is always there, so every location counts somewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.region import deinterleave
+
+_TWO = np.uint64(2)
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A set of nodes over a grid of the given depth. nodes: uint64[n], ascending (so level by level), with the root."""
+
+    depth: int
+    nodes: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, depth: int, nodes: NDArray[np.uint64]) -> Tree:
+        """The tree of these nodes (any order, repeats allowed) and the root. Raises ValueError below the grid."""
+        unique = np.union1d(np.asarray(nodes, dtype=np.uint64), np.ones(1, dtype=np.uint64))
+        if unique[0] == 0 or int(node_levels(unique[-1:])[0]) > depth:
+            raise ValueError(f"nodes must lie on levels 0..{depth}")
+        return cls(depth, unique)
+
+    @classmethod
+    def uniform(cls, depth: int, level: int) -> Tree:
+        """The complete tree down to a level."""
+        parts = [np.arange(1 << (2 * i), 2 << (2 * i), dtype=np.uint64) for i in range(level + 1)]
+        return cls.of(depth, np.concatenate(parts))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tree) and self.depth == other.depth and np.array_equal(self.nodes, other.nodes)
+
+    def __hash__(self) -> int:
+        return hash((self.depth, self.nodes.tobytes()))
+
+    def contains(self, nodes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Whether each node is in the tree: bool, of the shape of `nodes`."""
+        place = np.minimum(np.searchsorted(self.nodes, nodes), len(self.nodes) - 1)
+        return np.asarray(self.nodes[place] == nodes)
+
+    @cached_property
+    def entries(self) -> NDArray[np.uint64]:
+        """The nodes that own a vector entry, in the vector's order: uint64[T], ascending."""
+        parents, children = np.unique(self.nodes[1:] >> _TWO, return_counts=True)
+        return np.setdiff1d(self.nodes, parents[children == 4], assume_unique=True)
+
+    @cached_property
+    def index(self) -> TreeIndex:
+        """The elementary intervals of codes between the borders of nodes, and which entry each counts for."""
+        depth = self.depth
+        level = node_levels(self.entries)
+        below = (_TWO * (depth - level).astype(np.uint64)).astype(np.uint64)
+        start = node_paths(self.entries) << below
+        boundaries = np.union1d(start, start + (np.uint64(1) << below))
+        first = boundaries[:-1]
+        owner = np.zeros(len(first), dtype=np.int64)
+        for at in range(depth + 1):  # the deepest match wins: longest prefix
+            node = (first >> np.uint64(2 * (depth - at))) | np.uint64(1 << (2 * at))
+            place = np.minimum(np.searchsorted(self.entries, node), len(self.entries) - 1)
+            owner = np.where(self.entries[place] == node, place, owner)
+        order = np.argsort(owner, kind="stable")
+        groups = np.flatnonzero(np.concatenate(([True], np.diff(owner[order]) > 0)))
+        return TreeIndex(boundaries, owner, order, groups, len(self.entries))
+
+    @cached_property
+    def areas(self) -> NDArray[np.int64]:
+        """Finest cells that each entry covers, less what its descendants cover: int64[T]. 0 is possible."""
+        return self.index.sum_intervals(np.diff(self.index.boundaries).astype(np.int64)[None, :])[0]
+
+    def parents(self) -> NDArray[np.int64]:
+        """For every node the place in `nodes` of its nearest ancestor in the tree: int64[n]; -1 for the root."""
+        ancestor = self.nodes >> _TWO
+        found = np.full(len(self.nodes), -1, dtype=np.int64)
+        for _ in range(self.depth):
+            open_ = (found < 0) & (ancestor > 0)
+            place = np.minimum(np.searchsorted(self.nodes, ancestor), len(self.nodes) - 1)
+            found = np.where(open_ & (self.nodes[place] == ancestor), place, found)
+            ancestor = ancestor >> _TWO
+        return found
+
+    def refine(self, split: NDArray[np.uint64], collapse: NDArray[np.uint64]) -> Tree:
+        """The tree with all children of `split` added (above the finest level) and the nodes `collapse` removed."""
+        splittable = split[node_levels(split) < self.depth]
+        children = (splittable[:, None] << _TWO) | np.arange(4, dtype=np.uint64)
+        kept = np.setdiff1d(self.nodes, collapse, assume_unique=True)
+        return Tree.of(self.depth, np.concatenate([kept, children.ravel()]))
+
+
+@dataclass(frozen=True)
+class TreeIndex:
+    """Elementary intervals of a tree: [boundaries[i], boundaries[i + 1]) counts for entry owner[i].
+
+    boundaries: uint64[E + 1], ascending, from 0 to 4^depth; owner: int64[E]; order sorts the intervals by owner and
+    groups are the starts of each owner's run in that order; entries: the vector's length T.
+    """
+
+    boundaries: NDArray[np.uint64]
+    owner: NDArray[np.int64]
+    order: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    entries: int
+
+    def sum_intervals(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Sums of interval values by entry: int64[rows, E] -> int64[rows, T]."""
+        sums = np.zeros((len(values), self.entries), dtype=np.int64)
+        owners = self.owner[self.order[self.groups]]
+        if len(owners) == len(self.owner):  # one interval an entry
+            sums[:, self.owner] = values
+        else:
+            sums[:, owners] = np.add.reduceat(values[:, self.order], self.groups, axis=1)
+        return sums
+
+
+def node_levels(nodes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Levels of nodes, 0 for the root: int64[n]."""
+    # A node has 2 level + 1 bits, at most 41, which a float's exponent tells exactly.
+    return np.asarray((np.frexp(nodes.astype(np.float64))[1] - 1) // 2, dtype=np.int64)
+
+
+def node_paths(nodes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Paths of nodes without the leading 1: uint64[n], the node's code on its own level."""
+    return nodes ^ (np.uint64(1) << (_TWO * node_levels(nodes).astype(np.uint64)))
+
+
+def node_positions(nodes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """(level, x, y) of nodes, int64[n] each; x counts from the west, y from the north, in cells of the level."""
+    x, y = deinterleave(node_paths(nodes))
+    return node_levels(nodes), x, y
+
+
+def node_names(nodes: NDArray[np.uint64]) -> list[str]:
+    """Readable ids: `r` for the root, then one digit 0..3 a level (0 north-west, 1 south-west, 2 and 3 east of them)."""
+    names = []
+    for node in nodes.tolist():
+        digits = ""
+        while node > 1:
+            digits = "0123"[node & 3] + digits
+            node >>= 2
+        names.append("r" + digits)
+    return names

@@ -1,0 +1,30 @@
+"""Installs the project's folders under one import package, `sfumato`.
+
+The folders stand at the top level of the repository; nothing as generic as `transforms` may land in a
+user's environment or on a Dataflow worker, so each is mapped to `sfumato.<folder>`.
+"""
+
+from setuptools import find_packages, setup
+
+FOLDERS = ["schemas", "transforms", "pipelines", "runner_configs"]
+
+
+def packages() -> list[str]:
+    found = []
+    for folder in FOLDERS:
+        found.append(f"sfumato.{folder}")
+        found.extend(f"sfumato.{folder}.{name}" for name in find_packages(folder))
+    return found
+
+
+setup(
+    packages=packages(),
+    package_dir={f"sfumato.{folder}": folder for folder in FOLDERS},
+    package_data={
+        "sfumato.runner_configs": ["*.yaml"],
+        "sfumato.schemas": ["py.typed"],
+        "sfumato.transforms": ["py.typed"],
+        "sfumato.transforms.release": ["page.html", "page.css", "page.js"],
+        "sfumato.pipelines": ["py.typed"],
+    },
+)

@@ -1,0 +1,62 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import Grid, Region, deinterleave, interleave
+
+CITY = Region.parse("-122.51,37.70,-122.35,37.82")
+
+
+def test_the_papers_example() -> None:
+    """Paper 000, Section 5.6: (x = 1100, y = 0101) is 10/11/00/01."""
+    assert interleave(np.array([0b1100], np.uint32), np.array([0b0101], np.uint32))[0] == 0b10110001
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**20 - 1), st.integers(0, 2**20 - 1)), min_size=1))
+def test_interleaving_against_bits(points: list[tuple[int, int]]) -> None:
+    x, y = np.array(points, dtype=np.uint32).T
+    codes = interleave(x, y)
+    for (a, b), code in zip(points, codes.tolist(), strict=True):
+        bits = "".join(f"{(a >> i) & 1}{(b >> i) & 1}" for i in range(19, -1, -1))
+        assert code == int(bits, 2)
+    back = deinterleave(codes)
+    assert np.array_equal(back[0], x)
+    assert np.array_equal(back[1], y)
+
+
+@pytest.mark.parametrize("depth", [1, 5, 10, 20])
+def test_codes_of_points_lie_in_the_cells_bounds(depth: int) -> None:
+    rng = np.random.default_rng(0)
+    grid = Grid(CITY, depth)
+    east = rng.uniform(CITY.west, CITY.east, 1000)
+    north = rng.uniform(CITY.south, CITY.north, 1000)
+    x, y = deinterleave(grid.codes(east, north))
+    west, south, east_border, north_border = grid.bounds(x, y, np.full(1000, depth))
+    slack = 1e-12
+    assert ((west - slack <= east) & (east <= east_border + slack)).all()
+    assert ((south - slack <= north) & (north <= north_border + slack)).all()
+
+
+def test_borders_belong_to_the_region() -> None:
+    grid = Grid(CITY, 4)
+    corners = grid.codes(np.array([CITY.west, CITY.east] * 2), np.array([CITY.north] * 2 + [CITY.south] * 2))
+    assert corners.tolist() == [0, 0b10101010, 0b01010101, 0b11111111]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1,2,3", "1,2,3,x", "", "3,0,1,1", "0,1,1,0", "0,0,0,1", "0,0,1,0", "nan,0,1,1", "-181,0,1,1", "0,0,1,91", "0,0,inf,1"],
+)
+def test_bad_regions_are_refused_by_name(text: str) -> None:
+    with pytest.raises(RequestError, match="region"):
+        Region.parse(text)
+
+
+@pytest.mark.parametrize("depth", [0, 21, -1, 2.5, math.nan])
+def test_bad_depths_are_refused(depth: float) -> None:
+    with pytest.raises(RequestError, match=r"depth.*1\.\.20"):
+        Grid(CITY, depth)  # type: ignore[arg-type]

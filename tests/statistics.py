@@ -1,0 +1,51 @@
+"""Statistical oracles: exact distributions, and chi-square tests with a stated flake rate."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+FLAKE_RATE = 1e-9
+
+
+def discrete_laplace_pmf(epsilon: float, reach: int) -> NDArray[np.float64]:
+    """P[Z = k] for k in -reach..reach, paper 000, Eq. 4."""
+    k = np.abs(np.arange(-reach, reach + 1))
+    beta = np.exp(-epsilon)
+    return (1 - beta) / (1 + beta) * beta**k
+
+
+def polya_difference_pmf(shape: float, epsilon: float, reach: int) -> NDArray[np.float64]:
+    """P[X - Y = k] for k in -reach..reach, X and Y Polya(shape, exp(-epsilon)), by direct summation."""
+    one = stats.nbinom.pmf(np.arange(6 * reach), shape, -np.expm1(-epsilon))
+    both = np.convolve(one, one[::-1])
+    centre = len(one) - 1
+    return both[centre - reach : centre + reach + 1]
+
+
+def chi_square_p(sample: NDArray[np.int64], pmf: NDArray[np.float64]) -> float:
+    """The p-value of a sample of integers against a pmf over -reach..reach; rare values are pooled by tail."""
+    reach = len(pmf) // 2
+    clipped = np.clip(sample, -reach, reach)
+    observed = np.bincount(clipped + reach, minlength=len(pmf)).astype(float)
+    expected = pmf * len(sample)
+    expected[0] += len(sample) * max(0.0, (1 - pmf.sum()) / 2)
+    expected[-1] += len(sample) * max(0.0, (1 - pmf.sum()) / 2)
+    observed, expected = _pool(observed, expected)
+    return float(stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue)
+
+
+def _pool(observed: NDArray[np.float64], expected: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
+    """Merges neighbours until each bin expects at least 20."""
+    out_observed, out_expected = [], []
+    seen = wanted = 0.0
+    for o, e in zip(observed, expected, strict=True):
+        seen, wanted = seen + o, wanted + e
+        if wanted >= 20:
+            out_observed.append(seen)
+            out_expected.append(wanted)
+            seen = wanted = 0.0
+    out_observed[-1] += seen
+    out_expected[-1] += wanted
+    return np.array(out_observed), np.array(out_expected)

@@ -1,0 +1,176 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.schedule import (
+    advance,
+    check_modulus,
+    start,
+    target_epsilon,
+    update_tree,
+)
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.secagg.shards import ShardTotals
+
+KEY = RunKey.derive(FixedSecret(b"schedule" * 4), {})
+
+
+def finish(parameters: HeatmapParameters, users: int, shares: np.ndarray):
+    """Runs the state machine on noiseless counts that follow `shares`, float64[2^d * 2^d] by code."""
+    state = start(users, parameters, KEY)
+    total = np.concatenate(([0], np.cumsum(shares))) * users
+    while state.query:
+        index = state.query.tree.index
+        below = np.round(total[(index.boundaries >> np.uint64(2 * (parameters.depth - 6))).astype(int)])
+        sums = index.sum_intervals(np.diff(below.astype(np.int64))[None, :])[0]
+        state = advance(state, ShardTotals(sums, state.cohort.shards), parameters)
+    return state
+
+
+def flat() -> np.ndarray:
+    return np.full(4**6, 4.0**-6)
+
+
+def test_the_papers_run_of_10_000_users() -> None:
+    """Paper 000, Table 1 and Appendix A: vector length 340 = 4 + 16 + 64 + 256, and 0.76 left for the last."""
+    state = finish(HeatmapParameters(population=10_000, dropout=0), 10_000, flat())
+    assert [a.spent.vector_length for a in state.answers] == [4, 16, 64, 256]
+    assert round(state.answers[-1].spent.epsilon, 2) == 0.76
+
+
+@given(
+    st.floats(0.01, 10),
+    st.integers(100, 10**7),
+    st.floats(0.01, 2),
+    st.integers(1, 12),
+    st.integers(0, 2**31),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_spending_never_exceeds_the_budget_and_ends_equal_to_it(
+    epsilon: float, users: int, calibration: float, stages: int, seed: int, public: bool
+) -> None:
+    parameters = HeatmapParameters(
+        depth=6,
+        epsilon=epsilon,
+        shard_size=1000,
+        calibration=calibration,
+        max_sub_queries=stages,
+        population=users if public else None,
+    )
+    shares = np.random.default_rng(seed).dirichlet(np.full(4**6, 0.05))
+    state = finish(parameters, users, shares)
+    charges = [a.spent.epsilon for a in state.answers] + ([] if public else [state.population.epsilon])
+    assert math.fsum(charges) == epsilon
+    assert state.budget.spent == epsilon
+    assert len(state.answers) <= stages
+    for so_far in range(len(state.budget.charges)):
+        assert math.fsum(state.budget.charges[:so_far]) <= epsilon
+
+
+def test_the_target_is_two_standard_deviations_over_all_shards() -> None:
+    epsilon = target_epsilon(users=100_000, length=64, shards=10, calibration=0.1)
+    aggregated = math.sqrt(10) * discrete_laplace_stddev(epsilon)
+    assert math.isclose(2 * aggregated, 0.1 * 100_000 / 64)
+
+
+def test_splits_and_collapses_by_threshold() -> None:
+    tree = Tree.uniform(4, 1)  # entries 4, 5, 6, 7
+    updated = update_tree(tree, np.array([20.001, 20.0, 5.001, 5.0]), stddev=10, threshold=2)
+    assert updated.nodes.tolist() == [1, 4, 5, 6, 16, 17, 18, 19]
+    assert updated.entries.tolist() == [1, 5, 6, 16, 17, 18, 19]  # the root owns what node 7 left
+
+
+def test_the_finest_level_is_not_split() -> None:
+    tree = Tree.uniform(2, 2)
+    assert update_tree(tree, np.full(16, 1e9), 1, 2) == tree
+
+
+def test_a_tree_that_stops_changing_gets_the_rest_of_the_budget() -> None:
+    parameters = HeatmapParameters(depth=6, epsilon=1.0, population=10**7, start_level=1, calibration=5)
+    state = finish(parameters, 10**7, flat())
+    trees = [a.tree for a in state.answers]
+    assert trees[-1] == trees[-2]
+    assert state.answers[-1].spent.epsilon == state.budget.total - math.fsum(a.spent.epsilon for a in state.answers[:-1])
+
+
+def test_lost_shards_are_spoken_for_and_counted() -> None:
+    parameters = HeatmapParameters(population=100_000)
+    state = start(100_000, parameters, KEY)
+    state = advance(state, ShardTotals(np.full(4, 20_000), 8), parameters)
+    assert state.answers[0].counts.tolist() == [25_000] * 4
+    assert state.answers[0].spent.shards_lost == 2
+    whole = advance(start(100_000, parameters, KEY), ShardTotals(np.full(4, 25_000), 10), parameters)
+    ratio = state.answers[0].spent.noise_stddev / whole.answers[0].spent.noise_stddev
+    assert math.isclose(ratio, 10 / 8 * math.sqrt(8 / 10))
+
+
+def test_no_live_shard_fails() -> None:
+    parameters = HeatmapParameters(population=100_000)
+    with pytest.raises(DataError, match="too few users"):
+        advance(start(5, parameters, KEY), ShardTotals(np.zeros(4, dtype=np.int64), 0), parameters)
+
+
+def test_the_population_is_counted_privately_and_paid_for() -> None:
+    parameters = HeatmapParameters()
+    draws = []
+    for i in range(400):
+        key = RunKey.derive(FixedSecret(b"population" * 3), {"i": i})
+        draws.append(start(50_000, parameters, key).population.users)
+    noise = np.array(draws) - 50_000
+    expected = discrete_laplace_stddev(0.01)
+    # The square of a Laplace variate has coefficient of variation sqrt(5): six of its standard errors.
+    assert abs((noise**2).mean() / expected**2 - 1) < 6 * math.sqrt(5 / 400)
+    assert start(50_000, parameters, KEY).budget.spent == start(7, parameters, KEY).population.epsilon > 0
+
+
+def test_a_modulus_that_is_too_small_is_refused_with_the_least_that_would_do() -> None:
+    with pytest.raises(RequestError, match=r"modulus: 10000 is too small, the least that would do is (\d+)") as caught:
+        check_modulus(HeatmapParameters(users=100_000, modulus=10_000))
+    least = int(str(caught.value).split("would do is ")[1].split()[0])
+    check_modulus(HeatmapParameters(users=100_000, modulus=least))
+    with pytest.raises(RequestError):
+        check_modulus(HeatmapParameters(users=100_000, modulus=least - 1))
+    check_modulus(HeatmapParameters(users=100_000, modulus=10_000, allow_overflow=True))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epsilon", math.nan),
+        ("epsilon", 0.0),
+        ("epsilon", -1.0),
+        ("epsilon", math.inf),
+        ("epsilon", 51.0),
+        ("depth", 0),
+        ("depth", 21),
+        ("shard_size", 1),
+        ("dropout", -0.1),
+        ("dropout", 0.95),
+        ("dropout", math.nan),
+        ("simulated_dropout", 1.5),
+        ("max_bad_fraction", math.nan),
+        ("users", 0),
+        ("population", 0),
+        ("population_share", 0.0),
+        ("calibration", 0.0),
+        ("calibration", math.nan),
+        ("expansion", math.nan),
+        ("split_threshold", -1.0),
+        ("overflow_chance", 0.0),
+        ("start_level", 11),
+        ("max_sub_queries", 0),
+        ("modulus", 1),
+        ("noise", "gaussian"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(RequestError, match=field):
+        HeatmapParameters(**{field: value})  # type: ignore[arg-type]

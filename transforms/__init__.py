@@ -1,0 +1,1 @@
+"""One room a system: the pure mathematics beside the PTransform that uses it."""

@@ -1,0 +1,39 @@
+"""The whole heatmap as one transform: paths of Parquet files in, the final state out."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.region import Region, Grid
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.refine import PlanCohort, RefineTree, StartRefinement
+from sfumato.transforms.locations.read import ReadLocations
+from sfumato.transforms.locations.shards import BuildShards
+from sfumato.transforms.locations.users import BoundUsers
+from sfumato.transforms.privacy.keys import RunKey
+
+
+class AdaptiveHeatmap(beam.PTransform):
+    """Paths of Parquet location logs -> a singleton HeatmapState, differentially private in whole (paper 000).
+
+    The state's answers hold each sub-query's tree and noisy counts; `raster.density` and `assemble.release_files` make
+    maps and releases of it.
+    """
+
+    def __init__(
+        self, region: Region, parameters: HeatmapParameters, key: RunKey, columns: LocationColumns | None = None
+    ):
+        super().__init__()
+        self._grid = Grid(region, parameters.depth)
+        self._parameters = parameters
+        self._key = key
+        self._columns = columns or LocationColumns()
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        grid, parameters, key = self._grid, self._parameters, self._key
+        chunks, rows = paths | "ReadLocations" >> ReadLocations(self._columns, grid, key)  # (user group, chunk)
+        words, users = chunks | "BoundUsers" >> BoundUsers(grid.depth)  # bytes: one word a user
+        state = users | "Start" >> StartRefinement(parameters, key, rows)  # HeatmapState
+        shards = words | "BuildShards" >> BuildShards(grid.depth, state | PlanCohort())  # ShardGroup
+        return shards | "Refine" >> RefineTree(parameters, key, state)  # HeatmapState

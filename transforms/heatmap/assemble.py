@@ -1,0 +1,157 @@
+"""Everything that a heatmap's release holds, made of the final state alone: all of it is post-processing. Pure."""
+
+from __future__ import annotations
+
+import io
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from sfumato.schemas.guarantee import ADJACENCY, ASSUMPTIONS, PRIVACY_UNIT
+from sfumato.schemas.region import Grid
+from sfumato.schemas.release import (
+    CELLS_FILE,
+    DENSITY_FILE,
+    MANIFEST_FILE,
+    MANIFEST_FORMAT,
+    PAGE_FILE,
+    PICTURE_FILE,
+)
+from sfumato.schemas.tree import node_names, node_positions
+from sfumato.transforms.heatmap.cells import cells_table
+from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.heatmap.schedule import Answer, HeatmapState
+from sfumato.transforms.release.page import Layer, render_page
+from sfumato.transforms.release.picture import render_picture
+
+_PACKAGES = ("sfumato", "apache-beam", "numpy", "pyarrow", "scipy")
+
+
+@dataclass(frozen=True)
+class ReleaseFacts:
+    """What the launcher knows of a release: nothing here depends on what the input files hold.
+
+    created: ISO 8601 time. randomness: where the secret came from. parameters: every option of the request.
+    """
+
+    release_id: str
+    created: str
+    grid: Grid
+    randomness: str
+    safe: bool
+    parameters: Mapping[str, Any]
+
+
+def heatmap_manifest(state: HeatmapState, facts: ReleaseFacts) -> dict[str, Any]:
+    """The manifest: identity, guarantee, spending by sub-query, communication, parameters, versions, warnings."""
+    population, cohort = state.population, state.cohort
+    spent = [answer.spent for answer in state.answers]
+    grid = facts.grid
+    return {
+        "format": MANIFEST_FORMAT,
+        "release_id": facts.release_id,
+        "job": "heatmap",
+        "created": facts.created,
+        "region": asdict(grid.region),
+        "grid": {"depth": grid.depth, "side": grid.side},
+        "privacy": {
+            "unit": PRIVACY_UNIT,
+            "contribution_bound": "one location a user, chosen uniformly by the key",
+            "adjacency": ADJACENCY,
+            "epsilon": state.budget.total,
+            "epsilon_spent": state.budget.spent,
+            "delta": 0.0,
+            "mechanism": "distributed discrete Laplace (Polya shares) over secure-aggregation shards",
+            "randomness": {"source": facts.randomness, "safe": facts.safe},
+            "population": {
+                "source": population.source,
+                "users": population.users,
+                "epsilon": population.epsilon,
+                "noise_stddev": population.noise_stddev,
+            },
+            "cohort": {
+                "users": cohort.users,
+                "sampling_rate": cohort.sampling_rate,
+                "shards": cohort.shards,
+                "required_survivors": cohort.required_survivors,
+            },
+            "sub_queries": [asdict(one) for one in spent],
+            "assumptions": list(ASSUMPTIONS),
+        },
+        "communication": {
+            "vector_entries": sum(one.vector_length for one in spent),
+            "bits_per_client": sum(one.bits_per_client for one in spent),
+        },
+        "parameters": dict(facts.parameters),
+        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}},
+        "warnings": _warnings(state, facts),
+    }
+
+
+def _warnings(state: HeatmapState, facts: ReleaseFacts) -> list[str]:
+    warnings = []
+    if not facts.safe:
+        warnings.append("The key came from a seed that anybody can guess: this release protects nobody.")
+    last = state.answers[-1].spent
+    if last.shards_lost:
+        warnings.append(
+            f"{last.shards_lost} of {last.shards} shards had too few survivors in the last sub-query; "
+            "the others speak for them."
+        )
+    if facts.parameters.get("allow_overflow"):
+        warnings.append("Overflow was allowed: counts may have wrapped around the modulus.")
+    return warnings
+
+
+def release_files(state: HeatmapState, facts: ReleaseFacts) -> dict[str, bytes]:
+    """The release's files by name, the manifest last."""
+    manifest = heatmap_manifest(state, facts)
+    final = state.answers[-1]
+    raster = density(final.tree, final.counts)
+    cells = cells_table(final.tree, final.counts, final.spent.noise_stddev, facts.grid)
+    table, array = io.BytesIO(), io.BytesIO()
+    pq.write_table(cells, table, compression="zstd")
+    np.save(array, raster)
+    return {
+        CELLS_FILE: table.getvalue(),
+        DENSITY_FILE: array.getvalue(),
+        PICTURE_FILE: render_picture(
+            raster, facts.grid.region, users=max(float(final.counts.sum()), 0.0), epsilon=state.budget.total
+        ),
+        PAGE_FILE: render_page(manifest, _layers(state), raster).encode(),
+        MANIFEST_FILE: json.dumps(manifest, indent=2, allow_nan=False).encode(),
+    }
+
+
+def _layers(state: HeatmapState) -> list[Layer]:
+    layers, remaining = [], state.budget.total - state.population.epsilon
+    for answer in state.answers:
+        remaining -= answer.spent.epsilon
+        layers.append(_layer(answer, remaining))
+    return layers
+
+
+def _layer(answer: Answer, remaining: float) -> Layer:
+    level, x, y = node_positions(answer.tree.entries)
+    spent = answer.spent
+    return Layer(
+        index=spent.index,
+        epsilon=spent.epsilon,
+        remaining=remaining,
+        stddev=spent.noise_stddev,
+        vector_length=spent.vector_length,
+        shards=spent.shards,
+        shards_lost=spent.shards_lost,
+        level=level,
+        x=x,
+        y=y,
+        count=answer.counts,
+        area=answer.tree.areas,
+        cell_id=node_names(answer.tree.entries),
+    )

@@ -1,0 +1,41 @@
+"""From noisy counts to densities (paper 000, Section 6.1): no zeroing, spread over what children leave over. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.region import interleave
+from sfumato.schemas.tree import Tree
+
+MAX_RASTER_DEPTH = 12  # 4096 x 4096 float64 is 128 MiB; finer trees are summed into such cells
+
+
+def density(tree: Tree, counts: NDArray[np.float64], depth: int | None = None) -> NDArray[np.float64]:
+    """The density float64[2^d, 2^d] that the counts (float64[T], one an entry) describe; it sums to 1.
+
+    Row 0 lies in the north. d is the tree's depth or 12, whichever is less. Negative counts count as 0; where nothing
+    is left the density is uniform.
+    """
+    depth = min(tree.depth, MAX_RASTER_DEPTH) if depth is None else depth
+    index, shift = tree.index, np.uint64(2 * (tree.depth - depth))
+    per_cell = np.maximum(counts, 0) / np.maximum(tree.areas, 1)
+    cells = np.arange((1 << (2 * depth)) + 1, dtype=np.uint64) << shift
+    borders = cells if depth == tree.depth else np.union1d(cells, index.boundaries)
+    # Borders contain the tree's boundaries where nodes are as fine as cells, so each piece has one owner.
+    interval = np.searchsorted(index.boundaries, borders[:-1], side="right") - 1
+    mass = per_cell[index.owner[interval]] * np.diff(borders).astype(np.float64)
+    if len(borders) > len(cells):
+        mass = np.add.reduceat(mass, np.searchsorted(borders, cells[:-1]))
+    total = mass.sum()
+    mass = mass / total if total > 0 else np.full(len(mass), 1 / len(mass))
+    axis = np.arange(1 << depth, dtype=np.uint32)
+    codes = interleave(np.tile(axis, 1 << depth), np.repeat(axis, 1 << depth))
+    return np.asarray(mass[codes]).reshape(1 << depth, 1 << depth)
+
+
+def histogram(codes: NDArray[np.uint64], grid_depth: int, depth: int) -> NDArray[np.int64]:
+    """Counts of codes by cell at a depth, int64[2^depth, 2^depth], row 0 in the north: the plain, unprotected truth."""
+    counts = np.bincount((codes >> np.uint64(2 * (grid_depth - depth))).astype(np.int64), minlength=1 << (2 * depth))
+    axis = np.arange(1 << depth, dtype=np.uint32)
+    return counts[interleave(np.tile(axis, 1 << depth), np.repeat(axis, 1 << depth))].reshape(1 << depth, 1 << depth)

@@ -1,0 +1,175 @@
+"""The sub-queries as pipeline stages: shards and a state go in, the refined state comes out."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam import typehints
+from apache_beam.metrics import Metrics
+
+from sfumato.schemas.errors import DataError
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.schedule import HeatmapState, advance, start
+from sfumato.transforms.locations.encode import DROP_REASONS
+from sfumato.transforms.locations.shards import Cohort, ShardGroup
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.secagg.shards import ShardTotals, sum_shards
+
+PROGRESS = logging.getLogger("sfumato.progress")
+_COUNTERS = "sfumato.heatmap"
+
+
+def check_rows(counts: tuple[int, ...], max_bad_fraction: float) -> None:
+    """Raises DataError where too large a share of the rows was dropped. counts: rows read, rows dropped by reason."""
+    rows, dropped = counts[0], counts[1:]
+    if rows == 0:
+        raise DataError("the input files hold no rows")
+    if sum(dropped) > max_bad_fraction * rows:
+        reasons = sorted(zip(dropped, DROP_REASONS, strict=True), reverse=True)
+        raise DataError(
+            f"more than max_bad_fraction={max_bad_fraction} of the rows were dropped, most often as "
+            f"{', '.join(reason for number, reason in reasons if number)}; check the region and the columns, "
+            "or raise --max_bad_fraction (the numbers are in the job's counters)"
+        )
+
+
+class StartRefinement(beam.PTransform):
+    """Row counts and a PCollection of user counts -> a singleton HeatmapState with the first sub-query.
+
+    Raises DataError where more rows were dropped than max_bad_fraction allows.
+    """
+
+    def __init__(self, parameters: HeatmapParameters, key: RunKey, row_counts: beam.PCollection):
+        super().__init__()
+        self._parameters = parameters
+        self._key = key
+        self._row_counts = row_counts
+
+    def expand(self, users: beam.PCollection) -> beam.PCollection:
+        parameters, key = self._parameters, self._key
+
+        def begin(_: None, users: int, rows: tuple[int, ...]) -> HeatmapState:
+            check_rows(rows, parameters.max_bad_fraction)
+            PROGRESS.info("read and grouped the logs")
+            return start(users, parameters, key)
+
+        total = users | "CountUsers" >> beam.CombineGlobally(sum)
+        rows = self._row_counts | "SumRowCounts" >> beam.CombineGlobally(_add_rows)
+        return (
+            users.pipeline
+            | "Begin" >> beam.Create([None])
+            | "Plan" >> beam.Map(
+                begin, beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows)
+            ).with_output_types(HeatmapState)
+        )
+
+
+class PlanCohort(beam.PTransform):
+    """A singleton HeatmapState -> its Cohort."""
+
+    def expand(self, state: beam.PCollection) -> beam.PCollection:
+        return state | "Cohort" >> beam.Map(lambda state: state.cohort).with_output_types(Cohort)
+
+
+def _add_rows(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    zero = (0,) * (1 + len(DROP_REASONS))
+    return functools.reduce(lambda a, b: tuple(x + y for x, y in zip(a, b, strict=True)), rows, zero)
+
+
+@typehints.with_input_types(ShardGroup, HeatmapState)
+@typehints.with_output_types(ShardTotals)
+class _SumShardsFn(beam.DoFn):
+    def __init__(self, parameters: HeatmapParameters, key: RunKey):
+        self._parameters = parameters
+        self._key = key
+
+    def process(self, group: ShardGroup, state: HeatmapState) -> Iterator[ShardTotals]:
+        if state.query is not None:
+            yield sum_shards(
+                group, state.query, self._key, self._parameters.noise, self._parameters.simulated_dropout
+            )
+
+
+class SumShards(beam.PTransform):
+    """ShardGroups and a singleton HeatmapState -> the decoded sum over live shards: one ShardTotals, or nothing.
+
+    Combining ends in a shuffle, so the noisy sum is materialised before anything uses it twice.
+    """
+
+    def __init__(self, parameters: HeatmapParameters, key: RunKey, state: beam.PCollection):
+        super().__init__()
+        self._sum = _SumShardsFn(parameters, key)
+        self._state = beam.pvalue.AsSingleton(state)
+
+    def expand(self, shards: beam.PCollection) -> beam.PCollection:
+        return (
+            shards
+            | "EncodeNoiseSum" >> beam.ParDo(self._sum, self._state)
+            | "CombineShards" >> beam.CombineGlobally(_AddTotals()).without_defaults()
+        )
+
+
+class _AddTotals(beam.CombineFn):
+    def create_accumulator(self, *args: Any, **kwargs: Any) -> ShardTotals | None:
+        return None
+
+    def add_input(self, accumulator: ShardTotals | None, element: ShardTotals | None) -> ShardTotals | None:
+        if accumulator is None or element is None:
+            return accumulator or element
+        return accumulator + element
+
+    def merge_accumulators(
+        self, accumulators: Iterable[ShardTotals | None], *args: Any, **kwargs: Any
+    ) -> ShardTotals | None:
+        return functools.reduce(self.add_input, accumulators, None)
+
+    def extract_output(self, accumulator: ShardTotals | None, *args: Any, **kwargs: Any) -> ShardTotals | None:
+        return accumulator
+
+
+class RefineTree(beam.PTransform):
+    """ShardGroups and a singleton HeatmapState -> the final HeatmapState, after at most max_sub_queries stages.
+
+    The stages are unrolled, so that one run is one job on any runner; once the budget is spent the rest do nothing.
+    """
+
+    def __init__(self, parameters: HeatmapParameters, key: RunKey, state: beam.PCollection):
+        super().__init__()
+        self._parameters = parameters
+        self._key = key
+        self._state = state
+
+    def expand(self, shards: beam.PCollection) -> beam.PCollection:
+        parameters, state = self._parameters, self._state
+        for index in range(1, parameters.max_sub_queries + 1):
+            totals = shards | f"SumShards{index}" >> SumShards(parameters, self._key, state)  # ShardTotals
+            state = state | f"Advance{index}" >> beam.Map(
+                _advance, beam.pvalue.AsSingleton(totals, default_value=None), parameters
+            ).with_output_types(HeatmapState)
+        return state
+
+
+def _advance(state: HeatmapState, totals: ShardTotals | None, parameters: HeatmapParameters) -> HeatmapState:
+    if state.query is None:
+        return state
+    if totals is None:
+        raise DataError("too few users: no shard has any; nothing is published")
+    state = advance(state, totals, parameters)
+    spent = state.answers[-1].spent
+    PROGRESS.info(
+        "sub-query %d: %d cells, epsilon %.4g, %.4g remaining, noise ±%.3g users%s",
+        spent.index,
+        spent.vector_length,
+        spent.epsilon,
+        state.budget.remaining,
+        spent.noise_stddev,
+        f", {spent.shards_lost} of {spent.shards} shards lost" if spent.shards_lost else "",
+    )
+    Metrics.counter(_COUNTERS, "sub_queries").inc()
+    Metrics.counter(_COUNTERS, "vector_entries").inc(spent.vector_length)
+    Metrics.counter(_COUNTERS, "shards_lost").inc(spent.shards_lost)
+    return state

@@ -1,0 +1,101 @@
+"""Arrow batches to (user hash, cell code) pairs, with bad rows dropped and counted by reason. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from sfumato.schemas.locations import LocationColumns, is_text_or_bytes
+from sfumato.schemas.region import Grid
+from sfumato.transforms.privacy.keys import keyed_hash
+
+DROP_REASONS = ("null_user_id", "null_coordinate", "not_finite", "out_of_range", "out_of_region")
+
+# Rows worked on at a time: the temporary columns of one block stay in the processor's cache.
+_BLOCK_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class EncodedLocations:
+    """Valid rows of a batch: users uint64[n] (keyed hashes of the ids), codes uint32[n] or uint64[n] (cells).
+
+    rows: rows read; dropped: rows dropped, one number a reason of DROP_REASONS.
+    """
+
+    users: NDArray[np.uint64]
+    codes: NDArray[Any]
+    rows: int
+    dropped: tuple[int, ...]
+
+
+def code_dtype(depth: int) -> type[np.uint32] | type[np.uint64]:
+    """The narrower unsigned type that holds a code of 2 depth bits."""
+    return np.uint32 if 2 * depth <= 32 else np.uint64
+
+
+def encode_locations(batch: pa.RecordBatch, columns: LocationColumns, grid: Grid, user_key: bytes) -> EncodedLocations:
+    """Hashes the users and codes the cells of one Arrow batch."""
+    rows = batch.num_rows
+    users = np.empty(rows, dtype=np.uint64)
+    codes = np.empty(rows, dtype=code_dtype(grid.depth))
+    kept, dropped = 0, np.zeros(len(DROP_REASONS), dtype=np.int64)
+    for first in range(0, rows, _BLOCK_ROWS):
+        block = batch.slice(first, _BLOCK_ROWS)
+        ids = block.column(columns.user_id)
+        latitude, longitude = block.column(columns.latitude), block.column(columns.longitude)
+        if ids.null_count or latitude.null_count or longitude.null_count:
+            null_user = _nulls(ids)
+            null_coordinate = _nulls(latitude) | _nulls(longitude)
+            dropped[0] += null_user.sum()
+            dropped[1] += (null_coordinate & ~null_user).sum()
+            present = pa.array(~(null_user | null_coordinate))
+            ids, latitude, longitude = (column.filter(present) for column in (ids, latitude, longitude))
+        north, east = _degrees(latitude), _degrees(longitude)
+        inside = _inside(north, east, grid)
+        if not inside.all():
+            dropped[2:] += _reasons(north, east, inside)
+            ids = ids.filter(pa.array(inside))
+            north, east = north[inside], east[inside]
+        end = kept + len(north)
+        users[kept:end] = hash_users(ids, user_key)
+        codes[kept:end] = grid.codes(east, north)
+        kept = end
+    return EncodedLocations(users[:kept], codes[:kept], rows, tuple(int(n) for n in dropped))
+
+
+def hash_users(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
+    """Keyed 64-bit hashes, uint64[n], of an Arrow array of integers, strings or bytes without nulls."""
+    if pt.is_dictionary(ids.type):
+        return hash_users(ids.dictionary, user_key)[ids.indices.to_numpy(zero_copy_only=False)]
+    if is_text_or_bytes(ids.type):
+        return keyed_hash(user_key, np.asarray(ids.to_numpy(zero_copy_only=False), dtype=object))
+    return keyed_hash(user_key, ids.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
+
+
+def _nulls(column: pa.Array) -> NDArray[np.bool_]:
+    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _degrees(column: pa.Array) -> NDArray[np.float64]:
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _inside(north: NDArray[np.float64], east: NDArray[np.float64], grid: Grid) -> NDArray[np.bool_]:
+    region = grid.region  # comparisons with NaN are false
+    return (
+        (north >= region.south) & (north <= region.north) & (east >= region.west) & (east <= region.east)
+    )
+
+
+def _reasons(
+    north: NDArray[np.float64], east: NDArray[np.float64], inside: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Rows that are not finite, out of range, out of the region: int64[3]; each row counts for its first reason."""
+    finite = np.isfinite(north) & np.isfinite(east)
+    on_globe = (np.abs(north) <= 90) & (np.abs(east) <= 180)
+    return np.array([(~finite).sum(), (finite & ~on_globe).sum(), (on_globe & ~inside).sum()])

@@ -1,0 +1,131 @@
+"""Parquet files -> encoded locations, in slices of row groups, with row counts beside them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from apache_beam import typehints
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.metrics import Metrics
+
+from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.region import Grid
+from sfumato.transforms.locations.encode import DROP_REASONS, encode_locations
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.locations.users import split_by_user_group
+
+_SLICE_ROWS = 4_000_000
+_BATCH_ROWS = 1 << 20
+PROGRESS = logging.getLogger("sfumato.progress")
+ROW_COUNTS = "row_counts"
+
+
+@dataclass(frozen=True)
+class FileSlice:
+    """Some row groups of a Parquet file; last: no slice of the file comes after this one."""
+
+    path: str
+    row_groups: tuple[int, ...]
+    last: bool
+
+
+@contextmanager
+def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
+    """Opens a Parquet file, local or remote. Raises DataError naming the file where it cannot be read as Parquet."""
+    try:
+        # Arrow reads local files without the interpreter; everything else goes through Beam's file systems.
+        with (
+            pa.OSFile(path) if "://" not in path else FileSystems.open(path, "application/octet-stream")
+        ) as source, pq.ParquetFile(source) as file:
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: cannot be read as Parquet ({error}); is it damaged or cut off?") from error
+
+
+def check_columns(path: str, columns: LocationColumns) -> None:
+    """Raises RequestError where the file's schema lacks a column or gives it a wrong type."""
+    with open_parquet(path) as file:
+        columns.check(file.schema_arrow, path)
+
+
+def slice_file(path: str) -> Iterator[FileSlice]:
+    """Cuts a file into slices of about four million rows, between row groups."""
+    with open_parquet(path) as file:
+        groups: list[int] = []
+        rows = 0
+        for number in range(file.num_row_groups):
+            if rows >= _SLICE_ROWS:
+                yield FileSlice(path, tuple(groups), last=False)
+                groups, rows = [], 0
+            groups.append(number)
+            rows += file.metadata.row_group(number).num_rows
+        yield FileSlice(path, tuple(groups), last=True)
+
+
+def read_batches(part: FileSlice, columns: LocationColumns) -> Iterator[pa.RecordBatch]:
+    """Yields the slice's needed columns in batches of at most a million rows, decoding one batch ahead."""
+    with open_parquet(part.path) as file, ThreadPoolExecutor(1) as ahead:
+        try:
+            columns.check(file.schema_arrow, part.path)
+        except RequestError as error:
+            raise DataError(str(error)) from error
+        batches = file.iter_batches(_BATCH_ROWS, row_groups=list(part.row_groups), columns=columns.names())
+        coming = ahead.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = ahead.submit(next, batches, None)
+            yield batch
+
+
+@typehints.with_input_types(FileSlice)
+@typehints.with_output_types(tuple[int, bytes])
+class _EncodeSliceFn(beam.DoFn):
+    def __init__(self, columns: LocationColumns, grid: Grid, run_key: RunKey):
+        self._columns = columns
+        self._grid = grid
+        self._run_key = run_key
+
+    def process(self, part: FileSlice) -> Iterator[Any]:
+        user_key = self._run_key.subkey("users")
+        rows, dropped = 0, np.zeros(len(DROP_REASONS), dtype=np.int64)
+        for batch in read_batches(part, self._columns):
+            encoded = encode_locations(batch, self._columns, self._grid, user_key)
+            rows += encoded.rows
+            dropped += encoded.dropped
+            yield from split_by_user_group(encoded)
+        Metrics.counter("sfumato.locations", "rows_read").inc(rows)
+        for reason, number in zip(DROP_REASONS, dropped.tolist(), strict=True):
+            Metrics.counter("sfumato.locations", f"rows_dropped_{reason}").inc(number)
+        if part.last:
+            PROGRESS.info("read file %s", part.path)
+        yield beam.pvalue.TaggedOutput(ROW_COUNTS, (rows, *dropped.tolist()))
+
+
+class ReadLocations(beam.PTransform):
+    """Paths of Parquet files -> a pair of PCollections: (user group, chunk) pairs, and row counts.
+
+    Chunks are what `split_by_user_group` makes; a row count is (rows read, rows dropped for each of DROP_REASONS).
+    Raises DataError, naming the file, for a file that is damaged or lacks a column.
+    """
+
+    def __init__(self, columns: LocationColumns, grid: Grid, run_key: RunKey):
+        super().__init__()
+        self._encode = _EncodeSliceFn(columns, grid, run_key)
+
+    def expand(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
+        encoded = (
+            paths
+            | "Slice" >> beam.FlatMap(slice_file)  # FileSlice
+            | "SpreadSlices" >> beam.Reshuffle()
+            | "Encode" >> beam.ParDo(self._encode).with_outputs(ROW_COUNTS, main="chunks")
+        )
+        return encoded.chunks, encoded[ROW_COUNTS]

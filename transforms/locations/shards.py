@@ -1,0 +1,187 @@
+"""Cohorts and shards: who takes part, and with whom, depends on each user's keyed hash alone.
+
+With h a user's hash as a number in [0, 1), the user takes part if h < sampling rate, in shard
+floor(h * shards / sampling rate). One user's presence moves nobody else. Shard sizes vary by about their square root.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam import typehints
+from numpy.typing import NDArray
+
+SHARDS_PER_GROUP = 64
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """How the users who take part are spread over shards; every figure is public or differentially private.
+
+    users: expected number of users who take part. required_survivors: a shard with fewer reveals nothing.
+    """
+
+    population: float
+    users: float
+    sampling_rate: float
+    shards: int
+    required_survivors: int
+
+    @classmethod
+    def plan(cls, population: float, users: float | None, shard_size: int, dropout: float) -> Cohort:
+        """ceil(U / S) shards of equal expected size, about `shard_size` (5% above it rather than half of it)."""
+        population = max(population, 1.0)
+        expected = population if users is None else min(float(users), population)
+        shards = max(1, round(expected / shard_size))
+        if expected / shards > 1.05 * shard_size:
+            shards = math.ceil(expected / shard_size)
+        return cls(
+            population=population,
+            users=expected,
+            sampling_rate=expected / population,
+            shards=shards,
+            required_survivors=max(1, math.ceil((1 - dropout) * min(shard_size, expected / shards))),
+        )
+
+
+@dataclass(frozen=True)
+class ShardGroup:
+    """An index over the users of some consecutive shards: it answers any tree's counts, and is built once.
+
+    first: number of the first shard; shards: how many; depth: of the grid; keys: uint32[users] or uint64[users],
+    sorted, (shard - first) << 2 depth | code. Holds raw locations: it has no way into a release.
+    """
+
+    first: int
+    shards: int
+    depth: int
+    keys: NDArray[Any]
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Users in each shard: int64[shards]."""
+        return np.diff(self._starts)
+
+    def counts_below(self, boundaries: NDArray[np.uint64], block: slice) -> NDArray[np.int64]:
+        """Users of each shard of the block whose code is below each boundary: int64[shards, len(boundaries)].
+
+        boundaries: uint64, ascending, at most 4^depth.
+        """
+        return self._positions(boundaries, block) - self._starts[block, None]
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        """Where each shard's keys start, and the end of the last: int64[shards + 1]."""
+        return self._positions(np.zeros(1, dtype=np.uint64), slice(0, self.shards + 1))[:, 0]
+
+    def only(self, mask: NDArray[np.bool_]) -> ShardGroup:
+        """The same shards without the users for whom the mask, bool[users], is false."""
+        return ShardGroup(self.first, self.shards, self.depth, self.keys[mask])
+
+    def numbers(self) -> NDArray[np.uint64]:
+        """The shards' numbers in the run: uint64[shards]."""
+        return np.arange(self.first, self.first + self.shards, dtype=np.uint64)
+
+    def _positions(self, codes: NDArray[np.uint64], block: slice) -> NDArray[np.int64]:
+        shard = np.arange(block.start, block.stop, dtype=np.uint64)[:, None]
+        wanted = (shard << np.uint64(2 * self.depth)) + codes
+        # The last boundary may lie just above what the keys' type holds: then every key is below it.
+        limit = np.iinfo(self.keys.dtype).max
+        places = np.searchsorted(self.keys, np.minimum(wanted, limit).astype(self.keys.dtype).ravel())
+        places = places.reshape(wanted.shape)
+        return np.where(wanted > limit, len(self.keys), places) if wanted[-1, -1] > limit else places
+
+
+def key_dtype(depth: int) -> np.dtype[Any]:
+    """The narrower unsigned type that holds a shard's place in its group above a code."""
+    bits = 2 * depth + math.ceil(math.log2(SHARDS_PER_GROUP))
+    return np.dtype(np.uint32 if bits <= 32 else np.uint64)
+
+
+def split_by_shard_group(words: NDArray[np.uint64], cohort: Cohort, depth: int) -> Iterator[tuple[int, bytes]]:
+    """Words of `bound_users` -> (shard group, the keys of the users who take part, as bytes)."""
+    hash_bits = 64 - 2 * depth
+    scale = cohort.shards / cohort.sampling_rate * 2.0**-hash_bits
+    shard = ((words >> np.uint64(2 * depth)).astype(np.float64) * scale).astype(np.int64)
+    if cohort.sampling_rate < 1:
+        takes_part = shard < cohort.shards
+        words, shard = words[takes_part], shard[takes_part]
+    else:
+        np.minimum(shard, cohort.shards - 1, out=shard)
+    if not len(words):
+        return
+    group, place = np.divmod(shard, SHARDS_PER_GROUP)
+    code = words & np.uint64((1 << (2 * depth)) - 1)
+    keys = ((place.astype(np.uint64) << np.uint64(2 * depth)) | code).astype(key_dtype(depth))
+    for number in range(int(group.min()), int(group.max()) + 1):  # a few: groups follow the hash's order
+        chosen = keys[group == number]
+        if len(chosen):
+            yield number, chosen.tobytes()
+
+
+def build_shard_group(group: int, chunks: Iterable[bytes], cohort: Cohort, depth: int) -> ShardGroup:
+    """The index of one shard group, from what `split_by_shard_group` made of every word."""
+    keys = np.concatenate([np.frombuffer(chunk, key_dtype(depth)) for chunk in chunks])
+    keys.sort()
+    first = group * SHARDS_PER_GROUP
+    return ShardGroup(first, min(SHARDS_PER_GROUP, cohort.shards - first), depth, keys)
+
+
+class ShardGroupCoder(beam.coders.Coder):
+    """Shard groups as a 32-byte header and the keys' bytes."""
+
+    def encode(self, value: ShardGroup) -> bytes:
+        header = np.array([value.first, value.shards, value.depth, value.keys.itemsize], dtype="<i8")
+        return header.tobytes() + value.keys.tobytes()
+
+    def decode(self, encoded: bytes) -> ShardGroup:
+        first, shards, depth, itemsize = np.frombuffer(encoded, "<i8", 4).tolist()
+        return ShardGroup(first, shards, depth, np.frombuffer(encoded, np.dtype(f"u{itemsize}"), offset=32))
+
+    def is_deterministic(self) -> bool:
+        return True
+
+
+beam.coders.registry.register_coder(ShardGroup, ShardGroupCoder)
+
+
+@typehints.with_input_types(bytes, Cohort)
+@typehints.with_output_types(tuple[int, bytes])
+class _SplitByShardGroupFn(beam.DoFn):
+    def __init__(self, depth: int):
+        self._depth = depth
+
+    def process(self, words: bytes, cohort: Cohort) -> Iterator[tuple[int, bytes]]:
+        yield from split_by_shard_group(np.frombuffer(words, np.uint64), cohort, self._depth)
+
+
+@typehints.with_input_types(tuple[int, Iterable[bytes]], Cohort)
+@typehints.with_output_types(ShardGroup)
+class _BuildShardGroupFn(beam.DoFn):
+    def __init__(self, depth: int):
+        self._depth = depth
+
+    def process(self, element: tuple[int, Iterable[bytes]], cohort: Cohort) -> Iterator[ShardGroup]:
+        yield build_shard_group(*element, cohort, self._depth)
+
+
+class BuildShards(beam.PTransform):
+    """Words of bounded users (bytes) and a singleton Cohort -> ShardGroups, materialised by a shuffle."""
+
+    def __init__(self, depth: int, cohort: beam.PCollection):
+        super().__init__()
+        self._depth = depth
+        self._cohort = beam.pvalue.AsSingleton(cohort)
+
+    def expand(self, words: beam.PCollection) -> beam.PCollection:
+        return (
+            words
+            | "SplitByShard" >> beam.ParDo(_SplitByShardGroupFn(self._depth), self._cohort)  # (shard group, keys)
+            | "GroupByShard" >> beam.GroupByKey()
+            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(self._depth), self._cohort)
+        )

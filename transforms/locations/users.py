@@ -1,0 +1,109 @@
+"""One location a user: contributions are bounded where all of a user's records meet.
+
+Users are spread over groups by the upper bits of their hash, so a group is the same whatever the order of files
+and bundles. Within a group the records of one user meet, and one of them, chosen uniformly by the key, counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import apache_beam as beam
+import numpy as np
+from apache_beam import typehints
+from numpy.typing import NDArray
+
+from sfumato.transforms.locations.encode import EncodedLocations, code_dtype
+
+GROUP_BITS = 6  # 64 groups: few large elements
+
+
+def split_by_user_group(batch: EncodedLocations) -> Iterator[tuple[int, bytes]]:
+    """Splits a batch by user group: (group, the group's hashes and then its codes, as bytes)."""
+    group = (batch.users >> np.uint64(64 - GROUP_BITS)).astype(np.uint8)
+    order = np.argsort(group, kind="stable")  # a radix sort, for bytes
+    users, codes = batch.users[order], batch.codes[order]
+    ends = np.cumsum(np.bincount(group, minlength=1 << GROUP_BITS))
+    begin = 0
+    for number, end in enumerate(ends.tolist()):
+        if end > begin:
+            yield number, users[begin:end].tobytes() + codes[begin:end].tobytes()
+        begin = end
+
+
+def bound_users(chunks: Iterable[bytes], depth: int) -> NDArray[np.uint64]:
+    """One word a user, uint64[users]: the hash's upper 64 - 2 depth bits above the code of one of her cells.
+
+    chunks: what `split_by_user_group` made of one group's records. A user's record is chosen uniformly among her
+    records by the lower bits of her hash, so the choice depends on nobody else and on no order.
+    """
+    users, codes = _join(chunks, depth)
+    ordered = np.sort(users)
+    if (ordered[1:] == ordered[:-1]).any():
+        users, codes = _choose(users, codes, depth)
+    shift = np.uint64(2 * depth)
+    return ((users >> shift) << shift) | codes
+
+
+def _join(chunks: Iterable[bytes], depth: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    dtype = np.dtype(code_dtype(depth))
+    width = 8 + dtype.itemsize
+    users, codes = [], []
+    for chunk in chunks:
+        records = len(chunk) // width
+        users.append(np.frombuffer(chunk, np.uint64, records))
+        codes.append(np.frombuffer(chunk, dtype, records, offset=8 * records))
+    if not users:
+        return np.empty(0, np.uint64), np.empty(0, np.uint64)
+    return np.concatenate(users), np.concatenate(codes).astype(np.uint64)
+
+
+def _choose(
+    users: NDArray[np.uint64], codes: NDArray[np.uint64], depth: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """For every distinct user the record at a keyed uniform position among her records in the order of codes."""
+    order = np.argsort(users)
+    users = users[order]
+    starts = np.flatnonzero(np.concatenate(([True], users[1:] != users[:-1])))
+    counts = np.diff(starts, append=len(users))
+    # Sorting (rank of the user, code) as one number orders each user's records by code.
+    rank = np.repeat(np.arange(len(starts), dtype=np.uint64), counts)
+    shift = np.uint64(2 * depth)
+    by_code = np.sort((rank << shift) | codes[order])
+    distinct = users[starts]
+    uniform = (distinct & np.uint64(0xFFFFFFFF)).astype(np.float64) * 2.0**-32
+    chosen = starts + (uniform * counts).astype(np.int64)
+    return distinct, by_code[chosen] & np.uint64((1 << (2 * depth)) - 1)
+
+
+@typehints.with_input_types(tuple[int, Iterable[bytes]])
+@typehints.with_output_types(bytes)
+class _BoundUsersFn(beam.DoFn):
+    USERS = "users"
+
+    def __init__(self, depth: int):
+        self._depth = depth
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes | beam.pvalue.TaggedOutput]:
+        words = bound_users(element[1], self._depth)
+        yield words.tobytes()
+        yield beam.pvalue.TaggedOutput(self.USERS, len(words))
+
+
+class BoundUsers(beam.PTransform):
+    """(user group, chunk) pairs -> a pair of PCollections: words of bounded users (bytes), and numbers of users.
+
+    Each element of the first is uint64[users] as bytes, as `bound_users` returns it.
+    """
+
+    def __init__(self, depth: int):
+        super().__init__()
+        self._depth = depth
+
+    def expand(self, chunks: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
+        bounded = (
+            chunks
+            | "GroupByUser" >> beam.GroupByKey()  # (user group, [chunk])
+            | "OneLocation" >> beam.ParDo(_BoundUsersFn(self._depth)).with_outputs(_BoundUsersFn.USERS, main="words")
+        )
+        return bounded.words, bounded[_BoundUsersFn.USERS]

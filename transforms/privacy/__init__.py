@@ -1,0 +1,1 @@
+"""Noise, keyed randomness and budgets: everything that the guarantee rests on."""

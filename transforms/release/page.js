@@ -1,0 +1,855 @@
+"use strict";
+/* The release's page. Parts: words and numbers, layers, colours, view, painting, pointer and keys, panel, report.
+   Everything from the manifest enters the document as text, never as markup. */
+(() => {
+  const data = JSON.parse(document.getElementById("sfumato-data").textContent);
+  const { manifest } = data;
+  const { region } = manifest;
+  const depth = manifest.grid.depth;
+  const layers = data.layers;
+  const $ = (id) => document.getElementById(id);
+  document.documentElement.classList.add("live"); // before this, the style sheet shows only what needs no script
+  const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+  // ---------------------------------------------------------------- words and numbers
+
+  const get = (path, fallback = null) => {
+    let value = manifest;
+    for (const key of path.split(".")) value = value !== null && typeof value === "object" ? value[key] : undefined;
+    return value ?? fallback;
+  };
+  const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+  const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+  const minus = (text) => text.replace(/^-/, "\u2212");
+  const rounded = (value, digits) => minus(value.toLocaleString("en", { maximumFractionDigits: digits }));
+  const significant = (value, digits = 3) => minus(value.toLocaleString("en", { maximumSignificantDigits: digits }));
+  const whole = (value) => (isNumber(value) ? rounded(value, Math.abs(value) < 9.95 ? 1 : 0).replace(/^\u22120$/, "0") : "unknown");
+  const large = (value) => (value >= 1e6 ? `${significant(value / 1e6)} million` : whole(value));
+  const metres = (m) => (m >= 995 ? `${significant(m / 1000)} km` : m >= 1 ? `${significant(m)} m` : `${significant(m * 100)} cm`);
+  const bytes = (bits) => {
+    const b = bits / 8;
+    return b >= 1e6 ? `${significant(b / 1e6)} MB` : b >= 1e4 ? `${significant(b / 1e3)} kB` : `${rounded(b, 0)} bytes`;
+  };
+  const percent = (share) => `${rounded(100 * share, share > 0.01 && share < 0.99 ? 0 : 1)}%`;
+  const plural = (n, one, many = `${one}s`) => `${whole(n)} ${n === 1 ? one : many}`;
+  const degrees = (value, digits, plus, less) => `${Math.abs(value).toFixed(digits)}° ${value < 0 ? less : plus}`;
+  const place = (lon, lat, digits) => `${degrees(lat, digits, "N", "S")}, ${degrees(lon, digits, "E", "W")}`;
+
+  /** An element from text and elements; attributes by name; no markup is ever parsed. */
+  function h(tag, attributes, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) element.setAttribute(name, value);
+    for (const child of children.flat(9)) if (child !== null && child !== undefined && child !== false) element.append(child);
+    return element;
+  }
+
+  // ---------------------------------------------------------------- layers
+
+  const METRES_PER_DEGREE = (6371008.8 * Math.PI) / 180;
+  const width = region.east - region.west; // degrees
+  const height = region.north - region.south;
+  const cosine = Math.max(Math.cos((((region.north + region.south) / 2) * Math.PI) / 180), 0.01);
+  const groundWidth = width * METRES_PER_DEGREE * cosine; // metres, at the middle latitude
+  const groundHeight = height * METRES_PER_DEGREE;
+  const RASTER_BITS = 11; // a layer's bitmap is at most 2^11 pixels wide
+  const keyOf = (level, x, y) => (x * 1048576 + y) * 32 + level;
+
+  /** Square kilometres of `area` finest cells round the row at v (0 north, 1 south). */
+  function squareKilometres(area, v) {
+    const latitude = ((region.north - v * height) * Math.PI) / 180;
+    const cell = ((width * height) / 4 ** depth) * METRES_PER_DEGREE ** 2 * Math.max(Math.cos(latitude), 1e-6);
+    return (area * cell) / 1e6;
+  }
+
+  for (const layer of layers) {
+    const n = (layer.n = layer.level.length);
+    layer.maxLevel = n ? layer.level[n - 1] : 0;
+    layer.density = new Float64Array(n);
+    layer.places = new Map();
+    // The noise is a sum of one discrete Laplace variable a shard: its 95% point lies between 2.12 deviations
+    // (one shard) and the normal law's 1.96; the second term is Cornish and Fisher's for the kurtosis 3 / shards.
+    layer.margin = layer.stddev * (1.96 + 0.206 / Math.max(layer.shards - layer.shards_lost, 1));
+    for (let i = 0; i < n; i++) {
+      layer.density[i] = layer.area[i] ? layer.count[i] / squareKilometres(layer.area[i], (layer.y[i] + 0.5) / 2 ** layer.level[i]) : 0;
+      layer.places.set(keyOf(layer.level[i], layer.x[i], layer.y[i]), i);
+    }
+  }
+
+  /** Index of the deepest node that covers (u, v), both in 0..1 from the north-west, or -1. */
+  function nodeAt(layer, u, v) {
+    if (!(u >= 0 && u <= 1 && v >= 0 && v <= 1)) return -1;
+    for (let level = layer.maxLevel; level >= 0; level--) {
+      const side = 2 ** level;
+      const x = Math.min(Math.floor(u * side), side - 1);
+      const y = Math.min(Math.floor(v * side), side - 1);
+      const i = layer.places.get(keyOf(level, x, y));
+      if (i !== undefined) return i;
+    }
+    return -1;
+  }
+
+  function describe(layer, i) {
+    const level = layer.level[i];
+    const side = 2 ** level;
+    return {
+      cell_id: layer.cell_id[i], count: layer.count[i], stddev: layer.stddev, margin: layer.margin,
+      lost: layer.count[i] <= layer.margin, density: layer.density[i], area: layer.area[i], level,
+      km2: squareKilometres(layer.area[i], (layer.y[i] + 0.5) / side),
+      x: layer.x[i], y: layer.y[i], share: layer.area[i] / 4 ** (depth - level),
+      widthMetres: groundWidth / side, heightMetres: groundHeight / side,
+    };
+  }
+
+  function lookup(lon, lat) {
+    const i = nodeAt(layers[state.layer], (lon - region.west) / width, (region.north - lat) / height);
+    return i < 0 ? null : describe(layers[state.layer], i);
+  }
+
+  // ---------------------------------------------------------------- colours
+
+  const stops = data.palette.match(/.{6}/g).map((hex) => [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)));
+  const colours = Array.from({ length: 256 }, (_, i) => {
+    const at = (i / 255) * (stops.length - 1);
+    const low = Math.min(Math.floor(at), stops.length - 2);
+    return stops[low].map((part, c) => Math.round(part + (stops[low + 1][c] - part) * (at - low)));
+  });
+  const lighten = ([r, g, b]) => [r + 9, g + 8, b + 13].map((part) => Math.min(part, 255)); // zero is not the void around
+  const greyed = ([r, g, b]) => {
+    const grey = 0.3 * r + 0.55 * g + 0.15 * b;
+    return [r, g, b].map((part, c) => Math.round((0.12 * part + 0.62 * grey) * 0.72 + [19, 18, 25][c]));
+  };
+  const BRIGHT = colours.map(lighten);
+  const FADED = colours.map(greyed);
+  const words = (palette) => Uint32Array.from(palette, ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0);
+  const css = (palette) => palette.map(([r, g, b]) => `rgb(${r},${g},${b})`);
+  const PAINT = { words: [words(BRIGHT), words(FADED)], css: [css(BRIGHT), css(FADED)] };
+
+  // One scale for all sub-queries, set by the last, so that the slider compares like with like.
+  const last = layers[layers.length - 1];
+  const sure = Array.from(last.density).filter((d, i) => d > 0 && last.count[i] > last.margin).sort((a, b) => a - b);
+  const topDensity = sure.length ? sure[Math.min(Math.floor(sure.length * 0.998), sure.length - 1)] : Math.max(...last.density, 1e-9);
+  const knee = topDensity / 150; // below it the scale is linear, above it logarithmic
+  const shadeOf = (density) => clamp(Math.log1p(Math.max(density, 0) / knee) / Math.log1p(topDensity / knee), 0, 1);
+  for (const layer of layers) {
+    layer.shade = Uint8Array.from(layer.density, (d) => Math.round(255 * shadeOf(d)));
+    layer.lost = Uint8Array.from(layer.count, (c) => (c <= layer.margin ? 1 : 0));
+  }
+
+  // ---------------------------------------------------------------- view
+
+  const canvas = $("canvas");
+  const ctx = canvas.getContext("2d", { alpha: false });
+  const state = { layer: layers.length - 1, grid: false, fade: true, hover: null, keyboard: false };
+  const view = { scale: 1, cx: 0.5, cy: 0.5 }; // what is drawn: 1 shows all; the centre in 0..1 from the north-west
+  let goal = { ...view, anchor: null }; // where an animation is heading
+  let size = { w: 1, h: 1, dpr: 1, fitW: 1, fitH: 1, midX: 0, midY: 0 };
+  let frame = 0;
+  let dissolve = null; // the picture before the last change of layer, and when it began to fade
+
+  const maxScale = () => Math.max(16, (2 ** depth * 96) / size.fitW);
+  function bounded({ scale, cx, cy }) {
+    const s = clamp(isNumber(scale) ? scale : 1, 1, maxScale());
+    const slack = Math.min(0.5, 0.5 * (1 - 1 / s) + 0.25);
+    return { scale: s, cx: clamp(cx, 0.5 - slack, 0.5 + slack), cy: clamp(cy, 0.5 - slack, 0.5 + slack) };
+  }
+  function moveTo(target, animate = true, anchor = null) {
+    goal = { ...bounded(target), anchor };
+    if (!animate || still.matches) Object.assign(view, { scale: goal.scale, cx: goal.cx, cy: goal.cy });
+    request();
+  }
+  /** Scales by `factor` about the point (px, py) of the canvas, in CSS pixels. */
+  function zoomAbout(factor, px, py, animate = true) {
+    const from = animate ? goal : view;
+    const scale = clamp(from.scale * factor, 1, maxScale());
+    const dx = px - size.midX;
+    const dy = py - size.midY;
+    const u = view.cx + dx / (size.fitW * view.scale);
+    const v = view.cy + dy / (size.fitH * view.scale);
+    const fit = (s) => ({ scale: s, cx: u - dx / (size.fitW * s), cy: v - dy / (size.fitH * s) });
+    moveTo(fit(scale), animate, fit);
+  }
+  function step(elapsed) {
+    const pull = 1 - Math.exp(-elapsed / 75);
+    const scale = view.scale * (goal.scale / view.scale) ** pull;
+    const near = Math.abs(Math.log(goal.scale / scale)) < 0.002;
+    const next = goal.anchor
+      ? bounded(goal.anchor(scale))
+      : { scale, cx: view.cx + (goal.cx - view.cx) * pull, cy: view.cy + (goal.cy - view.cy) * pull };
+    const rest = Math.hypot(goal.cx - next.cx, goal.cy - next.cy) * size.fitW * goal.scale;
+    Object.assign(view, near && (goal.anchor || rest < 0.4) ? { scale: goal.scale, cx: goal.cx, cy: goal.cy } : next);
+  }
+  const moving = () => view.scale !== goal.scale || view.cx !== goal.cx || view.cy !== goal.cy;
+  const toScreen = (u, v) => [size.midX + (u - view.cx) * size.fitW * view.scale, size.midY + (v - view.cy) * size.fitH * view.scale];
+  const toMap = (px, py) => [view.cx + (px - size.midX) / (size.fitW * view.scale), view.cy + (py - size.midY) / (size.fitH * view.scale)];
+
+  let before = 0;
+  function request() {
+    if (!frame) frame = requestAnimationFrame(tick);
+  }
+  function tick(now) {
+    frame = 0;
+    if (moving()) step(clamp(now - before, 1, 50));
+    before = now;
+    draw(now);
+    if (moving() || dissolve) request();
+  }
+  function measure() {
+    const box = canvas.getBoundingClientRect();
+    const dpr = Math.min(window.devicePixelRatio || 1, 3);
+    const [w, hgt] = [Math.max(box.width, 1), Math.max(box.height, 1)];
+    canvas.width = Math.round(w * dpr);
+    canvas.height = Math.round(hgt * dpr);
+    const narrow = w < 600;
+    const [gap, top, bottom] = narrow ? [12, 28, 100] : [30, 30, 30]; // a narrow map stays clear of the legend
+    const unit = Math.min((w - 2 * gap) / groundWidth, (hgt - top - bottom) / groundHeight);
+    size = { w, h: hgt, dpr, fitW: groundWidth * unit, fitH: groundHeight * unit, midX: w / 2, midY: (top + hgt - bottom) / 2 };
+    dissolve = null;
+    buildLegend();
+    moveTo(goal, false);
+  }
+
+  // ---------------------------------------------------------------- painting
+
+  const offscreen = () => {
+    const sheet = document.createElement("canvas");
+    return { sheet, ctx: sheet.getContext("2d") };
+  };
+  const bitmap = offscreen(); // the layer's colours, one pixel a cell
+  const bitmapLost = offscreen(); // opaque where the cell is lost in noise
+  const overlay = offscreen(); // hatching, then the grid, in screen size
+  let bitmapOf = "";
+
+  const hatch = (() => {
+    const { sheet, ctx: pen } = offscreen();
+    sheet.width = sheet.height = 6;
+    pen.strokeStyle = "rgba(190,182,205,.17)";
+    pen.lineWidth = 1;
+    pen.beginPath();
+    for (const shift of [-6, 0, 6]) { pen.moveTo(shift, 6); pen.lineTo(shift + 6, 0); }
+    pen.stroke();
+    return ctx.createPattern(sheet, "repeat");
+  })();
+
+  /** The layer as bitmaps, painter's order: coarse nodes first, what lies inside them over them. */
+  function paintBitmaps(layer, number) {
+    const name = `${number} ${state.fade}`;
+    const bits = Math.min(layer.maxLevel, RASTER_BITS);
+    const side = 1 << bits;
+    if (bitmapOf === name) return side;
+    bitmapOf = name;
+    const paint = new Uint32Array(side * side);
+    const lost = new Uint32Array(side * side);
+    for (let i = 0; i < layer.n; i++) {
+      if (!layer.area[i]) continue;
+      const shift = bits - layer.level[i];
+      const extent = shift >= 0 ? 2 ** shift : 1;
+      const x = shift >= 0 ? layer.x[i] * extent : Math.floor(layer.x[i] / 2 ** -shift);
+      const y = shift >= 0 ? layer.y[i] * extent : Math.floor(layer.y[i] / 2 ** -shift);
+      const colour = PAINT.words[state.fade ? layer.lost[i] : 0][layer.shade[i]];
+      for (let row = y; row < y + extent; row++) {
+        paint.fill(colour, row * side + x, row * side + x + extent);
+        lost.fill(layer.lost[i] ? 0xffffffff : 0, row * side + x, row * side + x + extent);
+      }
+    }
+    for (const [target, pixels] of [[bitmap, paint], [bitmapLost, lost]]) {
+      target.sheet.width = target.sheet.height = side;
+      target.ctx.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), side, side), 0, 0);
+    }
+    return side;
+  }
+
+  /** The region's rectangle in device pixels. */
+  function frameOf() {
+    const [left, top] = toScreen(0, 0);
+    const k = size.dpr;
+    return { left: left * k, top: top * k, w: size.fitW * view.scale * k, h: size.fitH * view.scale * k };
+  }
+  /** Calls visit(i, x0, y0, x1, y1) with whole device pixels for every node in sight, coarse first. */
+  function eachInSight(layer, f, visit) {
+    for (let i = 0; i < layer.n; i++) {
+      const side = 2 ** layer.level[i];
+      const x0 = Math.round(f.left + (layer.x[i] / side) * f.w);
+      const x1 = Math.round(f.left + ((layer.x[i] + 1) / side) * f.w);
+      if (x1 < 0 || x0 > canvas.width) continue;
+      const y0 = Math.round(f.top + (layer.y[i] / side) * f.h);
+      const y1 = Math.round(f.top + ((layer.y[i] + 1) / side) * f.h);
+      if (y1 < 0 || y0 > canvas.height) continue;
+      visit(i, Math.max(x0, -9), Math.max(y0, -9), Math.min(x1, canvas.width + 9), Math.min(y1, canvas.height + 9));
+    }
+  }
+  function blit(target, source, side, f) {
+    // Only the part in sight, so that no coordinate grows beyond what the canvas draws exactly.
+    const [px, py] = [f.w / side, f.h / side];
+    const sx = clamp(Math.floor(-f.left / px), 0, side);
+    const sy = clamp(Math.floor(-f.top / py), 0, side);
+    const ex = clamp(Math.ceil((canvas.width - f.left) / px), 0, side);
+    const ey = clamp(Math.ceil((canvas.height - f.top) / py), 0, side);
+    if (ex <= sx || ey <= sy) return;
+    target.imageSmoothingEnabled = px < 1;
+    target.imageSmoothingQuality = "high";
+    target.drawImage(source.sheet, sx, sy, ex - sx, ey - sy, f.left + sx * px, f.top + sy * py, (ex - sx) * px, (ey - sy) * py);
+  }
+  function clearOverlay() {
+    const pen = overlay.ctx;
+    if (overlay.sheet.width !== canvas.width || overlay.sheet.height !== canvas.height) {
+      overlay.sheet.width = canvas.width;
+      overlay.sheet.height = canvas.height;
+    } else pen.clearRect(0, 0, canvas.width, canvas.height);
+    pen.globalCompositeOperation = "source-over";
+    return pen;
+  }
+
+  function drawCells(layer, f) {
+    const side = paintBitmaps(layer, state.layer);
+    const exact = layer.maxLevel <= RASTER_BITS || f.w / side <= 1;
+    const pen = state.fade ? clearOverlay() : null;
+    if (exact) {
+      blit(ctx, bitmap, side, f);
+      if (pen) blit(pen, bitmapLost, side, f);
+    } else {
+      const paint = state.fade ? PAINT.css : [PAINT.css[0], PAINT.css[0]];
+      eachInSight(layer, f, (i, x0, y0, x1, y1) => {
+        if (!layer.area[i]) return;
+        ctx.fillStyle = paint[layer.lost[i]][layer.shade[i]];
+        ctx.fillRect(x0, y0, x1 - x0, y1 - y0);
+        if (!pen) return;
+        if (layer.lost[i]) pen.fillRect(x0, y0, x1 - x0, y1 - y0);
+        else pen.clearRect(x0, y0, x1 - x0, y1 - y0);
+      });
+    }
+    if (!pen) return;
+    pen.globalCompositeOperation = "source-in";
+    // The hatching sticks to the ground as the map moves.
+    pen.setTransform(size.dpr, 0, 0, size.dpr, f.left % (6 * size.dpr), f.top % (6 * size.dpr));
+    pen.fillStyle = hatch;
+    pen.fillRect(-12, -12, size.w + 24, size.h + 24);
+    pen.setTransform(1, 0, 0, 1, 0, 0);
+    pen.fillStyle = "#000";
+    ctx.drawImage(overlay.sheet, 0, 0);
+  }
+
+  function drawGrid(layer, f) {
+    const pen = clearOverlay();
+    const line = Math.max(1, Math.round(size.dpr * 0.75));
+    pen.fillStyle = "#fff";
+    eachInSight(layer, f, (i, x0, y0, x1, y1) => {
+      if (x1 - x0 < 3 * line) return; // finer than the eye: the lines would be all there is to see
+      pen.fillRect(x0, y0, x1 - x0, line);
+      pen.fillRect(x0, y1, x1 - x0, line);
+      pen.fillRect(x0, y0, line, y1 - y0);
+      pen.fillRect(x1, y0, line, y1 - y0 + line);
+    });
+    ctx.globalAlpha = 0.3;
+    ctx.drawImage(overlay.sheet, 0, 0);
+    ctx.globalAlpha = 1;
+  }
+
+  function niceStep(least) {
+    const ten = 10 ** Math.floor(Math.log10(least));
+    return [1, 2, 5, 10].map((m) => m * ten).find((s) => s >= least * 0.999);
+  }
+  /** Meridians and parallels, lettered along the top and the left. */
+  function drawGraticule() {
+    const k = size.dpr;
+    const pixelsPerDegree = (size.fitW * view.scale) / width;
+    const tall = (size.fitH * view.scale) / height;
+    ctx.save();
+    ctx.scale(k, k);
+    ctx.font = "12px " + getComputedStyle(document.body).fontFamily;
+    ctx.lineWidth = 1 / k;
+    ctx.lineJoin = "round";
+    const label = (text, x, y, align) => {
+      ctx.textAlign = align;
+      ctx.lineWidth = 3;
+      ctx.strokeStyle = "rgba(8,7,11,.75)";
+      ctx.strokeText(text, x, y);
+      ctx.fillStyle = "#c9c1b6";
+      ctx.fillText(text, x, y);
+      ctx.lineWidth = 1 / k;
+    };
+    const axis = (perDegree, least, from, to, visit) => {
+      const stepSize = niceStep(least / perDegree);
+      const digits = Math.max(0, Math.ceil(-Math.log10(stepSize) - 1e-9));
+      for (let n = Math.ceil(from / stepSize); n * stepSize <= to; n++) visit(n * stepSize, digits);
+    };
+    const [lonA, lonB] = [0, size.w].map((x) => region.west + toMap(x, 0)[0] * width);
+    const [latB, latA] = [0, size.h].map((y) => region.north - toMap(0, y)[1] * height);
+    ctx.strokeStyle = "rgba(255,255,255,.09)";
+    const lines = [];
+    axis(pixelsPerDegree, 150, lonA, lonB, (lon, digits) => lines.push([true, toScreen((lon - region.west) / width, 0)[0], degrees(lon, digits, "E", "W")]));
+    axis(tall, 120, latA, latB, (lat, digits) => lines.push([false, toScreen(0, (region.north - lat) / height)[1], degrees(lat, digits, "N", "S")]));
+    ctx.beginPath();
+    for (const [upright, at] of lines) {
+      ctx.moveTo(upright ? at : 0, upright ? 0 : at);
+      ctx.lineTo(upright ? at : size.w, upright ? size.h : at);
+    }
+    ctx.stroke();
+    for (const [upright, at, text] of lines) {
+      if (upright && at > 90 && at < size.w - 40) label(text, at, 16, "center");
+      if (!upright && at > 30 && at < size.h - (size.w < 900 ? 130 : 110)) label(text, 8, at - 5, "left");
+    }
+    ctx.restore();
+  }
+
+  function drawHover(layer, f) {
+    const point = state.hover ? toMap(...state.hover) : state.keyboard ? [view.cx, view.cy] : null;
+    const i = point ? nodeAt(layer, ...point) : -1;
+    const k = size.dpr;
+    if (i >= 0) {
+      const side = 2 ** layer.level[i];
+      const box = [f.left + (layer.x[i] / side) * f.w, f.top + (layer.y[i] / side) * f.h, f.w / side, f.h / side];
+      for (const [line, colour] of [[3.5, "rgba(0,0,0,.65)"], [1.6, "#fff"]]) {
+        ctx.lineWidth = line * k;
+        ctx.strokeStyle = colour;
+        ctx.strokeRect(...box);
+      }
+    }
+    if (state.keyboard && !state.hover) {
+      const [x, y] = [size.midX * k, size.midY * k];
+      ctx.lineWidth = 1.5 * k;
+      ctx.strokeStyle = "#fff";
+      ctx.beginPath();
+      for (const [dx, dy] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) {
+        ctx.moveTo(x + 4 * dx * k, y + 4 * dy * k);
+        ctx.lineTo(x + 11 * dx * k, y + 11 * dy * k);
+      }
+      ctx.stroke();
+    }
+    showTip(layer, i, point);
+  }
+
+  function draw(now) {
+    const layer = layers[state.layer];
+    const f = frameOf();
+    ctx.setTransform(1, 0, 0, 1, 0, 0);
+    ctx.fillStyle = "#08070b";
+    ctx.fillRect(0, 0, canvas.width, canvas.height);
+    drawCells(layer, f);
+    if (state.grid) drawGrid(layer, f);
+    if (dissolve) {
+      dissolve.start ??= now;
+      const left = 1 - (now - dissolve.start) / 420;
+      if (left > 0 && !moving()) {
+        ctx.globalAlpha = left * left * (3 - 2 * left);
+        ctx.drawImage(dissolve.sheet, 0, 0);
+        ctx.globalAlpha = 1;
+      } else dissolve = null;
+    }
+    ctx.strokeStyle = "rgba(255,255,255,.2)";
+    ctx.lineWidth = size.dpr;
+    ctx.strokeRect(Math.round(f.left) - size.dpr / 2, Math.round(f.top) - size.dpr / 2, f.w + size.dpr, f.h + size.dpr);
+    drawGraticule();
+    drawHover(layer, f);
+    showScale();
+  }
+
+  function showScale() {
+    const perPixel = groundWidth / (size.fitW * view.scale);
+    const length = niceStep((size.w < 600 ? 70 : 120) * perPixel * 0.5);
+    $("scale-text").textContent = metres(length);
+    $("scale-bar").style.width = `${length / perPixel}px`;
+  }
+
+  // ---------------------------------------------------------------- the value under the pointer
+
+  const tip = $("tip");
+  let tipOf = null;
+  function tipWords(cell, lon, lat) {
+    const share = cell.share < 0.9995 ? ` less its finer cells, ${percent(cell.share)} of it` : "";
+    const digits = clamp(Math.ceil(Math.log10(2 ** depth / Math.min(width, height))) + 1, 2, 6);
+    return {
+      value: cell.lost ? `no more than about ${whole(Math.max(cell.count + cell.margin, 0))} users` : `about ${whole(cell.count)} users`,
+      margin: cell.lost
+        ? `not told apart from noise: ${whole(cell.count)} ± ${whole(cell.margin)} at 95%`
+        : `± ${whole(cell.margin)} at 95%, from the noise`,
+      rows: [
+        ["Density", cell.lost ? `below about ${significant(Math.max(cell.count + cell.margin, 0) / cell.km2)} per km²` : `${significant(cell.density)} per km²`],
+        ["Cell", `${metres(cell.widthMetres)} × ${metres(cell.heightMetres)}${share}`],
+        ["Name", `${cell.cell_id}, depth ${cell.level} of ${depth}`],
+        ["Place", place(lon, lat, digits)],
+      ],
+    };
+  }
+  function showTip(layer, i, point) {
+    if (i < 0) {
+      tip.hidden = true;
+      tipOf = null;
+      return;
+    }
+    const [lon, lat] = [region.west + point[0] * width, region.north - point[1] * height];
+    const text = tipWords(describe(layer, i), lon, lat);
+    const name = `${state.layer} ${i}`;
+    if (tipOf !== name) {
+      tipOf = name;
+      tip.replaceChildren(
+        h("p", { class: "value" }, text.value), h("p", { class: "margin" }, text.margin),
+        h("dl", null, text.rows.map(([term, value]) => [h("dt", null, term), h("dd", null, value)])));
+    } else tip.querySelector("dd:last-of-type").textContent = text.rows[3][1];
+    tip.hidden = false;
+    const [px, py] = state.hover || [size.midX, size.midY];
+    const [tw, th] = [tip.offsetWidth, tip.offsetHeight];
+    const x = px + 18 + tw > size.w - 6 ? px - 18 - tw : px + 18;
+    const y = py + 18 + th > size.h - 6 ? py - 18 - th : py + 18;
+    tip.style.transform = `translate(${Math.round(clamp(x, 6, Math.max(size.w - tw - 6, 6)))}px,${Math.round(clamp(y, 6, Math.max(size.h - th - 6, 6)))}px)`;
+  }
+  let speaking = 0;
+  function speakCentre() {
+    clearTimeout(speaking);
+    speaking = setTimeout(() => {
+      const i = nodeAt(layers[state.layer], goal.cx, goal.cy);
+      const [lon, lat] = [region.west + goal.cx * width, region.north - goal.cy * height];
+      const text = i >= 0 && tipWords(describe(layers[state.layer], i), lon, lat);
+      $("spoken").textContent = text ? `${text.value}, ${text.margin}. ${text.rows.map((row) => row.join(": ")).join(". ")}` : "Outside the map";
+    }, 350);
+  }
+
+  // ---------------------------------------------------------------- pointer and keys
+
+  const pointers = new Map();
+  let travelled = 0;
+  const at = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  };
+  function pan(dx, dy, animate = false) {
+    const from = animate ? goal : view;
+    moveTo({ scale: from.scale, cx: from.cx - dx / (size.fitW * from.scale), cy: from.cy - dy / (size.fitH * from.scale) }, animate);
+  }
+  const spread = () => {
+    const [[ax, ay], [bx, by]] = [...pointers.values()];
+    return { x: (ax + bx) / 2, y: (ay + by) / 2, gap: Math.max(Math.hypot(ax - bx, ay - by), 1) };
+  };
+  canvas.addEventListener("pointerdown", (event) => {
+    if (event.button) return;
+    canvas.setPointerCapture(event.pointerId);
+    pointers.set(event.pointerId, at(event));
+    state.keyboard = false;
+    travelled = 0;
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    const here = at(event);
+    const earlier = pointers.get(event.pointerId);
+    if (!earlier) {
+      if (event.pointerType !== "touch") state.hover = here;
+      request();
+      return;
+    }
+    if (pointers.size === 2) {
+      const old = spread();
+      pointers.set(event.pointerId, here);
+      const now = spread();
+      pan(now.x - old.x, now.y - old.y);
+      zoomAbout(now.gap / old.gap, now.x, now.y, false);
+      travelled += 99;
+      state.hover = null;
+    } else if (pointers.size === 1) {
+      pointers.set(event.pointerId, here);
+      travelled += Math.hypot(here[0] - earlier[0], here[1] - earlier[1]);
+      state.hover = event.pointerType === "touch" && travelled > 6 ? null : here;
+      canvas.classList.toggle("dragging", travelled > 2);
+      pan(here[0] - earlier[0], here[1] - earlier[1]);
+    }
+  });
+  const release = (event) => {
+    if (!pointers.delete(event.pointerId)) return;
+    canvas.classList.remove("dragging");
+    if (event.pointerType === "touch") state.hover = travelled <= 6 && event.type === "pointerup" ? at(event) : null;
+    request();
+  };
+  canvas.addEventListener("pointerup", release);
+  canvas.addEventListener("pointercancel", release);
+  canvas.addEventListener("pointerleave", (event) => {
+    if (event.pointerType === "touch") return;
+    state.hover = null;
+    request();
+  });
+  canvas.addEventListener("wheel", (event) => {
+    const pixels = event.deltaY * [1, 30, 400][event.deltaMode];
+    if (pixels > 0 && goal.scale <= 1.0001) return; // nothing left to show: the page scrolls on to the report
+    event.preventDefault();
+    zoomAbout(Math.exp(-clamp(pixels, -400, 400) * (event.ctrlKey ? 0.01 : 0.0022)), ...at(event));
+  }, { passive: false });
+  canvas.addEventListener("dblclick", (event) => zoomAbout(event.shiftKey ? 0.5 : 2, ...at(event)));
+  canvas.addEventListener("focus", () => {
+    state.keyboard = canvas.matches(":focus-visible");
+    request();
+  });
+  canvas.addEventListener("blur", () => {
+    state.keyboard = false;
+    request();
+  });
+
+  const zoomCentre = (factor) => moveTo({ scale: goal.scale * factor, cx: goal.cx, cy: goal.cy });
+  const reset = () => moveTo({ scale: 1, cx: 0.5, cy: 0.5 });
+  const KEYS = {
+    ArrowLeft: () => pan(90, 0, true), ArrowRight: () => pan(-90, 0, true),
+    ArrowUp: () => pan(0, 90, true), ArrowDown: () => pan(0, -90, true),
+    "+": () => zoomCentre(1.5), "=": () => zoomCentre(1.5), "-": () => zoomCentre(1 / 1.5), _: () => zoomCentre(1 / 1.5),
+    0: reset, Home: reset, g: () => setGrid(!state.grid), f: () => setFade(!state.fade),
+  };
+  canvas.addEventListener("keydown", (event) => {
+    const act = KEYS[event.key] || KEYS[event.key.toLowerCase()];
+    if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    state.keyboard = true;
+    state.hover = null;
+    act();
+    speakCentre();
+  });
+  $("zoom-in").addEventListener("click", () => zoomCentre(1.8));
+  $("zoom-out").addEventListener("click", () => zoomCentre(1 / 1.8));
+  $("reset").addEventListener("click", reset);
+
+  // ---------------------------------------------------------------- panel
+
+  const slider = $("slider");
+  let playing = 0;
+  const hueOf = (i) => PAINT.css[0][Math.round(70 + (150 * (i + 0.5)) / layers.length)];
+
+  function setLayer(index) {
+    const next = clamp(Math.round(Number(index)) || 0, 0, layers.length - 1);
+    if (next !== state.layer && !still.matches && !moving()) {
+      const { sheet, ctx: pen } = offscreen();
+      sheet.width = canvas.width;
+      sheet.height = canvas.height;
+      pen.drawImage(canvas, 0, 0);
+      dissolve = { sheet };
+    }
+    state.layer = next;
+    const layer = layers[next];
+    slider.value = next;
+    slider.setAttribute("aria-valuetext", `Sub-query ${next + 1} of ${layers.length}`);
+    $("step").replaceChildren(
+      h("b", null, `Sub-query ${next + 1} of ${layers.length}`),
+      ` asked about ${plural(layer.vector_length, "cell")}. It spent ε = ${significant(layer.epsilon)}; each count is known to ± ${whole(layer.margin)} users at 95%.`);
+    [...$("rows").querySelectorAll("button")].forEach((row, i) => row.setAttribute("aria-current", String(i === next)));
+    [...$("budget").querySelectorAll("i[data-layer]")].forEach((part) => part.classList.toggle("off", Number(part.dataset.layer) > next));
+    request();
+  }
+  function setGrid(on) {
+    state.grid = $("grid").checked = Boolean(on);
+    request();
+  }
+  function setFade(on) {
+    state.fade = $("fade").checked = Boolean(on);
+    request();
+  }
+  function play(on) {
+    clearInterval(playing);
+    playing = 0;
+    $("play").setAttribute("aria-label", on ? "Pause" : "Play the sub-queries");
+    $("play-shape").setAttribute("d", on ? "M4.5 3h2v10h-2zM9.5 3h2v10h-2z" : "M5 3l8 5-8 5z");
+    if (!on) return;
+    if (state.layer >= layers.length - 1) setLayer(0);
+    playing = setInterval(() => {
+      setLayer(state.layer + 1);
+      if (state.layer >= layers.length - 1) play(false);
+    }, 1400);
+  }
+
+  const population = get("privacy.population", get("population", {}));
+  const populationEpsilon = population.source === "noisy" && isNumber(population.epsilon) ? population.epsilon : 0;
+  const spent = get("privacy.epsilon_spent", layers.reduce((sum, layer) => sum + layer.epsilon, populationEpsilon));
+  const epsilon = get("privacy.epsilon", spent + last.remaining);
+
+  const users = get("cohort.users", get("privacy.cohort.users", population.users ?? null));
+  const factor = Math.exp(epsilon);
+  const unsafe = get("privacy.randomness.safe", true) === false;
+  const pledge = () => `Whether or not you were in the data, anyone who looks at this map would see nearly the same thing: no conclusion's odds can change by more than a factor of ${significant(factor)}.`;
+
+  function buildPanel() {
+    slider.max = layers.length - 1;
+    slider.disabled = $("play").disabled = layers.length < 2;
+    slider.addEventListener("input", () => {
+      play(false);
+      setLayer(slider.value);
+    });
+    $("play").addEventListener("click", () => play(!playing));
+    $("grid").addEventListener("change", (event) => setGrid(event.target.checked));
+    $("fade").addEventListener("change", (event) => setFade(event.target.checked));
+    const most = Math.max(...layers.map((layer) => layer.epsilon), 1e-12);
+    const bar = (share, colour) => {
+      const part = h("i");
+      part.style.width = `${100 * clamp(share, 0, 1)}%`;
+      part.style.background = colour;
+      return part;
+    };
+    layers.forEach((layer, i) => {
+      const part = bar(layer.epsilon / epsilon, hueOf(i));
+      part.dataset.layer = i;
+      part.title = `Sub-query ${i + 1}: ε ${significant(layer.epsilon)}`;
+      $("budget").append(part);
+      const row = h("button", { type: "button", title: `Show sub-query ${i + 1}`, "aria-label": `Sub-query ${i + 1}: epsilon ${significant(layer.epsilon)}, ${plural(layer.vector_length, "cell")}` },
+        h("span", null, String(i + 1)), h("span", { class: "bar" }, bar(Math.max(layer.epsilon / most, 0.012), hueOf(i))),
+        h("span", { class: "number" }, `ε ${significant(layer.epsilon)}`), h("span", { class: "number" }, plural(layer.vector_length, "cell")));
+      row.addEventListener("click", () => {
+        play(false);
+        setLayer(i);
+      });
+      $("rows").append(h("li", null, row));
+    });
+    if (populationEpsilon) {
+      const part = bar(populationEpsilon / epsilon, "#6f6a80");
+      part.title = `Number of users: ε ${significant(populationEpsilon)}`;
+      $("budget").prepend(part);
+    }
+    const text = `${significant(spent)} of ${significant(epsilon)} spent, ${significant(Math.max(epsilon - spent, 0))} left`;
+    $("budget").setAttribute("aria-label", text);
+    $("budget-text").textContent = populationEpsilon ? `${text}; ${significant(populationEpsilon)} of it on the number of users` : text;
+    $("pledge").textContent = unsafe ? "Made with a demonstration seed, this map protects no one." : pledge();
+  }
+
+  function buildLegend() {
+    const ramp = Array.from({ length: 33 }, (_, i) => PAINT.css[0][Math.round((255 * i) / 32)]);
+    $("ramp").style.background = `linear-gradient(90deg, ${ramp.join(",")})`;
+    const ticks = [[0, "0"]];
+    const room = 45 / Math.max($("ramp").clientWidth, 1);
+    for (let power = Math.floor(Math.log10(knee)); power <= Math.log10(topDensity); power++) {
+      for (const density of [10 ** power, 3 * 10 ** power]) {
+        const share = shadeOf(density);
+        if (density < topDensity && share < 0.95 && share - ticks[ticks.length - 1][0] > room) ticks.push([share, significant(density)]);
+      }
+    }
+    $("ticks").replaceChildren(...ticks.map(([share, text]) => {
+      const tick = h("span", null, text);
+      tick.style.left = `${100 * share}%`;
+      return tick;
+    }));
+    const grey = PAINT.css[1][70];
+    $("swatch").style.background = `repeating-linear-gradient(135deg, ${grey} 0 3px, #5b5763 3px 4px)`;
+  }
+
+  // ---------------------------------------------------------------- the report
+
+  const bitsPerClient = get("communication.bits_per_client");
+
+  function buildHeader() {
+    $("heading").textContent = isNumber(users) ? `About ${large(users)} users${unsafe ? "" : ", no one in particular"}` : "Private heatmap";
+    const created = new Date(get("created", ""));
+    const chips = [
+      ["Privacy budget", `ε = ${significant(epsilon)}`],
+      ["Ground", `${metres(groundWidth)} × ${metres(groundHeight)}`],
+      ["Finest cell", metres(groundWidth / 2 ** last.maxLevel)],
+      Number.isNaN(created.getTime()) ? null : ["Made", created.toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric", timeZone: "UTC" })],
+    ];
+    $("chips").append(...chips.filter(Boolean).map(([term, value]) => h("div", null, h("dt", null, term), h("dd", null, value))));
+  }
+
+  function beliefPicture() {
+    const [low, high] = [1 / (1 + factor), factor / (1 + factor)];
+    const placed = (element, left) => {
+      element.style.left = `${100 * left}%`;
+      return element;
+    };
+    const range = placed(h("div", { class: "range" }), low);
+    range.style.width = `${100 * (high - low)}%`;
+    const crowded = low < 0.14;
+    return h("figure", { class: "belief" },
+      h("div", { class: "track", "aria-hidden": "true" }, range, placed(h("div", { class: "mark" }), 0.5)),
+      h("div", { class: "ends", "aria-hidden": "true" }, h("span", null, crowded ? "" : "surely not in"),
+        placed(h("span", null, percent(low)), low), placed(h("span", null, "50%"), 0.5), placed(h("span", null, percent(high)), high),
+        h("span", null, crowded ? "" : "surely in")),
+      h("figcaption", null, `Suppose someone thinks it an even bet that you are in the data. However they study this map, and whatever else they know, they cannot end up more than ${percent(high)} sure that you are in it, nor more than ${percent(high)} sure that you are not.`));
+  }
+  const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter((pair) => pair && pair[1] !== null && pair[1] !== undefined).map(([term, value]) => [h("dt", null, term), h("dd", null, value)]));
+  const section = (title, ...children) => h("section", null, title && h("h2", null, title), ...children);
+
+  function promise() {
+    const source = get("privacy.randomness.source");
+    const delta = get("privacy.delta", 0);
+    const samplingRate = get("cohort.sampling_rate", get("privacy.cohort.sampling_rate"));
+    const lead = unsafe
+      ? "This release keeps no one's secret: its noise came from a seed that is known. With a secret key, the following would hold."
+      : null;
+    return section("What this map promises",
+      lead && h("p", { class: "lead" }, lead),
+      h("p", { class: "lead" }, pledge()),
+      h("div", { class: "columns" }, beliefPicture(), facts([
+        ["Who is protected", `Each ${get("privacy.unit", "user")} as a whole, not just a single record`],
+        ["What is compared", get("privacy.adjacency")],
+        ["Privacy budget", `ε = ${significant(epsilon)}, of which ${significant(spent)} is spent. The factor above is e to the power ε.`],
+        ["Chance of failure", delta > 0 ? `δ = ${significant(delta)}: the bound may fail with about this chance` : "none: δ = 0, the bound always holds"],
+        ["Source of the noise", source && `${source}${unsafe ? " (known to others: not private)" : source === "key file" ? ": private as long as the key stays secret" : ""}`],
+        ["Number of users", population.source === "noisy" ? `estimated with noise of its own, ± ${whole(1.96 * (population.stddev || 0))} at 95%, for ε = ${significant(populationEpsilon)}` : population.source === "public" ? "public knowledge, given to the job" : null],
+        ["Share of users asked", isNumber(samplingRate) ? percent(samplingRate) : null],
+      ])));
+  }
+
+  function reading() {
+    const lostCells = last.lost.reduce((sum, flag) => sum + flag, 0);
+    return h("div", { class: "columns" },
+      section("How to read it",
+        h("p", null, `Every count carries random noise, drawn once. In the final map it is ± ${whole(last.margin)} users at 95%: of a hundred cells, about ninety-five are off by less. The noise is the same for a small cell and a large one, so crowded places are known well and quiet places poorly.`),
+        h("p", null, `${whole(lostCells)} of the ${whole(last.n)} cells are lost in noise: they may hold a few users or none. The map hatches them. Counts below zero are noise too; they are left as they came, because raising them to zero would tilt every total upward.`),
+        h("p", null, "Cells are small where many users are and large where few are. A cell that has been divided in part stands for what its finer cells leave over.")),
+      section("How it was made",
+        h("p", null, `The map was found in ${plural(layers.length, "round")}. Each round asked every user taking part which cell they were in, added up the answers with noise, and used only the noisy sums to choose where to look more closely next.`),
+        h("p", null, `Users answered in ${plural(last.shards, "group")}. A group's sum has its noise in it before anyone sees it, and a group in which too many fell silent is thrown away unread.`),
+        isNumber(bitsPerClient) && h("p", null, `On phones, all rounds together would cost each one ${bytes(bitsPerClient)} of upload${isNumber(get("communication.vector_entries")) ? ` for ${plural(get("communication.vector_entries"), "number")}` : ""}.`)));
+  }
+
+  function table() {
+    const given = get("sub_queries", get("privacy.sub_queries", []));
+    const rows = layers.map((layer, i) => {
+      const query = Array.isArray(given) ? given.find((item) => item && item.index === layer.index) || given[i] || {} : {};
+      const bits = query.bits_per_client;
+      return [String(i + 1), significant(layer.epsilon), whole(layer.vector_length), `± ${whole(layer.margin)}`, significant(layer.stddev),
+        whole(layer.shards), whole(layer.shards_lost), isNumber(query.modulus) ? query.modulus.toLocaleString("en") : "–", isNumber(bits) ? bytes(bits) : "–"];
+    });
+    const heads = ["Round", "ε spent", "Cells asked", "Noise at 95%", "Noise, std. dev.", "Groups", "Groups lost", "Modulus", "Sent per phone"];
+    const total = ["All", significant(spent - populationEpsilon), whole(layers.reduce((sum, layer) => sum + layer.vector_length, 0)), "", "", "",
+      whole(layers.reduce((sum, layer) => sum + layer.shards_lost, 0)), "", isNumber(bitsPerClient) ? bytes(bitsPerClient) : "–"];
+    return section("Round by round", h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table of sub-queries" }, h("table", null,
+      h("thead", null, h("tr", null, heads.map((text) => h("th", { scope: "col" }, text)))),
+      h("tbody", null, rows.map((row) => h("tr", null, row.map((text) => h("td", null, text))))),
+      h("tfoot", null, h("tr", null, total.map((text) => h("td", null, text)))))));
+  }
+
+  const written = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : String(value));
+  function fold(title, values) {
+    const entries = values && typeof values === "object" ? Object.entries(values) : [];
+    return entries.length ? h("details", null, h("summary", null, title), h("div", { class: "wide" }, h("table", { class: "plain" }, h("tbody", null,
+      entries.map(([name, value]) => h("tr", null, h("td", null, name), h("td", null, written(value)))))))) : null;
+  }
+  const list = (items) => h("ul", null, items.map((item) => h("li", null, written(item))));
+
+  function buildReport() {
+    const listOf = (path) => { const value = get(path, get(`privacy.${path}`, [])); return Array.isArray(value) ? value : [value]; };
+    const warnings = [...data.problems, ...listOf("warnings")];
+    const assumed = listOf("assumptions");
+    $("report").append(...[
+      warnings.length ? h("section", { class: "warnings" }, h("h2", null, plural(warnings.length, "warning")), list(warnings)) : null,
+      promise(),
+      reading(),
+      table(),
+      h("div", { class: "columns" },
+        section("What must be trusted", assumed.length ? list(assumed) : h("p", null, "The manifest names no assumptions. Ask whoever made this release.")),
+        section("The files beside this page", h("ul", { class: "files" },
+          [["cells.parquet", "one row for each cell: bounds, estimated users, noise, density, shape"],
+            ["density.npy", "the density on the finest grid, row 0 in the north, adding up to 1"],
+            ["manifest.json", "the guarantee, every parameter, every version"]]
+            .map(([name, text]) => h("li", null, h("a", { href: name }, name), `: ${text}`))))),
+      section(null, fold("Parameters", get("parameters")), fold("Versions", get("versions")),
+        fold("This release", { "release id": get("release_id", "unknown"), job: get("job", "unknown"), created: get("created", "unknown"), region: `${region.west}, ${region.south}, ${region.east}, ${region.north}`, "grid depth": depth })),
+    ].filter(Boolean));
+  }
+
+  // ---------------------------------------------------------------- begin
+
+  buildHeader();
+  buildPanel();
+  buildReport();
+  measure();
+  setLayer(state.layer);
+  new ResizeObserver(measure).observe(canvas);
+
+  window.sfumato = {
+    layers, setLayer, setGrid, setFade, lookup,
+    /** Shows `scale` times the whole region's size, centred on (cx, cy) in 0..1 from the north-west corner, at once. */
+    zoomTo: (scale, cx, cy) => moveTo({ scale, cx, cy }, false),
+    get layer() { return state.layer; },
+    get view() { return { ...view }; },
+    /** Canvas position, in CSS pixels, of a place in degrees. */
+    project: (lon, lat) => toScreen((lon - region.west) / width, (region.north - lat) / height),
+  };
+})();

@@ -1,0 +1,207 @@
+"""The release's picture: the density as a PNG, drawn on Agg's own canvas, without pyplot or any global state."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import FuncNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
+from numpy.typing import NDArray
+
+from sfumato.schemas.region import Region
+
+METRES_PER_DEGREE = 6_371_008.8 * math.pi / 180
+KNEE = 1 / 150  # of the brightest density: linear below it, logarithmic above it
+
+_DPI = 160
+_MAX_SIDE = 2048  # pixels of the density that are drawn; finer cells are added up first
+_GROUND, _INK, _SOFT, _ALARM = "#0b0a0f", "#f1ece4", "#b3aba0", "#ff6b6b"
+_MAP_INCHES = 8.0  # the map's longer side
+_LEFT, _RIGHT, _TOP, _BOTTOM = 0.95, 1.45, 0.95, 0.95  # inches round the map
+
+
+def render_picture(
+    density: NDArray[np.float64],
+    region: Region,
+    *,
+    title: str = "Private heatmap",
+    users: float | None = None,
+    epsilon: float | None = None,
+    safe: bool = True,
+) -> bytes:
+    """The picture as the bytes of a PNG file; equal arguments give equal bytes.
+
+    Args:
+        density: float64[side, side], share of the users in each cell, row 0 in the north. Zeros are welcome, and
+            negative values are drawn as zeros.
+        region: what the density covers.
+        title: the line above the map.
+        users: how many users the density's sum stands for; colours are then in users per km^2, else in
+            percent of all users per km^2.
+        epsilon: the privacy budget that the caption states.
+        safe: False for noise from a known seed; the caption then says that the picture is not private.
+
+    Raises:
+        ValueError: the density is not a square of finite numbers, or users or epsilon is not a finite number > 0.
+    """
+    if density.ndim != 2 or density.shape[0] != density.shape[1] or density.shape[0] == 0:
+        raise ValueError(f"density: must be a square array, got shape {density.shape}")
+    if not np.isfinite(density).all():
+        raise ValueError("density: must be finite numbers, got NaN or infinity")
+    for name, value in (("users", users), ("epsilon", epsilon)):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name}: must be a finite number > 0, got {value}")
+
+    middle = (region.south + region.north) / 2
+    cosine = max(math.cos(math.radians(middle)), 0.01)
+    ground_width = (region.east - region.west) * METRES_PER_DEGREE * cosine
+    ground_height = (region.north - region.south) * METRES_PER_DEGREE
+    values = per_square_km(coarsened(density), region) * (100.0 if users is None else users)
+
+    longer = max(ground_width, ground_height)
+    wide, tall = _MAP_INCHES * ground_width / longer, _MAP_INCHES * ground_height / longer  # inches
+    full_wide, full_tall = max(wide + _LEFT + _RIGHT, 7.4), max(tall, 2.2) + _TOP + _BOTTOM
+    left = (full_wide - wide - _LEFT - _RIGHT) / 2 + _LEFT
+    figure = Figure(figsize=(full_wide, full_tall), dpi=_DPI, facecolor=_GROUND)
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.add_axes((left / full_wide, _BOTTOM / full_tall, wide / full_wide, tall / full_tall))
+    axes.set_facecolor("#08070b")
+    norm = log_like(values)
+    image = axes.imshow(
+        values,
+        cmap="inferno",
+        norm=norm,
+        extent=(region.west, region.east, region.south, region.north),
+        aspect=1 / cosine,
+        interpolation="nearest" if values.shape[0] < _MAP_INCHES * _DPI else "antialiased",
+    )
+    _dress_map(axes, wide, tall)
+    _scale_bar(figure, axes, ground_width, wide)
+
+    box = axes.get_position()
+    bar_axes = figure.add_axes((box.x1 + 0.22 / full_wide, box.y0, 0.16 / full_wide, box.height))
+    _dress_bar(figure.colorbar(image, cax=bar_axes), norm, users is not None)
+
+    edge = left / full_wide
+    figure.text(edge, (tall + _BOTTOM + 0.36) / full_tall, title, color=_INK, fontsize=19, family="serif", va="baseline")
+    caption, colour = _caption(users, epsilon, safe)
+    figure.text(edge, 0.3 / full_tall, caption, color=colour, fontsize=10, va="baseline")
+
+    file = io.BytesIO()
+    canvas.print_png(file, metadata={"Title": title, "Description": caption, "Software": "sfumato"})
+    return file.getvalue()
+
+
+def coarsened(density: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The density with blocks of cells added up until a side is at most 2,048; the sum stays. Negatives count as 0."""
+    values = np.clip(density, 0.0, None)
+    while values.shape[0] > _MAX_SIDE and values.shape[0] % 2 == 0:
+        values = values[::2] + values[1::2]
+        values = values[:, ::2] + values[:, 1::2]
+    return values
+
+
+def per_square_km(density: NDArray[np.float64], region: Region) -> NDArray[np.float64]:
+    """Shares per cell, float64[rows, columns] with row 0 in the north, over each row's area on the sphere in km^2."""
+    rows, columns = density.shape
+    latitude = np.radians(np.linspace(region.north, region.south, rows + 1))
+    radius_km = METRES_PER_DEGREE * 180 / math.pi / 1000
+    band = radius_km**2 * math.radians(region.east - region.west) * -np.diff(np.sin(latitude))
+    return density / (np.maximum(band, 1e-300)[:, None] / columns)
+
+
+def log_like(values: NDArray[np.float64]) -> FuncNorm:
+    """Colours by log(1 + value / knee), from 0 to the 99.95% point of the positive values. Robust to zeros."""
+    positive = values[values > 0]
+    top = float(np.quantile(positive, 0.9995)) if positive.size else 1.0
+    knee = top * KNEE
+
+    def forward(value: NDArray[np.float64]) -> NDArray[np.float64]:
+        logarithm: NDArray[np.float64] = np.log1p(np.maximum(value, 0) / knee)
+        return logarithm
+
+    def backward(shade: NDArray[np.float64]) -> NDArray[np.float64]:
+        value: NDArray[np.float64] = np.expm1(shade) * knee
+        return value
+
+    return FuncNorm((forward, backward), vmin=0.0, vmax=top, clip=True)
+
+
+def nice(least: float) -> float:
+    """The smallest of 1, 2, 5 times a power of ten that is not below `least` (> 0)."""
+    ten = 10.0 ** math.floor(math.log10(least))
+    return next(step * ten for step in (1, 2, 5, 10) if step * ten >= least * 0.999)
+
+
+def _dress_map(axes: Axes, wide: float, tall: float) -> None:
+    """Degrees along two sides, as many as `wide` x `tall` inches have room for."""
+    def degrees(plus: str, minus: str, locator: MaxNLocator) -> FuncFormatter:
+        def text(value: float, _position: int | None) -> str:
+            ticks = np.diff(locator())
+            digits = max(0, math.ceil(-math.log10(float(ticks.min())) - 1e-9)) if len(ticks) else 2
+            return f"{abs(value):.{digits}f}° {minus if value < 0 else plus}"
+
+        return FuncFormatter(text)
+
+    for axis, signs, room in ((axes.xaxis, ("E", "W"), wide / 1.5), (axes.yaxis, ("N", "S"), tall / 1.2)):
+        locator = MaxNLocator(nbins=max(int(room), 1), steps=[1, 2, 5, 10])
+        axis.set_major_locator(locator)
+        axis.set_major_formatter(degrees(*signs, locator))
+    axes.tick_params(colors=_SOFT, labelsize=9, length=4, width=0.7, direction="out")
+    for spine in axes.spines.values():
+        spine.set_color("#4a4453")
+        spine.set_linewidth(0.8)
+
+
+def _scale_bar(figure: Figure, axes: Axes, ground_width: float, wide: float) -> None:
+    """A bar of a round number of metres, at least half an inch, on a map `wide` inches wide."""
+    length = nice(ground_width * max(1 / 9, 0.5 / wide))
+    if length > 0.9 * ground_width:  # a sliver of a region: no room for a bar
+        return
+    inches = figure.dpi_scale_trans + ScaledTranslation(1, 0, axes.transAxes)
+    bar = wide * length / ground_width
+    x, y = -0.25 - bar, 0.22  # inches from the map's lower right corner
+    for left, low, width, height, colour, alpha in (
+        (x - 0.12, y - 0.1, bar + 0.24, 0.42, "#08070b", 0.6),
+        (x, y, bar / 2, 0.045, _INK, 1.0),
+        (x + bar / 2, y, bar / 2, 0.045, "#77717f", 1.0),
+    ):
+        axes.add_patch(Rectangle((left, low), width, height, transform=inches, color=colour, alpha=alpha, lw=0))
+    label = f"{length / 1000:g} km" if length >= 1000 else f"{length:g} m"
+    axes.text(x + bar / 2, y + 0.11, label, transform=inches, color=_INK, fontsize=9, ha="center")
+
+
+def _dress_bar(bar: Colorbar, norm: FuncNorm, in_users: bool) -> None:
+    top = float(norm.vmax or 1.0)
+    ticks, last = [0.0], 0.0
+    for power in range(math.floor(math.log10(top)) - 3, math.floor(math.log10(top)) + 1):
+        for tick in (10.0**power, 3 * 10.0**power):
+            place = float(norm(tick))
+            if tick < top and place - last > 0.07:
+                ticks.append(tick)
+                last = place
+    bar.ax.yaxis.set_major_locator(FixedLocator(ticks))
+    bar.ax.yaxis.set_minor_locator(NullLocator())
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if v >= 1 or v == 0 else f"{v:g}"))
+    bar.ax.tick_params(colors=_SOFT, labelsize=9, length=3, width=0.7)
+    bar.set_label("users per km²" if in_users else "% of all users per km²", color=_SOFT, fontsize=10, labelpad=9)
+    bar.outline.set_edgecolor("#4a4453")
+
+
+def _caption(users: float | None, epsilon: float | None, safe: bool) -> tuple[str, str]:
+    """The line under the map, and its colour."""
+    if not safe:
+        return "Made with a demonstration seed: NOT private.", _ALARM
+    who = "" if users is None else f"About {users / 1e6:.3g} million users" if users >= 1e6 else f"About {users:,.0f} users"
+    if epsilon is None:
+        return (f"{who}." if who else ""), _SOFT
+    budget = f"differential privacy with ε = {epsilon:g}"
+    return (f"{who}, each protected by {budget}." if who else f"Every user is protected by {budget}."), _SOFT

@@ -1,0 +1,166 @@
+"""Releases on disk or in a bucket: written whole or not at all, opened in one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from apache_beam.io.filesystems import FileSystems
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.release import CELLS_FILE, DENSITY_FILE, MANIFEST_FILE, MANIFEST_FORMAT
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path names something that only Beam's file systems reach."""
+    return "://" in path
+
+
+def check_output(output: str, overwrite: bool) -> None:
+    """Raises RequestError where a release may not be written to `output`."""
+    if not output:
+        raise RequestError("output: name a folder for the release")
+    if not _exists(output):
+        return
+    if not overwrite:
+        raise RequestError(f"output: {output} exists already; name another, or give --overwrite")
+    if not is_remote(output) and not _is_replaceable(Path(output)):
+        raise RequestError(f"output: {output} exists and is no release, so --overwrite will not replace it")
+
+
+def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
+    """Writes all files of a release, or none.
+
+    On a disk the release is written beside its place and moved there in one step. A bucket has no such step: there
+    the manifest is written last, and a folder without a manifest is no release. A repeated call for a release that
+    stands already does nothing, so a retried bundle does no harm.
+    """
+    if _standing_release(output) == release_id:
+        return
+    check_output(output, overwrite)
+    if is_remote(output):
+        _publish_remote(output, files, overwrite)
+    else:
+        _publish_local(Path(output), files, release_id)
+
+
+def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str) -> None:
+    output = output.absolute()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_name(f".{output.name}.partial-{release_id}")
+    replaced = output.with_name(f".{output.name}.replaced-{release_id}")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        for name, content in files.items():
+            with (partial / name).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        if output.exists():
+            output.rename(replaced)
+        try:
+            partial.rename(output)
+        except OSError:
+            if replaced.exists():
+                replaced.rename(output)
+            raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _publish_remote(output: str, files: Mapping[str, bytes], overwrite: bool) -> None:
+    manifest = FileSystems.join(output, MANIFEST_FILE)
+    if overwrite and FileSystems.exists(manifest):
+        FileSystems.delete([manifest])
+    names = sorted(files, key=lambda name: name == MANIFEST_FILE)  # the manifest last
+    written: list[str] = []
+    try:
+        for name in names:
+            path = FileSystems.join(output, name)
+            written.append(path)
+            with FileSystems.create(path, "application/octet-stream") as file:
+                file.write(files[name])
+    except BaseException:
+        FileSystems.delete([path for path in written if FileSystems.exists(path)])
+        raise
+
+
+@dataclass(frozen=True)
+class Release:
+    """A published release, read when asked for."""
+
+    path: str
+    manifest: dict[str, Any]
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """One row a cell, by CELLS_SCHEMA: a geopandas.GeoDataFrame where geopandas is installed, else a DataFrame."""
+        table = pq.read_table(io.BytesIO(_read(self.path, CELLS_FILE)))
+        frame = table.to_pandas()
+        try:
+            import geopandas
+        except ImportError:
+            return frame
+        import shapely
+
+        return geopandas.GeoDataFrame(
+            frame.drop(columns="geometry"), geometry=shapely.from_wkb(frame["geometry"].to_numpy()), crs="OGC:CRS84"
+        )
+
+    @cached_property
+    def density(self) -> NDArray[np.float64]:
+        """float64[2^d, 2^d], row 0 in the north; sums to 1."""
+        return np.asarray(np.load(io.BytesIO(_read(self.path, DENSITY_FILE))))
+
+
+def open_release(path: str | os.PathLike[str]) -> Release:
+    """Opens the release in a folder, local or gs://. Raises RequestError where there is none."""
+    text = os.fspath(path)
+    try:
+        manifest = json.loads(_read(text, MANIFEST_FILE))
+    except OSError:
+        raise RequestError(f"{text}: no release here (no {MANIFEST_FILE})") from None
+    if manifest.get("format") != MANIFEST_FORMAT:
+        raise RequestError(f"{text}: the manifest's format is {manifest.get('format')!r}, not {MANIFEST_FORMAT!r}")
+    return Release(text, manifest)
+
+
+def _read(folder: str, name: str) -> bytes:
+    with FileSystems.open(FileSystems.join(folder, name), "application/octet-stream") as file:
+        return bytes(file.read())
+
+
+def _exists(output: str) -> bool:
+    if not is_remote(output):
+        return os.path.lexists(output)
+    pattern = output.rstrip("/") + "/**"
+    return FileSystems.exists(FileSystems.join(output, MANIFEST_FILE)) or any(
+        match.metadata_list for match in FileSystems.match([pattern], limits=[1])
+    )
+
+
+def _is_replaceable(output: Path) -> bool:
+    return output.is_dir() and ((output / MANIFEST_FILE).is_file() or not any(output.iterdir()))
+
+
+def _standing_release(output: str) -> str | None:
+    """The id of the release that stands at `output`, if one does."""
+    try:
+        return str(json.loads(_read(output, MANIFEST_FILE)).get("release_id"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,89 @@
+"""How large the modulus must be for a stated chance that any entry of any shard wraps around."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sfumato.schemas.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Window:
+    """Sums modulo m are read as the integers [-low, modulus - low): true entries are never negative."""
+
+    modulus: int
+    low: int
+
+    @property
+    def bits(self) -> int:
+        """Bits of one entry on the wire."""
+        return (self.modulus - 1).bit_length()
+
+
+def noise_bound(epsilon: float, sensitivity: int, shape: float, chance: float) -> int:
+    """A t with P[X - Y >= t] <= chance, X and Y Polya(shape, exp(-epsilon / sensitivity)): Chernoff's bound."""
+    rate = epsilon / sensitivity
+    # Any s in (0, rate) gives a valid bound; the best of a fine grid is near enough to the best of all.
+    s = rate * (1 - np.geomspace(1e-6, 0.999, 2000))
+    log_moment = shape * (
+        2 * math.log(-math.expm1(-rate)) - np.log(-np.expm1(s - rate)) - np.log(-np.expm1(-s - rate))
+    )
+    return max(1, math.ceil(float(np.min((log_moment - math.log(chance)) / s))))
+
+
+def size_bound(expected: float, chance: float) -> int:
+    """An n with P[a shard has more than n users] <= chance, for a binomial size of this expectation (Chernoff)."""
+    low, high = 0.0, 1.0
+    while _upper_tail_exponent(expected, high) < -math.log(chance):
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _upper_tail_exponent(expected, middle) < -math.log(chance):
+            low = middle
+        else:
+            high = middle
+    return math.ceil(expected * (1 + high))
+
+
+def _upper_tail_exponent(expected: float, excess: float) -> float:
+    return expected * ((1 + excess) * math.log1p(excess) - excess)
+
+
+def least_window(
+    *,
+    expected_size: float,
+    required_survivors: int,
+    epsilon: float,
+    sensitivity: int,
+    contribution: int,
+    entries: int,
+    shards: int,
+    chance: float,
+) -> Window:
+    """The least window that wraps with at most this chance anywhere in a sub-query.
+
+    contribution: the largest value that one client adds to one entry. Half the chance is for shards larger than
+    planned, half for noise.
+    """
+    users = size_bound(expected_size, chance / (2 * shards))
+    bound = noise_bound(epsilon, sensitivity, users / required_survivors, chance / (4 * shards * entries))
+    return Window(users * contribution + 2 * bound + 1, bound)
+
+
+def choose_window(least: Window, modulus: int | None, allow_overflow: bool) -> Window:
+    """The least power of two that holds `least`, or the given modulus with the same share below 0.
+
+    Raises RequestError where a given modulus is too small and overflow is not allowed.
+    """
+    if modulus is None:
+        chosen = 1 << least.bits
+        return Window(chosen, least.low + (chosen - least.modulus) // 2)
+    if modulus < least.modulus and not allow_overflow:
+        raise RequestError(
+            f"modulus: {modulus} is too small, the least that would do is {least.modulus} "
+            "(or use auto, or allow_overflow to study what wraps)"
+        )
+    return Window(modulus, min(least.low * modulus // least.modulus, modulus - 1))

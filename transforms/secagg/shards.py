@@ -1,0 +1,150 @@
+"""One sub-query in every shard: encode, add noise, sum modulo m, drop what may not be seen, decode, add up.
+
+Clients' vectors and shares are never materialised: the modulo commutes with the sums, so a shard's sum modulo m of
+(vector + noise) is (counts + noise of all survivors) modulo m (paper 000, Eq. 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.locations.shards import ShardGroup
+from sfumato.transforms.privacy.keys import RunKey, random_words
+from sfumato.transforms.privacy.noise import discrete_laplace, polya_difference_events
+from sfumato.transforms.secagg.modulus import Window
+
+NoiseMode = Literal["shard", "client"]
+_BLOCK_ENTRIES = 1 << 19  # shards are worked on in blocks of about this many vector entries
+
+
+@dataclass(frozen=True)
+class ShardQuery:
+    """What every client of every shard is asked in one sub-query.
+
+    Each client adds one to one entry (sensitivity 1). required_survivors: below it a shard reveals nothing, and a
+    client's share of the noise is Polya(1 / required_survivors).
+    """
+
+    index: int
+    tree: Tree
+    epsilon: float
+    window: Window
+    required_survivors: int
+
+
+@dataclass(frozen=True)
+class ShardTotals:
+    """Decoded sums of the live shards: int64[T], and how many shards lived."""
+
+    sums: NDArray[np.int64]
+    live: int
+
+    def __add__(self, other: ShardTotals) -> ShardTotals:
+        return ShardTotals(self.sums + other.sums, self.live + other.live)
+
+
+def sum_shards(
+    group: ShardGroup, query: ShardQuery, key: RunKey, noise: NoiseMode = "shard", simulated_dropout: float = 0.0
+) -> ShardTotals:
+    """The decoded sum over the live shards of a group.
+
+    simulated_dropout: chance that a client vanishes after the noise is decided, and its value and share with it.
+    """
+    present = survivors(group, query.index, key, simulated_dropout)
+    answering = group if present is None else group.only(present)
+    sizes = answering.sizes()
+    total = ShardTotals(np.zeros(len(query.tree.entries), dtype=np.int64), 0)
+    step = max(1, _BLOCK_ENTRIES // len(query.tree.entries))
+    for first in range(0, group.shards, step):
+        block = slice(first, min(first + step, group.shards))
+        live = sizes[block] >= query.required_survivors
+        if not live.any():
+            continue
+        sums = count_entries(answering, query.tree, block)
+        if noise == "shard":
+            sums += shard_noise(group.numbers()[block], sizes[block], query, key)
+        else:
+            sums += client_noise(group, block, present, query, key)
+        total += ShardTotals(decode(encode(sums, query.window), query.window)[live].sum(axis=0), int(live.sum()))
+    return total
+
+
+def count_entries(group: ShardGroup, tree: Tree, block: slice) -> NDArray[np.int64]:
+    """Users of each shard at each entry, a location at the deepest node that covers it: int64[shards of block, T]."""
+    return tree.index.sum_intervals(np.diff(group.counts_below(tree.index.boundaries, block), axis=1))
+
+
+def encode(sums: NDArray[np.int64], window: Window) -> NDArray[np.int64]:
+    """What secure aggregation shows the server: sums modulo m."""
+    return np.mod(sums, window.modulus)
+
+
+def decode(sums: NDArray[np.int64], window: Window) -> NDArray[np.int64]:
+    """The integers in [-low, modulus - low) that are congruent to the sums."""
+    return np.mod(sums + window.low, window.modulus) - window.low
+
+
+def survivors(group: ShardGroup, index: int, key: RunKey, dropout: float) -> NDArray[np.bool_] | None:
+    """Which users of the group answer sub-query `index`: bool[users], or None for all of them."""
+    if dropout <= 0:
+        return None
+    shard, rank = _shard_and_rank(group.sizes())
+    words = random_words(key.subkey("dropout", index), group.numbers()[shard], rank.astype(np.uint64))
+    return np.asarray((words[:, 0] >> np.uint64(11)) * 2.0**-53 >= dropout)
+
+
+def shard_noise(
+    shards: NDArray[np.uint64], sizes: NDArray[np.int64], query: ShardQuery, key: RunKey
+) -> NDArray[np.int64]:
+    """The noise of all survivors of each shard in closed form: int64[shards, T].
+
+    Discrete Laplace (exact), and what the survivors above the required number add to it. Only for live shards;
+    other rows lack noise and must not be used.
+    """
+    entries = len(query.tree.entries)
+    noise = discrete_laplace(key, f"shard noise {query.index}", shards, entries, query.epsilon)
+    surplus = np.maximum(sizes / query.required_survivors - 1, 0.0)
+    events = polya_difference_events(
+        key, f"surplus noise {query.index}", shards, surplus, np.full(len(shards), entries), query.epsilon
+    )
+    np.add.at(noise, (events.row, events.slot), events.value)
+    return noise
+
+
+def client_noise(
+    group: ShardGroup, block: slice, present: NDArray[np.bool_] | None, query: ShardQuery, key: RunKey
+) -> NDArray[np.int64]:
+    """Every client's share, sparsely, summed over the survivors of each shard: int64[shards of block, T].
+
+    A slot is a (client, entry) pair, a client being its rank in the shard's index.
+    """
+    entries = len(query.tree.entries)
+    sizes = group.sizes()
+    offsets = np.concatenate(([0], np.cumsum(sizes)))[block.start : block.stop]
+    events = polya_difference_events(
+        key,
+        f"client noise {query.index}",
+        group.numbers()[block],
+        np.full(len(offsets), 1 / query.required_survivors),
+        sizes[block] * entries,
+        query.epsilon,
+    )
+    client, entry = np.divmod(events.slot, entries)
+    kept = np.ones(len(client), dtype=bool) if present is None else present[offsets[events.row] + client]
+    noise = np.zeros((len(offsets), entries), dtype=np.int64)
+    np.add.at(noise, (events.row[kept], entry[kept]), events.value[kept])
+    return noise
+
+
+def _shard_and_rank(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For users stored shard by shard: their shard's place and their rank in it, int64[users] each."""
+    shard = np.repeat(np.arange(len(sizes)), sizes)
+    starts = np.cumsum(sizes) - sizes
+    return shard, np.arange(len(shard)) - starts[shard]
+
+

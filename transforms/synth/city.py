@@ -1,0 +1,177 @@
+"""The city: three density rasters (homes, work places, elsewhere) and the raster of infection risk.
+
+The city fills a square of 14 x 14 km, which the job stretches over any region: an ocean in the west, a bay in the
+north-east that a river flows into, districts whose street grids differ in angle and block size, a diagonal
+avenue, parks, a port. It is the same city for every seed; a seed changes its people. Rasters have row 0 in the
+north. No paper stands behind it: its one aim is that a first heatmap looks like a place.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.transforms.synth.sampling import Words, alias_table
+from sfumato.transforms.synth.shapes import (
+    Field,
+    SmoothNoise,
+    bump,
+    hill,
+    line_distance,
+    ramp,
+    rectangle,
+    rotate,
+)
+from sfumato.transforms.synth.streets import DISTRICTS, Fabric, lay_streets
+
+SIZE_KM = 14.0
+SIDE = 2048  # cells along one side, 6.8 m each
+HOME, WORK, ELSEWHERE = 0, 1, 2
+RISK_SIDE = 256
+_STRIP_ROWS = 64  # as many rows at a time as the processor's cache holds
+
+BASE_RISK = 0.02
+HOT_SPOTS = (((7.3, 8.6), 0.9, 0.20), ((12.9, 10.9), 0.8, 0.14), ((3.6, 3.7), 0.7, 0.12))
+"""Centre (km), radius (km) and the added risk of infection at the centre."""
+
+FERRY = (10.0, 4.55)
+AVENUE = [FERRY, (4.3, 9.9), (3.6, 11.4), (3.4, 14.0)]
+FREEWAYS = [
+    [(9.35, 14.0), (9.2, 11.6), (9.75, 9.2), (9.5, 7.4), (9.0, 6.35), (9.6, 5.5), (10.2, 4.9), (12.1, 3.0), (14.0, 1.3)],
+    [(0.0, 13.1), (2.6, 13.2), (5.0, 12.2), (7.2, 11.3), (9.2, 11.6), (11.6, 12.0), (14.0, 11.7)],
+]
+BRIDGES = [
+    [(10.2, 4.9), (12.1, 3.0), (14.0, 1.3)],
+    [(9.6, 7.35), (12.2, 7.2)],
+    [(9.6, 9.45), (12.2, 9.2)],
+    [(9.2, 11.6), (11.6, 12.0), (14.0, 11.7)],
+]
+CENTRES = (((8.75, 5.0), 0.55, 60.0), ((8.9, 6.0), 0.9, 9.0), ((7.2, 8.3), 0.4, 12.0), ((6.1, 2.7), 0.4, 9.0),
+           ((3.6, 4.4), 0.25, 7.0), ((3.0, 9.3), 0.3, 7.0), ((12.9, 10.3), 0.4, 10.0), ((6.4, 12.7), 0.35, 9.0),
+           ((2.4, 12.3), 0.3, 8.0), ((6.5, 5.9), 0.35, 10.0))  # fmt: skip
+"""Downtown and the sub-centres: place, radius (km), height over a residential street."""
+
+
+@dataclass(frozen=True)
+class City:
+    """What sampling needs. `tables` holds three alias tables of side^2 slots; `risk` thresholds of 32-bit words."""
+
+    side: int
+    tables: Words  # uint64[3 * side^2]
+    risk: NDArray[np.uint64]  # uint64[RISK_SIDE^2], times 2^32
+
+    @property
+    def bits(self) -> int:
+        """Bits of a cell's number: its row times `side` plus its column."""
+        return 2 * (self.side.bit_length() - 1)
+
+
+@lru_cache(maxsize=2)
+def build_city(side: int = SIDE) -> City:
+    """The city on side x side cells (a power of two); about two seconds and 150 MB for the full size."""
+    rasters = city_rasters(side)
+    tables = np.concatenate([alias_table(raster) for raster in rasters])
+    return City(side, tables, (risk_raster() * 2.0**32).astype(np.uint64).ravel())
+
+
+def risk_raster() -> NDArray[np.float64]:
+    """The chance that a person who lives in a cell is infected, float64[RISK_SIDE, RISK_SIDE]."""
+    middle = ((np.arange(RISK_SIDE) + 0.5) * (SIZE_KM / RISK_SIDE)).astype(np.float32)
+    risk = np.full((RISK_SIDE, RISK_SIDE), BASE_RISK)
+    for centre, radius, height in HOT_SPOTS:
+        risk += height * hill(middle[None, :], middle[:, None], centre, radius)
+    return risk
+
+
+def city_rasters(side: int) -> tuple[Field, Field, Field]:
+    """Relative densities of homes, work places and elsewhere, float32[side, side] each. Water is exactly 0."""
+    coast = SmoothNoise(side, salt=11, knots=5, octaves=5)
+    patches = SmoothNoise(side, salt=23, knots=14, octaves=3)
+    middle = ((np.arange(side) + 0.5) * (SIZE_KM / side)).astype(np.float32)
+    rasters = tuple(np.empty((side, side), dtype=np.float32) for _ in range(3))
+    for first in range(0, side, _STRIP_ROWS):
+        last = min(first + _STRIP_ROWS, side)
+        x = np.broadcast_to(middle[None, :], (last - first, side))
+        y = np.broadcast_to(middle[first:last, None], (last - first, side))
+        strip = _paint(x, y, coast.rows(first, last), patches.rows(first, last))
+        for raster, part in zip(rasters, strip, strict=True):
+            raster[first:last] = part
+    return rasters[0], rasters[1], rasters[2]
+
+
+def _paint(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Field, Field]:
+    """The three densities of some rows; `coast` and `patches` are noise."""
+    land_km = _depth_inland(x, y, coast)
+    land = ramp(land_km, 0.02)
+    park, paths = _parks(x, y, coast)
+    fabric = lay_streets(x, y, coast)
+    avenue = line_distance(x, y, AVENUE)
+    freeway = np.minimum(line_distance(x, y, FREEWAYS[0]), line_distance(x, y, FREEWAYS[1]))
+    bridge = np.minimum.reduce([line_distance(x, y, points) for points in BRIDGES])
+    shore = bump(land_km - np.float32(0.06), 0.018)  # the promenade
+    # Houses keep off the large roads, the shore and the parks.
+    built = fabric.built * ramp(avenue - 0.018, 0.01) * ramp(freeway - 0.03, 0.015)
+    built *= ramp(land_km - 0.09, 0.03) * (1 - park)
+
+    centres = sum(height * hill(x, y, centre, radius) for centre, radius, height in CENTRES)
+    corridor = 2.5 * bump(avenue, 0.16) + 1.2 * fabric.shops
+    texture = np.exp(np.float32(0.40) * patches)
+    # A city thins out from its middle: by a factor of seven over ten kilometres.
+    dense = np.float32(0.25) + 1.75 * np.exp(-np.hypot(x - np.float32(8.2), (y - np.float32(5.6)) * 0.85) / 3.2)
+    home = fabric.home * dense * texture * (1 + 0.12 * np.minimum(centres, 10)) * built
+    work = (fabric.work + centres + corridor * 0.8) * built
+
+    busy = dense * (0.35 + 0.55 * fabric.home * texture) + 0.5 * centres + 0.7 * corridor
+    streets = fabric.street * busy * (1 - park) * (1 - bump(freeway, 0.04))
+    roads = 9.0 * bump(avenue, 0.016) * (0.5 + dense + 0.2 * centres) + 7.0 * bump(freeway, 0.012)
+    roads += shore * (0.8 * dense + 0.4 * centres)
+    elsewhere = streets + roads * (1 - 0.9 * park) + 0.10 * (0.2 + centres + corridor) * built
+    elsewhere += paths + _venues(x, y)
+    crossing = 6.0 * bump(bridge, 0.011)
+    over_water = np.maximum(elsewhere * land, crossing * (crossing > 0.5) * (1 - land))
+    leak = np.float32(0.05)  # positions are not exact: some of a house's records lie on the street before it
+    home += leak * fabric.home * fabric.street * (1 - park)
+    return home * land, work * land, over_water
+
+
+def _depth_inland(x: Field, y: Field, coast: Field) -> Field:
+    """Roughly the distance to the water in km, negative on the water."""
+    ocean = x - (0.95 + 0.45 * np.sin(0.42 * y + 0.9)) - 0.16 * coast
+    bay_east, bay_south = x - np.float32(14.6), y - np.float32(0.2)
+    bay = np.sqrt(bay_east * bay_east * 0.9 + bay_south * bay_south * 1.15) - 5.9 - 0.22 * coast
+    north = y - (0.75 - 0.06 * x) - 0.2 * coast
+    course = 10.75 + 0.55 * np.sin(0.75 * (y - 5.0)) + 0.06 * (y - 5.0)
+    width = 0.11 + 0.42 * np.exp(-np.clip(y - 4.7, -1.5, None) * 1.1)
+    river = np.abs(x - course - 0.05 * coast) - width + 4 * np.maximum(3.6 - y, 0)
+    # North of its mouth the river is the bay: it opens until it is as wide as that.
+    island = 0.33 - np.hypot(x - np.float32(12.1), (y - np.float32(2.95)) * 1.3) + 0.05 * coast
+    return np.maximum(np.minimum.reduce([ocean, bay, north, river]), island)
+
+
+def _parks(x: Field, y: Field, coast: Field) -> tuple[Field, Field]:
+    """(how far a cell is park, 0..1; the weight of the paths in it)."""
+    large = rectangle(x, y, (3.3, 6.4), (4.4, 0.86), 3)
+    u, v = rotate(x - np.float32(3.3), y - np.float32(6.4), 3)
+    square = rectangle(x, y, (7.75, 4.25), (0.32, 0.26), 9)
+    mount = 0.75 - np.hypot(x - np.float32(5.3), (y - np.float32(10.35)) * 1.2) + 0.1 * coast
+    lakeside = 0.5 - np.hypot((x - np.float32(2.35)) * 1.3, y - np.float32(13.0)) + 0.08 * coast
+    green = np.maximum.reduce([large, square, mount, lakeside])
+    lake = np.hypot((u + 0.6) * 0.55, v - 0.12 * np.sin(5 * u)) - 0.09
+    winding = bump(np.abs(v - 0.22 * np.sin(2.6 * u)), 0.012) + bump(np.abs(v + 0.2 * np.sin(1.9 * u + 1)), 0.009)
+    winding += 0.8 * bump(np.abs(u - 1.1 - 0.25 * v), 0.012) + 0.5 * bump(np.abs(lake - 0.03), 0.008)
+    winding *= (large > 0) & (lake > 0)
+    diagonals = bump(np.abs(np.abs(x - 7.75) - 1.2 * np.abs(y - 4.25)), 0.008) * (square > 0)
+    rings = bump(np.abs(np.mod(mount + 0.02 * np.sin(9 * x), 0.22) - 0.11), 0.008) * (mount > 0)
+    return ramp(green, 0.02), 0.5 * winding + 4 * diagonals + 0.15 * rings + 0.03 * (square > 0)
+
+
+def _venues(x: Field, y: Field) -> Field:
+    """Places that draw people at leisure: stadium, ferry, beach, university."""
+    stadium = np.hypot(x - np.float32(10.15), y - np.float32(6.35))
+    weight = 14 * bump(np.abs(stadium - np.float32(0.1)), 0.03) + 25 * hill(x, y, FERRY, 0.05)
+    weight += 8 * hill(x, y, (4.35, 6.33), 0.05) + 10 * hill(x, y, (0.98, 7.6), 0.05) + 9 * hill(x, y, (7.2, 8.3), 0.07)
+    return weight + 12 * hill(x, y, (6.5, 5.9), 0.05) + 0.3 * math.e * hill(x, y, (4.9, 3.0), 0.3)

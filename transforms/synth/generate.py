@@ -1,0 +1,211 @@
+"""Writes the people's records to Parquet files and counts them on a raster, one element of a pipeline a file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import Grid, Region, deinterleave
+from sfumato.transforms.synth.city import City, build_city
+from sfumato.transforms.synth.people import (
+    DEFAULT_REGION,
+    USER_ID_KINDS,
+    UserIdKind,
+    make_records,
+    record_schema,
+)
+
+ROW_GROUP_ROWS = 500_000
+MAX_DENSITY_DEPTH = 12  # a raster of 128 MiB for each worker
+MAX_USERS = 1 << 40
+MAX_USERS_PER_FILE = 100_000_000
+_CITY_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class SynthRequest:
+    """What is to be generated. Raises RequestError for a value that cannot be served.
+
+    File f of F holds record j of the users of block (f - j) mod F, for every j: so with several files a user's
+    records lie in different files, and whoever reads them has to bring them together.
+    """
+
+    users: int
+    records_per_user: int = 1
+    region: Region = DEFAULT_REGION
+    seed: int = 0
+    users_per_file: int = 1_000_000
+    user_id: UserIdKind = "int"
+    density_depth: int = 10
+
+    def __post_init__(self) -> None:
+        _require_whole("users", self.users, 1, MAX_USERS)
+        _require_whole("records_per_user", self.records_per_user, 1, 100_000)
+        _require_whole("seed", self.seed, 0, (1 << 64) - 1)
+        _require_whole("users_per_file", self.users_per_file, 1, MAX_USERS_PER_FILE)
+        _require_whole("density_depth", self.density_depth, 1, MAX_DENSITY_DEPTH)
+        if self.user_id not in USER_ID_KINDS:
+            raise RequestError(f"user_id: must be one of {', '.join(USER_ID_KINDS)}, got {self.user_id!r}")
+        if self.files > 99_999:
+            least = -(-self.users // 99_999)
+            raise RequestError(
+                f"users_per_file: {self.users_per_file} would make {self.files} files; at most 99999 are "
+                f"allowed, so give {least} or more"
+            )
+
+    @property
+    def files(self) -> int:
+        """Number of files."""
+        return -(-self.users // self.users_per_file)
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of the density raster."""
+        return Grid(self.region, self.density_depth)
+
+    def file_name(self, index: int) -> str:
+        """Name of the file with that index."""
+        return f"part-{index:05d}-of-{self.files:05d}.parquet"
+
+    def pieces(self, index: int) -> Iterator[tuple[int, int, int]]:
+        """(first user, last user + 1, record number) of the pieces of file `index`, a row group or less each."""
+        for record in range(self.records_per_user):
+            block = (index - record) % self.files
+            end = min((block + 1) * self.users_per_file, self.users)
+            for first in range(block * self.users_per_file, end, ROW_GROUP_ROWS):
+                yield first, min(first + ROW_GROUP_ROWS, end), record
+
+
+def _require_whole(name: str, value: int, least: int, most: int) -> None:
+    if not (isinstance(value, int) and least <= value <= most):
+        raise RequestError(f"{name}: must be a whole number in {least}..{most}, got {value!r}")
+
+
+def make_file_tables(request: SynthRequest, index: int, city: City) -> Iterator[pa.Table]:
+    """The records of one file, as tables of a row group or less each."""
+    for first, last, record in request.pieces(index):
+        yield make_records(
+            first,
+            last,
+            record,
+            city=city,
+            seed=request.seed,
+            region=request.region,
+            user_id=request.user_id,
+        )
+
+
+def count_codes(table: pa.Table, grid: Grid) -> NDArray[np.int64]:
+    """Records a cell, int64[4^depth], in the order of the cells' codes."""
+    codes = grid.codes(table["longitude"].to_numpy(), table["latitude"].to_numpy())
+    return np.bincount(codes.view(np.int64), minlength=grid.side**2)
+
+
+def density_raster(counts: NDArray[np.int64], grid: Grid) -> NDArray[np.float64]:
+    """Counts by code int64[4^depth] as a raster float64[2^depth, 2^depth], row 0 in the north, that sums to 1."""
+    x, y = deinterleave(np.arange(grid.side**2, dtype=np.uint64))
+    raster = np.empty((grid.side, grid.side))
+    raster[y, x] = counts / counts.sum()
+    return raster
+
+
+@beam.typehints.with_input_types(int)
+@beam.typehints.with_output_types(np.ndarray)
+class WriteFile(beam.DoFn):  # type: ignore[misc]
+    """Writes one file into a folder; yields its counts int64[4^depth] if asked to, else int64[1], its rows.
+
+    A retried element writes the same bytes under the same name.
+    """
+
+    def __init__(self, request: SynthRequest, folder: str, with_density: bool) -> None:
+        self.request = request
+        self.folder = folder
+        self.with_density = with_density
+
+    def setup(self) -> None:
+        """Builds the city once a process."""
+        with _CITY_LOCK:
+            self.city = build_city()
+
+    def process(self, index: int) -> Iterator[NDArray[np.int64]]:
+        """Writes the file with that index."""
+        request = self.request
+        counts = np.zeros(request.grid.side**2 if self.with_density else 1, dtype=np.int64)
+        path = FileSystems.join(self.folder, request.file_name(index))
+        schema = record_schema(request.user_id)
+        # Beam would compress again by the file's ending; Parquet compresses by itself.
+        with FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as sink:
+            # Hardly a value repeats, so a dictionary would be built and thrown away. Snappy reads as fast as no
+            # compression here and makes the files a little smaller; zstd saves 10% and reads three times slower.
+            with pq.ParquetWriter(sink, schema, compression="snappy", use_dictionary=False) as writer:
+                for table in make_file_tables(request, index, self.city):
+                    writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+                    counts += count_codes(table, request.grid) if self.with_density else table.num_rows
+        yield counts
+
+
+class SumCounts(beam.CombineFn):  # type: ignore[misc]
+    """Adds arrays of counts int64[n]."""
+
+    def create_accumulator(self) -> NDArray[np.int64]:
+        """A zero that takes the shape of whatever is added first."""
+        return np.zeros(1, dtype=np.int64)
+
+    def add_input(
+        self, accumulator: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Adds, in place once the accumulator has the full shape."""
+        if accumulator.shape != counts.shape:
+            return accumulator + counts
+        accumulator += counts
+        return accumulator
+
+    def merge_accumulators(self, accumulators: Iterator[NDArray[np.int64]]) -> NDArray[np.int64]:
+        """The sum of all."""
+        total = self.create_accumulator()
+        for accumulator in accumulators:
+            total = self.add_input(total, accumulator)
+        return total
+
+    def extract_output(self, accumulator: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sum itself."""
+        return accumulator
+
+
+@dataclass
+class GeneratePeople(beam.PTransform):  # type: ignore[misc]
+    """From the root of a pipeline: writes all files into `folder` and yields one array of counts.
+
+    The output is int64[4^density_depth], records by cell code, or int64[1], all records, without `with_density`.
+    """
+
+    request: SynthRequest
+    folder: str
+    with_density: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection:
+        """Wires the steps."""
+        return (
+            root
+            | "ListFiles" >> beam.Create(range(self.request.files))
+            # (file index)
+            | "Spread" >> beam.Reshuffle()
+            # (file index)
+            | "WriteFiles" >> beam.ParDo(WriteFile(self.request, self.folder, self.with_density))
+            # int64[4^depth] or int64[1]
+            | "SumCounts" >> beam.CombineGlobally(SumCounts())
+            # int64[4^depth] or int64[1]
+        )

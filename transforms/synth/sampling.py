@@ -1,0 +1,119 @@
+"""Counter-based random words and sampling from a raster, both on whole arrays.
+
+A random word is a hash of a stream's key and a counter, so that user 7's home is the same word whichever file,
+block or process asks for it. The generator is splitmix64 (Steele, Lea and Flood, OOPSLA 2014): quick and well
+mixed, and not cryptographic. It makes demo data; no privacy noise may come from here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+
+_GAMMA = 0x9E3779B97F4A7C15
+_MULTIPLIER_1 = 0xBF58476D1CE4E5B9
+_MULTIPLIER_2 = 0x94D049BB133111EB
+_MASK_64 = (1 << 64) - 1
+_MASK_63 = (1 << 63) - 1
+
+
+def mix(words: Words) -> Words:
+    """splitmix64's finaliser, a bijection of 64-bit words. Works in place on uint64[n] and returns it."""
+    words ^= words >> np.uint64(30)
+    words *= np.uint64(_MULTIPLIER_1)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(_MULTIPLIER_2)
+    words ^= words >> np.uint64(31)
+    return words
+
+
+def stream_key(seed: int, *path: int) -> int:
+    """A 64-bit key for the stream of random words named by a seed and a path of whole numbers."""
+    key = seed & _MASK_64
+    for part in path:
+        word = np.array([(key + (part + 1) * _GAMMA) & _MASK_64], dtype=np.uint64)
+        key = int(mix(word)[0])
+    return key
+
+
+def random_words(keys: int | Words, counters: Words) -> Words:
+    """One word for each counter, uint64[n]: element of the stream with that key (one key, or one a counter)."""
+    words = counters * np.uint64(_GAMMA)
+    words += np.uint64(keys) if isinstance(keys, int) else keys
+    return mix(words)
+
+
+def scramble_63(values: Words, key: int) -> NDArray[np.int64]:
+    """A bijection of 0 .. 2^63 - 1 onto itself chosen by `key`, int64[n]: distinct numbers in no visible order.
+
+    Each step is a bijection modulo 2^63: an exclusive or with a constant, a multiplication by an odd
+    number, an exclusive or with the word's own upper bits.
+    """
+    mask = np.uint64(_MASK_63)
+    words = (values & mask) ^ np.uint64(key & _MASK_63)
+    for shift, multiplier in ((30, _MULTIPLIER_1), (27, _MULTIPLIER_2), (29, _GAMMA)):
+        words ^= words >> np.uint64(shift)
+        words *= np.uint64(multiplier)
+        words &= mask
+    words ^= words >> np.uint64(32)
+    return words.view(np.int64)
+
+
+def alias_table(weights: NDArray[np.float64]) -> Words:
+    """Walker's alias table for weights float[2^b], b <= 24, one word a slot: its threshold and its alias.
+
+    The low b bits of a word hold the alias, the other 64 - b the threshold. Drawing takes one random word
+    and one look-up (`draw`). The table is built without a loop, by prefix sums, after Huebschle-Schneider and
+    Sanders, "Parallel weighted random sampling" (2019), section 4: the light slots in order are filled up
+    by the heavy ones in order, and a heavy slot that falls below one by doing so is filled by the next.
+    """
+    slots = weights.size
+    bits = slots.bit_length() - 1
+    scaled = weights.ravel().astype(np.float64)
+    scaled *= slots / scaled.sum()
+    is_light = scaled <= 1
+    light, heavy = np.flatnonzero(is_light), np.flatnonzero(~is_light)
+    threshold = np.minimum(scaled, 1.0)
+    alias = np.arange(slots, dtype=np.uint64)
+    if len(heavy):
+        missing = np.cumsum(1 - scaled[light])
+        spare = np.cumsum(scaled[heavy] - 1)
+        last = len(heavy) - 1
+        # The light slot i takes from the first heavy slot whose spare weight the lights before i left over.
+        before = np.concatenate(([0.0], missing[:-1]))
+        alias[light] = heavy[np.minimum(np.searchsorted(spare, before), last)]
+        # The heavy slot j is overdrawn by the first light slot that takes more than was left.
+        taker = np.searchsorted(missing, spare, side="right")
+        overdrawn = np.flatnonzero((taker < len(light)) & (np.arange(len(heavy)) < last))
+        threshold[heavy[overdrawn]] = np.clip(1 + spare[overdrawn] - missing[taker[overdrawn]], 0, 1)
+        alias[heavy[overdrawn]] = heavy[overdrawn + 1]
+    steps = float(1 << (64 - bits))
+    # The largest float below `steps`: a full slot may not overflow into the alias bits.
+    words = np.minimum(threshold * steps, np.nextafter(steps, 0)).astype(np.uint64)
+    words <<= np.uint64(bits)
+    # A slot that is full must never give its alias, not even once in 2^(64 - b) draws.
+    alias = np.where(threshold >= 1, np.arange(slots, dtype=np.uint64), alias)
+    return words | alias
+
+
+def draw(tables: Words, which: NDArray[np.integer] | int, words: Words, bits: int) -> NDArray[np.int64]:
+    """Cells drawn from alias tables, int64[n] in 0 .. 2^bits - 1.
+
+    `tables` is uint64[t * 2^bits], t tables in a row; `which` says the table of each word.
+    """
+    shift = np.uint64(64 - bits)
+    slot = words >> shift
+    entry = tables[(slot | (np.asarray(which, dtype=np.uint64) << np.uint64(bits))).view(np.int64)]
+    own = (words & np.uint64((1 << (64 - bits)) - 1)) < (entry >> np.uint64(bits))
+    return np.where(own, slot, entry & np.uint64((1 << bits) - 1)).view(np.int64)
+
+
+def alias_probabilities(table: Words) -> NDArray[np.float64]:
+    """The distribution that a table draws from, float64[2^b]: what `alias_table` was given, to rounding."""
+    slots = table.size
+    bits = slots.bit_length() - 1
+    own = (table >> np.uint64(bits)).astype(np.float64) / float(1 << (64 - bits))
+    alias = (table & np.uint64(slots - 1)).astype(np.int64)
+    return (own + np.bincount(alias, weights=1 - own, minlength=slots)) / slots
