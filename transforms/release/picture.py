@@ -68,11 +68,13 @@ def render_picture(
 
     longer = max(ground_width, ground_height)
     wide, tall = _MAP_INCHES * ground_width / longer, _MAP_INCHES * ground_height / longer  # inches
-    full_wide, full_tall = max(wide + _LEFT + _RIGHT, 7.4), max(tall, 2.2) + _TOP + _BOTTOM
+    full_wide, full_tall = max(wide + _LEFT + _RIGHT, 7.4), max(tall, 1.8) + _TOP + _BOTTOM
+    frame = full_tall - _TOP - _BOTTOM  # taller than the map only where the region is a sliver
+    low = _BOTTOM + (frame - tall) / 2
     left = (full_wide - wide - _LEFT - _RIGHT) / 2 + _LEFT
     figure = Figure(figsize=(full_wide, full_tall), dpi=_DPI, facecolor=_GROUND)
     canvas = FigureCanvasAgg(figure)
-    axes = figure.add_axes((left / full_wide, _BOTTOM / full_tall, wide / full_wide, tall / full_tall))
+    axes = figure.add_axes((left / full_wide, low / full_tall, wide / full_wide, tall / full_tall))
     axes.set_facecolor("#08070b")
     norm = log_like(values)
     image = axes.imshow(
@@ -84,14 +86,15 @@ def render_picture(
         interpolation="nearest" if values.shape[0] < _MAP_INCHES * _DPI else "antialiased",
     )
     _dress_map(axes, wide, tall)
-    _scale_bar(figure, axes, ground_width, wide)
+    if tall > 0.6:
+        _scale_bar(figure, axes, ground_width, wide)
 
-    box = axes.get_position()
-    bar_axes = figure.add_axes((box.x1 + 0.22 / full_wide, box.y0, 0.16 / full_wide, box.height))
+    bar_left = left + wide + 0.22
+    bar_axes = figure.add_axes((bar_left / full_wide, _BOTTOM / full_tall, 0.16 / full_wide, frame / full_tall))
     _dress_bar(figure.colorbar(image, cax=bar_axes), norm, users is not None)
 
-    edge = left / full_wide
-    figure.text(edge, (tall + _BOTTOM + 0.36) / full_tall, title, color=_INK, fontsize=19, family="serif", va="baseline")
+    edge = _LEFT / full_wide
+    figure.text(edge, (frame + _BOTTOM + 0.36) / full_tall, title, color=_INK, fontsize=19, family="serif", va="baseline")
     caption, colour = _caption(users, epsilon, safe)
     figure.text(edge, 0.3 / full_tall, caption, color=colour, fontsize=10, va="baseline")
 
@@ -151,7 +154,7 @@ def _dress_map(axes: Axes, wide: float, tall: float) -> None:
 
         return FuncFormatter(text)
 
-    for axis, signs, room in ((axes.xaxis, ("E", "W"), wide / 1.5), (axes.yaxis, ("N", "S"), tall / 1.2)):
+    for axis, signs, room in ((axes.xaxis, ("E", "W"), wide / 1.7), (axes.yaxis, ("N", "S"), tall / 1.2)):
         locator = MaxNLocator(nbins=max(int(room), 1), steps=[1, 2, 5, 10])
         axis.set_major_locator(locator)
         axis.set_major_formatter(degrees(*signs, locator))
@@ -200,7 +203,8 @@ def _caption(users: float | None, epsilon: float | None, safe: bool) -> tuple[st
     """The line under the map, and its colour."""
     if not safe:
         return "Made with a demonstration seed: NOT private.", _ALARM
-    who = "" if users is None else f"About {users / 1e6:.3g} million users" if users >= 1e6 else f"About {users:,.0f} users"
+    size, unit = (1e9, "billion ") if (users or 0) >= 1e9 else (1e6, "million ") if (users or 0) >= 1e6 else (1, "")
+    who = "" if users is None else f"About {users / size:,.4g} {unit}users" if unit else f"About {users:,.0f} users"
     if epsilon is None:
         return (f"{who}." if who else ""), _SOFT
     budget = f"differential privacy with ε = {epsilon:g}"

@@ -8,25 +8,23 @@ north. No paper stands behind it: its one aim is that a first heatmap looks like
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.synth.sampling import Words, alias_table
-from sfumato.transforms.synth.shapes import (
-    Field,
-    SmoothNoise,
-    bump,
-    hill,
-    line_distance,
-    ramp,
-    rectangle,
-    rotate,
+from sfumato.transforms.synth.landscape import (
+    AVENUE,
+    bridge_distance,
+    depth_inland,
+    freeway_distance,
+    parks,
+    venues,
 )
-from sfumato.transforms.synth.streets import DISTRICTS, Fabric, lay_streets
+from sfumato.transforms.synth.sampling import Words, alias_table
+from sfumato.transforms.synth.shapes import Field, SmoothNoise, bump, hill, line_distance, ramp
+from sfumato.transforms.synth.streets import lay_streets
 
 SIZE_KM = 14.0
 SIDE = 2048  # cells along one side, 6.8 m each
@@ -38,18 +36,6 @@ BASE_RISK = 0.02
 HOT_SPOTS = (((7.3, 8.6), 0.9, 0.20), ((12.9, 10.9), 0.8, 0.14), ((3.6, 3.7), 0.7, 0.12))
 """Centre (km), radius (km) and the added risk of infection at the centre."""
 
-FERRY = (10.0, 4.55)
-AVENUE = [FERRY, (4.3, 9.9), (3.6, 11.4), (3.4, 14.0)]
-FREEWAYS = [
-    [(9.35, 14.0), (9.2, 11.6), (9.75, 9.2), (9.5, 7.4), (9.0, 6.35), (9.6, 5.5), (10.2, 4.9), (12.1, 3.0), (14.0, 1.3)],
-    [(0.0, 13.1), (2.6, 13.2), (5.0, 12.2), (7.2, 11.3), (9.2, 11.6), (11.6, 12.0), (14.0, 11.7)],
-]
-BRIDGES = [
-    [(10.2, 4.9), (12.1, 3.0), (14.0, 1.3)],
-    [(9.6, 7.35), (12.2, 7.2)],
-    [(9.6, 9.45), (12.2, 9.2)],
-    [(9.2, 11.6), (11.6, 12.0), (14.0, 11.7)],
-]
 CENTRES = (((8.75, 5.0), 0.55, 60.0), ((8.9, 6.0), 0.9, 9.0), ((7.2, 8.3), 0.4, 12.0), ((6.1, 2.7), 0.4, 9.0),
            ((3.6, 4.4), 0.25, 7.0), ((3.0, 9.3), 0.3, 7.0), ((12.9, 10.3), 0.4, 10.0), ((6.4, 12.7), 0.35, 9.0),
            ((2.4, 12.3), 0.3, 8.0), ((6.5, 5.9), 0.35, 10.0))  # fmt: skip
@@ -105,13 +91,12 @@ def city_rasters(side: int) -> tuple[Field, Field, Field]:
 
 def _paint(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Field, Field]:
     """The three densities of some rows; `coast` and `patches` are noise."""
-    land_km = _depth_inland(x, y, coast)
+    land_km, piers_km = depth_inland(x, y, coast)
     land = ramp(land_km, 0.02)
-    park, paths = _parks(x, y, coast)
+    park, paths = parks(x, y, coast, patches)
     fabric = lay_streets(x, y, coast)
     avenue = line_distance(x, y, AVENUE)
-    freeway = np.minimum(line_distance(x, y, FREEWAYS[0]), line_distance(x, y, FREEWAYS[1]))
-    bridge = np.minimum.reduce([line_distance(x, y, points) for points in BRIDGES])
+    freeway = freeway_distance(x, y)
     shore = bump(land_km - np.float32(0.06), 0.018)  # the promenade
     # Houses keep off the large roads, the shore and the parks.
     built = fabric.built * ramp(avenue - 0.018, 0.01) * ramp(freeway - 0.03, 0.015)
@@ -125,53 +110,15 @@ def _paint(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Fie
     home = fabric.home * dense * texture * (1 + 0.12 * np.minimum(centres, 10)) * built
     work = (fabric.work + centres + corridor * 0.8) * built
 
+    # Streets are busy by day; on the map they are what draws the blocks' outlines.
     busy = dense * (0.35 + 0.55 * fabric.home * texture) + 0.5 * centres + 0.7 * corridor
     streets = fabric.street * busy * (1 - park) * (1 - bump(freeway, 0.04))
     roads = 9.0 * bump(avenue, 0.016) * (0.5 + dense + 0.2 * centres) + 7.0 * bump(freeway, 0.012)
     roads += shore * (0.8 * dense + 0.4 * centres)
     elsewhere = streets + roads * (1 - 0.9 * park) + 0.10 * (0.2 + centres + corridor) * built
-    elsewhere += paths + _venues(x, y)
-    crossing = 6.0 * bump(bridge, 0.011)
+    elsewhere += paths + venues(x, y) + 0.8 * ramp(piers_km, 0.01)
+    crossing = 6.0 * bump(bridge_distance(x, y), 0.011)
     over_water = np.maximum(elsewhere * land, crossing * (crossing > 0.5) * (1 - land))
     leak = np.float32(0.05)  # positions are not exact: some of a house's records lie on the street before it
     home += leak * fabric.home * fabric.street * (1 - park)
     return home * land, work * land, over_water
-
-
-def _depth_inland(x: Field, y: Field, coast: Field) -> Field:
-    """Roughly the distance to the water in km, negative on the water."""
-    ocean = x - (0.95 + 0.45 * np.sin(0.42 * y + 0.9)) - 0.16 * coast
-    bay_east, bay_south = x - np.float32(14.6), y - np.float32(0.2)
-    bay = np.sqrt(bay_east * bay_east * 0.9 + bay_south * bay_south * 1.15) - 5.9 - 0.22 * coast
-    north = y - (0.75 - 0.06 * x) - 0.2 * coast
-    course = 10.75 + 0.55 * np.sin(0.75 * (y - 5.0)) + 0.06 * (y - 5.0)
-    width = 0.11 + 0.42 * np.exp(-np.clip(y - 4.7, -1.5, None) * 1.1)
-    river = np.abs(x - course - 0.05 * coast) - width + 4 * np.maximum(3.6 - y, 0)
-    # North of its mouth the river is the bay: it opens until it is as wide as that.
-    island = 0.33 - np.hypot(x - np.float32(12.1), (y - np.float32(2.95)) * 1.3) + 0.05 * coast
-    return np.maximum(np.minimum.reduce([ocean, bay, north, river]), island)
-
-
-def _parks(x: Field, y: Field, coast: Field) -> tuple[Field, Field]:
-    """(how far a cell is park, 0..1; the weight of the paths in it)."""
-    large = rectangle(x, y, (3.3, 6.4), (4.4, 0.86), 3)
-    u, v = rotate(x - np.float32(3.3), y - np.float32(6.4), 3)
-    square = rectangle(x, y, (7.75, 4.25), (0.32, 0.26), 9)
-    mount = 0.75 - np.hypot(x - np.float32(5.3), (y - np.float32(10.35)) * 1.2) + 0.1 * coast
-    lakeside = 0.5 - np.hypot((x - np.float32(2.35)) * 1.3, y - np.float32(13.0)) + 0.08 * coast
-    green = np.maximum.reduce([large, square, mount, lakeside])
-    lake = np.hypot((u + 0.6) * 0.55, v - 0.12 * np.sin(5 * u)) - 0.09
-    winding = bump(np.abs(v - 0.22 * np.sin(2.6 * u)), 0.012) + bump(np.abs(v + 0.2 * np.sin(1.9 * u + 1)), 0.009)
-    winding += 0.8 * bump(np.abs(u - 1.1 - 0.25 * v), 0.012) + 0.5 * bump(np.abs(lake - 0.03), 0.008)
-    winding *= (large > 0) & (lake > 0)
-    diagonals = bump(np.abs(np.abs(x - 7.75) - 1.2 * np.abs(y - 4.25)), 0.008) * (square > 0)
-    rings = bump(np.abs(np.mod(mount + 0.02 * np.sin(9 * x), 0.22) - 0.11), 0.008) * (mount > 0)
-    return ramp(green, 0.02), 0.5 * winding + 4 * diagonals + 0.15 * rings + 0.03 * (square > 0)
-
-
-def _venues(x: Field, y: Field) -> Field:
-    """Places that draw people at leisure: stadium, ferry, beach, university."""
-    stadium = np.hypot(x - np.float32(10.15), y - np.float32(6.35))
-    weight = 14 * bump(np.abs(stadium - np.float32(0.1)), 0.03) + 25 * hill(x, y, FERRY, 0.05)
-    weight += 8 * hill(x, y, (4.35, 6.33), 0.05) + 10 * hill(x, y, (0.98, 7.6), 0.05) + 9 * hill(x, y, (7.2, 8.3), 0.07)
-    return weight + 12 * hill(x, y, (6.5, 5.9), 0.05) + 0.3 * math.e * hill(x, y, (4.9, 3.0), 0.3)

@@ -6,12 +6,16 @@ Lengths are kilometres; x counts from the west, y from the north (southwards); a
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 Field = NDArray[np.float32]
 Labels = NDArray[np.int32]
+Point = tuple[float, float]
+
+REACH_KM = 0.6  # beyond it, distance to a line no longer matters
 
 
 def bump(distance: Field, radius: float | Field) -> Field:
@@ -20,7 +24,7 @@ def bump(distance: Field, radius: float | Field) -> Field:
     return np.exp(-ratio * ratio)
 
 
-def hill(x: Field, y: Field, centre: tuple[float, float], radius: float) -> Field:
+def hill(x: Field, y: Field, centre: Point, radius: float) -> Field:
     """A round bump of height 1 about a centre; radius in km."""
     east, south = x - np.float32(centre[0]), y - np.float32(centre[1])
     return np.exp((east * east + south * south) * np.float32(-1 / radius**2))
@@ -31,10 +35,13 @@ def ramp(value: Field, width: float) -> Field:
     return np.clip(value * np.float32(1 / width), 0, 1)
 
 
-def line_distance(x: Field, y: Field, points: list[tuple[float, float]]) -> Field:
-    """Distance in km to a polyline."""
-    nearest = np.full(np.broadcast_shapes(x.shape, y.shape), np.inf, dtype=np.float32)
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+def line_distance(x: Field, y: Field, points: list[Point]) -> Field:
+    """Distance to a polyline in km, float32[rows, columns]; 0.6 stands for all that is farther."""
+    nearest = np.full(x.shape, REACH_KM**2, dtype=np.float32)
+    top, bottom = float(y.min()) - REACH_KM, float(y.max()) + REACH_KM
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if max(y0, y1) < top or min(y0, y1) > bottom:
+            continue  # most lines are far from most strips
         length = math.hypot(x1 - x0, y1 - y0)
         ux, uy = np.float32((x1 - x0) / length), np.float32((y1 - y0) / length)
         east, south = x - np.float32(x0), y - np.float32(y0)
@@ -45,7 +52,19 @@ def line_distance(x: Field, y: Field, points: list[tuple[float, float]]) -> Fiel
     return np.sqrt(nearest)
 
 
-def rectangle(x: Field, y: Field, centre: tuple[float, float], size: tuple[float, float], degrees: float) -> Field:
+def rounded(points: list[Point]) -> list[Point]:
+    """The polyline with its corners cut twice (Chaikin 1974), so that it reads as a curve. The ends stay."""
+    for _ in range(2):
+        cut = [
+            (x0 + (x1 - x0) * share, y0 + (y1 - y0) * share)
+            for (x0, y0), (x1, y1) in pairwise(points)
+            for share in (0.25, 0.75)
+        ]
+        points = [points[0], *cut[1:-1], points[-1]]
+    return points
+
+
+def rectangle(x: Field, y: Field, centre: Point, size: Point, degrees: float) -> Field:
     """How deep a point lies inside a rotated rectangle, in km (negative outside); size is its whole width, height."""
     u, v = rotate(x - np.float32(centre[0]), y - np.float32(centre[1]), degrees)
     return np.minimum(np.float32(size[0] / 2) - np.abs(u), np.float32(size[1] / 2) - np.abs(v))

@@ -105,5 +105,5 @@ def _street(number: Labels, along: Labels, off: Field, label: Labels, way: int) 
     weight = np.where(main, np.float32(1.3) + traffic, np.float32(0.25) + np.float32(0.5) * traffic)
     closed = (lattice_hash(number, along, label * 2 + way + 1000) < 0.12) & ~main
     width = np.where(main, np.float32(0.010), np.float32(0.0065))
-    weight = weight * bump(off, width) * ~closed
+    weight = weight * bump(off, width) * np.where(closed, np.float32(0.3), np.float32(1))
     return weight, bump(off, 0.035) * (main & (traffic > 0.6))

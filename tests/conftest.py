@@ -1,0 +1,56 @@
+"""Fixtures shared by all tests: small location logs in several Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sfumato.schemas.region import Region
+
+REGION = Region(-1.0, 50.0, 1.0, 51.0)
+
+
+def make_logs(users: int, records: int, seed: int, kind: str = "int") -> pa.Table:
+    """Clustered records of users with `records` rows each, shuffled."""
+    rng = np.random.default_rng(seed)
+    ids = np.repeat(rng.choice(10**9, users, replace=False), records)
+    centres = rng.uniform([-0.8, 50.1], [0.8, 50.9], (5, 2))
+    place = np.clip(
+        centres[rng.integers(0, 5, len(ids))] + rng.normal(0, 0.05, (len(ids), 2)), [-1, 50], [1, 51]
+    )
+    order = rng.permutation(len(ids))
+    ids, place = ids[order], place[order]
+    column: Any = ids
+    if kind == "string":
+        column = pa.array([f"user-{i}" for i in ids.tolist()])
+    elif kind == "bytes":
+        column = pa.array([b"\xff%d" % i for i in ids.tolist()], pa.binary())
+    elif kind == "dictionary":
+        column = pa.array([f"user-{i}" for i in ids.tolist()]).dictionary_encode()
+    return pa.table({"user_id": column, "latitude": place[:, 1], "longitude": place[:, 0]})
+
+
+def write_files(table: pa.Table, folder: Path, files: int, row_group_size: int = 700) -> str:
+    """Splits a table over files with small row groups; returns a pattern that matches them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    borders = np.linspace(0, table.num_rows, files + 1).astype(int)
+    for number in range(files):
+        part = table.slice(borders[number], borders[number + 1] - borders[number])
+        pq.write_table(part, folder / f"log-{number}.parquet", row_group_size=row_group_size)
+    return str(folder / "*.parquet")
+
+
+@pytest.fixture()
+def logs(tmp_path: Path) -> Callable[..., str]:
+    """logs(users, records, files, kind=...) -> a pattern of fresh files."""
+
+    def make(users: int = 3000, records: int = 1, files: int = 3, kind: str = "int", seed: int = 0) -> str:
+        return write_files(make_logs(users, records, seed, kind), tmp_path / f"logs-{kind}-{seed}", files)
+
+    return make

@@ -1,0 +1,64 @@
+import io
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import shapely
+from hypothesis import given, settings
+
+from sfumato.schemas.region import Grid
+from sfumato.schemas.release import CELLS_SCHEMA
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.cells import area_km2, cells_table
+from tests.conftest import REGION
+from tests.schemas.test_tree import DEPTH, trees
+
+GRID = Grid(REGION, DEPTH)
+
+
+@given(trees())
+@settings(max_examples=40, deadline=None)
+def test_geometries_partition_the_region(tree: Tree) -> None:
+    """What a node's descendants leave over: areas agree with the tree's, nothing overlaps, all is covered."""
+    table = cells_table(tree, np.arange(len(tree.entries), dtype=float), 2.0, GRID)
+    shapes = shapely.from_wkb(table["geometry"].to_numpy())
+    cell = (REGION.east - REGION.west) * (REGION.north - REGION.south) / 4**DEPTH
+    assert np.allclose(shapely.area(shapes) / cell, tree.areas)
+    assert np.isclose(shapely.area(shapely.union_all(shapes)), cell * 4**DEPTH)
+    density = np.array(table["density"].to_pylist(), dtype=float)
+    assert (np.isnan(density) == (tree.areas == 0)).all()
+
+
+def test_columns_bounds_and_density() -> None:
+    table = cells_table(Tree.uniform(DEPTH, 1), np.array([4.0, -1, 2, 3]), 1.5, GRID).to_pandas()
+    assert table["cell_id"].tolist() == ["r0", "r1", "r2", "r3"]
+    north_west = table.iloc[0]
+    assert north_west[["west", "south", "east", "north"]].tolist() == [-1.0, 50.5, 0.0, 51.0]
+    # A degree of latitude is about 111.2 km; one of longitude that times the cosine.
+    assert north_west["density"] == pytest.approx(4 / (111.195 * 0.5 * 111.195 * np.cos(np.radians(50.75))), rel=1e-3)
+    assert (table["stddev"] == 1.5).all()
+
+
+def test_the_whole_globe() -> None:
+    globe = area_km2(np.array([-180.0]), np.array([-90.0]), np.array([180.0]), np.array([90.0]))
+    assert globe[0] == pytest.approx(510.06e6, rel=1e-4)
+
+
+def test_it_is_geoparquet() -> None:
+    buffer = io.BytesIO()
+    pq.write_table(cells_table(Tree.uniform(DEPTH, 1), np.ones(4), 1.0, GRID), buffer)
+    file = pq.ParquetFile(buffer)
+    assert file.schema_arrow.names == CELLS_SCHEMA.names
+    geo = json.loads(file.schema_arrow.metadata[b"geo"])
+    assert geo["version"] == "1.1.0"
+    assert geo["columns"][geo["primary_column"]]["encoding"] == "WKB"
+
+
+def test_geopandas_reads_it(tmp_path) -> None:
+    geopandas = pytest.importorskip("geopandas")
+    path = tmp_path / "cells.parquet"
+    pq.write_table(cells_table(Tree.uniform(DEPTH, 2), np.ones(16), 1.0, GRID), path)
+    frame = geopandas.read_parquet(path)
+    assert frame.crs.to_string() == "OGC:CRS84"
+    assert frame.geometry.is_valid.all()

@@ -1,0 +1,112 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sfumato.transforms.locations.shards import (
+    SHARDS_PER_GROUP,
+    Cohort,
+    ShardGroupCoder,
+    build_shard_group,
+    split_by_shard_group,
+)
+from tests.statistics import FLAKE_RATE
+
+
+def words_of(users: int, depth: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2**64, users, dtype=np.uint64)
+
+
+def groups_of(words: np.ndarray, cohort: Cohort, depth: int) -> dict:
+    chunks: dict[int, list[bytes]] = {}
+    for part in np.array_split(words, 7):
+        for number, chunk in split_by_shard_group(part, cohort, depth):
+            chunks.setdefault(number, []).append(chunk)
+    return {number: build_shard_group(number, mine, cohort, depth) for number, mine in chunks.items()}
+
+
+def oracle(words: np.ndarray, cohort: Cohort, depth: int) -> dict[int, list[int]]:
+    """Codes by shard, one user at a time."""
+    shards: dict[int, list[int]] = {}
+    for word in words.tolist():
+        position = Fraction(word >> (2 * depth), 2 ** (64 - 2 * depth))
+        shard = math.floor(position * cohort.shards / Fraction(cohort.sampling_rate))
+        if shard < cohort.shards:
+            shards.setdefault(shard, []).append(word % 4**depth)
+    return shards
+
+
+@pytest.mark.parametrize("depth", [1, 10, 13, 14, 20])
+@pytest.mark.parametrize(("users", "shards"), [(None, 1), (None, 150), (2000, 64), (2000, 65), (500, 3)])
+def test_shard_counts_against_an_oracle(depth: int, users: int | None, shards: int) -> None:
+    words = words_of(5000, depth)
+    words[:50] = np.uint64(2**64 - 1)  # the last code of the last shard
+    words[50:60] = np.uint64(0)
+    expected_users = users or 5000
+    cohort = Cohort(5000, expected_users, expected_users / 5000, shards, 1)
+    found = groups_of(words, cohort, depth)
+    expected = oracle(words, cohort, depth)
+    boundaries = np.unique(
+        np.concatenate([[0, 4**depth], np.random.default_rng(1).integers(0, 4**depth + 1, 20)])
+    ).astype(np.uint64)
+    total = 0
+    for number, group in found.items():
+        assert group.first == number * SHARDS_PER_GROUP
+        assert group.shards == min(SHARDS_PER_GROUP, shards - group.first)
+        sizes = group.sizes()
+        for block in (slice(0, group.shards), slice(group.shards // 2, group.shards)):
+            below = group.counts_below(boundaries, block)
+            for row, place in enumerate(range(block.start, block.stop)):
+                codes = np.sort(np.array(expected.get(group.first + place, []), dtype=np.uint64))
+                assert sizes[place] == len(codes)
+                assert below[row].tolist() == np.searchsorted(codes, boundaries).tolist()
+        total += int(sizes.sum())
+    assert total == sum(map(len, expected.values()))
+
+
+def test_one_user_more_moves_nobody_else() -> None:
+    cohort = Cohort.plan(5000, 2000, 100, 0.05)
+    words = words_of(5000, 8)
+    before, after = groups_of(words[1:], cohort, 8), groups_of(words, cohort, 8)
+    change = sum(
+        int(np.abs(after[g].counts_below(b, s)[:, -1] - before[g].counts_below(b, s)[:, -1]).sum())
+        for g in after
+        for b, s in [(np.array([4**8], np.uint64), slice(0, after[g].shards))]
+    )
+    assert change in (0, 1)
+
+
+def test_the_cohort_is_a_uniform_sample_of_the_stated_rate() -> None:
+    cohort = Cohort.plan(200_000, 20_000, 1000, 0.05)
+    taken = sum(int(group.sizes().sum()) for group in groups_of(words_of(200_000, 6), cohort, 6).values())
+    assert stats.binomtest(taken, 200_000, 0.1).pvalue > FLAKE_RATE
+
+
+@pytest.mark.parametrize(
+    ("population", "users", "size", "shards", "required"),
+    [
+        (100_000, None, 10_000, 10, 9_500),
+        (54_600_000, 100_000, 10_000, 10, 9_500),
+        (10_141, None, 10_000, 1, 9_500),  # a little above the target rather than two half-empty shards
+        (14_000, None, 10_000, 2, 6_650),
+        (15_000, None, 10_000, 2, 7_125),
+        (3, None, 10_000, 1, 3),
+        (50, 100, 20, 3, 16),  # no more users than there are
+    ],
+)
+def test_plans(population: float, users: int | None, size: int, shards: int, required: int) -> None:
+    cohort = Cohort.plan(population, users, size, 0.05)
+    assert (cohort.shards, cohort.required_survivors) == (shards, required)
+    assert cohort.required_survivors >= 0.95 * min(size, cohort.users / cohort.shards)
+
+
+def test_the_coder_keeps_everything() -> None:
+    cohort = Cohort.plan(5000, None, 100, 0.05)
+    for depth in (5, 20):
+        group = groups_of(words_of(5000, depth), cohort, depth)[0]
+        coder = ShardGroupCoder()
+        back = coder.decode(coder.encode(group))
+        assert (back.first, back.shards, back.depth, back.keys.dtype) == (0, group.shards, depth, group.keys.dtype)
+        assert np.array_equal(back.keys, group.keys)

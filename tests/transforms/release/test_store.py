@@ -1,0 +1,75 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.release import store
+from sfumato.transforms.release.store import check_output, open_release, publish
+
+FILES = {"a.txt": b"a", "manifest.json": json.dumps({"release_id": "one", "format": "sfumato-release/1"}).encode()}
+OTHER = {"b.txt": b"b", "manifest.json": json.dumps({"release_id": "two", "format": "sfumato-release/1"}).encode()}
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_release_is_there_whole(tmp_path: Path) -> None:
+    publish(str(tmp_path / "deep" / "out"), FILES, "one", overwrite=False)
+    assert names(tmp_path / "deep") == {"out"}
+    assert names(tmp_path / "deep" / "out") == set(FILES)
+    assert open_release(tmp_path / "deep" / "out").manifest["release_id"] == "one"
+
+
+def test_an_existing_output_is_refused_or_replaced_whole(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    publish(str(out), FILES, "one", overwrite=False)
+    with pytest.raises(RequestError, match=r"output: .* exists already.*--overwrite"):
+        publish(str(out), OTHER, "two", overwrite=False)
+    assert names(out) == set(FILES)
+    publish(str(out), OTHER, "two", overwrite=True)
+    assert names(out) == set(OTHER)
+    assert names(tmp_path) == {"out"}
+
+
+def test_overwrite_spares_what_is_no_release(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    with pytest.raises(RequestError, match="is no release"):
+        check_output(str(tmp_path / "out"), overwrite=True)
+
+
+def test_a_repeated_publication_changes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    publish(str(out), FILES, "one", overwrite=False)
+    before = (out / "a.txt").stat().st_mtime_ns
+    publish(str(out), FILES, "one", overwrite=False)
+    assert (out / "a.txt").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_failure_leaves_things_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    out = tmp_path / "out"
+    if overwrite:
+        publish(str(out), FILES, "one", overwrite=False)
+
+    def full(_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(store.os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        publish(str(out), OTHER, "two", overwrite=overwrite)
+    assert names(tmp_path) == ({"out"} if overwrite else set())
+    if overwrite:
+        assert names(out) == set(FILES)
+
+
+def test_what_is_no_release_is_not_opened(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"no release here"):
+        open_release(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"format": "something else"}')
+    with pytest.raises(RequestError, match="something else"):
+        open_release(tmp_path)

@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.secagg.modulus import Window, choose_window, least_window, noise_bound, size_bound
+from tests.statistics import polya_difference_pmf
+
+
+@pytest.mark.parametrize("shape", [1.0, 1.05, 2.0])
+@pytest.mark.parametrize("epsilon", [2.0, 0.3, 0.1])
+@pytest.mark.parametrize("chance", [1e-2, 1e-6, 1e-10])
+def test_noise_bounds_are_safe_and_not_wasteful(shape: float, epsilon: float, chance: float) -> None:
+    reach = int(60 / epsilon)
+    pmf = polya_difference_pmf(shape, epsilon, reach)
+    tail = np.cumsum(pmf[::-1])[::-1]  # tail[i] = P[Z >= i - reach]
+    bound = noise_bound(epsilon, 1, shape, chance)
+    assert tail[bound + reach] <= chance
+    exact = int(np.argmax(tail <= chance)) - reach
+    assert bound <= exact * 1.5 + 6 / epsilon + 2
+
+
+@pytest.mark.parametrize(("expected", "n"), [(100, 1000), (10_000, 10**6), (5, 50)])
+@pytest.mark.parametrize("chance", [1e-3, 1e-9])
+def test_size_bounds_are_safe(expected: float, n: int, chance: float) -> None:
+    assert stats.binom.sf(size_bound(expected, chance), n, expected / n) <= chance
+
+
+def test_auto_takes_the_power_of_two_and_given_ones_are_checked() -> None:
+    least = least_window(
+        expected_size=10_000,
+        required_survivors=9_500,
+        epsilon=0.5,
+        sensitivity=1,
+        contribution=1,
+        entries=1000,
+        shards=10,
+        chance=1e-6,
+    )
+    assert 10_500 < least.modulus < 11_500
+    auto = choose_window(least, None, False)
+    assert auto.modulus == 16_384
+    assert auto.bits == 14
+    assert auto.low >= least.low
+    assert auto.modulus - auto.low >= least.modulus - least.low
+    assert choose_window(least, least.modulus, False) == least
+    with pytest.raises(RequestError, match=f"the least that would do is {least.modulus}"):
+        choose_window(least, least.modulus - 1, False)
+    small = choose_window(least, 100, True)
+    assert small.modulus == 100
+    assert 0 <= small.low < 100
+
+
+def test_bits() -> None:
+    assert [Window(m, 0).bits for m in (2, 3, 4, 5, 1 << 16, (1 << 16) + 1)] == [1, 2, 2, 3, 16, 17]

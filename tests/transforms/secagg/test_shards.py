@@ -1,0 +1,147 @@
+import math
+
+import numpy as np
+import pytest
+
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.locations.shards import ShardGroup
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.noise import discrete_laplace
+from sfumato.transforms.secagg.modulus import Window
+from sfumato.transforms.secagg.shards import (
+    ShardQuery,
+    client_noise,
+    count_entries,
+    decode,
+    encode,
+    shard_noise,
+    sum_shards,
+    survivors,
+)
+from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf, polya_difference_pmf
+
+KEY = RunKey.derive(FixedSecret(b"secagg" * 4), {})
+WIDE = Window(1 << 40, 1 << 39)
+
+
+def group_of(shards: int, users: int, depth: int = 4, seed: int = 0) -> ShardGroup:
+    rng = np.random.default_rng(seed)
+    keys = (np.repeat(np.arange(shards), users) << (2 * depth)) | rng.integers(0, 4**depth, shards * users)
+    return ShardGroup(0, shards, depth, np.sort(keys.astype(np.uint32)))
+
+
+def query(epsilon: float, required: int, level: int = 3, window: Window = WIDE, index: int = 1) -> ShardQuery:
+    return ShardQuery(index, Tree.uniform(4, level), epsilon, window, required)
+
+
+def noise_of(group: ShardGroup, q: ShardQuery, mode: str) -> np.ndarray:
+    block = slice(0, group.shards)
+    if mode == "shard":
+        return shard_noise(group.numbers(), group.sizes(), q, KEY)
+    return client_noise(group, block, None, q, KEY)
+
+
+@pytest.mark.parametrize("mode", ["shard", "client"])
+@pytest.mark.parametrize("epsilon", [1.0, 0.2])
+def test_a_shard_of_exactly_the_required_size_has_discrete_laplace_noise(mode: str, epsilon: float) -> None:
+    """The noise that the guarantee names, and neither 30% less nor 30% more."""
+    group, reach = group_of(64, 100), math.ceil(20 / epsilon)
+    q = query(epsilon, required=100, level=4)
+    sample = np.concatenate(
+        [noise_of(group, query(epsilon, 100, level=4, index=i), mode).ravel() for i in range(4)]
+    )
+    assert len(q.tree.entries) == 256
+    assert chi_square_p(sample, discrete_laplace_pmf(epsilon, reach)) > FLAKE_RATE
+    for scale in (0.7, 1.3):
+        assert chi_square_p(sample, discrete_laplace_pmf(epsilon / scale, reach)) < FLAKE_RATE
+
+
+@pytest.mark.parametrize("survivors_share", [1.0, 1.05, 1.6])
+def test_both_noise_modes_have_the_exact_distribution_of_the_survivors_shares(survivors_share: float) -> None:
+    required, epsilon = 100, 0.4
+    group = group_of(64, int(required * survivors_share))
+    pmf = polya_difference_pmf(survivors_share, epsilon, 60)
+    for mode in ("shard", "client"):
+        sample = np.concatenate(
+            [noise_of(group, query(epsilon, required, level=4, index=i), mode).ravel() for i in range(4)]
+        )
+        assert chi_square_p(sample, pmf) > FLAKE_RATE
+        for scale in (0.7, 1.3):
+            assert chi_square_p(sample, polya_difference_pmf(survivors_share, epsilon / scale, 60)) < FLAKE_RATE
+
+
+def test_sums_are_counts_plus_the_keyed_noise_of_live_shards() -> None:
+    group = group_of(10, 100)
+    q = query(0.5, required=100)
+    totals = sum_shards(group, q, KEY)
+    noise = discrete_laplace(KEY, "shard noise 1", group.numbers(), 64, 0.5)
+    assert totals.live == 10
+    assert np.array_equal(totals.sums, (count_entries(group, q.tree, slice(0, 10)) + noise).sum(axis=0))
+
+
+def test_counts_of_small_blocks_and_a_second_draw_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, q = group_of(10, 120), query(0.5, required=100)
+    once = sum_shards(group, q, KEY)
+    monkeypatch.setattr("sfumato.transforms.secagg.shards._BLOCK_ENTRIES", 1)
+    again = sum_shards(group, q, KEY)
+    assert np.array_equal(once.sums, again.sums)
+
+
+def test_sub_queries_have_independent_noise() -> None:
+    group = group_of(64, 100)
+    one = noise_of(group, query(0.5, 100, index=1), "shard")
+    two = noise_of(group, query(0.5, 100, index=2), "shard")
+    assert abs(np.corrcoef(one.ravel(), two.ravel())[0, 1]) < 6.2 / math.sqrt(one.size)
+
+
+def test_shards_below_the_bound_reveal_nothing() -> None:
+    keys = np.concatenate([(s << 8) + np.zeros(n, dtype=np.uint32) for s, n in enumerate([99, 100, 0, 101])])
+    group = ShardGroup(0, 4, 4, keys.astype(np.uint32))
+    totals = sum_shards(group, query(0.5, required=100), KEY)
+    assert totals.live == 2
+    noise = shard_noise(group.numbers()[[1, 3]], np.array([100, 101]), query(0.5, required=100), KEY)
+    assert totals.sums[0] == 201 + noise[:, 0].sum()
+    nothing = sum_shards(group, query(0.5, required=102), KEY)
+    assert nothing.live == 0
+    assert not nothing.sums.any()
+
+
+@pytest.mark.parametrize("mode", ["shard", "client"])
+def test_vanished_clients_take_their_value_and_their_share_along(mode: str) -> None:
+    group = group_of(64, 400)
+    q = query(0.4, required=200, level=4)
+    present = survivors(group, q.index, KEY, 0.3)
+    assert present is not None
+    assert abs(present.mean() - 0.7) < 6.2 * math.sqrt(0.21 / 25_600)
+    totals = sum_shards(group, q, KEY, mode, 0.3)
+    assert totals.live == 64
+    counts = count_entries(group.only(present), q.tree, slice(0, 64)).sum(axis=0)
+    residual = totals.sums - counts
+    # 64 shards of shape 1.4 in 256 entries: the variance to six standard errors.
+    expected = 64 * 1.4 * 2 * math.exp(-0.4) / (1 - math.exp(-0.4)) ** 2
+    assert abs(residual.var() / expected - 1) < 6 * math.sqrt(2.1 / 256)
+    assert sum_shards(group, query(0.4, required=330), KEY, mode, 0.3).live == 0
+
+
+def test_other_clients_vanish_in_another_sub_query() -> None:
+    group = group_of(10, 500)
+    one, two = survivors(group, 1, KEY, 0.5), survivors(group, 2, KEY, 0.5)
+    assert 0.4 < (one == two).mean() < 0.6
+
+
+def test_what_the_server_sees_is_reduced_and_decoded_by_the_window() -> None:
+    window = Window(100, 10)
+    values = np.array([-10, -1, 0, 89])
+    seen = encode(values, window)
+    assert seen.tolist() == [90, 99, 0, 89]
+    assert decode(seen, window).tolist() == values.tolist()
+    assert decode(encode(np.array([90, -11]), window), window).tolist() == [-10, 89]  # wrapped
+
+
+def test_client_vectors_summed_modulo_m_are_the_shards_sum() -> None:
+    """Paper 000, Eq. 2: each client reduces its noisy vector, the server reduces the sum."""
+    rng = np.random.default_rng(0)
+    window = Window(257, 60)
+    vectors = np.eye(8, dtype=np.int64)[rng.integers(0, 8, 100)] + rng.integers(-3, 4, (100, 8))
+    by_client = np.mod(np.mod(vectors, 257).sum(axis=0), 257)
+    assert np.array_equal(by_client, encode(vectors.sum(axis=0), window))
