@@ -1,13 +1,14 @@
 """`sfumato synth`: deterministic location logs of any size, of the people of a city that does not exist.
 
-Writes `part-00000-of-00055.parquet` and so on into a folder, whole or not at all: the files are written into a
-staging folder within it and renamed when all of them are done.
+Writes `part-00000-of-00055.parquet` and so on into a folder, whole or not at all: the files are written into
+a staging folder within it and renamed when all are done.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 import uuid
@@ -15,53 +16,58 @@ from collections.abc import Sequence
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions
 from numpy.typing import NDArray
 
+from sfumato.pipelines.options import (
+    JobParser,
+    RunnerSettings,
+    add_runner_arguments,
+    join_negative_values,
+    runner_settings,
+)
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Region
-from sfumato.transforms.synth.generate import MAX_DENSITY_DEPTH, GeneratePeople, SynthRequest, density_raster
+from sfumato.transforms.synth.generate import GeneratePeople, density_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION, USER_ID_KINDS
+from sfumato.transforms.synth.request import MAX_DENSITY_DEPTH, SynthRequest
 
-IN_MEMORY = ["--runner=FnApiRunner", "--direct_running_mode=in_memory"]
-"""Beam's in-process runner by its own name: plain DirectRunner would first try to fetch Prism."""
+_OWN_FILE = re.compile(r"part-\d{5}-of-\d{5}\.parquet")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's options. Values are checked later, where a message can name the remedy."""
-    parser.add_argument("--output", required=True, help="folder to write to (local or gs://)")
-    parser.add_argument("--users", required=True, help="number of users")
-    parser.add_argument("--records_per_user", default="1", help="records of each user (default 1)")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="where to write, local or gs://")
+    parser.add_argument("--users", required=True, metavar="N", help="number of users")
+    parser.add_argument("--records_per_user", default="1", metavar="K", help="records of each user")
     parser.add_argument(
         "--region",
         default=str(DEFAULT_REGION),
-        help=f"WEST,SOUTH,EAST,NORTH in degrees; the city is stretched over it (default {DEFAULT_REGION})",
+        metavar="WEST,SOUTH,EAST,NORTH",
+        help="degrees; the city is stretched over it",
     )
-    parser.add_argument("--seed", default="0", help="another seed gives other people of the same city (default 0)")
+    parser.add_argument("--seed", default="0", help="another seed gives other people of the same city")
     parser.add_argument(
-        "--users_per_file", default="1000000", help="a file holds so many users' records (default 1000000)"
+        "--users_per_file", default="1000000", metavar="N", help="a file has the records of so many users"
     )
-    parser.add_argument(
-        "--user_id", default="int", help=f"type of the user id: {' or '.join(USER_ID_KINDS)} (default int)"
-    )
+    parser.add_argument("--user_id", default="int", help=f"type of the user id: {' or '.join(USER_ID_KINDS)}")
     parser.add_argument(
         "--density",
         metavar="FILE.npy",
         help="also write the true density of all records: float64, 2^depth square, row 0 in the north, sum 1",
     )
-    parser.add_argument(
-        "--density_depth", default="10", help=f"its depth, 1..{MAX_DENSITY_DEPTH} (default 10)"
-    )
+    parser.add_argument("--density_depth", default="10", help=f"its depth, 1..{MAX_DENSITY_DEPTH}")
     parser.add_argument("--overwrite", action="store_true", help="replace what is there")
+    add_runner_arguments(parser)
 
 
-def run(argv: list[str]) -> int:
-    """Runs the job; options it does not know go to Beam. Returns the exit status 0, or raises RequestError."""
-    parser = argparse.ArgumentParser(prog="sfumato synth", description=__doc__, allow_abbrev=False)
+def run(argv: Sequence[str]) -> int:
+    """Runs the job for a command line. Returns the exit status 0, or raises RequestError."""
+    parser = JobParser("synth", __doc__)
     add_arguments(parser)
-    options, beam_arguments = parser.parse_known_args(argv)
+    options, beam_arguments = parser.parse_known_args(join_negative_values(argv))
+    settings = runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
     request = SynthRequest(
         users=_whole(options, "users"),
         records_per_user=_whole(options, "records_per_user"),
@@ -71,26 +77,24 @@ def run(argv: list[str]) -> int:
         user_id=options.user_id,
         density_depth=_whole(options, "density_depth"),
     )
-    output: str = options.output.rstrip("/") or options.output
+    output: str = options.output.rstrip("/")
     old_files = _check_places(output, options.density, options.overwrite)
-    if not any(argument.startswith("--runner") for argument in beam_arguments):
-        beam_arguments = [*IN_MEMORY, *beam_arguments]
 
     started = time.monotonic()
-    records = generate(request, output, options.density, beam_arguments, old_files)
+    records = generate(request, settings, output, options.density, old_files)
     seconds = time.monotonic() - started
     sys.stdout.write(
-        f"{records:,} records of {request.users:,} users in {request.files} file(s) at {output} "
-        f"({seconds:.1f} s, {records / seconds / 1e6:.2f} million a second)\n"
+        f"{records:,} records of {request.users:,} users in {request.files} file{'s'[: request.files != 1]} "
+        f"at {output} ({seconds:.1f} s, {records / seconds / 1e6:.2f} million a second)\n"
     )
     return 0
 
 
 def generate(
     request: SynthRequest,
+    settings: RunnerSettings,
     output: str,
-    density: str | None,
-    beam_arguments: list[str],
+    density: str | None = None,
     old_files: Sequence[str] = (),
 ) -> int:
     """Runs the pipeline and publishes its files in place of `old_files`. Returns the number of records."""
@@ -101,20 +105,21 @@ def generate(
     created = _make_folder(output)
     try:
         _make_folder(staging)
-        with beam.Pipeline(options=PipelineOptions(beam_arguments)) as pipeline:
-            counts = pipeline | GeneratePeople(request, staging, with_density=density is not None)
+        with beam.Pipeline(runner=settings.runner, options=settings.options) as root:
+            counts = root | GeneratePeople(request, staging, with_density=density is not None)
             # int64[4^depth] or int64[1]
             _ = counts | "WriteCounts" >> beam.Map(_write_array, path=staged_totals)
-        with FileSystems.open(staged_totals, compression_type=CompressionTypes.UNCOMPRESSED) as source:
+        with FileSystems.open(staged_totals) as source:
             total: NDArray[np.int64] = np.load(source)
         names = [request.file_name(index) for index in range(request.files)]
+        staged = [FileSystems.join(staging, name) for name in names]
         new_files = [FileSystems.join(output, name) for name in names]
-        staged, places = [FileSystems.join(staging, name) for name in names], list(new_files)
         if density is not None:
+            # Beside the file that it becomes, since a rename cannot cross from one disk to another.
             _write_array(density_raster(total, request.grid), staged_density)
-            staged.append(staged_density)
-            places.append(density)
-        FileSystems.rename(staged, places)
+            FileSystems.rename([*staged, staged_density], [*new_files, density])
+        else:
+            FileSystems.rename(staged, new_files)
         if stale := sorted(set(old_files) - set(new_files)):
             FileSystems.delete(stale)
         created = False
@@ -138,21 +143,21 @@ def _whole(options: argparse.Namespace, name: str) -> int:
 def _check_places(output: str, density: str | None, overwrite: bool) -> list[str]:
     """Refuses places that are taken. Returns the files of an earlier run that are to be replaced."""
     if not output:
-        raise RequestError("output: must name a folder, got an empty text")
+        raise RequestError("output: name a folder for the files")
     if os.path.isfile(output):
-        raise RequestError(f"output: {output!r} is a file; give a folder")
+        raise RequestError(f"output: {output!r} is a file; name a folder")
     present = _match(FileSystems.join(output, "*"))
     if present and not overwrite:
-        raise RequestError(f"output: {output!r} exists and is not empty; give another folder, or --overwrite")
+        raise RequestError(f"output: {output!r} exists and is not empty; name another, or give --overwrite")
     if density is not None:
         if not density.endswith(".npy"):
             raise RequestError(f"density: must name a file that ends in .npy, got {density!r}")
         if os.path.isdir(density):
-            raise RequestError(f"density: {density!r} is a folder; give a file")
+            raise RequestError(f"density: {density!r} is a folder; name a file")
         if _match(density) and not overwrite:
-            raise RequestError(f"density: {density!r} exists; give another file, or --overwrite")
+            raise RequestError(f"density: {density!r} exists already; name another, or give --overwrite")
     # Only what an earlier run wrote: whatever else lies in the folder is not ours to delete.
-    return [path for path in present if path.rsplit("/", 1)[-1].startswith("part-") and path.endswith(".parquet")]
+    return [path for path in present if _OWN_FILE.fullmatch(path.rsplit("/", 1)[-1])]
 
 
 def _match(pattern: str) -> list[str]:
@@ -163,7 +168,7 @@ def _match(pattern: str) -> list[str]:
 
 
 def _write_array(values: NDArray[np.generic], path: str) -> None:
-    with FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as sink:
+    with FileSystems.create(path) as sink:
         np.save(sink, values)
 
 
@@ -174,7 +179,9 @@ def _make_folder(path: str) -> bool:
     try:
         os.makedirs(path)
     except OSError as error:
-        raise RequestError(f"output: cannot make the folder {path!r} ({error.strerror}); give another") from error
+        raise RequestError(
+            f"output: cannot make the folder {path!r} ({error.strerror}); name another"
+        ) from None
     return True
 
 
@@ -189,4 +196,6 @@ def _remove(path: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    from sfumato.pipelines.cli import main
+
+    sys.exit(main(["synth", *sys.argv[1:]]))

@@ -1,9 +1,9 @@
 """The city: three density rasters (homes, work places, elsewhere) and the raster of infection risk.
 
-The city fills a square of 14 x 14 km, which the job stretches over any region: an ocean in the west, a bay in the
-north-east that a river flows into, districts whose street grids differ in angle and block size, a diagonal
-avenue, parks, a port. It is the same city for every seed; a seed changes its people. Rasters have row 0 in the
-north. No paper stands behind it: its one aim is that a first heatmap looks like a place.
+The city fills a square of 14 x 14 km, which the job stretches over any region: an ocean in the west, a bay in
+the north-east that a river flows into, districts whose street grids differ in angle and block size, a
+diagonal avenue, parks, a port. It is the same city for every seed; a seed changes its people. Rasters have row
+0 in the north. No paper stands behind it: its one aim is that a first heatmap looks like a place.
 """
 
 from __future__ import annotations
@@ -36,19 +36,28 @@ BASE_RISK = 0.02
 HOT_SPOTS = (((7.3, 8.6), 0.9, 0.20), ((12.9, 10.9), 0.8, 0.14), ((3.6, 3.7), 0.7, 0.12))
 """Centre (km), radius (km) and the added risk of infection at the centre."""
 
-CENTRES = (((8.75, 5.0), 0.55, 60.0), ((8.9, 6.0), 0.9, 9.0), ((7.2, 8.3), 0.4, 12.0), ((6.1, 2.7), 0.4, 9.0),
-           ((3.6, 4.4), 0.25, 7.0), ((3.0, 9.3), 0.3, 7.0), ((12.9, 10.3), 0.4, 10.0), ((6.4, 12.7), 0.35, 9.0),
-           ((2.4, 12.3), 0.3, 8.0), ((6.5, 5.9), 0.35, 10.0))  # fmt: skip
+CENTRES = (
+    ((8.75, 5.0), 0.55, 60.0),
+    ((8.9, 6.0), 0.9, 9.0),
+    ((7.2, 8.3), 0.4, 12.0),
+    ((6.1, 2.7), 0.4, 9.0),
+    ((3.6, 4.4), 0.25, 7.0),
+    ((3.0, 9.3), 0.3, 7.0),
+    ((12.9, 10.3), 0.4, 10.0),
+    ((6.4, 12.7), 0.35, 9.0),
+    ((2.4, 12.3), 0.3, 8.0),
+    ((6.5, 5.9), 0.35, 10.0),
+)
 """Downtown and the sub-centres: place, radius (km), height over a residential street."""
 
 
 @dataclass(frozen=True)
 class City:
-    """What sampling needs. `tables` holds three alias tables of side^2 slots; `risk` thresholds of 32-bit words."""
+    """What sampling needs: an alias table for each of HOME, WORK and ELSEWHERE, and the raster of risk."""
 
     side: int
-    tables: Words  # uint64[3 * side^2]
-    risk: NDArray[np.uint64]  # uint64[RISK_SIDE^2], times 2^32
+    tables: Words  # uint64[3 * side^2], three tables in a row
+    risk: NDArray[np.uint64]  # uint64[RISK_SIDE^2]: the chance of infection times 2^32
 
     @property
     def bits(self) -> int:
@@ -74,7 +83,7 @@ def risk_raster() -> NDArray[np.float64]:
 
 
 def city_rasters(side: int) -> tuple[Field, Field, Field]:
-    """Relative densities of homes, work places and elsewhere, float32[side, side] each. Water is exactly 0."""
+    """Relative densities of homes, work places, elsewhere: float32[side, side] each. Water is exactly 0."""
     coast = SmoothNoise(side, salt=11, knots=5, octaves=5)
     patches = SmoothNoise(side, salt=23, knots=14, octaves=3)
     middle = ((np.arange(side) + 0.5) * (SIZE_KM / side)).astype(np.float32)
@@ -106,7 +115,7 @@ def _paint(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Fie
     corridor = 2.5 * bump(avenue, 0.16) + 1.2 * fabric.shops
     texture = np.exp(np.float32(0.40) * patches)
     # A city thins out from its middle: by a factor of seven over ten kilometres.
-    dense = np.float32(0.25) + 1.75 * np.exp(-np.hypot(x - np.float32(8.2), (y - np.float32(5.6)) * 0.85) / 3.2)
+    dense = np.float32(0.25) + 1.75 * np.exp(-np.hypot(x - 8.2, (y - 5.6) * 0.85) / 3.2)
     home = fabric.home * dense * texture * (1 + 0.12 * np.minimum(centres, 10)) * built
     work = (fabric.work + centres + corridor * 0.8) * built
 

@@ -1,4 +1,4 @@
-"""The week's rhythm: how many records fall in each hour, and how many of these at home, at work or elsewhere."""
+"""The week's rhythm: how many records fall in each hour, and how many of them at home or at work."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from sfumato.transforms.synth.city import ELSEWHERE, HOME, WORK
 HOURS = 7 * 24
 HOUR_US = 3_600_000_000
 WEEK_START_US = 1_741_564_800_000_000
-"""Monday 10 March 2025, 00:00, in microseconds since 1970 (local time of the city, as the records' week)."""
+"""Monday 10 March 2025, 00:00, in microseconds since 1970; the records' week begins then, local time."""
 
 # One figure an hour from midnight. Phones report while they are used or moved.
 _ACTIVITY = (6, 4, 3, 3, 4, 8, 18, 32, 38, 34, 32, 34, 38, 36, 34, 35, 40, 46, 46, 42, 36, 30, 20, 11)
-_WORKDAY_WORK = (3, 3, 3, 3, 4, 6, 12, 28, 48, 58, 60, 56, 46, 54, 58, 56, 48, 28, 12, 7, 5, 4, 3, 3)  # per cent
-_WORKDAY_ELSEWHERE = (6, 5, 4, 4, 5, 10, 22, 36, 30, 22, 20, 24, 34, 26, 22, 24, 32, 46, 44, 38, 32, 26, 18, 10)
+# Per cent of an hour's records that lie at work, and elsewhere; the rest lies at home.
+# fmt: off
+_WORKDAY_WORK = (3, 3, 3, 3, 4, 6, 12, 28, 48, 58, 60, 56, 46, 54, 58, 56, 48, 28, 12, 7, 5, 4, 3, 3)
+_WORKDAY_ELSEWHERE = (6, 5, 4, 4, 5, 10, 22, 36, 30, 22, 20, 24, 34, 26, 22, 24, 32, 46, 44, 38, 32, 26, 18, 10)  # noqa: E501
 _WEEKEND_WORK = (3, 3, 3, 3, 3, 3, 4, 6, 8, 10, 11, 11, 11, 11, 11, 11, 10, 9, 8, 7, 6, 5, 4, 3)
-_WEEKEND_ELSEWHERE = (14, 12, 8, 5, 4, 4, 7, 12, 20, 32, 42, 48, 52, 52, 50, 50, 48, 46, 46, 46, 44, 38, 30, 20)
+_WEEKEND_ELSEWHERE = (14, 12, 8, 5, 4, 4, 7, 12, 20, 32, 42, 48, 52, 52, 50, 50, 48, 46, 46, 46, 44, 38, 30, 20)  # noqa: E501
+# fmt: on
 
 
 def rhythm_table() -> NDArray[np.uint16]:
-    """For each of 2^16 equally likely states of a record: 4 * (hour of the week) + kind of place, uint16[65536]."""
+    """4 * (hour of the week) + (kind of place) for 2^16 equally likely states of a record, uint16[65536]."""
     weights = np.zeros((HOURS, 4))
     for hour in range(HOURS):
         weekend = hour >= 5 * 24
@@ -35,5 +38,5 @@ def rhythm_table() -> NDArray[np.uint16]:
 
 
 def clock_offset_us(longitude: float) -> int:
-    """Local time less UTC in microseconds: whole hours of the sun at that longitude (no time-zone data needed)."""
+    """Local time less UTC in microseconds: whole hours, by the sun (no time-zone data needed)."""
     return round(longitude / 15) * HOUR_US

@@ -1,4 +1,4 @@
-"""Writes the people's records to Parquet files and counts them on a raster, one element of a pipeline a file."""
+"""Writes the people's records to Parquet files, one element of a pipeline a file, and counts them."""
 
 from __future__ import annotations
 
@@ -10,85 +10,15 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import RequestError
-from sfumato.schemas.region import Grid, Region, deinterleave
+from sfumato.schemas.region import Grid, deinterleave
 from sfumato.transforms.synth.city import City, build_city
-from sfumato.transforms.synth.people import (
-    DEFAULT_REGION,
-    USER_ID_KINDS,
-    UserIdKind,
-    make_records,
-    record_schema,
-)
+from sfumato.transforms.synth.people import make_records, record_schema
+from sfumato.transforms.synth.request import ROW_GROUP_ROWS, SynthRequest
 
-ROW_GROUP_ROWS = 500_000
-MAX_DENSITY_DEPTH = 12  # a raster of 128 MiB for each worker
-MAX_USERS = 1 << 40
-MAX_USERS_PER_FILE = 100_000_000
 _CITY_LOCK = threading.Lock()
-
-
-@dataclass(frozen=True)
-class SynthRequest:
-    """What is to be generated. Raises RequestError for a value that cannot be served.
-
-    File f of F holds record j of the users of block (f - j) mod F, for every j: so with several files a user's
-    records lie in different files, and whoever reads them has to bring them together.
-    """
-
-    users: int
-    records_per_user: int = 1
-    region: Region = DEFAULT_REGION
-    seed: int = 0
-    users_per_file: int = 1_000_000
-    user_id: UserIdKind = "int"
-    density_depth: int = 10
-
-    def __post_init__(self) -> None:
-        _require_whole("users", self.users, 1, MAX_USERS)
-        _require_whole("records_per_user", self.records_per_user, 1, 100_000)
-        _require_whole("seed", self.seed, 0, (1 << 64) - 1)
-        _require_whole("users_per_file", self.users_per_file, 1, MAX_USERS_PER_FILE)
-        _require_whole("density_depth", self.density_depth, 1, MAX_DENSITY_DEPTH)
-        if self.user_id not in USER_ID_KINDS:
-            raise RequestError(f"user_id: must be one of {', '.join(USER_ID_KINDS)}, got {self.user_id!r}")
-        if self.files > 99_999:
-            least = -(-self.users // 99_999)
-            raise RequestError(
-                f"users_per_file: {self.users_per_file} would make {self.files} files; at most 99999 are "
-                f"allowed, so give {least} or more"
-            )
-
-    @property
-    def files(self) -> int:
-        """Number of files."""
-        return -(-self.users // self.users_per_file)
-
-    @property
-    def grid(self) -> Grid:
-        """The grid of the density raster."""
-        return Grid(self.region, self.density_depth)
-
-    def file_name(self, index: int) -> str:
-        """Name of the file with that index."""
-        return f"part-{index:05d}-of-{self.files:05d}.parquet"
-
-    def pieces(self, index: int) -> Iterator[tuple[int, int, int]]:
-        """(first user, last user + 1, record number) of the pieces of file `index`, a row group or less each."""
-        for record in range(self.records_per_user):
-            block = (index - record) % self.files
-            end = min((block + 1) * self.users_per_file, self.users)
-            for first in range(block * self.users_per_file, end, ROW_GROUP_ROWS):
-                yield first, min(first + ROW_GROUP_ROWS, end), record
-
-
-def _require_whole(name: str, value: int, least: int, most: int) -> None:
-    if not (isinstance(value, int) and least <= value <= most):
-        raise RequestError(f"{name}: must be a whole number in {least}..{most}, got {value!r}")
 
 
 def make_file_tables(request: SynthRequest, index: int, city: City) -> Iterator[pa.Table]:
@@ -112,7 +42,7 @@ def count_codes(table: pa.Table, grid: Grid) -> NDArray[np.int64]:
 
 
 def density_raster(counts: NDArray[np.int64], grid: Grid) -> NDArray[np.float64]:
-    """Counts by code int64[4^depth] as a raster float64[2^depth, 2^depth], row 0 in the north, that sums to 1."""
+    """Counts by code int64[4^depth] -> float64[2^depth, 2^depth], row 0 in the north, that sums to 1."""
     x, y = deinterleave(np.arange(grid.side**2, dtype=np.uint64))
     raster = np.empty((grid.side, grid.side))
     raster[y, x] = counts / counts.sum()
@@ -143,14 +73,15 @@ class WriteFile(beam.DoFn):  # type: ignore[misc]
         counts = np.zeros(request.grid.side**2 if self.with_density else 1, dtype=np.int64)
         path = FileSystems.join(self.folder, request.file_name(index))
         schema = record_schema(request.user_id)
-        # Beam would compress again by the file's ending; Parquet compresses by itself.
-        with FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as sink:
-            # Hardly a value repeats, so a dictionary would be built and thrown away. Snappy reads as fast as no
-            # compression here and makes the files a little smaller; zstd saves 10% and reads three times slower.
-            with pq.ParquetWriter(sink, schema, compression="snappy", use_dictionary=False) as writer:
-                for table in make_file_tables(request, index, self.city):
-                    writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-                    counts += count_codes(table, request.grid) if self.with_density else table.num_rows
+        # Hardly a value repeats, so a dictionary would be built and thrown away. Snappy reads as fast as no
+        # compression here, and makes files a little smaller; zstd saves 10% and takes three times as long.
+        with (
+            FileSystems.create(path) as sink,
+            pq.ParquetWriter(sink, schema, compression="snappy", use_dictionary=False) as writer,
+        ):
+            for table in make_file_tables(request, index, self.city):
+                writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+                counts += count_codes(table, request.grid) if self.with_density else table.num_rows
         yield counts
 
 
@@ -161,9 +92,7 @@ class SumCounts(beam.CombineFn):  # type: ignore[misc]
         """A zero that takes the shape of whatever is added first."""
         return np.zeros(1, dtype=np.int64)
 
-    def add_input(
-        self, accumulator: NDArray[np.int64], counts: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def add_input(self, accumulator: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Adds, in place once the accumulator has the full shape."""
         if accumulator.shape != counts.shape:
             return accumulator + counts
@@ -186,7 +115,7 @@ class SumCounts(beam.CombineFn):  # type: ignore[misc]
 class GeneratePeople(beam.PTransform):  # type: ignore[misc]
     """From the root of a pipeline: writes all files into `folder` and yields one array of counts.
 
-    The output is int64[4^density_depth], records by cell code, or int64[1], all records, without `with_density`.
+    The output is int64[4^density_depth], records by cell code; without `with_density` int64[1], all records.
     """
 
     request: SynthRequest

@@ -12,7 +12,7 @@ from sfumato.transforms.synth.shapes import Field, bump, hill, line_distance, ra
 FERRY = (10.0, 4.55)
 AVENUE = [FERRY, (4.3, 9.9), (3.6, 11.4), (3.4, 14.0)]
 FREEWAYS = [
-    rounded([(9.35, 14.0), (9.2, 11.6), (9.75, 9.2), (9.5, 7.4), (9.0, 6.2), (9.6, 5.4), (10.2, 4.9), (12.1, 3.0)]),
+    rounded([(9.35, 14), (9.2, 11.6), (9.75, 9.2), (9.5, 7.4), (9, 6.2), (9.6, 5.4), (10.2, 4.9), (12.1, 3)]),
     rounded([(0.0, 13.6), (2.6, 13.7), (5.0, 12.2), (7.2, 11.3), (9.2, 11.6), (11.6, 12.0), (14.0, 11.7)]),
 ]
 BAY_BRIDGE = [(10.2, 4.9), (12.1, 3.0), (14.0, 1.3)]
@@ -42,7 +42,8 @@ def depth_inland(x: Field, y: Field, coast: Field) -> tuple[Field, Field]:
     # Piers stand out into the bay every 170 m along the old harbour.
     along = np.arctan2(bay_south, -bay_east)
     piers = 0.024 - np.abs(np.mod(along * BAY_RADIUS, 0.17) - 0.085)
-    piers = np.minimum.reduce([piers, bay + 0.13, 0.2 - bay, (along - 0.40) * 5, (0.78 - along) * 5, ocean - 5])
+    harbour = np.minimum.reduce([bay + 0.13, 0.2 - bay, (along - 0.40) * 5, (0.78 - along) * 5, ocean - 5])
+    piers = np.minimum(piers, harbour)
     return np.maximum.reduce([np.minimum.reduce([ocean, bay, north, river]), island, piers]), piers
 
 
@@ -68,12 +69,11 @@ def parks(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Fiel
 
 
 def venues(x: Field, y: Field) -> Field:
-    """Weight of the places that draw people at leisure: stadium, ferry, museum, beach, squares, university."""
+    """Weight of the places that draw people: stadium, ferry, museum, beach, squares, university."""
     ring = np.hypot(x - np.float32(10.0), y - np.float32(6.45)) - np.float32(0.1)
     weight = 14 * bump(ring, 0.03) + 25 * hill(x, y, FERRY, 0.05) + 10 * hill(x, y, (4.35, 6.33), 0.035)
-    for place, height, radius in (((0.95, 7.6), 8.0, 0.05), ((7.2, 8.3), 9.0, 0.07), ((6.5, 5.9), 12.0, 0.05)):
-        weight += np.float32(height) * hill(x, y, place, radius)
-    return weight + 0.8 * hill(x, y, (4.9, 3.0), 0.3)
+    weight += 8 * hill(x, y, (0.95, 7.6), 0.05) + 9 * hill(x, y, (7.2, 8.3), 0.07)
+    return weight + 12 * hill(x, y, (6.5, 5.9), 0.05) + 0.8 * hill(x, y, (4.9, 3.0), 0.3)
 
 
 def freeway_distance(x: Field, y: Field) -> Field:

@@ -53,7 +53,7 @@ def make_people(
     region: Region = DEFAULT_REGION,
     user_id: UserIdKind = "int",
 ) -> pa.Table:
-    """All records of users first .. last - 1: first every user's record 0, then every user's record 1, and so on."""
+    """All records of users first .. last - 1: the record 0 of every user, then the record 1, and so on."""
     parts = [
         make_records(first, last, record, city=city, seed=seed, region=region, user_id=user_id)
         for record in range(records_per_user)
@@ -101,7 +101,11 @@ class Columns:
         """A view of records first .. last - 1."""
         rows = slice(first, last)
         return Columns(
-            self.user_id[rows], self.latitude[rows], self.longitude[rows], self.timestamp[rows], self.infected[rows]
+            self.user_id[rows],
+            self.latitude[rows],
+            self.longitude[rows],
+            self.timestamp[rows],
+            self.infected[rows],
         )
 
     def table(self, user_id: UserIdKind) -> pa.Table:

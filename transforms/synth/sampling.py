@@ -1,8 +1,8 @@
 """Counter-based random words and sampling from a raster, both on whole arrays.
 
-A random word is a hash of a stream's key and a counter, so that user 7's home is the same word whichever file,
-block or process asks for it. The generator is splitmix64 (Steele, Lea and Flood, OOPSLA 2014): quick and well
-mixed, and not cryptographic. It makes demo data; no privacy noise may come from here.
+A random word is a hash of a stream's key and a counter, so that user 7's home is the same word whichever
+file, block or process asks for it. The generator is splitmix64 (Steele, Lea and Flood, OOPSLA 2014): quick
+and well mixed, and not cryptographic. It makes demo data; no privacy noise may come from here.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def stream_key(seed: int, *path: int) -> int:
 
 
 def random_words(keys: int | Words, counters: Words) -> Words:
-    """One word for each counter, uint64[n]: element of the stream with that key (one key, or one a counter)."""
+    """One word for each counter, uint64[n], of the stream with that key (one key, or one a counter)."""
     words = counters * np.uint64(_GAMMA)
     words += np.uint64(keys) if isinstance(keys, int) else keys
     return mix(words)
 
 
 def scramble_63(values: Words, key: int) -> NDArray[np.int64]:
-    """A bijection of 0 .. 2^63 - 1 onto itself chosen by `key`, int64[n]: distinct numbers in no visible order.
+    """A bijection of 0 .. 2^63 - 1 chosen by `key`, int64[n]: distinct numbers in no visible order.
 
     Each step is a bijection modulo 2^63: an exclusive or with a constant, a multiplication by an odd
     number, an exclusive or with the word's own upper bits.

@@ -1,6 +1,6 @@
 """The drawing kit of the city model: distances, soft edges, smooth noise and hashes of lattice cells.
 
-Lengths are kilometres; x counts from the west, y from the north (southwards); arrays are float32[rows, columns].
+Lengths are kilometres; x counts from the west, y from the north; arrays are float32[rows, columns].
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def rounded(points: list[Point]) -> list[Point]:
 
 
 def rectangle(x: Field, y: Field, centre: Point, size: Point, degrees: float) -> Field:
-    """How deep a point lies inside a rotated rectangle, in km (negative outside); size is its whole width, height."""
+    """How deep a point lies in a rotated rectangle of that width and height, in km (negative outside)."""
     u, v = rotate(x - np.float32(centre[0]), y - np.float32(centre[1]), degrees)
     return np.minimum(np.float32(size[0] / 2) - np.abs(u), np.float32(size[1] / 2) - np.abs(v))
 

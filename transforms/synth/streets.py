@@ -1,7 +1,7 @@
 """Districts and their street grids: what lies between the large roads of the city.
 
-A district is the part of the city nearest to its middle (with a wavy border, which is itself a road). Each has its
-own axes, block size and densities, and is drawn by distance to the nearest grid line.
+A district is the part of the city nearest to its middle (with a wavy border, which is itself a road). Each
+has its own axes, block size and densities, and is drawn by distance to the nearest grid line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sfumato.transforms.synth.shapes import Field, Labels, bump, lattice_hash, r
 
 
 class District(NamedTuple):
-    """Middle (km), angle of its streets (degrees), block size (km), densities, and how much its streets wind (km)."""
+    """A district of the city. Lengths in km; `winding` is how far its streets swing from a straight line."""
 
     name: str
     x: float
@@ -47,7 +47,7 @@ DISTRICTS = (
 
 
 class Fabric(NamedTuple):
-    """Fields of some rows: built-up share and street weight of a cell, shop streets, and its district's densities."""
+    """Fields of some rows: how built-up, how much of a street, near shops; and the district's densities."""
 
     built: Field
     street: Field
@@ -60,7 +60,7 @@ def lay_streets(x: Field, y: Field, noise: Field) -> Fabric:
     """Streets, blocks and lots of all districts."""
     label, border_km = _nearest_district(x + 0.10 * noise, y - 0.08 * noise)
     columns = np.array([district[1:] for district in DISTRICTS], dtype=np.float32).T
-    middle_x, middle_y, degrees, block_u, block_v, home, work, winding = (column[label] for column in columns)
+    middle_x, middle_y, _, block_u, block_v, home, work, winding = (column[label] for column in columns)
     cosine, sine = np.cos(np.radians(columns[2]))[label], np.sin(np.radians(columns[2]))[label]
     east, south = x - middle_x, y - middle_y
     u, v = east * cosine + south * sine, south * cosine - east * sine
@@ -99,7 +99,7 @@ def _nearest_district(x: Field, y: Field) -> tuple[Labels, Field]:
 
 
 def _street(number: Labels, along: Labels, off: Field, label: Labels, way: int) -> tuple[Field, Field]:
-    """(weight, shops) of the nearest street one way: its number, the block along it, the distance off it in km."""
+    """(weight, shops) of a street, by its number, the block along it and the distance `off` it in km."""
     traffic = lattice_hash(number, number, label * 2 + way)
     main = (number % 5) == 0
     weight = np.where(main, np.float32(1.3) + traffic, np.float32(0.25) + np.float32(0.5) * traffic)

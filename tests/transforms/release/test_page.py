@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -239,7 +240,7 @@ def test_nothing_in_the_manifest_can_leave_its_script(layers: list[Layer]) -> No
     assert text.count("</script>") == 2
     assert text.count("<script") == 2
     assert "<!--" not in text
-    assert "\u2028" not in text
+    assert "\u2028" not in text[text.index("<script") :]
     assert "<img" not in text
     assert embedded(text)["manifest"]["warnings"] == [attack]
     title = re.search(r"<title>(.*?)</title>", text)
@@ -372,6 +373,13 @@ class Visit:
     def settle(self) -> None:
         self.page.evaluate("() => new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
 
+    def until(self, condition: str) -> None:
+        """Waits until a condition holds. (Playwright's own wait needs eval, which the page's policy forbids.)"""
+        end = time.monotonic() + 20
+        while not self.page.evaluate(condition):
+            assert time.monotonic() < end, f"never came true: {condition}"
+            self.page.wait_for_timeout(20)
+
     def run(self, script: str, argument: Any = None) -> Any:
         return self.page.evaluate(script, argument)
 
@@ -455,7 +463,7 @@ def test_slider_changes_the_layer(visit: Visit, layers: list[Layer]) -> None:
 def test_play_steps_through_the_layers(visit: Visit) -> None:
     visit.page.click("#play")
     assert visit.run("sfumato.layer") == 0
-    visit.page.wait_for_function("sfumato.layer === 1")
+    visit.until("sfumato.layer === 1")
     assert visit.page.get_attribute("#play", "aria-label") == "Pause"
     visit.page.click("#play")
     assert visit.page.get_attribute("#play", "aria-label") == "Play the sub-queries"
@@ -478,13 +486,13 @@ def test_wheel_zooms_about_the_pointer(visit: Visit) -> None:
     x, y = visit.place(lon, lat)
     visit.page.mouse.move(x, y)
     visit.page.mouse.wheel(0, -400)
-    visit.page.wait_for_function("sfumato.view.scale > 1.5")
-    assert visit.place(lon, lat) == pytest.approx((x, y), abs=0.01)
+    visit.until("sfumato.view.scale > 1.5")
+    assert visit.place(lon, lat) == pytest.approx((x, y), abs=1.5)  # the browser rounds to pixels
     assert visit.run("scrollY") == 0
     visit.page.mouse.wheel(0, 5000)
-    visit.page.wait_for_function("sfumato.view.scale === 1")
+    visit.until("sfumato.view.scale === 1")
     visit.page.mouse.wheel(0, 300)  # nothing left to zoom out of: the page scrolls
-    visit.page.wait_for_function("scrollY > 0")
+    visit.until("scrollY > 0")
 
 
 def test_drag_pans_and_reset_returns(visit: Visit) -> None:
@@ -517,7 +525,7 @@ def test_keyboard_moves_zooms_and_speaks(visit: Visit) -> None:
     view = visit.view()
     assert view["cx"] > 0.5
     assert view["cy"] > 0.5
-    visit.page.wait_for_function("document.getElementById('spoken').textContent.includes('users')")
+    visit.until("document.getElementById('spoken').textContent.includes('users')")
     assert visit.page.is_visible("#tip")  # under the crosshair
     visit.page.keyboard.press("g")
     assert visit.page.is_checked("#grid")
@@ -529,9 +537,9 @@ def test_keyboard_moves_zooms_and_speaks(visit: Visit) -> None:
 def test_buttons_zoom_with_a_smooth_motion(browser: Any, release: Path) -> None:
     visit = Visit(browser, release, reduced_motion="no-preference")
     visit.page.click("#zoom-in")
-    visit.page.wait_for_function("sfumato.view.scale === 1.8")
+    visit.until("sfumato.view.scale === 1.8")
     visit.page.click("#zoom-out")
-    visit.page.wait_for_function("Math.abs(sfumato.view.scale - 1) < 1e-9")
+    visit.until("Math.abs(sfumato.view.scale - 1) < 1e-9")
     visit.run("sfumato.setLayer(1)")  # with a dissolve
     visit.settle()
     visit.context.close()
@@ -615,11 +623,15 @@ def test_pixels_show_the_deepest_node(browser: Any, layers: list[Layer], tmp_pat
 
     rng = np.random.default_rng(3)
     span = 0.48 / scale
-    points = np.column_stack([cx + rng.uniform(-span, span, 400), cy + rng.uniform(-span, span, 400)])
+    points = np.column_stack([rng.uniform(max(c - span, 0), min(c + span, 1), 400) for c in (cx, cy)])
     pixels = visit.run(
         """points => { const c = document.getElementById('canvas'), pen = c.getContext('2d'), r = [];
         const [x0, y0] = sfumato.project(%(west)r, %(north)r), [x1, y1] = sfumato.project(%(east)r, %(south)r);
-        for (const [u, v] of points) r.push([...pen.getImageData(x0 + u * (x1 - x0), y0 + v * (y1 - y0), 1, 1).data]);
+        const all = pen.getImageData(0, 0, c.width, c.height).data;
+        for (const [u, v] of points) {
+          const at = 4 * (Math.floor(y0 + v * (y1 - y0)) * c.width + Math.floor(x0 + u * (x1 - x0)));
+          r.push([...all.slice(at, at + 3)]);
+        }
         return r; }"""
         % REGION,
         points.tolist(),

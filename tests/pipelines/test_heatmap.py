@@ -1,0 +1,394 @@
+"""The whole job: against the oracle, on real runners, and with everything that can go wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from sfumato.pipelines import cli
+from sfumato.pipelines.heatmap import key_and_facts, match_files
+from sfumato.schemas.locations import LocationColumns
+from sfumato.transforms.heatmap.adaptive import AdaptiveHeatmap
+from sfumato.transforms.heatmap.assemble import release_files
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.release import open_release
+from tests.conftest import REGION, make_logs, write_files
+from tests.pipelines import oracle
+
+KEY = RunKey.derive(FixedSecret(b"job tests" * 3), {"job": "heatmap"})
+SMALL = {"depth": 6, "shard_size": 300, "dropout": 0.4, "epsilon": 4.0}
+
+
+def run_state(pattern: str, parameters: HeatmapParameters, options: tuple[str, ...] = ()):
+    """The final state of the transform on a real runner."""
+    found = []
+    paths = [path for path, _, _ in match_files(pattern)]
+    out = Path(pattern).parent / "state.pickle"
+    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(options))) as root:
+        state = root | beam.Create(paths) | AdaptiveHeatmap(REGION, parameters, KEY)
+        _ = state | beam.Map(_keep, str(out))
+    found = beam.coders.registry.get_coder(object).decode(out.read_bytes())
+    out.unlink()
+    return found
+
+
+def _keep(state, path: str) -> None:
+    Path(path).write_bytes(beam.coders.registry.get_coder(object).encode(state))
+
+
+def assert_same(state, expected) -> None:
+    assert state.population == expected.population
+    assert state.cohort == expected.cohort
+    assert state.budget == expected.budget
+    assert len(state.answers) == len(expected.answers)
+    for mine, theirs in zip(state.answers, expected.answers, strict=True):
+        assert mine.tree == theirs.tree
+        assert mine.spent == theirs.spent
+        assert np.array_equal(mine.counts, theirs.counts)
+
+
+@pytest.mark.parametrize(
+    ("users", "records", "files", "kind", "changes"),
+    [
+        (3000, 1, 3, "int", {}),
+        (1500, 4, 5, "string", {}),
+        (1500, 2, 2, "bytes", {"population": 1500}),
+        (1500, 2, 1, "dictionary", {"users": 700, "population": 1500}),
+        (3000, 1, 4, "int", {"simulated_dropout": 0.2}),
+        (40_000, 1, 3, "int", {"shard_size": 200, "dropout": 0.2, "depth": 12}),  # 200 shards in 4 shard groups
+        (3000, 1, 3, "int", {"modulus": 150, "allow_overflow": True}),
+    ],
+)
+def test_the_job_equals_the_in_memory_oracle(logs, users, records, files, kind, changes) -> None:
+    pattern = logs(users, records, files, kind=kind)
+    parameters = HeatmapParameters(**{**SMALL, **changes})
+    state = run_state(pattern, parameters)
+    assert len(state.answers) >= 2
+    assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY))
+
+
+def test_two_processes_give_what_one_gives(logs) -> None:
+    pattern = logs(3000, 3, 4)
+    parameters = HeatmapParameters(**SMALL)
+    one = run_state(pattern, parameters)
+    two = run_state(pattern, parameters, ("--direct_running_mode=multi_processing", "--direct_num_workers=2"))
+    assert_same(two, one)
+    assert_same(two, oracle.heatmap(pattern, REGION, parameters, KEY))
+
+
+def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
+    table = make_logs(2000, 3, seed=5)
+    shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
+    parameters = HeatmapParameters(**SMALL)
+    one = run_state(write_files(table, tmp_path / "a", 1, row_group_size=10_000), parameters)
+    many = run_state(write_files(shuffled, tmp_path / "b", 7, row_group_size=97), parameters)
+    assert_same(many, one)
+
+
+def test_a_retried_bundle_draws_the_same_noise(logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shard-summing stage is done twice for every element, as after a lost worker; the second result is used."""
+    from sfumato.transforms.heatmap import refine
+
+    pattern, parameters = logs(3000), HeatmapParameters(**SMALL)
+    expected = run_state(pattern, parameters)
+    first_try = refine._SumShardsFn.process
+    retries = []
+
+    def twice(self, group, state):
+        lost = list(first_try(self, group, state))
+        kept = list(first_try(self, group, state))
+        for one, two in zip(lost, kept, strict=True):
+            assert np.array_equal(one.sums, two.sums)
+            retries.append(group.first)
+        return iter(kept)
+
+    monkeypatch.setattr(refine._SumShardsFn, "process", twice)
+    assert_same(run_state(pattern, parameters), expected)
+    assert len(retries) >= len(expected.answers)
+
+
+def test_a_user_with_a_thousand_rows_weighs_one(tmp_path: Path) -> None:
+    """Her rows added to the logs change the noiseless total by one user: same key, same noise."""
+    table = make_logs(1000, 1, seed=3)
+    heavy = pa.table(
+        {"user_id": pa.array([10**10] * 1000), "latitude": [50.5] * 1000, "longitude": [0.0] * 1000}
+    )
+    parameters = HeatmapParameters(depth=4, shard_size=1000, dropout=0.5, population=1000, max_sub_queries=1)
+    without = run_state(write_files(table, tmp_path / "a", 2), parameters)
+    with_her = run_state(write_files(pa.concat_tables([table, heavy]), tmp_path / "b", 4), parameters)
+    clone = oracle.heatmap(str(tmp_path / "b" / "*"), REGION, parameters, KEY)
+    assert_same(with_her, clone)
+    users = oracle.one_location_a_user(str(tmp_path / "b" / "*"), REGION, 4, KEY)
+    assert len(users) == 1001
+    # The surplus noise depends on the shard's size, so noise is compared through the bound instead: one live shard.
+    assert without.answers[0].spent.shards == 1
+
+
+def test_no_coder_warnings(logs, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        run_state(logs(600), HeatmapParameters(**SMALL))
+    assert "coder" not in caplog.text.lower()
+
+
+# --- the command ---
+
+
+def command(pattern: str, output: Path, *more: str) -> list[str]:
+    return [
+        "heatmap", "--input", pattern, "--output", str(output), "--region", "-1,50,1,51", "--depth", "6",
+        "--epsilon", "4", "--shard_size", "300", "--dropout", "0.4", "--seed", "1", *more,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published")
+    pattern = write_files(make_logs(3000, 2, seed=0), folder / "logs", 3)
+    assert cli.main(command(pattern, folder / "out")) == 0
+    return folder / "out"
+
+
+def test_a_release_holds_what_it_says(published: Path) -> None:
+    release = open_release(published)
+    assert sorted(os.listdir(published)) == [
+        "cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json",
+    ]  # fmt: skip
+    manifest, privacy = release.manifest, release.manifest["privacy"]
+    charges = [one["epsilon"] for one in privacy["sub_queries"]] + [privacy["population"]["epsilon"]]
+    assert sum(charges) == pytest.approx(4.0, rel=1e-15)
+    assert privacy["epsilon_spent"] == privacy["epsilon"] == 4.0
+    assert privacy["unit"] == "user"
+    assert "add or remove one user" in privacy["adjacency"]
+    assert privacy["randomness"] == {"source": "seed", "safe": False}
+    assert any("protects nobody" in warning for warning in manifest["warnings"])
+    last = privacy["sub_queries"][-1]
+    assert len(release.cells) == last["vector_length"]
+    assert manifest["communication"]["vector_entries"] == sum(q["vector_length"] for q in privacy["sub_queries"])
+    assert manifest["communication"]["bits_per_client"] == sum(
+        q["vector_length"] * (q["modulus"] - 1).bit_length() for q in privacy["sub_queries"]
+    )
+    assert (release.cells["stddev"] == last["noise_stddev"]).all()
+    assert release.density.shape == (64, 64)
+    assert release.density.dtype == np.float64
+    assert release.density.sum() == pytest.approx(1)
+    assert release.cells["count"].sum() == pytest.approx(3000, abs=8 * last["noise_stddev"] * len(release.cells) ** 0.5)
+
+
+def test_no_raw_count_is_in_the_manifest(published: Path) -> None:
+    """6,000 rows of 3,000 users: neither figure, nor sizes or times of files, nor the key's secret."""
+    text = (published / "manifest.json").read_text()
+    numbers = {float(token) for token in json.dumps(json.loads(text)).replace(",", " ").split() if _is_number(token)}
+    assert not numbers & {3000.0, 6000.0}
+    assert "unsafe seed" not in text
+    for file in (published.parent / "logs").iterdir():
+        assert str(file.stat().st_size) not in text
+
+
+def _is_number(token: str) -> bool:
+    try:
+        float(token)
+    except ValueError:
+        return False
+    return True
+
+
+def test_the_page_holds_every_sub_query(published: Path) -> None:
+    page = (published / "index.html").read_text()
+    manifest = open_release(published).manifest
+    assert manifest["release_id"] in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_python_m_and_relative_outputs(logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import subprocess
+    import sys
+
+    arguments = command(logs(600), Path("relative/out"))[1:]
+    done = subprocess.run(
+        [sys.executable, "-m", "sfumato.pipelines.heatmap", *arguments],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "relative/out/index.html"
+    assert "sub-query 1: 4 cells, epsilon" in done.stderr
+    assert (tmp_path / "relative/out/manifest.json").is_file()
+
+
+def test_progress_from_worker_processes(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(command(logs(600), tmp_path / "out", "--runner_config", "direct_processes")) == 0
+    shown = capfd.readouterr().err
+    assert "sub-query 1: 4 cells, epsilon" in shown
+    assert "noise ±" in shown
+
+
+def test_fresh_entropy_and_key_files(logs, tmp_path: Path) -> None:
+    pattern = logs(900)
+    arguments = command(pattern, tmp_path / "out")
+    at = arguments.index("--seed")
+    arguments[at : at + 2] = []
+    assert cli.main(arguments) == 0
+    first = open_release(tmp_path / "out")
+    assert first.manifest["privacy"]["randomness"] == {"source": "operating system", "safe": True}
+    density_before = first.density
+    assert cli.main([*arguments, "--overwrite"]) == 0
+    assert not np.array_equal(open_release(tmp_path / "out").density, density_before)
+    (tmp_path / "key").write_bytes(b"0123456789abcdef")
+    keyed = [*arguments, "--overwrite", "--key_file", str(tmp_path / "key"), "--release_id", "monday"]
+    assert cli.main(keyed) == 0
+    monday = open_release(tmp_path / "out")
+    density_on_monday = monday.density
+    assert monday.manifest["privacy"]["randomness"] == {"source": "key file", "safe": True}
+    (tmp_path / "out").rename(tmp_path / "kept")
+    assert cli.main(keyed) == 0  # the same release once more: the same noise
+    assert np.array_equal(open_release(tmp_path / "out").density, density_on_monday)
+
+
+def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> None:
+    from sfumato.pipelines.heatmap import HeatmapRequest
+    from sfumato.pipelines.options import runner_settings
+
+    settings = runner_settings(None, None, [])
+    files = match_files(logs(600))
+
+    def subkey(files=files, parameters=None, release_id="r", columns=None) -> bytes:
+        request = HeatmapRequest(
+            "in", "out", REGION, parameters or HeatmapParameters(), columns or LocationColumns(), seed=1,
+            release_id=release_id,
+        )  # fmt: skip
+        return key_and_facts(request, files, settings)[0].subkey("x")
+
+    path, size, time = files[0]
+    keys = [
+        subkey(),
+        subkey(release_id="s"),
+        subkey(parameters=HeatmapParameters(epsilon=1.1)),
+        subkey(parameters=HeatmapParameters(calibration=0.2)),
+        subkey(columns=LocationColumns(user_id="u")),
+        subkey(files=files[1:]),
+        subkey(files=[(path, size + 1, time), *files[1:]]),
+        subkey(files=[(path, size, time + 1), *files[1:]]),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert subkey() == keys[0]
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["--epsilon", "nan"], "epsilon: must be a finite number > 0, got nan"),
+        (["--epsilon", "0"], "epsilon: must be a finite number > 0"),
+        (["--epsilon", "-1"], "epsilon: must be a finite number > 0, got -1.0"),
+        (["--epsilon", "much"], "epsilon"),
+        (["--depth", "0"], "depth: must be a whole number in 1..20, got 0"),
+        (["--depth", "21"], "depth"),
+        (["--region", "1,50,-1,51"], "region: WEST,SOUTH,EAST,NORTH must have west < east"),
+        (["--region", "0,50,0,51"], "region"),
+        (["--region", "-1,50,1"], "region: expected four numbers"),
+        (["--input", "nothing/*.parquet"], "input: no file matches 'nothing/*.parquet'"),
+        (["--user_id_column", "rider"], "no column 'rider'; set --user_id_column to one of: user_id, latitude"),
+        (["--latitude_column", "user_name"], "no column 'user_name'; set --latitude_column"),
+        (["--modulus", "100", "--users", "3000"], "modulus: 100 is too small, the least that would do is"),
+        (["--modulus", "many"], "modulus"),
+        (["--noise", "gaussian"], "noise"),
+        (["--runner_config", "nowhere"], "runner_config: no file 'nowhere'"),
+        (["--no_such_option", "1"], "--no_such_option"),
+        (["--key_file", "missing"], "key_file and seed: give one"),
+        (["--release_id", "../x"], "release_id"),
+        (["--max_bad_fraction", "nan"], "max_bad_fraction"),
+        (["--shard_size", "ten"], "shard_size"),
+    ],
+)
+def test_bad_requests_end_with_2_before_any_work(logs, tmp_path, capsys, changes, message) -> None:
+    arguments = command(logs(50), tmp_path / "out", *changes)
+    assert cli.main(arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_column_types_are_named(tmp_path: Path, capsys) -> None:
+    table = make_logs(50, 1, 0).set_column(1, "latitude", pa.array(["north"] * 50))
+    pattern = write_files(table, tmp_path / "logs", 1)
+    assert cli.main(command(pattern, tmp_path / "out")) == 2
+    assert "column 'latitude' must hold degrees" in capsys.readouterr().err
+
+
+def test_an_existing_output_is_refused(published: Path, logs, capsys) -> None:
+    assert cli.main(command(logs(600), published)) == 2
+    assert "exists already; name another, or give --overwrite" in capsys.readouterr().err
+
+
+def test_too_few_users_publish_nothing(logs, tmp_path: Path, capsys) -> None:
+    arguments = command(logs(100), tmp_path / "out", "--shard_size", "10000", "--population", "10000")
+    assert cli.main(arguments) == 1
+    assert "too few users" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["logs-int-0"]
+
+
+def test_lost_shards_are_reported(logs, tmp_path: Path) -> None:
+    """300 users a shard with 4% tolerance: about a quarter of the shards is lost to their varying sizes alone."""
+    assert cli.main(command(logs(9000), tmp_path / "out", "--dropout", "0.04")) == 0
+    manifest = open_release(tmp_path / "out").manifest
+    lost = manifest["privacy"]["sub_queries"][-1]["shards_lost"]
+    assert 0 < lost < 20
+    assert any(f"{lost} of 30 shards" in warning for warning in manifest["warnings"])
+
+
+@pytest.mark.parametrize(("bad", "status"), [(150, 0), (400, 1)])
+def test_bad_rows_are_tolerated_up_to_a_fraction(tmp_path: Path, capsys, bad: int, status: int) -> None:
+    table = make_logs(2000, 1, 0)
+    latitude = table["latitude"].to_numpy().copy()
+    latitude[:bad] = np.nan
+    pattern = write_files(table.set_column(1, "latitude", pa.array(latitude)), tmp_path / "logs", 2)
+    assert cli.main(command(pattern, tmp_path / "out")) == status
+    if status:
+        error = capsys.readouterr().err
+        assert "more than max_bad_fraction=0.1 of the rows were dropped, most often as not_finite" in error
+        assert "400" not in error
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_file_is_named_and_nothing_is_published(logs, tmp_path: Path, capsys) -> None:
+    pattern = logs(2000, 1, 3)
+    victim = Path(pattern).parent / "log-1.parquet"
+    whole = victim.read_bytes()
+    victim.write_bytes(whole[: len(whole) // 2])
+    assert cli.main(command(pattern, tmp_path / "out")) == 1
+    assert "log-1.parquet: cannot be read as Parquet" in capsys.readouterr().err
+    # Damage inside, with the footer intact, shows only when the data are read.
+    victim.write_bytes(whole[:100] + bytes(len(whole) // 3) + whole[100 + len(whole) // 3 :])
+    assert cli.main(command(pattern, tmp_path / "out")) == 1
+    assert "log-1.parquet: cannot be read as Parquet" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["logs-int-0"]
+
+
+def test_raster_of_the_release_is_of_the_last_answer(logs) -> None:
+    pattern, parameters = logs(3000), HeatmapParameters(**SMALL)
+    state = run_state(pattern, parameters)
+    from sfumato.pipelines.heatmap import HeatmapRequest
+    from sfumato.pipelines.options import runner_settings
+
+    request = HeatmapRequest(pattern, "out", REGION, parameters, LocationColumns(), seed=1)
+    _, facts = key_and_facts(request, match_files(pattern), runner_settings(None, None, []))
+    files = release_files(state, facts)
+    assert list(files)[-1] == "manifest.json"
+    final = state.answers[-1]
+    import io
+
+    assert np.array_equal(np.load(io.BytesIO(files["density.npy"])), density(final.tree, final.counts))
+    cells = pq.read_table(io.BytesIO(files["cells.parquet"]))
+    assert np.array_equal(cells["count"].to_numpy(), final.counts)
