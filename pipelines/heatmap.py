@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -31,7 +33,7 @@ from sfumato.transforms.heatmap.assemble import ReleaseFacts, release_files
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import check_modulus
 from sfumato.transforms.locations.read import check_columns
-from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret, seed_secret
 from sfumato.transforms.release.store import check_output
 from sfumato.transforms.release.write import WriteRelease
@@ -144,19 +146,34 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: b
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda path: check_columns(path, request.columns), paths))
     key, facts = key_and_facts(request, files, settings)
+    settings = settings.sized(sum(size for _, size, _ in files))
     sys.stderr.write(f"sfumato heatmap: {len(paths)} file{'s'[: len(paths) != 1]} to read\n")
-    with show_progress(len(paths), verbose), beam.Pipeline(runner=settings.runner, options=settings.options) as root:
-        build(root, request, paths, key, facts)
+    with (
+        spill_folder(settings) as spill,
+        show_progress(len(paths), verbose),
+        beam.Pipeline(runner=settings.runner, options=settings.options) as root,
+    ):
+        build(root, request, paths, key, facts, spill)
+
+
+@contextmanager
+def spill_folder(settings: RunnerSettings) -> Iterator[str | None]:
+    """A private folder for intermediate data, removed in the end, for local runners; None for those without one disk."""
+    if not settings.local:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="sfumato-") as folder:
+        yield folder
 
 
 def build(
-    root: beam.Pipeline, request: HeatmapRequest, paths: list[str], key: RunKey, facts: ReleaseFacts
+    root: beam.Pipeline, request: HeatmapRequest, paths: list[str], key: RunKey, facts: ReleaseFacts, spill: str | None
 ) -> beam.PCollection:
     """The job's graph: paths -> the published folder's path."""
     return (
         root
         | "Paths" >> beam.Create(paths)
-        | "Heatmap" >> AdaptiveHeatmap(request.region, request.parameters, key, request.columns)  # HeatmapState
+        | "Heatmap" >> AdaptiveHeatmap(request.region, request.parameters, key, request.columns, spill)  # HeatmapState
         | "Assemble" >> beam.Map(release_files, facts)  # {file name: content}
         | "Write" >> WriteRelease(request.output, facts.release_id, request.overwrite)
     )
@@ -184,6 +201,7 @@ def key_and_facts(
         **asdict(request.parameters),
         "columns": asdict(request.columns),
     }
+    secret: Secret
     if request.seed is not None:
         secret, source = seed_secret(request.seed), "seed"
         release_id = request.release_id or f"seed-{request.seed}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +12,15 @@ from pathlib import Path
 from typing import NoReturn
 
 import yaml
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineRunner, create_runner
 
 from sfumato.schemas.errors import RequestError
 
 LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")
+# From here on two threads are faster than one (benchmarks/speed.py); NumPy, Arrow and AES run beside each other.
+LARGE_INPUT_BYTES = 50_000_000
 
 
 class JobParser(argparse.ArgumentParser):
@@ -56,13 +59,23 @@ class RunnerSettings:
     options: PipelineOptions
     local: bool
 
+    def sized(self, input_bytes: int) -> RunnerSettings:
+        """The same settings with a local running mode for this much input, unless the user chose one."""
+        direct = self.options.view_as(DirectOptions)
+        chosen = self.options.get_all_options(drop_default=True)
+        if self.local and not {"direct_running_mode", "direct_num_workers"} & chosen.keys():
+            large = input_bytes >= LARGE_INPUT_BYTES
+            direct.direct_running_mode = "multi_threading" if large else "in_memory"
+            direct.direct_num_workers = (os.cpu_count() or 1) if large else 1
+        return self
+
 
 def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say where a job runs."""
     parser.add_argument(
         "--runner_config",
         metavar="FILE",
-        help="YAML file of Beam options, or the name of a shipped one (direct, direct_processes, dataflow)",
+        help="YAML file of Beam options, or the name of a shipped one (direct, direct_threads, direct_processes, dataflow)",
     )
     parser.add_argument(
         "--dataflow_region", metavar="REGION", help="Google Cloud region of a Dataflow job (Beam's own --region)"

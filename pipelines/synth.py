@@ -179,9 +179,7 @@ def _make_folder(path: str) -> bool:
     try:
         os.makedirs(path)
     except OSError as error:
-        raise RequestError(
-            f"output: cannot make the folder {path!r} ({error.strerror}); name another"
-        ) from None
+        raise RequestError(f"output: cannot make the folder {path!r} ({error.strerror}); name another") from None
     return True
 
 

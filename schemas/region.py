@@ -33,7 +33,7 @@ class Region:
             value = getattr(self, name)
             if not math.isfinite(value):
                 raise RequestError(f"region: {name} must be a finite number of degrees, got {value}")
-        if not (-180 <= self.west and self.east <= 180 and -90 <= self.south and self.north <= 90):
+        if not (self.west >= -180 and self.east <= 180 and self.south >= -90 and self.north <= 90):
             raise RequestError(
                 f"region: {self} leaves the globe; longitudes lie in -180..180, latitudes in -90..90"
             )
@@ -101,10 +101,10 @@ class Grid:
 
 def _spread(values: NDArray[np.uint32]) -> NDArray[np.uint64]:
     """Moves bit i of each 20-bit value to bit 2 i."""
-    low = _SPREAD_10[values & np.uint32(0x3FF)]
+    spread: NDArray[np.uint64] = _SPREAD_10[values & np.uint32(0x3FF)].astype(np.uint64)
     if len(values) and int(values.max()) > 0x3FF:
-        return low | (_SPREAD_10[values >> np.uint32(10)].astype(np.uint64) << np.uint64(20))
-    return low.astype(np.uint64)
+        spread |= _SPREAD_10[values >> np.uint32(10)].astype(np.uint64) << np.uint64(20)
+    return spread
 
 
 def _spread_table() -> NDArray[np.uint32]:

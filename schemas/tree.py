@@ -78,7 +78,8 @@ class Tree:
     @cached_property
     def areas(self) -> NDArray[np.int64]:
         """Finest cells that each entry covers, less what its descendants cover: int64[T]. 0 is possible."""
-        return self.index.sum_intervals(np.diff(self.index.boundaries).astype(np.int64)[None, :])[0]
+        cells = self.index.sum_intervals(np.diff(self.index.boundaries).astype(np.int64)[None, :])
+        return np.asarray(cells[0])
 
     def parents(self) -> NDArray[np.int64]:
         """For every node the place in `nodes` of its nearest ancestor in the tree: int64[n]; -1 for the root."""

@@ -46,7 +46,7 @@ def write_files(table: pa.Table, folder: Path, files: int, row_group_size: int =
     return str(folder / "*.parquet")
 
 
-@pytest.fixture()
+@pytest.fixture
 def logs(tmp_path: Path) -> Callable[..., str]:
     """logs(users, records, files, kind=...) -> a pattern of fresh files."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import apache_beam as beam
 
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.region import Region, Grid
+from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.refine import PlanCohort, RefineTree, StartRefinement
 from sfumato.transforms.locations.read import ReadLocations
 from sfumato.transforms.locations.shards import BuildShards
+from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import BoundUsers
 from sfumato.transforms.privacy.keys import RunKey
 
@@ -18,22 +19,29 @@ class AdaptiveHeatmap(beam.PTransform):
     """Paths of Parquet location logs -> a singleton HeatmapState, differentially private in whole (paper 000).
 
     The state's answers hold each sub-query's tree and noisy counts; `raster.density` and `assemble.release_files` make
-    maps and releases of it.
+    maps and releases of it. spill_folder: a private folder for bulky intermediate data where all workers share a disk;
+    None keeps these data in the runner's hands.
     """
 
     def __init__(
-        self, region: Region, parameters: HeatmapParameters, key: RunKey, columns: LocationColumns | None = None
+        self,
+        region: Region,
+        parameters: HeatmapParameters,
+        key: RunKey,
+        columns: LocationColumns | None = None,
+        spill_folder: str | None = None,
     ):
         super().__init__()
         self._grid = Grid(region, parameters.depth)
         self._parameters = parameters
         self._key = key
         self._columns = columns or LocationColumns()
+        self._spill = Spill(spill_folder)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        grid, parameters, key = self._grid, self._parameters, self._key
-        chunks, rows = paths | "ReadLocations" >> ReadLocations(self._columns, grid, key)  # (user group, chunk)
-        words, users = chunks | "BoundUsers" >> BoundUsers(grid.depth)  # bytes: one word a user
+        grid, parameters, key, spill = self._grid, self._parameters, self._key, self._spill
+        chunks, rows = paths | "ReadLocations" >> ReadLocations(self._columns, grid, key, spill)  # (user group, chunk)
+        words, users = chunks | "BoundUsers" >> BoundUsers(grid.depth, spill)  # bytes: one word a user
         state = users | "Start" >> StartRefinement(parameters, key, rows)  # HeatmapState
-        shards = words | "BuildShards" >> BuildShards(grid.depth, state | PlanCohort())  # ShardGroup
+        shards = words | "BuildShards" >> BuildShards(grid.depth, state | PlanCohort(), spill)  # ShardGroup
         return shards | "Refine" >> RefineTree(parameters, key, state)  # HeatmapState

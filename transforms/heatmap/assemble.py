@@ -122,7 +122,11 @@ def release_files(state: HeatmapState, facts: ReleaseFacts) -> dict[str, bytes]:
         CELLS_FILE: table.getvalue(),
         DENSITY_FILE: array.getvalue(),
         PICTURE_FILE: render_picture(
-            raster, facts.grid.region, users=max(float(final.counts.sum()), 0.0), epsilon=state.budget.total
+            raster,
+            facts.grid.region,
+            users=max(float(final.counts.sum()), 0.0),
+            epsilon=state.budget.total,
+            safe=facts.safe,
         ),
         PAGE_FILE: render_page(manifest, _layers(state), raster).encode(),
         MANIFEST_FILE: json.dumps(manifest, indent=2, allow_nan=False).encode(),

@@ -94,7 +94,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
         modulus=query.window.modulus,
         bits_per_client=length * query.window.bits,
     )
-    answer = Answer(query.tree, totals.sums * scale, spent)
+    answer = Answer(query.tree, totals.sums.astype(np.float64) * scale, spent)
     state = replace(
         state, budget=state.budget.charge(query.epsilon), answers=(*state.answers, answer), query=None
     )

@@ -71,7 +71,7 @@ def encode_locations(batch: pa.RecordBatch, columns: LocationColumns, grid: Grid
 def hash_users(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
     """Keyed 64-bit hashes, uint64[n], of an Arrow array of integers, strings or bytes without nulls."""
     if pt.is_dictionary(ids.type):
-        return hash_users(ids.dictionary, user_key)[ids.indices.to_numpy(zero_copy_only=False)]
+        return np.asarray(hash_users(ids.dictionary, user_key)[ids.indices.to_numpy(zero_copy_only=False)])
     if is_text_or_bytes(ids.type):
         return keyed_hash(user_key, np.asarray(ids.to_numpy(zero_copy_only=False), dtype=object))
     return keyed_hash(user_key, ids.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))

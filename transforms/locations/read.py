@@ -21,8 +21,9 @@ from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.locations.encode import DROP_REASONS, encode_locations
-from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_by_user_group
+from sfumato.transforms.privacy.keys import RunKey
 
 _SLICE_ROWS = 4_000_000
 _BATCH_ROWS = 1 << 20
@@ -89,10 +90,11 @@ def read_batches(part: FileSlice, columns: LocationColumns) -> Iterator[pa.Recor
 @typehints.with_input_types(FileSlice)
 @typehints.with_output_types(tuple[int, bytes])
 class _EncodeSliceFn(beam.DoFn):
-    def __init__(self, columns: LocationColumns, grid: Grid, run_key: RunKey):
+    def __init__(self, columns: LocationColumns, grid: Grid, run_key: RunKey, spill: Spill):
         self._columns = columns
         self._grid = grid
         self._run_key = run_key
+        self._spill = spill
 
     def process(self, part: FileSlice) -> Iterator[Any]:
         user_key = self._run_key.subkey("users")
@@ -101,7 +103,7 @@ class _EncodeSliceFn(beam.DoFn):
             encoded = encode_locations(batch, self._columns, self._grid, user_key)
             rows += encoded.rows
             dropped += encoded.dropped
-            yield from split_by_user_group(encoded)
+            yield from split_by_user_group(encoded, self._spill)
         Metrics.counter("sfumato.locations", "rows_read").inc(rows)
         for reason, number in zip(DROP_REASONS, dropped.tolist(), strict=True):
             Metrics.counter("sfumato.locations", f"rows_dropped_{reason}").inc(number)
@@ -117,9 +119,9 @@ class ReadLocations(beam.PTransform):
     Raises DataError, naming the file, for a file that is damaged or lacks a column.
     """
 
-    def __init__(self, columns: LocationColumns, grid: Grid, run_key: RunKey):
+    def __init__(self, columns: LocationColumns, grid: Grid, run_key: RunKey, spill: Spill):
         super().__init__()
-        self._encode = _EncodeSliceFn(columns, grid, run_key)
+        self._encode = _EncodeSliceFn(columns, grid, run_key, spill)
 
     def expand(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         encoded = (

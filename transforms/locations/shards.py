@@ -17,6 +17,8 @@ import numpy as np
 from apache_beam import typehints
 from numpy.typing import NDArray
 
+from sfumato.transforms.locations.spill import Spill, load
+
 SHARDS_PER_GROUP = 64
 
 
@@ -56,12 +58,14 @@ class ShardGroup:
 
     first: number of the first shard; shards: how many; depth: of the grid; keys: uint32[users] or uint64[users],
     sorted, (shard - first) << 2 depth | code. Holds raw locations: it has no way into a release.
+    stored: the keys' bytes as `Spill.store` gave them out, where the group came that way.
     """
 
     first: int
     shards: int
     depth: int
     keys: NDArray[Any]
+    stored: bytes | None = None
 
     def sizes(self) -> NDArray[np.int64]:
         """Users in each shard: int64[shards]."""
@@ -103,8 +107,10 @@ def key_dtype(depth: int) -> np.dtype[Any]:
     return np.dtype(np.uint32 if bits <= 32 else np.uint64)
 
 
-def split_by_shard_group(words: NDArray[np.uint64], cohort: Cohort, depth: int) -> Iterator[tuple[int, bytes]]:
-    """Words of `bound_users` -> (shard group, the keys of the users who take part, as bytes)."""
+def split_by_shard_group(
+    words: NDArray[np.uint64], cohort: Cohort, depth: int, spill: Spill
+) -> Iterator[tuple[int, bytes]]:
+    """Words of `bound_users` -> (shard group, the keys of the users who take part, stored)."""
     hash_bits = 64 - 2 * depth
     scale = cohort.shards / cohort.sampling_rate * 2.0**-hash_bits
     shard = ((words >> np.uint64(2 * depth)).astype(np.float64) * scale).astype(np.int64)
@@ -121,27 +127,28 @@ def split_by_shard_group(words: NDArray[np.uint64], cohort: Cohort, depth: int) 
     for number in range(int(group.min()), int(group.max()) + 1):  # a few: groups follow the hash's order
         chosen = keys[group == number]
         if len(chosen):
-            yield number, chosen.tobytes()
+            yield number, spill.store(chosen.data)
 
 
-def build_shard_group(group: int, chunks: Iterable[bytes], cohort: Cohort, depth: int) -> ShardGroup:
+def build_shard_group(group: int, chunks: Iterable[bytes], cohort: Cohort, depth: int, spill: Spill) -> ShardGroup:
     """The index of one shard group, from what `split_by_shard_group` made of every word."""
-    keys = np.concatenate([np.frombuffer(chunk, key_dtype(depth)) for chunk in chunks])
+    keys = np.concatenate([np.frombuffer(load(chunk), key_dtype(depth)) for chunk in chunks])
     keys.sort()
     first = group * SHARDS_PER_GROUP
-    return ShardGroup(first, min(SHARDS_PER_GROUP, cohort.shards - first), depth, keys)
+    return ShardGroup(first, min(SHARDS_PER_GROUP, cohort.shards - first), depth, keys, spill.store(keys.data))
 
 
 class ShardGroupCoder(beam.coders.Coder):
-    """Shard groups as a 32-byte header and the keys' bytes."""
+    """Shard groups as a 24-byte header and the keys as they were stored."""
 
     def encode(self, value: ShardGroup) -> bytes:
-        header = np.array([value.first, value.shards, value.depth, value.keys.itemsize], dtype="<i8")
-        return header.tobytes() + value.keys.tobytes()
+        header = np.array([value.first, value.shards, value.depth], dtype="<i8")
+        return header.tobytes() + (value.stored or Spill().store(value.keys.data))
 
     def decode(self, encoded: bytes) -> ShardGroup:
-        first, shards, depth, itemsize = np.frombuffer(encoded, "<i8", 4).tolist()
-        return ShardGroup(first, shards, depth, np.frombuffer(encoded, np.dtype(f"u{itemsize}"), offset=32))
+        first, shards, depth = np.frombuffer(encoded, "<i8", 3).tolist()
+        stored = encoded[24:]
+        return ShardGroup(first, shards, depth, np.frombuffer(load(stored), key_dtype(depth)), stored)
 
     def is_deterministic(self) -> bool:
         return True
@@ -153,35 +160,38 @@ beam.coders.registry.register_coder(ShardGroup, ShardGroupCoder)
 @typehints.with_input_types(bytes, Cohort)
 @typehints.with_output_types(tuple[int, bytes])
 class _SplitByShardGroupFn(beam.DoFn):
-    def __init__(self, depth: int):
+    def __init__(self, depth: int, spill: Spill):
         self._depth = depth
+        self._spill = spill
 
     def process(self, words: bytes, cohort: Cohort) -> Iterator[tuple[int, bytes]]:
-        yield from split_by_shard_group(np.frombuffer(words, np.uint64), cohort, self._depth)
+        yield from split_by_shard_group(np.frombuffer(load(words), np.uint64), cohort, self._depth, self._spill)
 
 
 @typehints.with_input_types(tuple[int, Iterable[bytes]], Cohort)
 @typehints.with_output_types(ShardGroup)
 class _BuildShardGroupFn(beam.DoFn):
-    def __init__(self, depth: int):
+    def __init__(self, depth: int, spill: Spill):
         self._depth = depth
+        self._spill = spill
 
     def process(self, element: tuple[int, Iterable[bytes]], cohort: Cohort) -> Iterator[ShardGroup]:
-        yield build_shard_group(*element, cohort, self._depth)
+        yield build_shard_group(*element, cohort, self._depth, self._spill)
 
 
 class BuildShards(beam.PTransform):
     """Words of bounded users (bytes) and a singleton Cohort -> ShardGroups, materialised by a shuffle."""
 
-    def __init__(self, depth: int, cohort: beam.PCollection):
+    def __init__(self, depth: int, cohort: beam.PCollection, spill: Spill):
         super().__init__()
         self._depth = depth
+        self._spill = spill
         self._cohort = beam.pvalue.AsSingleton(cohort)
 
     def expand(self, words: beam.PCollection) -> beam.PCollection:
         return (
             words
-            | "SplitByShard" >> beam.ParDo(_SplitByShardGroupFn(self._depth), self._cohort)  # (shard group, keys)
+            | "SplitByShard" >> beam.ParDo(_SplitByShardGroupFn(self._depth, self._spill), self._cohort)  # (shard group, keys)
             | "GroupByShard" >> beam.GroupByKey()
-            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(self._depth), self._cohort)
+            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(self._depth, self._spill), self._cohort)
         )

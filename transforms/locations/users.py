@@ -14,12 +14,13 @@ from apache_beam import typehints
 from numpy.typing import NDArray
 
 from sfumato.transforms.locations.encode import EncodedLocations, code_dtype
+from sfumato.transforms.locations.spill import Spill, load
 
 GROUP_BITS = 6  # 64 groups: few large elements
 
 
-def split_by_user_group(batch: EncodedLocations) -> Iterator[tuple[int, bytes]]:
-    """Splits a batch by user group: (group, the group's hashes and then its codes, as bytes)."""
+def split_by_user_group(batch: EncodedLocations, spill: Spill) -> Iterator[tuple[int, bytes]]:
+    """Splits a batch by user group: (group, the group's hashes and then its codes, stored)."""
     group = (batch.users >> np.uint64(64 - GROUP_BITS)).astype(np.uint8)
     order = np.argsort(group, kind="stable")  # a radix sort, for bytes
     users, codes = batch.users[order], batch.codes[order]
@@ -27,7 +28,7 @@ def split_by_user_group(batch: EncodedLocations) -> Iterator[tuple[int, bytes]]:
     begin = 0
     for number, end in enumerate(ends.tolist()):
         if end > begin:
-            yield number, users[begin:end].tobytes() + codes[begin:end].tobytes()
+            yield number, spill.store(users[begin:end].data, codes[begin:end].data)
         begin = end
 
 
@@ -49,7 +50,7 @@ def _join(chunks: Iterable[bytes], depth: int) -> tuple[NDArray[np.uint64], NDAr
     dtype = np.dtype(code_dtype(depth))
     width = 8 + dtype.itemsize
     users, codes = [], []
-    for chunk in chunks:
+    for chunk in map(load, chunks):
         records = len(chunk) // width
         users.append(np.frombuffer(chunk, np.uint64, records))
         codes.append(np.frombuffer(chunk, dtype, records, offset=8 * records))
@@ -81,29 +82,30 @@ def _choose(
 class _BoundUsersFn(beam.DoFn):
     USERS = "users"
 
-    def __init__(self, depth: int):
+    def __init__(self, depth: int, spill: Spill):
         self._depth = depth
+        self._spill = spill
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes | beam.pvalue.TaggedOutput]:
         words = bound_users(element[1], self._depth)
-        yield words.tobytes()
+        yield self._spill.store(words.data)
         yield beam.pvalue.TaggedOutput(self.USERS, len(words))
 
 
 class BoundUsers(beam.PTransform):
     """(user group, chunk) pairs -> a pair of PCollections: words of bounded users (bytes), and numbers of users.
 
-    Each element of the first is uint64[users] as bytes, as `bound_users` returns it.
+    Each element of the first is uint64[users], as `bound_users` returns it, stored.
     """
 
-    def __init__(self, depth: int):
+    def __init__(self, depth: int, spill: Spill):
         super().__init__()
-        self._depth = depth
+        self._bound = _BoundUsersFn(depth, spill)
 
     def expand(self, chunks: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         bounded = (
             chunks
             | "GroupByUser" >> beam.GroupByKey()  # (user group, [chunk])
-            | "OneLocation" >> beam.ParDo(_BoundUsersFn(self._depth)).with_outputs(_BoundUsersFn.USERS, main="words")
+            | "OneLocation" >> beam.ParDo(self._bound).with_outputs(_BoundUsersFn.USERS, main="words")
         )
         return bounded.words, bounded[_BoundUsersFn.USERS]

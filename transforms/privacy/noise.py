@@ -52,7 +52,7 @@ def geometric_table(epsilon: float, sensitivity: int = 1) -> GeometricTable:
     with localcontext() as context:
         context.prec = 50
         beta = (-Decimal(epsilon) / sensitivity).exp()
-        size = int(min(_MAX_THRESHOLDS, 1 + 12 * sensitivity / Decimal(epsilon)))
+        size = min(_MAX_THRESHOLDS, 1 + int(12 * sensitivity / Decimal(epsilon)))
         power, scale = Decimal(1), Decimal(1 << 64)
         values = []
         for _ in range(size):
@@ -148,7 +148,7 @@ def polya_difference_events(
 
 def _unit(words: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Uniform floats in (0, 1]."""
-    return ((words >> np.uint64(11)) + np.uint64(1)) * 2.0**-53
+    return ((words >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53
 
 
 def _poisson_quantile(uniform: NDArray[np.float64], means: NDArray[np.float64]) -> NDArray[np.int64]:

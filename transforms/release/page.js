@@ -264,9 +264,32 @@
     const k = size.dpr;
     return { left: left * k, top: top * k, w: size.fitW * view.scale * k, h: size.fitH * view.scale * k };
   }
+  /** What painting cell by cell needs, found once a layer: an order and three facts on each node. */
+  function plan(layer) {
+    if (layer.order) return layer;
+    const at = (level, x, y) => layer.places.has(keyOf(level, x, y));
+    layer.order = Uint32Array.from({ length: layer.n }, (_, i) => i);
+    // Within a level nodes do not overlap, so any order does, and equal colours side by side are quick.
+    layer.order.sort((a, b) => layer.level[a] - layer.level[b] || layer.lost[a] - layer.lost[b] || layer.shade[a] - layer.shade[b]);
+    layer.eastEdge = new Uint8Array(layer.n); // 1: no equal neighbour draws this edge as its own western one
+    layer.southEdge = new Uint8Array(layer.n);
+    layer.overLost = new Uint8Array(layer.n); // 1: lies on a node that is lost in noise
+    for (let i = 0; i < layer.n; i++) {
+      let [level, x, y] = [layer.level[i], layer.x[i], layer.y[i]];
+      layer.eastEdge[i] = at(level, x + 1, y) ? 0 : 1;
+      layer.southEdge[i] = at(level, x, y + 1) ? 0 : 1;
+      while (level-- > 0) {
+        const above = layer.places.get(keyOf(level, (x >>= 1), (y >>= 1)));
+        if (above === undefined) continue;
+        layer.overLost[i] = layer.lost[above];
+        break;
+      }
+    }
+    return layer;
+  }
   /** Calls visit(i, x0, y0, x1, y1) with whole device pixels for every node in sight, coarse first. */
   function eachInSight(layer, f, visit) {
-    for (let i = 0; i < layer.n; i++) {
+    for (const i of plan(layer).order) {
       const side = 2 ** layer.level[i];
       const x0 = Math.round(f.left + (layer.x[i] / side) * f.w);
       const x1 = Math.round(f.left + ((layer.x[i] + 1) / side) * f.w);
@@ -308,13 +331,15 @@
       if (pen) blit(pen, bitmapLost, side, f);
     } else {
       const paint = state.fade ? PAINT.css : [PAINT.css[0], PAINT.css[0]];
+      let colour = "";
       eachInSight(layer, f, (i, x0, y0, x1, y1) => {
         if (!layer.area[i]) return;
-        ctx.fillStyle = paint[layer.lost[i]][layer.shade[i]];
+        const next = paint[layer.lost[i]][layer.shade[i]];
+        if (next !== colour) ctx.fillStyle = colour = next;
         ctx.fillRect(x0, y0, x1 - x0, y1 - y0);
         if (!pen) return;
         if (layer.lost[i]) pen.fillRect(x0, y0, x1 - x0, y1 - y0);
-        else pen.clearRect(x0, y0, x1 - x0, y1 - y0);
+        else if (layer.overLost[i]) pen.clearRect(x0, y0, x1 - x0, y1 - y0);
       });
     }
     if (!pen) return;
@@ -333,11 +358,11 @@
     const line = Math.max(1, Math.round(size.dpr * 0.75));
     pen.fillStyle = "#fff";
     eachInSight(layer, f, (i, x0, y0, x1, y1) => {
-      if (x1 - x0 < 3 * line) return; // finer than the eye: the lines would be all there is to see
+      if (x1 - x0 < 4 * line) return; // finer than the eye: the lines would be all there is to see
       pen.fillRect(x0, y0, x1 - x0, line);
-      pen.fillRect(x0, y1, x1 - x0, line);
       pen.fillRect(x0, y0, line, y1 - y0);
-      pen.fillRect(x1, y0, line, y1 - y0 + line);
+      if (layer.southEdge[i]) pen.fillRect(x0, y1, x1 - x0, line);
+      if (layer.eastEdge[i]) pen.fillRect(x1, y0, line, y1 - y0 + line);
     });
     ctx.globalAlpha = 0.3;
     ctx.drawImage(overlay.sheet, 0, 0);
@@ -767,10 +792,11 @@
       h("div", { class: "columns" }, beliefPicture(), facts([
         ["Who is protected", `Each ${get("privacy.unit", "user")} as a whole, not just a single record`],
         ["What is compared", get("privacy.adjacency")],
+        ["What each adds", get("privacy.contribution_bound")],
         ["Privacy budget", `ε = ${significant(epsilon)}, of which ${significant(spent)} is spent. The factor above is e to the power ε.`],
         ["Chance of failure", delta > 0 ? `δ = ${significant(delta)}: the bound may fail with about this chance` : "none: δ = 0, the bound always holds"],
         ["Source of the noise", source && `${source}${unsafe ? " (known to others: not private)" : source === "key file" ? ": private as long as the key stays secret" : ""}`],
-        ["Number of users", population.source === "noisy" ? `estimated with noise of its own, ± ${whole(1.96 * (population.stddev || 0))} at 95%, for ε = ${significant(populationEpsilon)}` : population.source === "public" ? "public knowledge, given to the job" : null],
+        ["Number of users", population.source === "noisy" ? `estimated with noise of its own, ± ${whole(1.96 * (population.stddev ?? population.noise_stddev ?? 0))} at 95%, for ε = ${significant(populationEpsilon)}` : population.source === "public" ? "public knowledge, given to the job" : null],
         ["Share of users asked", isNumber(samplingRate) ? percent(samplingRate) : null],
       ])));
   }

@@ -1,7 +1,7 @@
-"""The release's page: one HTML text that holds the map, its controls and the privacy report, and loads nothing.
+"""The release's page: one HTML text with the map, its controls and the privacy report. It loads nothing.
 
-The templates `page.html`, `page.css` and `page.js` lie beside this module. The manifest and the layers travel inside
-the page as JSON that no value can break out of, and a content security policy names the hashes of the
+The templates `page.html`, `page.css` and `page.js` lie beside this module. The manifest and the layers travel
+inside the page as JSON that no value can break out of, and a content security policy names the hashes of the
 one script and the one style sheet, so that nothing else could run or be fetched even if it were there.
 """
 
@@ -13,8 +13,6 @@ import html
 import json
 import math
 import re
-import struct
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -23,11 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.transforms.release.picture import render_thumbnail
+
 MAX_LEVEL = 20
-_PREVIEW_SIDE = 512  # pixels
+_ROUNDING = 1e-9  # how far below 0 a sum of epsilons may leave the remaining budget
 _REGION_KEYS = ("west", "south", "east", "north")
 
-# Inferno (S. van der Walt and N. Smith, CC0), every eighth colour: perceptually uniform from black to pale yellow.
+# Inferno (S. van der Walt and N. Smith, CC0), every eighth colour: uniform to the eye.
 _PALETTE = (
     "0000040403120b0724150b37210c4a2f0a5b3d09654a0c6b57106e64156e71196e7d1e6d8a226a972766a32c61b0315bbc3754"
     "c73e4cd24644db503be45a31eb6628f1731df68013f98e09fb9d07fcac11fbbc21f9cb35f5db4cf2ea69f3f68afcffa4"
@@ -51,7 +51,7 @@ class Layer:
         x: int[n], the node's column at its level, counted from the west.
         y: int[n], the node's row at its level, counted from the north.
         count: float64[n], noisy estimated users; may be negative.
-        area: int64[n], cells of the finest grid that the node covers after its descendants' are left out; may be 0.
+        area: int64[n], cells of the finest grid that the node covers, its descendants' left out; may be 0.
         cell_id: n names, such as r213.
     """
 
@@ -72,15 +72,14 @@ class Layer:
     def __post_init__(self) -> None:
         n = len(self.level)
         for name in ("level", "x", "y", "count", "area"):
-            if np.shape(getattr(self, name)) != (n,):
-                raise ValueError(
-                    f"{name}: must hold one value for each of the {n} nodes, got shape {np.shape(getattr(self, name))}"
-                )
+            shape = np.shape(getattr(self, name))
+            if shape != (n,):
+                raise ValueError(f"{name}: must hold one value for each of the {n} nodes, got shape {shape}")
         if len(self.cell_id) != n:
-            raise ValueError(f"cell_id: must hold one name for each of the {n} nodes, got {len(self.cell_id)}")
-        for name in ("epsilon", "remaining", "stddev"):
+            raise ValueError(f"cell_id: must hold one name for each of {n} nodes, got {len(self.cell_id)}")
+        for name, least in (("epsilon", 0.0), ("remaining", -_ROUNDING), ("stddev", 0.0)):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
+            if not (math.isfinite(value) and value >= least):
                 raise ValueError(f"{name}: must be a finite number >= 0, got {value}")
         if not 0 <= self.shards_lost <= self.shards:
             raise ValueError(f"shards_lost: must lie in 0..{self.shards}, got {self.shards_lost}")
@@ -88,7 +87,7 @@ class Layer:
             raise ValueError("count: must be finite numbers")
         level = np.asarray(self.level, dtype=np.int64)
         if n and not (level.min() >= 0 and level.max() <= MAX_LEVEL and (np.diff(level) >= 0).all()):
-            raise ValueError(f"level: must lie in 0..{MAX_LEVEL} and ascend, for the map is painted in that order")
+            raise ValueError(f"level: must lie in 0..{MAX_LEVEL} and ascend: the map is painted in that order")
         side = np.int64(1) << level
         for name in ("x", "y"):
             place = np.asarray(getattr(self, name), dtype=np.int64)
@@ -153,7 +152,7 @@ def _embed(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value in JSON's own types. NaN and infinity become null; what JSON does not know becomes its text."""
+    """The value in JSON's own types. NaN and infinity become null, what JSON does not know becomes text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
@@ -170,13 +169,12 @@ def _repair(facts: dict[str, Any], layers: list[Layer]) -> list[str]:
     problems = []
     region = facts.get("region")
     sides = [region.get(key) for key in _REGION_KEYS] if isinstance(region, dict) else []
-    numbers = len(sides) == 4 and all(isinstance(side, int | float) for side in sides)
-    if not (numbers and sides[0] < sides[2] and sides[1] < sides[3]):
+    numbers = [float(side) for side in sides if isinstance(side, int | float)]
+    if len(numbers) != 4 or numbers[0] >= numbers[2] or numbers[1] >= numbers[3]:
         facts["region"] = dict(zip(_REGION_KEYS, (0.0, 0.0, 1.0, 1.0), strict=True))
         problems.append("The manifest names no usable region: places and distances on this map mean nothing.")
-    privacy = facts.get("privacy")
-    if not isinstance(privacy, dict) or not isinstance(privacy.get("randomness"), dict):
-        problems.append("The manifest does not say where the noise came from, so its secrecy cannot be judged.")
+    if _randomness(facts).get("safe") is None:
+        problems.append("The manifest does not say where the noise came from: its secrecy cannot be judged.")
     grid = facts.get("grid")
     if not isinstance(grid, dict) or not isinstance(grid.get("depth"), int):
         facts["grid"] = {"depth": _finest_depth(layers[-1])}
@@ -195,7 +193,7 @@ def _pack(layer: Layer) -> dict[str, Any]:
     return {
         "index": int(layer.index),
         "epsilon": float(f"{layer.epsilon:.9g}"),
-        "remaining": float(f"{layer.remaining:.9g}"),
+        "remaining": float(f"{max(layer.remaining, 0.0):.9g}"),
         "stddev": float(f"{layer.stddev:.6g}"),
         "vector_length": int(layer.vector_length),
         "shards": int(layer.shards),
@@ -209,11 +207,16 @@ def _pack(layer: Layer) -> dict[str, Any]:
     }
 
 
+def _randomness(facts: dict[str, Any]) -> dict[str, Any]:
+    privacy = facts.get("privacy")
+    found = privacy.get("randomness") if isinstance(privacy, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
 def _banner(facts: dict[str, Any]) -> str:
     """The alarm, written here so that it also shows where scripts do not run."""
-    privacy = facts.get("privacy")
-    randomness = privacy.get("randomness") if isinstance(privacy, dict) else None
-    if not isinstance(randomness, dict) or randomness.get("safe", True):
+    randomness = _randomness(facts)
+    if randomness.get("safe", True) is not False:
         return ""
     source = html.escape(str(randomness.get("source") or "unknown"))
     return (
@@ -225,32 +228,10 @@ def _banner(facts: dict[str, Any]) -> str:
 
 def _preview(density: NDArray[np.float64], region: dict[str, float]) -> str:
     """The density as an <img>, for readers without scripts."""
-    if density.ndim != 2 or density.shape[0] != density.shape[1] or not density.shape[0]:
-        raise ValueError(f"density: must be a square array, got shape {density.shape}")
-    if not np.isfinite(density).all():
-        raise ValueError("density: must be finite numbers")
-    block = -(-density.shape[0] // _PREVIEW_SIDE)
-    starts = np.arange(0, density.shape[0], block)
-    values = np.clip(np.add.reduceat(np.add.reduceat(density, starts, 0), starts, 1), 0, None)
-    top = float(np.quantile(values, 0.999)) or float(values.max()) or 1.0
-    shade = np.minimum(np.log1p(values * (200 / top)) / math.log(201), 1)  # float64[side, side] in 0..1
-    picture = base64.b64encode(_png(np.rint(shade * (len(_PALETTE) // 6 - 1)).astype(np.uint8))).decode()
+    picture = base64.b64encode(render_thumbnail(density)).decode()
     tall = (region["north"] - region["south"]) / (region["east"] - region["west"])
     tall /= max(math.cos(math.radians((region["north"] + region["south"]) / 2)), 0.01)
     return (
-        f'<img alt="The published density, bright where many users are" width="512" height="{round(512 * tall)}" '
-        f'src="data:image/png;base64,{picture}">'
+        '<img alt="The published density, bright where many users are" width="512" '
+        f'height="{round(512 * tall)}" src="data:image/png;base64,{picture}">'
     )
-
-
-def _png(shades: NDArray[np.uint8]) -> bytes:
-    """A PNG file with the palette's colours from uint8[height, width]."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    height, width = shades.shape
-    rows = np.hstack([np.zeros((height, 1), np.uint8), shades]).tobytes()  # a filter byte, then the row
-    head = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
-    parts = ((b"IHDR", head), (b"PLTE", bytes.fromhex(_PALETTE)), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, body) for kind, body in parts)

@@ -1,4 +1,4 @@
-"""The release's picture: the density as a PNG, drawn on Agg's own canvas, without pyplot or any global state."""
+"""The release's picture: the density as a PNG, drawn on Agg's own canvas, without pyplot or global state."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import io
 import math
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import FuncNorm
 from matplotlib.figure import Figure
+from matplotlib.image import imsave
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
-from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import Region
@@ -40,7 +41,7 @@ def render_picture(
     """The picture as the bytes of a PNG file; equal arguments give equal bytes.
 
     Args:
-        density: float64[side, side], share of the users in each cell, row 0 in the north. Zeros are welcome, and
+        density: float64[side, side], share of the users in each cell, row 0 in the north. Zeros are welcome;
             negative values are drawn as zeros.
         region: what the density covers.
         title: the line above the map.
@@ -50,15 +51,12 @@ def render_picture(
         safe: False for noise from a known seed; the caption then says that the picture is not private.
 
     Raises:
-        ValueError: the density is not a square of finite numbers, or users or epsilon is not a finite number > 0.
+        ValueError: the density is not a square of finite numbers, or a number is not finite and >= 0.
     """
-    if density.ndim != 2 or density.shape[0] != density.shape[1] or density.shape[0] == 0:
-        raise ValueError(f"density: must be a square array, got shape {density.shape}")
-    if not np.isfinite(density).all():
-        raise ValueError("density: must be finite numbers, got NaN or infinity")
+    _check(density)
     for name, value in (("users", users), ("epsilon", epsilon)):
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name}: must be a finite number > 0, got {value}")
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name}: must be a finite number >= 0, got {value}")
 
     middle = (region.south + region.north) / 2
     cosine = max(math.cos(math.radians(middle)), 0.01)
@@ -87,14 +85,15 @@ def render_picture(
     )
     _dress_map(axes, wide, tall)
     if tall > 0.6:
-        _scale_bar(figure, axes, ground_width, wide)
+        _scale_bar(axes, ground_width, wide, tall)
 
     bar_left = left + wide + 0.22
     bar_axes = figure.add_axes((bar_left / full_wide, _BOTTOM / full_tall, 0.16 / full_wide, frame / full_tall))
     _dress_bar(figure.colorbar(image, cax=bar_axes), norm, users is not None)
 
     edge = _LEFT / full_wide
-    figure.text(edge, (frame + _BOTTOM + 0.36) / full_tall, title, color=_INK, fontsize=19, family="serif", va="baseline")
+    above = (frame + _BOTTOM + 0.36) / full_tall
+    figure.text(edge, above, title, color=_INK, fontsize=19, family="serif", va="baseline")
     caption, colour = _caption(users, epsilon, safe)
     figure.text(edge, 0.3 / full_tall, caption, color=colour, fontsize=10, va="baseline")
 
@@ -103,26 +102,44 @@ def render_picture(
     return file.getvalue()
 
 
-def coarsened(density: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The density with blocks of cells added up until a side is at most 2,048; the sum stays. Negatives count as 0."""
+def render_thumbnail(density: NDArray[np.float64], side: int = 512) -> bytes:
+    """The bare density as a PNG of at most `side` pixels each way, without frame or words."""
+    _check(density)
+    values = coarsened(density, side)
+    file = io.BytesIO()
+    shades = np.asarray(log_like(values)(values), dtype=np.float64)
+    imsave(file, colormaps["inferno"](shades)[..., :3], format="png", metadata={"Software": "sfumato"})
+    return file.getvalue()
+
+
+def _check(density: NDArray[np.float64]) -> None:
+    if density.ndim != 2 or density.shape[0] != density.shape[1] or density.shape[0] == 0:
+        raise ValueError(f"density: must be a square array, got shape {density.shape}")
+    if not np.isfinite(density).all():
+        raise ValueError("density: must be finite numbers, got NaN or infinity")
+
+
+def coarsened(density: NDArray[np.float64], most: int = _MAX_SIDE) -> NDArray[np.float64]:
+    """The density with cells added up in fours until a side is at most `most`. Negatives count as 0."""
     values = np.clip(density, 0.0, None)
-    while values.shape[0] > _MAX_SIDE and values.shape[0] % 2 == 0:
+    while values.shape[0] > most and values.shape[0] % 2 == 0:
         values = values[::2] + values[1::2]
         values = values[:, ::2] + values[:, 1::2]
     return values
 
 
 def per_square_km(density: NDArray[np.float64], region: Region) -> NDArray[np.float64]:
-    """Shares per cell, float64[rows, columns] with row 0 in the north, over each row's area on the sphere in km^2."""
+    """Shares per cell, float64[rows, columns], row 0 in the north, over the cell's spherical area in km^2."""
     rows, columns = density.shape
     latitude = np.radians(np.linspace(region.north, region.south, rows + 1))
     radius_km = METRES_PER_DEGREE * 180 / math.pi / 1000
     band = radius_km**2 * math.radians(region.east - region.west) * -np.diff(np.sin(latitude))
-    return density / (np.maximum(band, 1e-300)[:, None] / columns)
+    per_km2: NDArray[np.float64] = density / (np.maximum(band, 1e-300)[:, None] / columns)
+    return per_km2
 
 
 def log_like(values: NDArray[np.float64]) -> FuncNorm:
-    """Colours by log(1 + value / knee), from 0 to the 99.95% point of the positive values. Robust to zeros."""
+    """Colours by log(1 + value / knee), from 0 to the 99.95% point of the positive values."""
     positive = values[values > 0]
     top = float(np.quantile(positive, 0.9995)) if positive.size else 1.0
     knee = top * KNEE
@@ -146,6 +163,7 @@ def nice(least: float) -> float:
 
 def _dress_map(axes: Axes, wide: float, tall: float) -> None:
     """Degrees along two sides, as many as `wide` x `tall` inches have room for."""
+
     def degrees(plus: str, minus: str, locator: MaxNLocator) -> FuncFormatter:
         def text(value: float, _position: int | None) -> str:
             ticks = np.diff(locator())
@@ -164,22 +182,25 @@ def _dress_map(axes: Axes, wide: float, tall: float) -> None:
         spine.set_linewidth(0.8)
 
 
-def _scale_bar(figure: Figure, axes: Axes, ground_width: float, wide: float) -> None:
-    """A bar of a round number of metres, at least half an inch, on a map `wide` inches wide."""
+def _scale_bar(axes: Axes, ground_width: float, wide: float, tall: float) -> None:
+    """A bar of a round number of metres, at least half an inch, on a map of `wide` x `tall` inches."""
     length = nice(ground_width * max(1 / 9, 0.5 / wide))
     if length > 0.9 * ground_width:  # a sliver of a region: no room for a bar
         return
-    inches = figure.dpi_scale_trans + ScaledTranslation(1, 0, axes.transAxes)
     bar = wide * length / ground_width
-    x, y = -0.25 - bar, 0.22  # inches from the map's lower right corner
+    x, y = wide - 0.25 - bar, 0.22  # inches from the map's lower left corner
     for left, low, width, height, colour, alpha in (
         (x - 0.12, y - 0.1, bar + 0.24, 0.42, "#08070b", 0.6),
         (x, y, bar / 2, 0.045, _INK, 1.0),
         (x + bar / 2, y, bar / 2, 0.045, "#77717f", 1.0),
     ):
-        axes.add_patch(Rectangle((left, low), width, height, transform=inches, color=colour, alpha=alpha, lw=0))
-    label = f"{length / 1000:g} km" if length >= 1000 else f"{length:g} m"
-    axes.text(x + bar / 2, y + 0.11, label, transform=inches, color=_INK, fontsize=9, ha="center")
+        corner = (left / wide, low / tall)
+        box = Rectangle(corner, width / wide, height / tall, transform=axes.transAxes, lw=0)
+        box.set(color=colour, alpha=alpha)
+        axes.add_patch(box)
+    label = f"{length / 1000:,g} km" if length >= 1000 else f"{length:g} m"
+    words = ((x + bar / 2) / wide, (y + 0.11) / tall)
+    axes.text(*words, label, transform=axes.transAxes, color=_INK, fontsize=9, ha="center")
 
 
 def _dress_bar(bar: Colorbar, norm: FuncNorm, in_users: bool) -> None:
@@ -193,9 +214,10 @@ def _dress_bar(bar: Colorbar, norm: FuncNorm, in_users: bool) -> None:
                 last = place
     bar.ax.yaxis.set_major_locator(FixedLocator(ticks))
     bar.ax.yaxis.set_minor_locator(NullLocator())
-    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if v >= 1 or v == 0 else f"{v:g}"))
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:g}"))
     bar.ax.tick_params(colors=_SOFT, labelsize=9, length=3, width=0.7)
-    bar.set_label("users per km²" if in_users else "% of all users per km²", color=_SOFT, fontsize=10, labelpad=9)
+    unit = "users per km²" if in_users else "% of all users per km²"
+    bar.set_label(unit, color=_SOFT, fontsize=10, labelpad=9)
     bar.outline.set_edgecolor("#4a4453")
 
 
@@ -203,8 +225,10 @@ def _caption(users: float | None, epsilon: float | None, safe: bool) -> tuple[st
     """The line under the map, and its colour."""
     if not safe:
         return "Made with a demonstration seed: NOT private.", _ALARM
-    size, unit = (1e9, "billion ") if (users or 0) >= 1e9 else (1e6, "million ") if (users or 0) >= 1e6 else (1, "")
-    who = "" if users is None else f"About {users / size:,.4g} {unit}users" if unit else f"About {users:,.0f} users"
+    who = ""
+    if users is not None:
+        size, unit = next(((s, u) for s, u in ((1e9, "billion"), (1e6, "million")) if users >= s), (1.0, ""))
+        who = f"About {users / size:,.4g} {unit} users" if unit else f"About {users:,.0f} users"
     if epsilon is None:
         return (f"{who}." if who else ""), _SOFT
     budget = f"differential privacy with ε = {epsilon:g}"

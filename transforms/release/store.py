@@ -110,17 +110,16 @@ class Release:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """One row a cell, by CELLS_SCHEMA: a geopandas.GeoDataFrame where geopandas is installed, else a DataFrame."""
-        table = pq.read_table(io.BytesIO(_read(self.path, CELLS_FILE)))
-        frame = table.to_pandas()
+        frame: pd.DataFrame = pq.read_table(io.BytesIO(_read(self.path, CELLS_FILE))).to_pandas()
         try:
             import geopandas
         except ImportError:
             return frame
         import shapely
 
-        return geopandas.GeoDataFrame(
-            frame.drop(columns="geometry"), geometry=shapely.from_wkb(frame["geometry"].to_numpy()), crs="OGC:CRS84"
-        )
+        shapes = shapely.from_wkb(frame["geometry"].to_numpy())
+        located: pd.DataFrame = geopandas.GeoDataFrame(frame.drop(columns="geometry"), geometry=shapes, crs="OGC:CRS84")
+        return located
 
     @cached_property
     def density(self) -> NDArray[np.float64]:

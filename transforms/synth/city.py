@@ -2,8 +2,8 @@
 
 The city fills a square of 14 x 14 km, which the job stretches over any region: an ocean in the west, a bay in
 the north-east that a river flows into, districts whose street grids differ in angle and block size, a
-diagonal avenue, parks, a port. It is the same city for every seed; a seed changes its people. Rasters have row
-0 in the north. No paper stands behind it: its one aim is that a first heatmap looks like a place.
+diagonal avenue, parks, a port. It is the same city for every seed; a seed changes its people. Rasters have
+row 0 in the north. No paper stands behind it: its one aim is that a first heatmap looks like a place.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def density_raster(counts: NDArray[np.int64], grid: Grid) -> NDArray[np.float64]
 
 @beam.typehints.with_input_types(int)
 @beam.typehints.with_output_types(np.ndarray)
-class WriteFile(beam.DoFn):  # type: ignore[misc]
+class WriteFile(beam.DoFn):
     """Writes one file into a folder; yields its counts int64[4^depth] if asked to, else int64[1], its rows.
 
     A retried element writes the same bytes under the same name.
@@ -85,7 +85,7 @@ class WriteFile(beam.DoFn):  # type: ignore[misc]
         yield counts
 
 
-class SumCounts(beam.CombineFn):  # type: ignore[misc]
+class SumCounts(beam.CombineFn):
     """Adds arrays of counts int64[n]."""
 
     def create_accumulator(self) -> NDArray[np.int64]:
@@ -112,7 +112,7 @@ class SumCounts(beam.CombineFn):  # type: ignore[misc]
 
 
 @dataclass
-class GeneratePeople(beam.PTransform):  # type: ignore[misc]
+class GeneratePeople(beam.PTransform):
     """From the root of a pipeline: writes all files into `folder` and yields one array of counts.
 
     The output is int64[4^density_depth], records by cell code; without `with_density` int64[1], all records.

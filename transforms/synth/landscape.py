@@ -7,7 +7,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from sfumato.transforms.synth.shapes import Field, bump, hill, line_distance, ramp, rectangle, rotate, rounded
+from sfumato.transforms.synth.shapes import (
+    Field,
+    Point,
+    bump,
+    hill,
+    line_distance,
+    ramp,
+    rectangle,
+    rotate,
+    rounded,
+)
 
 FERRY = (10.0, 4.55)
 AVENUE = [FERRY, (4.3, 9.9), (3.6, 11.4), (3.4, 14.0)]
@@ -78,9 +88,14 @@ def venues(x: Field, y: Field) -> Field:
 
 def freeway_distance(x: Field, y: Field) -> Field:
     """Distance to the nearest freeway."""
-    return np.minimum.reduce([line_distance(x, y, points) for points in [*FREEWAYS, BAY_BRIDGE]])
+    return _nearest(x, y, [*FREEWAYS, BAY_BRIDGE])
 
 
 def bridge_distance(x: Field, y: Field) -> Field:
     """Distance to the nearest bridge: the only ways over water."""
-    return np.minimum.reduce([line_distance(x, y, points) for points in [*RIVER_BRIDGES, BAY_BRIDGE]])
+    return _nearest(x, y, [*RIVER_BRIDGES, BAY_BRIDGE])
+
+
+def _nearest(x: Field, y: Field, lines: list[list[Point]]) -> Field:
+    distance: Field = np.minimum.reduce([line_distance(x, y, points) for points in lines])
+    return distance

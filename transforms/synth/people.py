@@ -93,9 +93,7 @@ class Columns:
     @classmethod
     def empty(cls, n: int) -> Columns:
         """Columns of n records that are yet to be filled."""
-        return cls(
-            np.empty(n, np.int64), np.empty(n), np.empty(n), np.empty(n, np.int64), np.empty(n, np.bool_)
-        )
+        return cls(np.empty(n, np.int64), np.empty(n), np.empty(n), np.empty(n, np.int64), np.empty(n, np.bool_))
 
     def part(self, first: int, last: int) -> Columns:
         """A view of records first .. last - 1."""
@@ -124,9 +122,7 @@ class Columns:
         )
 
 
-def _fill(
-    out: Columns, users: NDArray[np.uint64], record: int, city: City, seed: int, region: Region
-) -> None:
+def _fill(out: Columns, users: NDArray[np.uint64], record: int, city: City, seed: int, region: Region) -> None:
     """Computes record `record` of these users into `out`."""
     state = random_words(stream_key(seed, _STATE, record), users)
     jitter = random_words(stream_key(seed, _JITTER, record), users)

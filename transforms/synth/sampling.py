@@ -61,7 +61,7 @@ def scramble_63(values: Words, key: int) -> NDArray[np.int64]:
     return words.view(np.int64)
 
 
-def alias_table(weights: NDArray[np.float64]) -> Words:
+def alias_table(weights: NDArray[np.floating]) -> Words:
     """Walker's alias table for weights float[2^b], b <= 24, one word a slot: its threshold and its alias.
 
     The low b bits of a word hold the alias, the other 64 - b the threshold. Drawing takes one random word

@@ -21,18 +21,21 @@ REACH_KM = 0.6  # beyond it, distance to a line no longer matters
 def bump(distance: Field, radius: float | Field) -> Field:
     """exp(-(distance / radius)^2): 1 at distance 0, all but 0 at three radii."""
     ratio = distance / np.float32(radius) if isinstance(radius, float) else distance / radius
-    return np.exp(-ratio * ratio)
+    height: Field = np.exp(-ratio * ratio)
+    return height
 
 
 def hill(x: Field, y: Field, centre: Point, radius: float) -> Field:
     """A round bump of height 1 about a centre; radius in km."""
     east, south = x - np.float32(centre[0]), y - np.float32(centre[1])
-    return np.exp((east * east + south * south) * np.float32(-1 / radius**2))
+    height: Field = np.exp((east * east + south * south) * np.float32(-1 / radius**2))
+    return height
 
 
 def ramp(value: Field, width: float) -> Field:
     """0 for value <= 0, 1 for value >= width, linear between: an edge without steps from cell to cell."""
-    return np.clip(value * np.float32(1 / width), 0, 1)
+    share: Field = np.clip(value * np.float32(1 / width), 0, 1)
+    return share
 
 
 def line_distance(x: Field, y: Field, points: list[Point]) -> Field:
@@ -120,8 +123,6 @@ def _splines(side: int, knots: int) -> Field:
     t = place - interval
     matrix = np.zeros((side, knots + 3), dtype=np.float32)
     row = np.arange(side)
-    for offset, weight in enumerate(
-        ((1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3)
-    ):
+    for offset, weight in enumerate(((1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3)):
         matrix[row, interval + offset] = weight / 6
     return matrix

@@ -8,10 +8,12 @@ from scipy import stats
 from sfumato.transforms.locations.shards import (
     SHARDS_PER_GROUP,
     Cohort,
+    ShardGroup,
     ShardGroupCoder,
     build_shard_group,
     split_by_shard_group,
 )
+from sfumato.transforms.locations.spill import Spill
 from tests.statistics import FLAKE_RATE
 
 
@@ -22,9 +24,9 @@ def words_of(users: int, depth: int, seed: int = 0) -> np.ndarray:
 def groups_of(words: np.ndarray, cohort: Cohort, depth: int) -> dict:
     chunks: dict[int, list[bytes]] = {}
     for part in np.array_split(words, 7):
-        for number, chunk in split_by_shard_group(part, cohort, depth):
+        for number, chunk in split_by_shard_group(part, cohort, depth, Spill()):
             chunks.setdefault(number, []).append(chunk)
-    return {number: build_shard_group(number, mine, cohort, depth) for number, mine in chunks.items()}
+    return {number: build_shard_group(number, mine, cohort, depth, Spill()) for number, mine in chunks.items()}
 
 
 def oracle(words: np.ndarray, cohort: Cohort, depth: int) -> dict[int, list[int]]:
@@ -107,6 +109,8 @@ def test_the_coder_keeps_everything() -> None:
     for depth in (5, 20):
         group = groups_of(words_of(5000, depth), cohort, depth)[0]
         coder = ShardGroupCoder()
+        with_keys = ShardGroup(group.first, group.shards, group.depth, group.keys)
+        assert coder.encode(group) == coder.encode(with_keys)
         back = coder.decode(coder.encode(group))
         assert (back.first, back.shards, back.depth, back.keys.dtype) == (0, group.shards, depth, group.keys.dtype)
         assert np.array_equal(back.keys, group.keys)

@@ -5,13 +5,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sfumato.transforms.locations.encode import EncodedLocations, code_dtype
+from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.locations.users import bound_users, split_by_user_group
 from sfumato.transforms.privacy.keys import keyed_hash
 from tests.statistics import FLAKE_RATE
 
 
 def pack(users: np.ndarray, codes: np.ndarray, depth: int) -> bytes:
-    return users.astype(np.uint64).tobytes() + codes.astype(code_dtype(depth)).tobytes()
+    return Spill().store(users.astype(np.uint64).data, codes.astype(code_dtype(depth)).data)
 
 
 def oracle(users: list[int], codes: list[int], depth: int) -> list[int]:
@@ -65,7 +66,8 @@ def test_splitting_keeps_every_record_in_its_group() -> None:
     users = rng.integers(0, 2**64, 5000, dtype=np.uint64)
     codes = rng.integers(0, 4**10, 5000).astype(np.uint32)
     seen = []
-    for group, chunk in split_by_user_group(EncodedLocations(users, codes, 5000, (0,) * 5)):
+    for group, chunk in split_by_user_group(EncodedLocations(users, codes, 5000, (0,) * 5), Spill()):
+        chunk = load(chunk)
         n = len(chunk) // 12
         mine = np.frombuffer(chunk, np.uint64, n)
         assert (mine >> np.uint64(58) == group).all()

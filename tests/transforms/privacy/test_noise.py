@@ -1,3 +1,4 @@
+import itertools
 import math
 from fractions import Fraction
 
@@ -59,7 +60,7 @@ def test_geometric_reaches_beyond_its_table(epsilon: float) -> None:
 def test_thresholds_keep_every_likelihood_ratio_within_epsilon(epsilon: float) -> None:
     """The implemented pmf, as exact fractions: neighbouring values differ by a factor e^epsilon, to 2^-40."""
     thresholds = [1 << 64, *map(int, geometric_table(epsilon).thresholds)]
-    pmf = [Fraction(a - b, 1 << 64) for a, b in zip(thresholds, thresholds[1:], strict=False)]
+    pmf = [Fraction(a - b, 1 << 64) for a, b in itertools.pairwise(thresholds)]
     some = range(0, len(pmf) - 1, max(1, len(pmf) // 50))
     mpmath.mp.dps = 40
     for k in some:

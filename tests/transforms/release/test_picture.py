@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 from numpy.typing import NDArray
+
 from sfumato.schemas.region import Region
 from sfumato.transforms.release.picture import coarsened, log_like, nice, per_square_km, render_picture
 
@@ -44,7 +45,8 @@ def test_no_pyplot_is_imported() -> None:
     script = (
         "import sys, numpy as np; from sfumato.schemas.region import Region;"
         "from sfumato.transforms.release.picture import render_picture;"
-        "render_picture(np.ones((4, 4)) / 16, Region(0, 0, 1, 1)); assert 'matplotlib.pyplot' not in sys.modules"
+        "render_picture(np.ones((4, 4)) / 16, Region(0, 0, 1, 1));"
+        "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
@@ -101,9 +103,9 @@ def test_density_that_is_not_a_finite_square_is_refused(density: NDArray[np.floa
 
 
 @pytest.mark.parametrize("name", ["users", "epsilon"])
-@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
 def test_bad_numbers_are_refused(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"^{name}: must be a finite number > 0"):
+    with pytest.raises(ValueError, match=f"^{name}: must be a finite number >= 0"):
         render_picture(bump(), MANHATTAN, **{name: value})
 
 
@@ -135,3 +137,7 @@ def test_fine_densities_are_added_up_not_thinned_out() -> None:
 @pytest.mark.parametrize(("least", "step"), [(1.0, 1), (1.01, 2), (2.4, 5), (6, 10), (0.03, 0.05), (740, 1000)])
 def test_nice_numbers(least: float, step: float) -> None:
     assert nice(least) == pytest.approx(step)
+
+
+def test_nobody_at_all_is_drawn_too() -> None:
+    assert b"About 0 users" in render_picture(np.zeros((4, 4)), MANHATTAN, users=0.0, epsilon=1.0)

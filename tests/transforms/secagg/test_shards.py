@@ -138,6 +138,12 @@ def test_what_the_server_sees_is_reduced_and_decoded_by_the_window() -> None:
     assert decode(encode(np.array([90, -11]), window), window).tolist() == [-10, 89]  # wrapped
 
 
+@pytest.mark.parametrize("modulus", [2, 64, 1 << 14, 3, 1000, 10_007])
+def test_reduction_is_the_modulo_of_negative_numbers_too(modulus: int) -> None:
+    values = np.arange(-3000, 3000)
+    assert encode(values, Window(modulus, 0)).tolist() == [value % modulus for value in values.tolist()]
+
+
 def test_client_vectors_summed_modulo_m_are_the_shards_sum() -> None:
     """Paper 000, Eq. 2: each client reduces its noisy vector, the server reduces the sum."""
     rng = np.random.default_rng(0)

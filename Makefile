@@ -1,0 +1,51 @@
+# Needs Python 3.11 or later, with venv, and make. Everything is installed into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+REGION := -122.51,37.70,-122.35,37.82
+
+.PHONY: demo test test-slow check bench clean
+
+demo: $(VENV)/.installed
+	$(BIN)/sfumato synth --users 1000000 --output demo/logs --overwrite
+	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/release --overwrite \
+	  --region $(REGION) --depth 10 --epsilon 1
+	@echo "Open demo/release/index.html in a browser."
+
+test: check
+	$(BIN)/python -m pytest -n auto
+
+test-slow: $(VENV)/.developed
+	$(BIN)/python -m pytest -n auto -m slow
+
+# Ruff, and mypy on a tree of links that shows the folders as the installed package `sfumato`.
+check: $(VENV)/.developed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	mkdir -p build/types/sfumato
+	ln -sfn ../../../schemas build/types/sfumato/schemas
+	ln -sfn ../../../transforms build/types/sfumato/transforms
+	ln -sfn ../../../pipelines build/types/sfumato/pipelines
+	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../mypy -p sfumato
+
+bench: $(VENV)/.benched
+	$(BIN)/python -m benchmarks.speed --data bench_data
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.installed: $(BIN)/python pyproject.toml setup.py
+	$(BIN)/python -m pip install --quiet -e .
+	touch $@
+
+$(VENV)/.developed: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -e '.[test,dev,geo]'
+	touch $@
+
+$(VENV)/.benched: $(VENV)/.developed
+	$(BIN)/python -m pip install --quiet -e '.[bench]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build demo

@@ -1,0 +1,231 @@
+import os
+from fnmatch import fnmatch
+from glob import glob
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.io.filesystem import FileMetadata, MatchResult
+from apache_beam.io.localfilesystem import LocalFileSystem
+
+from sfumato.pipelines import synth
+from sfumato.pipelines.cli import main
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import Grid, Region, deinterleave
+from sfumato.transforms.synth import generate
+from sfumato.transforms.synth.city import build_city
+from sfumato.transforms.synth.people import make_people
+
+
+def read_sorted(folder: Path) -> pa.Table:
+    table = ds.dataset(folder, format="parquet").to_table()
+    return table.sort_by([("user_id", "ascending"), ("timestamp", "ascending")])
+
+
+def test_files_equal_the_people_computed_in_memory_for_any_file_size(tmp_path: Path) -> None:
+    expected = make_people(0, 2000, city=build_city(), seed=4, records_per_user=3)
+    expected = expected.sort_by([("user_id", "ascending"), ("timestamp", "ascending")])
+    for users_per_file, files in ((2000, 1), (600, 4)):
+        folder = tmp_path / str(users_per_file)
+        status = synth.run(
+            f"--output={folder} --users=2000 --records_per_user=3 --seed=4 --users_per_file={users_per_file}".split()
+        )
+        assert status == 0
+        names = [f"part-{index:05d}-of-{files:05d}.parquet" for index in range(files)]
+        assert sorted(path.name for path in folder.iterdir()) == names
+        assert read_sorted(folder).equals(expected)
+
+
+def test_records_of_a_user_meet_only_across_files(tmp_path: Path) -> None:
+    synth.run([f"--output={tmp_path / 'logs'}", "--users=900", "--records_per_user=3", "--users_per_file=300"])
+    for path in (tmp_path / "logs").iterdir():
+        ids = pq.read_table(path)["user_id"].to_numpy()
+        assert len(ids) == len(np.unique(ids)) == 900
+
+
+def test_the_density_is_the_histogram_of_what_was_written(tmp_path: Path) -> None:
+    region = "-58.5,-34.7,-58.3,-34.5"
+    density = tmp_path / "density.npy"
+    synth.run(
+        f"--output {tmp_path}/logs --users 5000 --users_per_file 1200 --region {region} --records_per_user 2 "
+        f"--density {density} --density_depth 7 --user_id string".split()
+    )
+    table = read_sorted(tmp_path / "logs")
+    assert table.schema.field("user_id").type == pa.string()
+    west, south, east, north = map(float, region.split(","))
+    expected, _, _ = np.histogram2d(
+        -table["latitude"].to_numpy(),
+        table["longitude"].to_numpy(),
+        bins=(np.linspace(-north, -south, 129), np.linspace(west, east, 129)),
+    )
+    found = np.load(density)
+    assert found.shape == (128, 128)
+    assert found.dtype == np.float64
+    assert found.sum() == pytest.approx(1, abs=1e-12)
+    # A coordinate within a rounding error of a border may be counted on either side of it.
+    assert np.abs(found * table.num_rows - expected).sum() <= 2
+    # By the project's own grid it is exact.
+    grid = Grid(Region.parse(region), 7)
+    x, y = deinterleave(grid.codes(table["longitude"].to_numpy(), table["latitude"].to_numpy()))
+    counts = np.bincount(y * 128 + x, minlength=1 << 14).reshape(128, 128)
+    assert np.array_equal(found, counts / table.num_rows)
+
+
+def test_threads_write_the_same_files(tmp_path: Path) -> None:
+    arguments = ["--users=1000", "--users_per_file=250"]
+    synth.run([f"--output={tmp_path / 'one'}", *arguments])
+    threads = ["--direct_running_mode=multi_threading", "--direct_num_workers=2"]
+    synth.run([f"--output={tmp_path / 'two'}", *arguments, *threads])
+    for path in (tmp_path / "one").iterdir():
+        assert pq.read_table(path).equals(pq.read_table(tmp_path / "two" / path.name))
+
+
+@pytest.mark.slow
+def test_processes_write_the_same_files(tmp_path: Path) -> None:
+    arguments = ["--users=1000", "--users_per_file=250"]
+    synth.run([f"--output={tmp_path / 'one'}", *arguments])
+    processes = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+    synth.run([f"--output={tmp_path / 'two'}", *arguments, *processes])
+    assert read_sorted(tmp_path / "one").equals(read_sorted(tmp_path / "two"))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--users", "many", "users: must be a whole number, got 'many'"),
+        ("--users", "0", "users: must be a whole number in 1..*, got 0"),
+        ("--users", "-3", "users: must be a whole number in 1..*, got -3"),
+        ("--records_per_user", "1.5", "records_per_user: must be a whole number, got '1.5'"),
+        ("--records_per_user", "0", "records_per_user: must be a whole number in 1..*, got 0"),
+        ("--seed", "-1", "seed: must be a whole number in 0..*, got -1"),
+        ("--users_per_file", "0", "users_per_file: must be a whole number in 1..*, got 0"),
+        ("--user_id", "uuid", "user_id: must be one of int, string, got 'uuid'"),
+        ("--density_depth", "21", "density_depth: must be a whole number in 1..12, got 21"),
+        ("--density", "raster.tif", "density: must name a file that ends in .npy, got 'raster.tif'"),
+        ("--region", "1,2,3", "region: expected four numbers*'1,2,3'"),
+        ("--region", "-122,37,-123,38", "region: *west < east*"),
+        ("--region", "nan,0,1,1", "region: west must be a finite number*"),
+        ("--output", "", "output: name a folder*"),
+        ("--userz", "1", "*unknown option --userz*"),
+    ],
+)
+def test_a_bad_option_ends_the_command_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, message: str
+) -> None:
+    given = {"--output": str(tmp_path / "logs"), "--users": "10", option: value}
+    arguments = [part for pair in given.items() for part in pair]
+    assert main(["synth", *arguments]) == 2
+    assert fnmatch(capsys.readouterr().err.strip(), f"sfumato synth: {message}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_there_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    folder, density = tmp_path / "logs", tmp_path / "density.npy"
+    arguments = [f"--output={folder}", f"--density={density}", "--density_depth=3", "--users_per_file=10"]
+    synth.run([*arguments, "--users=30"])
+    (tmp_path / "folder.npy").mkdir()
+    with pytest.raises(RequestError, match=r"output: .* not empty; .*--overwrite"):
+        synth.run([*arguments, "--users=20"])
+    with pytest.raises(RequestError, match=r"density: .* exists already; .*--overwrite"):
+        synth.run([f"--output={tmp_path / 'other'}", f"--density={density}", "--users=20"])
+    with pytest.raises(RequestError, match=r"output: .* is a file"):
+        synth.run([f"--output={density}", "--users=20"])
+    with pytest.raises(RequestError, match=r"density: .* is a folder"):
+        synth.run([f"--output={tmp_path / 'other'}", f"--density={tmp_path / 'folder.npy'}", "--users=20"])
+    assert len(list(folder.iterdir())) == 3
+    (folder / "notes.txt").write_text("not ours")
+    synth.run([*arguments, "--users=20", "--overwrite"])
+    names = ["notes.txt", "part-00000-of-00002.parquet", "part-00001-of-00002.parquet"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert read_sorted_ids(folder) == sorted(make_people(0, 20, city=build_city())["user_id"].to_pylist())
+
+
+def read_sorted_ids(folder: Path) -> list[int]:
+    return sorted(i for path in folder.glob("*.parquet") for i in pq.read_table(path)["user_id"].to_pylist())
+
+
+def test_a_failure_leaves_nothing_and_spares_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    synth.run([f"--output={old}", "--users=40", "--users_per_file=10"])
+    before = {path.name: path.read_bytes() for path in old.iterdir()}
+    make = generate.make_file_tables
+
+    def fail_late(request: generate.SynthRequest, index: int, city: object) -> object:
+        if index == 2:
+            raise OSError("disk full")
+        return make(request, index, build_city())
+
+    monkeypatch.setattr(generate, "make_file_tables", fail_late)
+    arguments = ["--users=50", "--users_per_file=10", f"--density={tmp_path / 'density.npy'}"]
+    for folder in (new, old):
+        with pytest.raises(Exception, match="disk full"):
+            synth.run([f"--output={folder}", *arguments, "--overwrite"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
+    assert {path.name: path.read_bytes() for path in old.iterdir()} == before
+
+
+def test_the_summary_tells_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["synth", "--output", str(tmp_path / "logs"), "--users", "12", "--records_per_user", "2"]) == 0
+    assert f"24 records of 12 users in 1 file at {tmp_path / 'logs'}" in capsys.readouterr().out
+
+
+class BucketFileSystem(LocalFileSystem):
+    """Buckets under a folder of the disk: `bucket://name/key`, without folders of their own, as gs:// is."""
+
+    root = ""
+
+    @classmethod
+    def scheme(cls) -> str:
+        return "bucket"
+
+    def join(self, basepath: str, *paths: str) -> str:
+        return "/".join([basepath.rstrip("/"), *paths])
+
+    def has_dirs(self) -> bool:
+        return False
+
+    def local(self, path: str) -> str:
+        assert path.startswith("bucket://")
+        return f"{self.root}/{path.removeprefix('bucket://')}"
+
+    def match(self, patterns: list[str], limits: list[int] | None = None) -> list[MatchResult]:
+        found = []
+        for pattern in patterns:
+            paths = [path for path in glob(self.local(pattern), include_hidden=True) if os.path.isfile(path)]
+            metadata = [FileMetadata(path.replace(self.root + "/", "bucket://", 1), 1) for path in paths]
+            found.append(MatchResult(pattern, metadata))
+        return found
+
+    def create(self, path: str, *arguments: object, **options: object) -> object:
+        return super().create(self.local(path), *arguments, **options)
+
+    def open(self, path: str, *arguments: object, **options: object) -> object:
+        return super().open(self.local(path), *arguments, **options)
+
+    def rename(self, source_file_names: list[str], destination_file_names: list[str]) -> None:
+        for path in destination_file_names:
+            os.makedirs(os.path.dirname(self.local(path)), exist_ok=True)
+        super().rename(*(list(map(self.local, each)) for each in (source_file_names, destination_file_names)))
+
+    def delete(self, paths: list[str]) -> None:
+        for path in paths:
+            os.remove(self.local(path))
+
+
+def test_a_bucket_gets_the_same_files_and_keeps_no_staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BucketFileSystem, "root", str(tmp_path))
+    arguments = ["--users_per_file=10", "--output=bucket://b/logs", "--density=bucket://b/d.npy", "--density_depth=2"]
+    synth.run([*arguments, "--users=30"])
+    with pytest.raises(RequestError, match=r"output: .*--overwrite"):
+        synth.run([*arguments, "--users=20"])
+    synth.run([*arguments, "--users=20", "--overwrite"])
+    files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert files == [
+        "b/d.npy",
+        "b/logs/part-00000-of-00002.parquet",
+        "b/logs/part-00001-of-00002.parquet",
+    ]
+    assert read_sorted_ids(tmp_path / "b/logs") == sorted(make_people(0, 20, city=build_city())["user_id"].to_pylist())

@@ -1,0 +1,95 @@
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.synth.city import build_city
+from sfumato.transforms.synth.generate import SumCounts, count_codes, density_raster, make_file_tables
+from sfumato.transforms.synth.request import ROW_GROUP_ROWS, SynthRequest
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("users", 0),
+        ("users", -5),
+        ("users", float("nan")),
+        ("records_per_user", 0),
+        ("seed", -1),
+        ("seed", 1 << 64),
+        ("users_per_file", 0),
+        ("users_per_file", 10**9),
+        ("user_id", "float"),
+        ("density_depth", 0),
+        ("density_depth", 13),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_refused(field: str, value: object) -> None:
+    with pytest.raises(RequestError, match=rf"^{field}: .*{value}"):
+        dataclasses.replace(SynthRequest(users=10), **{field: value})
+
+
+def test_too_many_files_are_refused_with_the_least_that_would_do() -> None:
+    with pytest.raises(RequestError, match=r"^users_per_file: 1 .* 11 or more"):
+        SynthRequest(users=1_000_001, users_per_file=1)
+    assert SynthRequest(users=1_000_001, users_per_file=11).files == 90_910
+
+
+@pytest.mark.parametrize(
+    ("users", "records", "users_per_file"),
+    [(1, 1, 1), (10, 3, 4), (9, 5, 3), (7, 2, 100), (2_300_000, 2, 1_100_000)],
+)
+def test_files_hold_every_record_once_and_spread_a_users_records(users: int, records: int, users_per_file: int) -> None:
+    request = SynthRequest(users=users, records_per_user=records, users_per_file=users_per_file)
+    seen: dict[tuple[int, int], int] = {}
+    total = 0
+    for index in range(request.files):
+        for first, last, record in request.pieces(index):
+            assert 0 <= first < last <= users
+            assert last - first <= ROW_GROUP_ROWS
+            total += last - first
+            for user in {first, last - 1}:
+                assert seen.setdefault((user, record), index) == index
+    assert total == users * records
+    for user in (0, users - 1):
+        files = {seen[user, record] for record in range(records)}
+        assert len(files) == min(records, request.files)
+
+
+def sorted_records(request: SynthRequest) -> pa.Table:
+    city = build_city(64)
+    parts = [table for i in range(request.files) for table in make_file_tables(request, i, city)]
+    return pa.concat_tables(parts).sort_by([("user_id", "ascending"), ("timestamp", "ascending")])
+
+
+def test_records_do_not_depend_on_the_files_they_are_in() -> None:
+    request = SynthRequest(users=1000, records_per_user=3, seed=9)
+    whole = sorted_records(request)
+    assert whole.num_rows == 3000
+    for users_per_file in (1, 333, 999):
+        other = sorted_records(dataclasses.replace(request, users_per_file=users_per_file))
+        assert other.equals(whole)
+
+
+def test_the_raster_has_its_first_row_in_the_north_and_sums_to_one() -> None:
+    grid = Grid(Region(0, 0, 4, 4), 2)
+    table = pa.table({"longitude": [0.5, 0.5, 3.5, 4.0], "latitude": [3.5, 3.5, 2.5, 0.0]})
+    raster = density_raster(count_codes(table, grid), grid)
+    expected = np.zeros((4, 4))
+    expected[0, 0], expected[1, 3], expected[3, 3] = 0.5, 0.25, 0.25
+    assert raster.dtype == np.float64
+    assert np.array_equal(raster, expected)
+
+
+def test_counts_add_up_over_bundles() -> None:
+    combine = SumCounts()
+    parts = [np.arange(4), np.ones(4, dtype=np.int64), np.full(4, 7)]
+    copies = [part.copy() for part in parts]
+    one = combine.add_input(combine.add_input(combine.create_accumulator(), parts[0]), parts[1])
+    two = combine.add_input(combine.create_accumulator(), parts[2])
+    merged = combine.merge_accumulators([one, combine.create_accumulator(), two])
+    assert combine.extract_output(merged).tolist() == [8, 9, 10, 11]
+    assert all(np.array_equal(part, copy) for part, copy in zip(parts, copies, strict=True))
