@@ -158,7 +158,7 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: b
 
 @contextmanager
 def spill_folder(settings: RunnerSettings) -> Iterator[str | None]:
-    """A private folder for intermediate data, removed in the end, for local runners; None for those without one disk."""
+    """A private folder for intermediate data, removed in the end; None where workers share no disk."""
     if not settings.local:
         yield None
         return

@@ -53,17 +53,20 @@ def join_negative_values(arguments: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class RunnerSettings:
-    """A runner and Beam's options. local: the runner shares this machine's memory and disk."""
+    """A runner and Beam's options.
+
+    local: the runner shares this machine's memory and disk. mode_chosen: the user said in which local mode to run.
+    """
 
     runner: PipelineRunner
     options: PipelineOptions
     local: bool
+    mode_chosen: bool
 
     def sized(self, input_bytes: int) -> RunnerSettings:
         """The same settings with a local running mode for this much input, unless the user chose one."""
         direct = self.options.view_as(DirectOptions)
-        chosen = self.options.get_all_options(drop_default=True)
-        if self.local and not {"direct_running_mode", "direct_num_workers"} & chosen.keys():
+        if self.local and not self.mode_chosen:
             large = input_bytes >= LARGE_INPUT_BYTES
             direct.direct_running_mode = "multi_threading" if large else "in_memory"
             direct.direct_num_workers = (os.cpu_count() or 1) if large else 1
@@ -75,16 +78,14 @@ def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runner_config",
         metavar="FILE",
-        help="YAML file of Beam options, or the name of a shipped one (direct, direct_threads, direct_processes, dataflow)",
+        help="YAML file of Beam options, or a shipped one: direct, direct_threads, direct_processes, dataflow",
     )
     parser.add_argument(
         "--dataflow_region", metavar="REGION", help="Google Cloud region of a Dataflow job (Beam's own --region)"
     )
 
 
-def runner_settings(
-    config: str | None, dataflow_region: str | None, beam_arguments: Sequence[str]
-) -> RunnerSettings:
+def runner_settings(config: str | None, dataflow_region: str | None, beam_arguments: Sequence[str]) -> RunnerSettings:
     """The runner that a configuration file and the command line's Beam options ask for; the latter win.
 
     Raises RequestError, naming it, for an option that Beam does not have.
@@ -97,7 +98,9 @@ def runner_settings(
     # Plain DirectRunner would first look for Prism and fetch it; the FnApi runner is what it falls back to.
     local = name in LOCAL_RUNNERS
     flags = [flag for flag in flags if not (local and flag.startswith("--runner="))]
-    return RunnerSettings(FnApiRunner() if local else create_runner(name), PipelineOptions(flags), local)
+    mode_chosen = any(flag.startswith(("--direct_running_mode", "--direct_num_workers")) for flag in flags)
+    runner = FnApiRunner() if local else create_runner(name)
+    return RunnerSettings(runner, PipelineOptions(flags), local, mode_chosen)
 
 
 def load_runner_config(name: str) -> list[str]:

@@ -32,9 +32,7 @@ class LocationColumns:
         if pt.is_dictionary(kind):
             kind = kind.value_type
         if not (is_text_or_bytes(kind) or pt.is_integer(kind)):
-            raise RequestError(
-                f"{path}: column {self.user_id!r} must hold integers, strings or bytes, it holds {kind}"
-            )
+            raise RequestError(f"{path}: column {self.user_id!r} must hold integers, strings or bytes, it holds {kind}")
         for name in (self.latitude, self.longitude):
             kind = schema.field(name).type
             if not (pt.is_floating(kind) or pt.is_integer(kind)):

@@ -34,13 +34,9 @@ class Region:
             if not math.isfinite(value):
                 raise RequestError(f"region: {name} must be a finite number of degrees, got {value}")
         if not (self.west >= -180 and self.east <= 180 and self.south >= -90 and self.north <= 90):
-            raise RequestError(
-                f"region: {self} leaves the globe; longitudes lie in -180..180, latitudes in -90..90"
-            )
+            raise RequestError(f"region: {self} leaves the globe; longitudes lie in -180..180, latitudes in -90..90")
         if not (self.west < self.east and self.south < self.north):
-            raise RequestError(
-                f"region: WEST,SOUTH,EAST,NORTH must have west < east and south < north, got {self}"
-            )
+            raise RequestError(f"region: WEST,SOUTH,EAST,NORTH must have west < east and south < north, got {self}")
 
     @classmethod
     def parse(cls, text: str) -> Region:
@@ -80,9 +76,7 @@ class Grid:
         y = (region.north - latitude) * (side / (region.north - region.south))
         last = np.uint32(side - 1)
         # The eastern and southern borders belong to the last cell.
-        return interleave(
-            np.minimum(x.astype(np.uint32), last), np.minimum(y.astype(np.uint32), last)
-        )
+        return interleave(np.minimum(x.astype(np.uint32), last), np.minimum(y.astype(np.uint32), last))
 
     def bounds(
         self, x: NDArray[np.int64], y: NDArray[np.int64], level: NDArray[np.int64]

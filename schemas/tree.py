@@ -143,7 +143,7 @@ def node_positions(nodes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArra
 
 
 def node_names(nodes: NDArray[np.uint64]) -> list[str]:
-    """Readable ids: `r` for the root, then one digit 0..3 a level (0 north-west, 1 south-west, 2 and 3 east of them)."""
+    """Readable ids: `r` for the root, then a digit a level (0 north-west, 1 south-west, 2 and 3 east of them)."""
     names = []
     for node in nodes.tolist():
         digits = ""

@@ -21,9 +21,7 @@ def make_logs(users: int, records: int, seed: int, kind: str = "int") -> pa.Tabl
     rng = np.random.default_rng(seed)
     ids = np.repeat(rng.choice(10**9, users, replace=False), records)
     centres = rng.uniform([-0.8, 50.1], [0.8, 50.9], (5, 2))
-    place = np.clip(
-        centres[rng.integers(0, 5, len(ids))] + rng.normal(0, 0.05, (len(ids), 2)), [-1, 50], [1, 51]
-    )
+    place = np.clip(centres[rng.integers(0, 5, len(ids))] + rng.normal(0, 0.05, (len(ids), 2)), [-1, 50], [1, 51])
     order = rng.permutation(len(ids))
     ids, place = ids[order], place[order]
     column: Any = ids

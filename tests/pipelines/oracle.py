@@ -61,9 +61,7 @@ def heatmap(pattern: str, region: Region, parameters: HeatmapParameters, key: Ru
     return state
 
 
-def ask(
-    state: HeatmapState, shards: dict[int, list[int]], parameters: HeatmapParameters, key: RunKey
-) -> ShardTotals:
+def ask(state: HeatmapState, shards: dict[int, list[int]], parameters: HeatmapParameters, key: RunKey) -> ShardTotals:
     query = state.query
     assert query is not None
     entries = query.tree.entries.tolist()

@@ -122,9 +122,7 @@ def test_a_retried_bundle_draws_the_same_noise(logs, monkeypatch: pytest.MonkeyP
 def test_a_user_with_a_thousand_rows_weighs_one(tmp_path: Path) -> None:
     """Her rows added to the logs change the noiseless total by one user: same key, same noise."""
     table = make_logs(1000, 1, seed=3)
-    heavy = pa.table(
-        {"user_id": pa.array([10**10] * 1000), "latitude": [50.5] * 1000, "longitude": [0.0] * 1000}
-    )
+    heavy = pa.table({"user_id": pa.array([10**10] * 1000), "latitude": [50.5] * 1000, "longitude": [0.0] * 1000})
     parameters = HeatmapParameters(depth=4, shard_size=1000, dropout=0.5, population=1000, max_sub_queries=1)
     without = run_state(write_files(table, tmp_path / "a", 2), parameters)
     with_her = run_state(write_files(pa.concat_tables([table, heavy]), tmp_path / "b", 4), parameters)

@@ -49,7 +49,19 @@ def test_borders_belong_to_the_region() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["1,2,3", "1,2,3,x", "", "3,0,1,1", "0,1,1,0", "0,0,0,1", "0,0,1,0", "nan,0,1,1", "-181,0,1,1", "0,0,1,91", "0,0,inf,1"],
+    [
+        "1,2,3",
+        "1,2,3,x",
+        "",
+        "3,0,1,1",
+        "0,1,1,0",
+        "0,0,0,1",
+        "0,0,1,0",
+        "nan,0,1,1",
+        "-181,0,1,1",
+        "0,0,1,91",
+        "0,0,inf,1",
+    ],
 )
 def test_bad_regions_are_refused_by_name(text: str) -> None:
     with pytest.raises(RequestError, match="region"):

@@ -8,10 +8,9 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.refine import PlanCohort, RefineTree, StartRefinement
+from sfumato.transforms.locations.group import BoundUsers, BuildShards
 from sfumato.transforms.locations.read import ReadLocations
-from sfumato.transforms.locations.shards import BuildShards
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.locations.users import BoundUsers
 from sfumato.transforms.privacy.keys import RunKey
 
 

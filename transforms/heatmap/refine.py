@@ -62,9 +62,10 @@ class StartRefinement(beam.PTransform):
         return (
             users.pipeline
             | "Begin" >> beam.Create([None])
-            | "Plan" >> beam.Map(
-                begin, beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows)
-            ).with_output_types(HeatmapState)
+            | "Plan"
+            >> beam.Map(begin, beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows)).with_output_types(
+                HeatmapState
+            )
         )
 
 
@@ -89,9 +90,7 @@ class _SumShardsFn(beam.DoFn):
 
     def process(self, group: ShardGroup, state: HeatmapState) -> Iterator[ShardTotals]:
         if state.query is not None:
-            yield sum_shards(
-                group, state.query, self._key, self._parameters.noise, self._parameters.simulated_dropout
-            )
+            yield sum_shards(group, state.query, self._key, self._parameters.noise, self._parameters.simulated_dropout)
 
 
 class SumShards(beam.PTransform):

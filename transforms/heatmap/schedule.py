@@ -1,6 +1,6 @@
 """The adaptive hierarchical histogram as a state machine (paper 000, Algorithm 2): pure, one step a sub-query.
 
-    state = start(...); while state.query: totals = <sum over shards>; state = advance(state, totals, ...)
+state = start(...); while state.query: totals = <sum over shards>; state = advance(state, totals, ...)
 """
 
 from __future__ import annotations
@@ -95,9 +95,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
         bits_per_client=length * query.window.bits,
     )
     answer = Answer(query.tree, totals.sums.astype(np.float64) * scale, spent)
-    state = replace(
-        state, budget=state.budget.charge(query.epsilon), answers=(*state.answers, answer), query=None
-    )
+    state = replace(state, budget=state.budget.charge(query.epsilon), answers=(*state.answers, answer), query=None)
     if state.budget.remaining <= 0:
         return state
     tree = update_tree(query.tree, answer.counts, remaining_stddev(state), parameters.split_threshold)

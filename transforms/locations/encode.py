@@ -87,14 +87,10 @@ def _degrees(column: pa.Array) -> NDArray[np.float64]:
 
 def _inside(north: NDArray[np.float64], east: NDArray[np.float64], grid: Grid) -> NDArray[np.bool_]:
     region = grid.region  # comparisons with NaN are false
-    return (
-        (north >= region.south) & (north <= region.north) & (east >= region.west) & (east <= region.east)
-    )
+    return (north >= region.south) & (north <= region.north) & (east >= region.west) & (east <= region.east)
 
 
-def _reasons(
-    north: NDArray[np.float64], east: NDArray[np.float64], inside: NDArray[np.bool_]
-) -> NDArray[np.int64]:
+def _reasons(north: NDArray[np.float64], east: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Rows that are not finite, out of range, out of the region: int64[3]; each row counts for its first reason."""
     finite = np.isfinite(north) & np.isfinite(east)
     on_globe = (np.abs(north) <= 90) & (np.abs(east) <= 180)

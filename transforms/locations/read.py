@@ -46,8 +46,9 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
     try:
         # Arrow reads local files without the interpreter; everything else goes through Beam's file systems.
         with (
-            pa.OSFile(path) if "://" not in path else FileSystems.open(path, "application/octet-stream")
-        ) as source, pq.ParquetFile(source) as file:
+            pa.OSFile(path) if "://" not in path else FileSystems.open(path, "application/octet-stream") as source,
+            pq.ParquetFile(source) as file,
+        ):
             yield file
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: cannot be read as Parquet ({error}); is it damaged or cut off?") from error

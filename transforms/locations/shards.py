@@ -2,6 +2,7 @@
 
 With h a user's hash as a number in [0, 1), the user takes part if h < sampling rate, in shard
 floor(h * shards / sampling rate). One user's presence moves nobody else. Shard sizes vary by about their square root.
+Pure.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
-from apache_beam import typehints
 from numpy.typing import NDArray
 
 from sfumato.transforms.locations.spill import Spill, load
@@ -136,62 +135,3 @@ def build_shard_group(group: int, chunks: Iterable[bytes], cohort: Cohort, depth
     keys.sort()
     first = group * SHARDS_PER_GROUP
     return ShardGroup(first, min(SHARDS_PER_GROUP, cohort.shards - first), depth, keys, spill.store(keys.data))
-
-
-class ShardGroupCoder(beam.coders.Coder):
-    """Shard groups as a 24-byte header and the keys as they were stored."""
-
-    def encode(self, value: ShardGroup) -> bytes:
-        header = np.array([value.first, value.shards, value.depth], dtype="<i8")
-        return header.tobytes() + (value.stored or Spill().store(value.keys.data))
-
-    def decode(self, encoded: bytes) -> ShardGroup:
-        first, shards, depth = np.frombuffer(encoded, "<i8", 3).tolist()
-        stored = encoded[24:]
-        return ShardGroup(first, shards, depth, np.frombuffer(load(stored), key_dtype(depth)), stored)
-
-    def is_deterministic(self) -> bool:
-        return True
-
-
-beam.coders.registry.register_coder(ShardGroup, ShardGroupCoder)
-
-
-@typehints.with_input_types(bytes, Cohort)
-@typehints.with_output_types(tuple[int, bytes])
-class _SplitByShardGroupFn(beam.DoFn):
-    def __init__(self, depth: int, spill: Spill):
-        self._depth = depth
-        self._spill = spill
-
-    def process(self, words: bytes, cohort: Cohort) -> Iterator[tuple[int, bytes]]:
-        yield from split_by_shard_group(np.frombuffer(load(words), np.uint64), cohort, self._depth, self._spill)
-
-
-@typehints.with_input_types(tuple[int, Iterable[bytes]], Cohort)
-@typehints.with_output_types(ShardGroup)
-class _BuildShardGroupFn(beam.DoFn):
-    def __init__(self, depth: int, spill: Spill):
-        self._depth = depth
-        self._spill = spill
-
-    def process(self, element: tuple[int, Iterable[bytes]], cohort: Cohort) -> Iterator[ShardGroup]:
-        yield build_shard_group(*element, cohort, self._depth, self._spill)
-
-
-class BuildShards(beam.PTransform):
-    """Words of bounded users (bytes) and a singleton Cohort -> ShardGroups, materialised by a shuffle."""
-
-    def __init__(self, depth: int, cohort: beam.PCollection, spill: Spill):
-        super().__init__()
-        self._depth = depth
-        self._spill = spill
-        self._cohort = beam.pvalue.AsSingleton(cohort)
-
-    def expand(self, words: beam.PCollection) -> beam.PCollection:
-        return (
-            words
-            | "SplitByShard" >> beam.ParDo(_SplitByShardGroupFn(self._depth, self._spill), self._cohort)  # (shard group, keys)
-            | "GroupByShard" >> beam.GroupByKey()
-            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(self._depth, self._spill), self._cohort)
-        )

@@ -1,16 +1,14 @@
 """One location a user: contributions are bounded where all of a user's records meet.
 
 Users are spread over groups by the upper bits of their hash, so a group is the same whatever the order of files
-and bundles. Within a group the records of one user meet, and one of them, chosen uniformly by the key, counts.
+and bundles. Within a group the records of one user meet, and one of them, chosen uniformly by the key, counts. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import apache_beam as beam
 import numpy as np
-from apache_beam import typehints
 from numpy.typing import NDArray
 
 from sfumato.transforms.locations.encode import EncodedLocations, code_dtype
@@ -75,37 +73,3 @@ def _choose(
     uniform = (distinct & np.uint64(0xFFFFFFFF)).astype(np.float64) * 2.0**-32
     chosen = starts + (uniform * counts).astype(np.int64)
     return distinct, by_code[chosen] & np.uint64((1 << (2 * depth)) - 1)
-
-
-@typehints.with_input_types(tuple[int, Iterable[bytes]])
-@typehints.with_output_types(bytes)
-class _BoundUsersFn(beam.DoFn):
-    USERS = "users"
-
-    def __init__(self, depth: int, spill: Spill):
-        self._depth = depth
-        self._spill = spill
-
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes | beam.pvalue.TaggedOutput]:
-        words = bound_users(element[1], self._depth)
-        yield self._spill.store(words.data)
-        yield beam.pvalue.TaggedOutput(self.USERS, len(words))
-
-
-class BoundUsers(beam.PTransform):
-    """(user group, chunk) pairs -> a pair of PCollections: words of bounded users (bytes), and numbers of users.
-
-    Each element of the first is uint64[users], as `bound_users` returns it, stored.
-    """
-
-    def __init__(self, depth: int, spill: Spill):
-        super().__init__()
-        self._bound = _BoundUsersFn(depth, spill)
-
-    def expand(self, chunks: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
-        bounded = (
-            chunks
-            | "GroupByUser" >> beam.GroupByKey()  # (user group, [chunk])
-            | "OneLocation" >> beam.ParDo(self._bound).with_outputs(_BoundUsersFn.USERS, main="words")
-        )
-        return bounded.words, bounded[_BoundUsersFn.USERS]

@@ -1,6 +1,6 @@
 """The release's page: one HTML text with the map, its controls and the privacy report. It loads nothing.
 
-The templates `page.html`, `page.css` and `page.js` lie beside this module. The manifest and the layers travel
+The templates `page.html`, `page.css` and `page_*.js` lie beside this module. The manifest and the layers travel
 inside the page as JSON that no value can break out of, and a content security policy names the hashes of the
 one script and the one style sheet, so that nothing else could run or be fetched even if it were there.
 """
@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from sfumato.transforms.release.picture import render_thumbnail
 
 MAX_LEVEL = 20
+# Parts of one script, in this order: words and layers; the map; the panel and the report.
+_SCRIPTS = ("page_data.js", "page_map.js", "page_report.js")
 _ROUNDING = 1e-9  # how far below 0 a sum of epsilons may leave the remaining budget
 _REGION_KEYS = ("west", "south", "east", "north")
 
@@ -113,7 +115,7 @@ def render_page(manifest: Mapping[str, Any], layers: Iterable[Layer], density: N
         raise ValueError("layers: a page needs the map of at least one sub-query, got none")
     facts = _plain(manifest)
     problems = _repair(facts, layers)
-    style, script = _template("page.css"), _template("page.js")
+    style, script = _template("page.css"), "".join(map(_template, _SCRIPTS))
     fields = {
         "csp": html.escape(
             f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "

@@ -28,9 +28,7 @@ def noise_bound(epsilon: float, sensitivity: int, shape: float, chance: float) -
     rate = epsilon / sensitivity
     # Any s in (0, rate) gives a valid bound; the best of a fine grid is near enough to the best of all.
     s = rate * (1 - np.geomspace(1e-6, 0.999, 2000))
-    log_moment = shape * (
-        2 * math.log(-math.expm1(-rate)) - np.log(-np.expm1(s - rate)) - np.log(-np.expm1(-s - rate))
-    )
+    log_moment = shape * (2 * math.log(-math.expm1(-rate)) - np.log(-np.expm1(s - rate)) - np.log(-np.expm1(-s - rate)))
     return max(1, math.ceil(float(np.min((log_moment - math.log(chance)) / s))))
 
 

@@ -149,5 +149,3 @@ def _shard_and_rank(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArra
     shard = np.repeat(np.arange(len(sizes)), sizes)
     starts = np.cumsum(sizes) - sizes
     return shard, np.arange(len(shard)) - starts[shard]
-
-

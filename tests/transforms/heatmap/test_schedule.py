@@ -98,7 +98,9 @@ def test_a_tree_that_stops_changing_gets_the_rest_of_the_budget() -> None:
     state = finish(parameters, 10**7, flat())
     trees = [a.tree for a in state.answers]
     assert trees[-1] == trees[-2]
-    assert state.answers[-1].spent.epsilon == state.budget.total - math.fsum(a.spent.epsilon for a in state.answers[:-1])
+    assert state.answers[-1].spent.epsilon == state.budget.total - math.fsum(
+        a.spent.epsilon for a in state.answers[:-1]
+    )
 
 
 def test_lost_shards_are_spoken_for_and_counted() -> None:

@@ -61,8 +61,7 @@ def test_bad_rows_are_dropped_and_counted_by_their_first_reason() -> None:
 def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     rows = [
-        (i, la, lo)
-        for i, la, lo in zip(range(500), rng.uniform(49.9, 51, 500), rng.uniform(-1, 1.1, 500), strict=True)
+        (i, la, lo) for i, la, lo in zip(range(500), rng.uniform(49.9, 51, 500), rng.uniform(-1, 1.1, 500), strict=True)
     ]
     whole = encode_locations(batch(rows), COLUMNS, GRID, KEY)
     monkeypatch.setattr("sfumato.transforms.locations.encode._BLOCK_ROWS", 7)
@@ -87,9 +86,7 @@ def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ids_of_every_type_hash_equal_users_equally(kind: pa.DataType, distinct: int) -> None:
     ids = pa.array(["7", "8", "7", "9"])
     column = ids.dictionary_encode() if pa.types.is_dictionary(kind) else ids.cast(kind)
-    table = pa.record_batch(
-        {"user_id": column, "latitude": pa.array([50.5] * 4), "longitude": pa.array([0.0] * 4)}
-    )
+    table = pa.record_batch({"user_id": column, "latitude": pa.array([50.5] * 4), "longitude": pa.array([0.0] * 4)})
     users = encode_locations(table, COLUMNS, GRID, KEY).users
     assert users[0] == users[2]
     assert len(set(users.tolist())) == distinct

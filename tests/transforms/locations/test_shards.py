@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from sfumato.transforms.locations.group import ShardGroupCoder
 from sfumato.transforms.locations.shards import (
     SHARDS_PER_GROUP,
     Cohort,
     ShardGroup,
-    ShardGroupCoder,
     build_shard_group,
     split_by_shard_group,
 )

@@ -87,9 +87,7 @@ def test_a_row_depends_on_key_label_and_stream_alone() -> None:
 @pytest.mark.parametrize(("shape", "epsilon"), [(0.05, 0.5), (0.3, 0.1), (1.0, 1.0), (2.5, 0.3)])
 def test_sparse_polya_differences_have_their_distribution(shape: float, epsilon: float) -> None:
     entries = 1000
-    events = polya_difference_events(
-        KEY, "sparse", STREAMS, np.full(200, shape), np.full(200, entries), epsilon
-    )
+    events = polya_difference_events(KEY, "sparse", STREAMS, np.full(200, shape), np.full(200, entries), epsilon)
     noise = np.zeros((200, entries), dtype=np.int64)
     np.add.at(noise, (events.row, events.slot), events.value)
     reach = math.ceil(20 / epsilon)

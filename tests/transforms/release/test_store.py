@@ -49,9 +49,7 @@ def test_a_repeated_publication_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_failure_leaves_things_as_they_were(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
-) -> None:
+def test_a_failure_leaves_things_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool) -> None:
     out = tmp_path / "out"
     if overwrite:
         publish(str(out), FILES, "one", overwrite=False)

@@ -47,9 +47,7 @@ def test_a_shard_of_exactly_the_required_size_has_discrete_laplace_noise(mode: s
     """The noise that the guarantee names, and neither 30% less nor 30% more."""
     group, reach = group_of(64, 100), math.ceil(20 / epsilon)
     q = query(epsilon, required=100, level=4)
-    sample = np.concatenate(
-        [noise_of(group, query(epsilon, 100, level=4, index=i), mode).ravel() for i in range(4)]
-    )
+    sample = np.concatenate([noise_of(group, query(epsilon, 100, level=4, index=i), mode).ravel() for i in range(4)])
     assert len(q.tree.entries) == 256
     assert chi_square_p(sample, discrete_laplace_pmf(epsilon, reach)) > FLAKE_RATE
     for scale in (0.7, 1.3):

@@ -1,0 +1,475 @@
+"""The release's page in a real browser (Debian's chromium, or skipped)."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sfumato.transforms.release.page import Layer, render_page
+from tests.transforms.release.city import DEEPER, (
+    REGION,
+    city_density,
+    city_manifest,
+    deepened,
+    embedded,
+    margin,
+    node_at,
+)
+
+CHROMIUM = shutil.which("chromium")
+ARGUMENTS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine (Debian: apt-get install chromium): the page was not tried")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: the page was not tried"
+    )
+    with playwright.sync_playwright() as running:
+        chromium = running.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+class Visit:
+    """A page opened from its file, with the network off, whose errors and requests are remembered."""
+
+    def __init__(self, browser: Any, file: Path, **context: Any) -> None:
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        self.address = file.as_uri()
+        self.context = browser.new_context(
+            **({"viewport": {"width": 1200, "height": 800}, "reduced_motion": "reduce"} | context)
+        )
+        self.context.set_offline(True)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(20_000)
+        self.page.on("console", self._hear)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(self.address)
+        self.box = self.page.locator("#canvas").bounding_box()
+
+    def _hear(self, message: Any) -> None:
+        # Reading pixels is the tests' own doing; the page itself never does.
+        if message.type in {"error", "warning"} and "willReadFrequently" not in message.text:
+            self.errors.append(message.text)
+
+    def settle(self) -> None:
+        self.page.evaluate("() => new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
+
+    def until(self, condition: str) -> None:
+        """Waits until a condition holds. (Playwright's own wait needs eval, which the page forbids.)"""
+        end = time.monotonic() + 20
+        while not self.page.evaluate(condition):
+            assert time.monotonic() < end, f"never came true: {condition}"
+            self.page.wait_for_timeout(20)
+
+    def run(self, script: str, argument: Any = None) -> Any:
+        return self.page.evaluate(script, argument)
+
+    def picture(self) -> str:
+        self.settle()
+        return str(self.run("document.getElementById('canvas').toDataURL()"))
+
+    def colours(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Red, green and blue, float64[n, 3] in 0..255, of the canvas at places in 0..1 from the north-west."""
+        corners = [[REGION["west"], REGION["north"]], [REGION["east"], REGION["south"]]]
+        script = """([points, nw, se]) => {
+          const c = document.getElementById('canvas');
+          const all = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+          const [x0, y0] = sfumato.project(nw[0], nw[1]), [x1, y1] = sfumato.project(se[0], se[1]);
+          return points.map(([u, v]) => {
+            const at = 4 * (Math.floor(y0 + v * (y1 - y0)) * c.width + Math.floor(x0 + u * (x1 - x0)));
+            return [...all.slice(at, at + 3)];
+          });
+        }"""
+        return np.array(self.run(script, [points.tolist(), *corners]), dtype=np.float64)
+
+    def view(self) -> dict[str, float]:
+        self.settle()
+        return dict(self.run("sfumato.view"))
+
+    def place(self, lon: float, lat: float) -> tuple[float, float]:
+        x, y = self.run("([lon, lat]) => sfumato.project(lon, lat)", [lon, lat])
+        return self.box["x"] + x, self.box["y"] + y
+
+
+@pytest.fixture(scope="module")
+def release(layers: list[Layer], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("release") / "index.html"
+    file.write_text(render_page(city_manifest(layers), layers, city_density(256)), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def visit(browser: Any, release: Path) -> Iterator[Visit]:
+    visit = Visit(browser, release)
+    yield visit
+    visit.context.close()
+    assert visit.errors == []
+    assert visit.requests == [visit.address]
+
+
+def middle(layer: Layer, i: int) -> tuple[float, float]:
+    """Longitude and latitude of a node's centre."""
+    side = 2.0 ** layer.level[i]
+    return (
+        REGION["west"] + (layer.x[i] + 0.5) / side * (REGION["east"] - REGION["west"]),
+        REGION["north"] - (layer.y[i] + 0.5) / side * (REGION["north"] - REGION["south"]),
+    )
+
+
+def test_opens_offline_and_draws(visit: Visit) -> None:
+    visit.settle()
+    colours = visit.run(
+        """() => { const c = document.getElementById('canvas');
+        const d = new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer);
+        return [new Set(d).size, c.width * c.height]; }"""
+    )
+    assert colours[0] > 60
+    assert colours[1] > 400_000
+    text = visit.page.inner_text("body")
+    assert "no conclusion's odds can change by more than a factor of 2.72" in text
+    assert "secure aggregation" in text
+    assert "About 200,000 users" in text
+    assert visit.page.locator("tbody tr").count() >= 5
+
+
+def test_map_keeps_the_ground_in_proportion(visit: Visit) -> None:
+    west, north = visit.place(REGION["west"], REGION["north"])
+    east, south = visit.place(REGION["east"], REGION["south"])
+    cosine = math.cos(math.radians((REGION["north"] + REGION["south"]) / 2))
+    expected = (REGION["east"] - REGION["west"]) * cosine / (REGION["north"] - REGION["south"])
+    assert (east - west) / (south - north) == pytest.approx(expected, rel=1e-6)
+
+
+def test_slider_changes_the_layer(visit: Visit, layers: list[Layer]) -> None:
+    final = visit.picture()
+    visit.page.locator("#slider").focus()
+    visit.page.keyboard.press("Home")
+    assert visit.run("sfumato.layer") == 0
+    assert visit.picture() != final
+    assert "Sub-query 1 of 5" in visit.page.inner_text("#step")
+    assert f"{layers[0].vector_length} cells" in visit.page.inner_text("#step")
+    assert visit.page.get_attribute("#slider", "aria-valuetext") == "Sub-query 1 of 5"
+    visit.page.keyboard.press("End")
+    assert visit.picture() == final
+    visit.page.locator("#rows button").nth(2).click()
+    assert visit.run("sfumato.layer") == 2
+
+
+def test_play_steps_through_the_layers(visit: Visit) -> None:
+    visit.page.click("#play")
+    assert visit.run("sfumato.layer") == 0
+    visit.until("sfumato.layer === 1")
+    assert visit.page.get_attribute("#play", "aria-label") == "Pause"
+    visit.page.click("#play")
+    assert visit.page.get_attribute("#play", "aria-label") == "Play the sub-queries"
+
+
+def test_grid_and_fading_switch(visit: Visit) -> None:
+    plain = visit.picture()
+    visit.page.check("#grid")
+    gridded = visit.picture()
+    assert gridded != plain
+    visit.run("sfumato.setGrid(false)")
+    assert not visit.page.is_checked("#grid")
+    assert visit.picture() == plain
+    visit.page.uncheck("#fade")
+    assert visit.picture() != plain
+
+
+def test_wheel_zooms_about_the_pointer(visit: Visit) -> None:
+    lon, lat = -73.99, 40.72
+    x, y = visit.place(lon, lat)
+    visit.page.mouse.move(x, y)
+    visit.page.mouse.wheel(0, -400)
+    visit.until("sfumato.view.scale > 1.5")
+    assert visit.place(lon, lat) == pytest.approx((x, y), abs=1.5)  # the browser rounds to pixels
+    assert visit.run("scrollY") == 0
+    visit.page.mouse.wheel(0, 5000)
+    visit.until("sfumato.view.scale === 1")
+    visit.page.mouse.wheel(0, 300)  # nothing left to zoom out of: the page scrolls
+    visit.until("scrollY > 0")
+
+
+def test_drag_pans_and_reset_returns(visit: Visit) -> None:
+    visit.run("sfumato.zoomTo(4, 0.5, 0.5)")
+    before = visit.view()
+    lon, lat = -73.96, 40.74
+    x, y = visit.place(lon, lat)
+    visit.page.mouse.move(x, y)
+    visit.page.mouse.down()
+    visit.page.mouse.move(x + 60, y + 20)
+    visit.page.mouse.move(x + 120, y - 70)
+    visit.page.mouse.up()
+    after = visit.view()
+    assert after["scale"] == before["scale"]
+    assert after["cx"] < before["cx"]
+    assert after["cy"] > before["cy"]
+    assert visit.place(lon, lat) == pytest.approx((x + 120, y - 70), abs=0.01)
+    visit.page.click("#reset")
+    assert visit.view() == {"scale": 1, "cx": 0.5, "cy": 0.5}
+
+
+def test_keyboard_moves_zooms_and_speaks(visit: Visit) -> None:
+    visit.page.keyboard.press("Tab")  # the link past the map
+    visit.page.keyboard.press("Tab")
+    assert visit.run("document.activeElement.id") == "canvas"
+    visit.page.keyboard.press("+")
+    assert visit.view()["scale"] == pytest.approx(1.5)
+    visit.page.keyboard.press("ArrowRight")
+    visit.page.keyboard.press("ArrowDown")
+    view = visit.view()
+    assert view["cx"] > 0.5
+    assert view["cy"] > 0.5
+    visit.until("document.getElementById('spoken').textContent.includes('users')")
+    assert visit.page.is_visible("#tip")  # under the crosshair
+    visit.page.keyboard.press("g")
+    assert visit.page.is_checked("#grid")
+    visit.page.keyboard.press("-")
+    visit.page.keyboard.press("0")
+    assert visit.view() == {"scale": 1, "cx": 0.5, "cy": 0.5}
+
+
+def test_buttons_zoom_with_a_smooth_motion(browser: Any, release: Path) -> None:
+    visit = Visit(browser, release, reduced_motion="no-preference")
+    visit.page.click("#zoom-in")
+    visit.until("sfumato.view.scale === 1.8")
+    visit.page.click("#zoom-out")
+    visit.until("Math.abs(sfumato.view.scale - 1) < 1e-9")
+    visit.run("sfumato.setLayer(1)")  # with a dissolve
+    visit.settle()
+    visit.context.close()
+    assert visit.errors == []
+
+
+def test_value_and_uncertainty_under_the_pointer(visit: Visit, layers: list[Layer]) -> None:
+    layer = layers[3]
+    visit.run("sfumato.setLayer(3)")
+    whole = layer.area == 4 ** (10 - layer.level)
+    i = int(np.argmax(np.where(whole, layer.count, -np.inf)))
+    visit.page.mouse.move(*visit.place(*middle(layer, i)))
+    visit.settle()
+    text = visit.page.inner_text("#tip")
+    assert f"about {round(layer.count[i], 1):,.0f} users" in text
+    assert f"± {margin(layer):,.0f} at 95%" in text
+    assert f"{layer.cell_id[i]}, depth {layer.level[i]} of 10" in text
+    assert "per km²" in text
+    assert re.search(r"\d m × \d+ m", text)
+    assert "° N" in text
+    assert "° W" in text
+    visit.page.mouse.move(5, 5)
+    visit.settle()
+    assert not visit.page.is_visible("#tip")
+
+
+def test_a_cell_lost_in_noise_says_so(visit: Visit, layers: list[Layer]) -> None:
+    layer = layers[2]
+    visit.run("sfumato.setLayer(2)")
+    whole = layer.area == 4 ** (10 - layer.level)
+    i = int(np.argmin(np.where(whole, layer.count, np.inf)))
+    assert layer.count[i] < 0
+    visit.page.mouse.move(*visit.place(*middle(layer, i)))
+    visit.settle()
+    text = visit.page.inner_text("#tip")
+    assert text.startswith("no more than about ")
+    assert f"−{-layer.count[i]:.0f} ± {margin(layer):.0f} at 95%" in text
+
+
+def test_lookup_agrees_with_brute_force(visit: Visit, layers: list[Layer]) -> None:
+    rng = np.random.default_rng(7)
+    for number, layer in enumerate(layers):
+        points = rng.random((300, 2))
+        lon = REGION["west"] + points[:, 0] * (REGION["east"] - REGION["west"])
+        lat = REGION["north"] - points[:, 1] * (REGION["north"] - REGION["south"])
+        visit.run("n => sfumato.setLayer(n)", number)
+        found = visit.run("p => p.map(([a, b]) => sfumato.lookup(a, b))", np.column_stack([lon, lat]).tolist())
+        for (u, v), cell in zip(points, found, strict=True):
+            i = node_at(layer, u, v)
+            assert cell["cell_id"] == layer.cell_id[i]
+            assert cell["count"] == pytest.approx(layer.count[i], abs=0.0501)
+            assert cell["stddev"] == pytest.approx(layer.stddev, rel=1e-5)
+            assert cell["margin"] == pytest.approx(margin(layer), rel=1e-5)
+    assert visit.run("sfumato.lookup(0, 0)") is None
+    assert visit.run("([w, n]) => sfumato.lookup(w, n).cell_id", [REGION["west"], REGION["north"]])
+    assert visit.run("([e, s]) => sfumato.lookup(e, s).cell_id", [REGION["east"], REGION["south"]])
+
+
+@pytest.mark.parametrize(("deep", "scale"), [(False, 1.0), (False, 3.0), (True, 1.0), (True, 40.0)])
+def test_pixels_show_the_deepest_node(
+    browser: Any, layers: list[Layer], tmp_path: Path, deep: bool, scale: float
+) -> None:
+    """Every pixel has its node's colour, whether it comes from the bitmaps or is painted cell by cell."""
+    last = deepened(layers[-1]) if deep else layers[-1]
+    depth = 10 + DEEPER if deep else 10
+    file = tmp_path / "index.html"
+    file.write_text(render_page(city_manifest([last], depth), [last], None), encoding="utf-8")
+    visit = Visit(browser, file)
+    visit.run("sfumato.setFade(false)")
+    cx, cy = (7.5 / 16, 8.5 / 16) if deep else (0.5, 0.5)
+    visit.run("([s, x, y]) => sfumato.zoomTo(s, x, y)", [scale, cx, cy])
+    visit.settle()
+
+    # Density by the page's own definition, at the row's own latitude; then the documented colour scale.
+    latitude = np.radians(REGION["north"] - (last.y + 0.5) / 2.0**last.level * (REGION["north"] - REGION["south"]))
+    degree_km = 6371.0088 * math.pi / 180
+    cell = (REGION["east"] - REGION["west"]) * (REGION["north"] - REGION["south"]) / 4**depth * degree_km**2
+    count = np.round(last.count, 1)
+    density = np.where(last.area > 0, count / np.maximum(last.area, 1) / cell / np.cos(latitude), 0)
+    sure = np.sort(density[(density > 0) & (count > margin(last))])
+    top = sure[min(int(len(sure) * 0.998), len(sure) - 1)]
+    shade = np.rint(255 * np.clip(np.log1p(np.maximum(density, 0) * 150 / top) / math.log(151), 0, 1))
+
+    rng = np.random.default_rng(3)
+    span = 0.48 / scale
+    points = np.column_stack([rng.uniform(max(c - span, 0), min(c + span, 1), 400) for c in (cx, cy)])
+    plain = visit.colours(points)
+    visit.run("sfumato.setFade(true)")
+    visit.settle()
+    faded = visit.colours(points)
+    stops = np.array(
+        [list(bytes.fromhex(part)) for part in re.findall("......", embedded(file.read_text())["palette"])]
+    )
+    at = shade / 255 * (len(stops) - 1)
+    wanted = np.column_stack([np.interp(at, np.arange(len(stops)), stops[:, c]) for c in range(3)])
+    wanted += np.array([9, 8, 13])  # the page lifts zero off its background
+    nodes = [node_at(last, u, v) for u, v in points]
+    lost = (count <= margin(last))[nodes]
+    wanted = np.minimum(wanted[nodes], 255)
+    visit.context.close()
+    # Letters, meridians and cells' edges (a pixel that lies in two cells) take some of the points.
+    most = 0.9 if scale > 1 else 0.75
+    assert (np.abs(plain - wanted).max(axis=1) <= 3).mean() > most
+    assert (np.abs(faded - wanted).max(axis=1) <= 3)[~lost].mean() > most
+    if scale > 1:
+        assert lost.sum() > 5
+        assert (np.ptp(faded, axis=1) < 40)[lost].mean() > 0.75  # grey, whatever the density
+    assert visit.errors == []
+
+
+def test_unsafe_seed_shows_a_banner(browser: Any, layers: list[Layer], tmp_path: Path) -> None:
+    manifest = city_manifest(layers, safe=False)
+    attack = "</script><script>window.hurt = 1</script><img src=x onerror='window.hurt = 1'>"
+    manifest |= {"warnings": [attack], "release_id": attack, "parameters": {attack: attack}}
+    manifest["privacy"]["assumptions"] = [attack]
+    file = tmp_path / "index.html"
+    file.write_text(render_page(manifest, layers, None), encoding="utf-8")
+    visit = Visit(browser, file)
+    assert visit.page.is_visible("#banner")
+    assert "NOT private" in visit.page.inner_text("#banner")
+    red, green, blue = map(int, re.findall(r"\d+", visit.run("getComputedStyle(banner).backgroundColor"))[:3])
+    assert red > 150 > 60 > max(green, blue)
+    assert "no one in particular" not in visit.page.inner_text("h1")
+    assert attack in visit.page.inner_text(".warnings")
+    assert visit.run("window.hurt") is None
+    assert visit.page.locator("#report img").count() == 0
+    assert visit.run("document.documentElement.scrollWidth <= innerWidth")
+    visit.context.close()
+    assert visit.errors == []
+    assert visit.requests == [visit.address]
+
+
+def test_empty_manifest_and_empty_layer_still_open(browser: Any, layers: list[Layer], tmp_path: Path) -> None:
+    empty = Layer(
+        0,
+        0.5,
+        0.0,
+        3.0,
+        0,
+        0,
+        0,
+        *(np.zeros(0, np.int64) for _ in range(3)),
+        np.zeros(0),
+        np.zeros(0, np.int64),
+        [],
+    )
+    root = Layer(
+        0,
+        0.5,
+        0.0,
+        3.0,
+        1,
+        1,
+        1,
+        *(np.zeros(1, np.int64) for _ in range(3)),
+        np.zeros(1),
+        np.ones(1, np.int64),
+        ["r"],
+    )
+    odd = {
+        "region": "nowhere",
+        "privacy": None,
+        "grid": [],
+        "warnings": None,
+        "created": 5,
+        "sub_queries": 7,
+        "versions": "x",
+    }
+    for manifest, which in (({}, layers), ({}, [empty]), (odd, [root])):
+        file = tmp_path / "index.html"
+        file.write_text(render_page(manifest, which, None), encoding="utf-8")
+        visit = Visit(browser, file)
+        visit.settle()
+        assert "What this map promises" in visit.page.inner_text("#report")
+        assert "region" in visit.page.inner_text(".warnings")
+        visit.run("sfumato.zoomTo(NaN, 0.5, 0.5); sfumato.setLayer('x')")
+        visit.settle()
+        visit.context.close()
+        assert visit.errors == []
+
+
+def test_phone_has_no_sideways_scroll(browser: Any, release: Path, layers: list[Layer]) -> None:
+    visit = Visit(
+        browser,
+        release,
+        viewport={"width": 390, "height": 844},
+        device_scale_factor=2,
+        is_mobile=True,
+        has_touch=True,
+    )
+    visit.page.locator("details").last.locator("summary").click()
+    assert visit.run("document.documentElement.scrollWidth") == 390
+    visit.run("scrollTo(0, 0)")
+    last = layers[-1]
+    i = int(np.argmax(last.count))
+    visit.page.touchscreen.tap(*visit.place(*middle(last, i)))
+    visit.settle()
+    tip = visit.page.locator("#tip").bounding_box()
+    assert tip["x"] >= 0
+    assert tip["x"] + tip["width"] <= 390
+    assert last.cell_id[i] in visit.page.inner_text("#tip")
+    visit.context.close()
+    assert visit.errors == []
+
+
+def test_without_scripts_the_density_and_the_alarm_remain(browser: Any, layers: list[Layer], tmp_path: Path) -> None:
+    file = tmp_path / "index.html"
+    file.write_text(render_page(city_manifest(layers, safe=False), layers, city_density(64)), encoding="utf-8")
+    visit = Visit(browser, file, java_script_enabled=False)
+    assert visit.page.is_visible("#banner")
+    assert visit.page.is_visible("img")
+    assert visit.page.locator("img").bounding_box()["width"] > 300
+    assert not visit.page.is_visible("#canvas")
+    visit.context.close()
+
+
+def test_every_control_has_a_name(visit: Visit) -> None:
+    for control in visit.page.locator("button, input, canvas").all():
+        name = control.get_attribute("aria-label") or control.evaluate("e => e.labels?.[0]?.innerText")
+        assert name, control.evaluate("e => e.outerHTML")
