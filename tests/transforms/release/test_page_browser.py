@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from sfumato.transforms.release.page import Layer, render_page
-from tests.transforms.release.city import DEEPER, (
+from tests.transforms.release.city import (
+    DEEPER,
     REGION,
     city_density,
     city_manifest,
