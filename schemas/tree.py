@@ -75,6 +75,18 @@ class Tree:
         groups = np.flatnonzero(np.concatenate(([True], np.diff(owner[order]) > 0)))
         return TreeIndex(boundaries, owner, order, groups, len(self.entries))
 
+    @property
+    def level(self) -> int:
+        """The level of the deepest node."""
+        return int(node_levels(self.nodes[-1:])[0])
+
+    @cached_property
+    def entry_of_cell(self) -> NDArray[np.int32]:
+        """The entry at which each cell of the tree's deepest level counts: int32[4^level], by code."""
+        index = self.index
+        lengths = np.diff(index.boundaries) >> np.uint64(2 * (self.depth - self.level))
+        return np.repeat(index.owner.astype(np.int32), lengths.astype(np.int64))
+
     @cached_property
     def areas(self) -> NDArray[np.int64]:
         """Finest cells that each entry covers, less what its descendants cover: int64[T]. 0 is possible."""

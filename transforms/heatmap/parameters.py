@@ -33,7 +33,7 @@ class HeatmapParameters:
     expansion: float = 2.0
     split_threshold: float = 2.0
     start_level: int = 1
-    max_sub_queries: int = 12
+    max_sub_queries: int = 10
     overflow_chance: float = 1e-6
     modulus: int | None = None
     allow_overflow: bool = False

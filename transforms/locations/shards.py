@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from sfumato.transforms.locations.spill import Spill, load
 
-SHARDS_PER_GROUP = 64
+_GROUP_SHIFT = 6
+SHARDS_PER_GROUP = 1 << _GROUP_SHIFT
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,10 @@ class ShardGroup:
         """
         return self._positions(boundaries, block) - self._starts[block, None]
 
+    def keys_of(self, block: slice) -> NDArray[Any]:
+        """The keys of the block's shards, a view."""
+        return self.keys[self._starts[block.start] : self._starts[block.stop]]
+
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
         """Where each shard's keys start, and the end of the last: int64[shards + 1]."""
@@ -102,7 +107,7 @@ class ShardGroup:
 
 def key_dtype(depth: int) -> np.dtype[Any]:
     """The narrower unsigned type that holds a shard's place in its group above a code."""
-    bits = 2 * depth + math.ceil(math.log2(SHARDS_PER_GROUP))
+    bits = 2 * depth + _GROUP_SHIFT
     return np.dtype(np.uint32 if bits <= 32 else np.uint64)
 
 
@@ -120,7 +125,7 @@ def split_by_shard_group(
         np.minimum(shard, cohort.shards - 1, out=shard)
     if not len(words):
         return
-    group, place = np.divmod(shard, SHARDS_PER_GROUP)
+    group, place = shard >> _GROUP_SHIFT, shard & (SHARDS_PER_GROUP - 1)
     code = words & np.uint64((1 << (2 * depth)) - 1)
     keys = ((place.astype(np.uint64) << np.uint64(2 * depth)) | code).astype(key_dtype(depth))
     for number in range(int(group.min()), int(group.max()) + 1):  # a few: groups follow the hash's order

@@ -85,6 +85,26 @@ def test_counts_of_small_blocks_and_a_second_draw_are_the_same(monkeypatch: pyte
     assert np.array_equal(once.sums, again.sums)
 
 
+@pytest.mark.parametrize("users", [1, 30, 3000])
+def test_both_ways_of_counting_agree_with_one_user_at_a_time(users: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = group_of(7, users, seed=users)
+    tree = Tree.uniform(4, 1).refine(np.array([4, 6], np.uint64), np.array([5], np.uint64))
+    tree = tree.refine(tree.entries[[3, 5]], tree.entries[[4]])
+    block = slice(2, 6)
+    expected = np.zeros((4, len(tree.entries)), dtype=int)
+    present, entries = set(tree.nodes.tolist()), tree.entries.tolist()
+    for key in group.keys.tolist():
+        shard, node = key >> 8, (key & 255) | 256
+        while node not in present:
+            node >>= 2
+        if 2 <= shard < 6:
+            expected[shard - 2, entries.index(node)] += 1
+    by_default = count_entries(group, tree, block)
+    monkeypatch.setattr("sfumato.transforms.secagg.shards._MAX_TABLE_LEVEL", -1)
+    by_search = count_entries(group, tree, block)
+    assert by_default.tolist() == by_search.tolist() == expected.tolist()
+
+
 def test_sub_queries_have_independent_noise() -> None:
     group = group_of(64, 100)
     one = noise_of(group, query(0.5, 100, index=1), "shard")

@@ -1,0 +1,333 @@
+"""Buckets: logs, key file and release on gs://, against an emulator of Google's storage on a local socket.
+
+The emulator has no access rights, no quotas and no latency; everything else goes through Google's real client.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from sfumato.pipelines import cli
+from sfumato.pipelines.heatmap import match_files
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.heatmap.adaptive import AdaptiveHeatmap
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.secrets import FileSecret
+from sfumato.transforms.release import open_release
+from sfumato.transforms.release.store import publish
+from tests.conftest import REGION, make_logs, write_files
+
+pytest.importorskip("apache_beam.io.gcp.gcsio", reason="needs apache-beam[gcp]", exc_type=ImportError)
+emulator = pytest.importorskip("gcp_storage_emulator.server", reason="needs the package gcp-storage-emulator")
+
+BUCKET = "gs://test-bucket"
+SECRET = bytes(range(7, 39))
+RELEASE = ["cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json"]
+
+
+@contextmanager
+def storage_emulator() -> Iterator[None]:
+    """An emulator with an empty bucket, on a free port, which this process uses without credentials.
+
+    With credentials, Google's client would look for them on the network and give up after 20 seconds.
+    """
+    from apache_beam.internal.gcp import auth
+
+    for name in ("gcp_storage_emulator", "api"):  # it tells of every request, and of objects that are not there
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    server = emulator.create_server("127.0.0.1", 0, in_memory=True, default_bucket=BUCKET.removeprefix("gs://"))
+    server.start()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server._api._httpd.server_port}")
+            patch.setattr(auth._Credentials, "_credentials_init", True)
+            patch.setattr(auth._Credentials, "_credentials", None)
+            yield
+    finally:
+        server.stop()
+
+
+def put(path: str, content: bytes) -> None:
+    with FileSystems.create(path) as file:
+        file.write(content)
+
+
+def upload(folder: Path, prefix: str) -> str:
+    """Copies a folder's files into the bucket; returns a pattern that matches them."""
+    for file in folder.iterdir():
+        put(f"{prefix}/{file.name}", file.read_bytes())
+    return f"{prefix}/*.parquet"
+
+
+def names(prefix: str) -> list[str]:
+    """Names of all objects below a folder of the bucket."""
+    found = FileSystems.match([f"{prefix}/**"])[0].metadata_list
+    return sorted(one.path.removeprefix(f"{prefix}/") for one in found)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _bucket() -> Iterator[None]:
+    with storage_emulator():
+        put(f"{BUCKET}/key", SECRET)
+        yield
+
+
+@pytest.fixture(scope="module")
+def local_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(write_files(make_logs(1500, 2, seed=0), tmp_path_factory.mktemp("logs"), 3)).parent
+
+
+@pytest.fixture(scope="module")
+def logs(local_logs: Path) -> str:
+    return upload(local_logs, f"{BUCKET}/logs")
+
+
+def command(pattern: str, output: str | Path, *more: str) -> list[str]:
+    return [
+        "heatmap", "--input", pattern, "--output", str(output), "--region", "-1,50,1,51", "--depth", "6",
+        "--epsilon", "4", "--shard_size", "300", "--dropout", "0.4", *more,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def published(logs: str) -> str:
+    """A release made of logs in the bucket, with a key in the bucket, published to the bucket."""
+    output = f"{BUCKET}/published"
+    assert cli.main(command(logs, output, "--key_file", f"{BUCKET}/key", "--release_id", "monday")) == 0
+    return output
+
+
+# --- reading ---
+
+
+def test_logs_in_a_bucket_give_what_local_logs_give(logs: str, local_logs: Path, tmp_path: Path) -> None:
+    """A run's key depends on the files' paths, so the same key is given to both; the key's own file is in the bucket."""
+    parameters = HeatmapParameters(depth=6, shard_size=300, dropout=0.4, epsilon=4.0)
+    local = _state(str(local_logs / "*.parquet"), parameters, FixedSecret(SECRET), tmp_path / "local")
+    remote = _state(logs, parameters, FileSecret(f"{BUCKET}/key"), tmp_path / "remote")
+    assert len(local.answers) >= 2
+    assert (remote.population, remote.cohort, remote.budget) == (local.population, local.cohort, local.budget)
+    assert [one.tree for one in remote.answers] == [one.tree for one in local.answers]
+    assert [one.counts.tolist() for one in remote.answers] == [one.counts.tolist() for one in local.answers]
+
+
+def _state(pattern: str, parameters: HeatmapParameters, secret: Any, out: Path) -> Any:
+    paths = [path for path, _, _ in match_files(pattern)]
+    assert len(paths) == 3
+    with beam.Pipeline(runner=FnApiRunner()) as root:
+        state = (
+            root | beam.Create(paths) | AdaptiveHeatmap(REGION, parameters, RunKey.derive(secret, {"job": "bucket"}))
+        )
+        _ = state | beam.Map(lambda found: out.write_bytes(beam.coders.registry.get_coder(object).encode(found)))
+    return beam.coders.registry.get_coder(object).decode(out.read_bytes())
+
+
+def test_a_damaged_object_is_named_and_nothing_is_published(local_logs: Path, capsys: Any) -> None:
+    pattern = upload(local_logs, f"{BUCKET}/damaged")
+    whole = (local_logs / "log-1.parquet").read_bytes()
+    output = f"{BUCKET}/of-damaged"
+    put(f"{BUCKET}/damaged/log-1.parquet", whole[: len(whole) // 2])
+    assert cli.main(command(pattern, output, "--seed", "1")) == 1
+    assert "damaged/log-1.parquet: cannot be read as Parquet" in capsys.readouterr().err
+    # Damage inside, with the footer intact, shows only when the data are read.
+    put(f"{BUCKET}/damaged/log-1.parquet", whole[:100] + bytes(len(whole) // 3) + whole[100 + len(whole) // 3 :])
+    assert cli.main(command(pattern, output, "--seed", "1")) == 1
+    assert "damaged/log-1.parquet: cannot be read as Parquet" in capsys.readouterr().err
+    assert names(output) == []
+
+
+# --- writing ---
+
+
+def test_a_release_in_a_bucket_is_whole(published: str, local_logs: Path, tmp_path: Path) -> None:
+    assert names(published) == RELEASE
+    release = open_release(published)
+    privacy = release.manifest["privacy"]
+    assert release.manifest["release_id"] == "monday"
+    assert privacy["randomness"] == {"source": "key file", "safe": True}
+    assert privacy["epsilon_spent"] == privacy["epsilon"] == 4.0
+    last = privacy["sub_queries"][-1]
+    assert len(release.cells) == last["vector_length"]
+    # Noise of one entry is below 8 standard deviations but for a chance of 1e-11 (two-sided geometric tail).
+    assert release.cells["count"].sum() == pytest.approx(
+        1500, abs=20 * last["noise_stddev"] * len(release.cells) ** 0.5
+    )
+    assert release.density.shape == (64, 64)
+    assert release.density.sum() == pytest.approx(1)
+    # The same logs on a disk make a release of the same form; its noise differs, since the paths differ.
+    pattern = str(local_logs / "*.parquet")
+    (tmp_path / "key").write_bytes(SECRET)
+    local_command = command(pattern, tmp_path / "out", "--key_file", str(tmp_path / "key"), "--release_id", "monday")
+    assert cli.main(local_command) == 0
+    local = open_release(tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == RELEASE
+    assert list(local.manifest) == list(release.manifest)
+    assert list(local.manifest["privacy"]) == list(privacy)
+    assert {**local.manifest["parameters"], "input": ""} == {**release.manifest["parameters"], "input": ""}
+    assert list(local.cells.columns) == list(release.cells.columns)
+    assert (local.cells.dtypes == release.cells.dtypes).all()
+
+
+def test_the_secret_is_in_no_object_of_the_release(published: str) -> None:
+    for name in names(published):
+        with FileSystems.open(f"{published}/{name}") as file:
+            content = file.read()
+        assert len(content) > 100
+        assert SECRET not in content
+        assert SECRET.hex().encode() not in content
+
+
+def test_an_existing_output_is_refused_and_overwrite_replaces_it(logs: str, capsys: Any) -> None:
+    output = f"{BUCKET}/twice"
+    publish(output, _files("old"), "old", overwrite=False)
+    keyed = command(logs, output, "--key_file", f"{BUCKET}/key", "--release_id", "new")
+    assert cli.main(keyed) == 2
+    assert f"output: {output} exists already; name another, or give --overwrite" in capsys.readouterr().err
+    assert open_release(output).manifest["release_id"] == "old"
+    assert cli.main([*keyed, "--overwrite"]) == 0
+    assert names(output) == RELEASE
+    assert open_release(output).manifest["release_id"] == "new"
+    assert open_release(output).density.sum() == pytest.approx(1)
+
+
+def test_objects_that_are_no_release_are_in_the_way_too(logs: str, capsys: Any) -> None:
+    put(f"{BUCKET}/thesis/chapters/1.tex", b"years of work")
+    assert cli.main(command(logs, f"{BUCKET}/thesis", "--seed", "1")) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert names(f"{BUCKET}/thesis") == ["chapters/1.tex"]
+
+
+def test_a_failure_while_writing_leaves_nothing(logs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = f"{BUCKET}/full"
+    created = _fail_on_third_file(monkeypatch)
+    with pytest.raises((OSError, RuntimeError), match="the bucket is full"):
+        cli.main(command(logs, output, "--seed", "1"))
+    assert len(created) == 3
+    assert names(output) == []
+    with pytest.raises(RequestError, match="no release here"):
+        open_release(output)
+
+
+def _fail_on_third_file(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    create, created = FileSystems.create, []
+
+    def fail(path: str, *more: Any) -> Any:
+        created.append(path)
+        if len(created) == 3:
+            raise OSError("the bucket is full")
+        return create(path, *more)
+
+    monkeypatch.setattr(FileSystems, "create", fail)
+    return created
+
+
+# --- publishing, without the job around it ---
+
+
+def _files(release_id: str) -> Mapping[str, bytes]:
+    manifest = json.dumps({"release_id": release_id, "format": "sfumato-release/1"}).encode()
+    return {**{name: f"{name} of {release_id}".encode() for name in RELEASE}, "manifest.json": manifest}
+
+
+def _content(output: str) -> dict[str, bytes]:
+    found = {}
+    for name in names(output):
+        with FileSystems.open(f"{output}/{name}") as file:
+            found[name] = file.read()
+    return found
+
+
+def test_the_manifest_is_placed_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sees a manifest sees a whole release."""
+    output, seen = f"{BUCKET}/order", []
+    for step in ("create", "rename", "copy", "delete"):
+        real = getattr(FileSystems, step)
+
+        def watch(*arguments: Any, real: Any = real) -> Any:
+            done = real(*arguments)
+            seen.append(names(output))
+            return done
+
+        monkeypatch.setattr(FileSystems, step, watch)
+    publish(output, _files("one"), "one", overwrite=False)
+    assert seen
+    for present in seen:
+        assert "manifest.json" not in present or set(RELEASE) <= set(present)
+    assert _content(output) == _files("one")
+
+
+def test_a_failed_replacement_leaves_the_old_release_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = f"{BUCKET}/replaced"
+    publish(output, _files("old"), "old", overwrite=False)
+    with monkeypatch.context() as patch:
+        _fail_on_third_file(patch)
+        with pytest.raises(OSError, match="the bucket is full"):
+            publish(output, _files("new"), "new", overwrite=True)
+    assert _content(output) == _files("old")
+    publish(output, _files("new"), "new", overwrite=True)
+    assert _content(output) == _files("new")
+
+
+def test_a_retried_bundle_does_no_harm() -> None:
+    output = f"{BUCKET}/retried"
+    publish(output, _files("one"), "one", overwrite=False)
+    before = FileSystems.match([f"{output}/*"])[0].metadata_list
+    publish(output, _files("one"), "one", overwrite=False)
+    assert FileSystems.match([f"{output}/*"])[0].metadata_list == before
+    with pytest.raises(RequestError, match="exists already"):
+        publish(output, _files("two"), "two", overwrite=False)
+
+
+def test_a_lost_worker_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It vanished in the midst of its uploads and could not clean up; the runner tries the bundle again elsewhere."""
+    output = f"{BUCKET}/lost"
+    with monkeypatch.context() as patch:
+        _fail_on_third_file(patch)
+        patch.setattr(FileSystems, "delete", lambda paths: None)
+        with pytest.raises(OSError, match="the bucket is full"):
+            publish(output, _files("one"), "one", overwrite=False)
+    assert names(output)
+    publish(output, _files("one"), "one", overwrite=False)
+    assert _content(output) == _files("one")
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["--input", f"{BUCKET}/nothing/*.parquet"], f"input: no file matches '{BUCKET}/nothing/*.parquet'"),
+        (["--input", f"{BUCKET}/nothing.parquet"], "input: no file matches"),
+        (["--input", "gs://no-such-bucket/*.parquet"], "input: 'gs://no-such-bucket/*.parquet' cannot be listed"),
+        (["--output", "gs://no-such-bucket/out"], "output: gs://no-such-bucket/out cannot be reached"),
+        (["--output", "nowhere://bucket/out"], "output: nowhere://bucket/out cannot be reached"),
+        (["--key_file", f"{BUCKET}/no-key"], f"key_file: {BUCKET}/no-key cannot be read"),
+        (["--key_file", f"{BUCKET}/short-key"], f"key_file: {BUCKET}/short-key holds 5 bytes"),
+    ],
+)
+def test_bad_places_end_with_2_before_any_work(logs: str, capsys: Any, changes: list[str], message: str) -> None:
+    put(f"{BUCKET}/short-key", b"short")
+    output = f"{BUCKET}/of-bad-places"
+    assert cli.main(command(logs, output, *changes)) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "to read" not in error
+    assert names(output) == []
+
+
+def test_what_is_no_release_is_not_opened() -> None:
+    for place in (f"{BUCKET}/nowhere", "gs://no-such-bucket/release", "nowhere://bucket/out"):
+        with pytest.raises(RequestError, match="no release here"):
+            open_release(place)
