@@ -9,13 +9,17 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import apache_beam as beam
 import pytest
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.heatmap import match_files
@@ -29,6 +33,7 @@ from sfumato.transforms.release.store import publish
 from tests.conftest import REGION, make_logs, write_files
 
 pytest.importorskip("apache_beam.io.gcp.gcsio", reason="needs apache-beam[gcp]", exc_type=ImportError)
+Forbidden = pytest.importorskip("google.api_core.exceptions").Forbidden
 emulator = pytest.importorskip("gcp_storage_emulator.server", reason="needs the package gcp-storage-emulator")
 
 BUCKET = "gs://test-bucket"
@@ -112,7 +117,7 @@ def published(logs: str) -> str:
 
 
 def test_logs_in_a_bucket_give_what_local_logs_give(logs: str, local_logs: Path, tmp_path: Path) -> None:
-    """A run's key depends on the files' paths, so the same key is given to both; the key's own file is in the bucket."""
+    """A run's key depends on the files' paths, so both get the same key; one reads its secret from the bucket."""
     parameters = HeatmapParameters(depth=6, shard_size=300, dropout=0.4, epsilon=4.0)
     local = _state(str(local_logs / "*.parquet"), parameters, FixedSecret(SECRET), tmp_path / "local")
     remote = _state(logs, parameters, FileSecret(f"{BUCKET}/key"), tmp_path / "remote")
@@ -147,6 +152,56 @@ def test_a_damaged_object_is_named_and_nothing_is_published(local_logs: Path, ca
     assert names(output) == []
 
 
+class _GiveToken(BaseHTTPRequestHandler):
+    given: list[str] = []
+
+    def do_POST(self) -> None:
+        self.given.append(self.path)
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps({"access_token": "token", "expires_in": 3600, "token_type": "Bearer"}).encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.slow
+def test_worker_processes_with_credentials_of_their_own(
+    logs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Dataflow: each process finds a service account's credentials and gets its token, here from a local stub."""
+    from apache_beam.internal.gcp import auth
+
+    stub = HTTPServer(("127.0.0.1", 0), _GiveToken)
+    Thread(target=stub.serve_forever, daemon=True).start()
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    account = {
+        "type": "service_account",
+        "project_id": "test-project",
+        "private_key_id": "1",
+        "private_key": private.decode(),
+        "client_email": "worker@test-project.iam.gserviceaccount.com",
+        "token_uri": f"http://127.0.0.1:{stub.server_port}/token",
+    }
+    (tmp_path / "account.json").write_text(json.dumps(account))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "account.json"))
+    monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
+    output = f"{BUCKET}/of-processes"
+    try:
+        arguments = command(logs, output, "--key_file", f"{BUCKET}/key", "--runner_config", "direct_processes")
+        assert cli.main(arguments) == 0
+    finally:
+        stub.shutdown()
+        stub.server_close()
+    assert names(output) == RELEASE
+    assert open_release(output).density.sum() == pytest.approx(1)
+    assert len(_GiveToken.given) >= 2  # this process and a worker at least
+
+
 # --- writing ---
 
 
@@ -159,10 +214,9 @@ def test_a_release_in_a_bucket_is_whole(published: str, local_logs: Path, tmp_pa
     assert privacy["epsilon_spent"] == privacy["epsilon"] == 4.0
     last = privacy["sub_queries"][-1]
     assert len(release.cells) == last["vector_length"]
-    # Noise of one entry is below 8 standard deviations but for a chance of 1e-11 (two-sided geometric tail).
-    assert release.cells["count"].sum() == pytest.approx(
-        1500, abs=20 * last["noise_stddev"] * len(release.cells) ** 0.5
-    )
+    # The noise of many independent entries is about normal: beyond 8 standard deviations once in 1e15 runs.
+    noise = last["noise_stddev"] * len(release.cells) ** 0.5
+    assert release.cells["count"].sum() == pytest.approx(1500, abs=8 * noise)
     assert release.density.shape == (64, 64)
     assert release.density.sum() == pytest.approx(1)
     # The same logs on a disk make a release of the same form; its noise differs, since the paths differ.
@@ -300,6 +354,22 @@ def test_a_lost_worker_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> Non
     assert names(output)
     publish(output, _files("one"), "one", overwrite=False)
     assert _content(output) == _files("one")
+
+
+def test_an_unreachable_bucket_is_not_taken_for_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = f"{BUCKET}/unreachable"
+    publish(output, _files("old"), "old", overwrite=False)
+
+    def refuse(*_: Any) -> None:
+        raise Forbidden("no access to this object")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystems, "open", refuse)
+        with pytest.raises(OSError, match="no access to this object"):
+            publish(output, _files("new"), "new", overwrite=False)
+        with pytest.raises(RequestError, match="no release here"):
+            open_release(output)
+    assert _content(output) == _files("old")
 
 
 # --- bad input ---

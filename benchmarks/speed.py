@@ -1,0 +1,207 @@
+"""Speed and memory of `sfumato heatmap`, as ratios to a bare pass over the same files in the same run.
+
+    python -m benchmarks.speed [--data bench_data] [--sizes 1,10,54.6] [--repeats 3] [--plot docs]
+
+The floor reads two columns with pyarrow, bins them to 1024 x 1024 with NumPy and adds up: no users, no noise, no tree.
+Prints Markdown tables. Missing data sets are made with `sfumato synth` (31 bytes a user on disk).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+
+REGION = (-122.51, 37.70, -122.35, 37.82)
+MODES = {"one thread": "direct", "two threads": "direct_threads", "two processes": "direct_processes"}
+
+
+@dataclass
+class Measurement:
+    """One run: wall seconds of the whole command, peak resident MB of its processes, and seconds by phase."""
+
+    users: int
+    mode: str
+    seconds: float
+    floor: float
+    peak_mb: float
+    phases: dict[str, float]
+    sub_queries: list[tuple[int, float]]
+
+
+def floor(folder: Path) -> float:
+    """Seconds of the bare pass."""
+    began = time.perf_counter()
+    west, south, east, north = REGION
+    total = np.zeros(1 << 20, dtype=np.int64)
+    for path in sorted(folder.glob("*.parquet")):
+        for batch in pq.ParquetFile(path).iter_batches(1 << 20, columns=["latitude", "longitude"]):
+            latitude, longitude = (batch.column(i).to_numpy() for i in (0, 1))
+            x = np.minimum(((longitude - west) * (1024 / (east - west))).astype(np.int32), 1023)
+            y = np.minimum(((north - latitude) * (1024 / (north - south))).astype(np.int32), 1023)
+            total += np.bincount(y * 1024 + x, minlength=1 << 20)
+    assert total.sum() > 0
+    return time.perf_counter() - began
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "sfumato.pipelines.cli", *arguments]
+
+
+def data_set(root: Path, millions: float) -> Path:
+    """The folder with logs of so many million users, made if it is missing."""
+    folder = root / f"city{int(millions)}"
+    if not folder.exists():
+        users = round(millions * 1e6)
+        subprocess.run(command("synth", "--users", str(users), "--output", str(folder)), check=True)
+    return folder
+
+
+def measure(folder: Path, millions: float, mode: str) -> Measurement:
+    """Floor and job, one after the other. Phases come from the times of the job's own progress lines."""
+    bare = floor(folder)
+    with tempfile.TemporaryDirectory() as out:
+        began = time.perf_counter()
+        job = subprocess.Popen(
+            command(
+                "heatmap", "--input", f"{folder}/*.parquet", "--output", f"{out}/release",
+                "--region", ",".join(map(str, REGION)), "--depth", "10", "--epsilon", "1",
+                "--runner_config", MODES[mode],
+            ),
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+        os.set_blocking(job.stderr.fileno(), False)
+        lines, text, peak = [], b"", 0
+        while job.poll() is None:
+            peak = max(peak, resident(job.pid))
+            text += job.stderr.read() or b""
+            while b"\n" in text:
+                line, text = text.split(b"\n", 1)
+                lines.append((time.perf_counter() - began, line.decode()))
+            time.sleep(0.01)
+        seconds = time.perf_counter() - began
+        if job.returncode:
+            raise SystemExit("\n".join(line for _, line in lines))
+    return Measurement(round(millions * 1e6), mode, seconds, bare, peak / 1e6, *phases(lines, seconds))
+
+
+def resident(pid: int) -> int:
+    """Resident bytes of a process and all its children."""
+    total = 0
+    try:
+        parent = psutil.Process(pid)
+        for process in [parent, *parent.children(recursive=True)]:
+            total += process.memory_info().rss
+    except psutil.NoSuchProcess:
+        pass
+    return total
+
+
+def phases(lines: list[tuple[float, str]], seconds: float) -> tuple[dict[str, float], list[tuple[int, float]]]:
+    """Seconds by phase, and (entries, seconds) of the sub-queries after the first."""
+    start = next(at for at, line in lines if "to read" in line)
+    grouped = next(at for at, line in lines if "read and grouped" in line)
+    queries = [(at, int(found[1])) for at, line in lines if (found := re.search(r"sub-query \d+: (\d+) cells", line))]
+    first, last = queries[0][0], queries[-1][0]
+    split = {
+        "start": start,
+        "read, hash, group": grouped - start,
+        "index, first sub-query": first - grouped,
+        "other sub-queries": last - first,
+        "release": seconds - last,
+    }
+    costs = [(entries, at - before) for (before, _), (at, entries) in zip(queries, queries[1:], strict=False)]
+    return split, costs
+
+
+def median(runs: list[Measurement]) -> Measurement:
+    """The run of median ratio."""
+    return sorted(runs, key=lambda run: run.seconds / run.floor)[len(runs) // 2]
+
+
+def table(results: list[list[Measurement]]) -> str:
+    """Markdown: one row a size and mode, medians over the repeats."""
+    rows = [
+        "| users | mode | seconds | times the floor | million users/s | peak MB | "
+        + " | ".join(results[0][0].phases)
+        + " |",
+        "|---" * (6 + len(results[0][0].phases)) + "|",
+    ]
+    for runs in results:
+        run = median(runs)
+        seconds = statistics.median(one.seconds for one in runs)
+        cells = [
+            f"{run.users / 1e6:g} M",
+            run.mode,
+            f"{seconds:.1f}",
+            f"{run.seconds / run.floor:.1f}",
+            f"{run.users / seconds / 1e6:.2f}",
+            f"{max(one.peak_mb for one in runs):.0f}",
+            *(f"{value:.1f}" for value in run.phases.values()),
+        ]
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def plot(results: list[list[Measurement]], folder: Path) -> None:
+    """scaling.png: seconds by users, and seconds by entries for each sub-query of the largest run."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    by_users, by_entries = figure.subplots(1, 2)
+    for mode in MODES:
+        runs = [median(one) for one in results if one[0].mode == mode]
+        by_users.plot([r.users / 1e6 for r in runs], [r.seconds for r in runs], "o-", label=mode)
+    by_users.set(xlabel="million users", ylabel="seconds, whole command", xlim=0, ylim=0)
+    largest = max((median(one) for one in results), key=lambda r: (r.users, -r.seconds))
+    entries, costs = zip(*largest.sub_queries, strict=True)
+    by_entries.plot(entries, costs, "o-", label=f"{largest.users / 1e6:g} M users, {largest.mode}")
+    by_entries.set(xlabel="entries of the sub-query's vector (T)", ylabel="seconds of the sub-query", xlim=0, ylim=0)
+    for axes in (by_users, by_entries):
+        axes.legend(frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+    FigureCanvasAgg(figure).print_png(str(folder / "scaling.png"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("bench_data"))
+    parser.add_argument("--sizes", default="1,10,54.6", help="million users, comma-separated")
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--plot", type=Path, help="folder for scaling.png")
+    options = parser.parse_args()
+    options.data.mkdir(parents=True, exist_ok=True)
+    results = []
+    for millions in map(float, options.sizes.split(",")):
+        folder = data_set(options.data, millions)
+        floor(folder)  # warm the page cache
+        for mode in options.modes.split(","):
+            results.append([measure(folder, millions, mode) for _ in range(options.repeats)])
+            print(table(results[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+    (options.data / "speed.json").write_text(json.dumps([[asdict(run) for run in runs] for runs in results]))
+    print(
+        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}; median of {options.repeats}"
+    )
+    print()
+    print(table(results))
+    if options.plot:
+        plot(results, options.plot)
+
+
+if __name__ == "__main__":
+    main()
