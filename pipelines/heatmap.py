@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import signal
 import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from importlib import metadata
 from typing import Any
 
 import apache_beam as beam
@@ -35,7 +39,7 @@ from sfumato.transforms.heatmap.schedule import check_modulus
 from sfumato.transforms.locations.read import check_columns
 from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret, seed_secret
-from sfumato.transforms.release.store import check_output
+from sfumato.transforms.release.store import check_output, is_remote
 from sfumato.transforms.release.write import WriteRelease
 
 _HELP = {
@@ -144,7 +148,12 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: b
     files = match_files(request.input)
     paths = [path for path, _, _ in files]
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda path: check_columns(path, request.columns), paths))
+        texts = list(pool.map(lambda path: check_columns(path, request.columns), paths))
+    if any(texts) and not all(texts):
+        raise RequestError(
+            f"user_id_column: {request.columns.user_id!r} holds integers in some files ({paths[texts.index(False)]}) and "
+            f"text in others ({paths[texts.index(True)]}); a user would count twice, so convert one kind to the other"
+        )
     key, facts = key_and_facts(request, files, settings)
     settings = settings.sized(sum(size for _, size, _ in files))
     sys.stderr.write(f"sfumato heatmap: {len(paths)} file{'s'[: len(paths) != 1]} to read\n")
@@ -162,8 +171,21 @@ def spill_folder(settings: RunnerSettings) -> Iterator[str | None]:
     if not settings.local:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="sfumato-") as folder:
+    with tempfile.TemporaryDirectory(prefix="sfumato-") as folder, _terminated_by_exception():
         yield folder
+
+
+@contextmanager
+def _terminated_by_exception() -> Iterator[None]:
+    """Lets `kill` and `docker stop` unwind the stack, so that the folder with the users' cells is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def build(
@@ -189,6 +211,14 @@ def match_files(pattern: str) -> list[tuple[str, int, float]]:
     if not found:
         raise RequestError(f"input: no file matches {pattern!r}")
     return sorted((one.path, one.size_in_bytes, one.last_updated_in_seconds or 0.0) for one in found)
+
+
+def content_digest(path: str) -> str:
+    """A digest of a file's content: SHA-256 of a local file, the store's own checksum in a bucket."""
+    if is_remote(path):
+        return str(FileSystems.checksum(path))
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def key_and_facts(
@@ -218,7 +248,12 @@ def key_and_facts(
                 "put a secret in a file that only the workers can read and name it with --key_file"
             )
     # The fingerprint stays out of the release: sizes and times of files are facts about the data.
-    key = RunKey.derive(secret, {"job": "heatmap", "release_id": release_id, "files": files, **parameters})
+    fingerprint: list[Any] = [list(file) for file in files]
+    if request.key_file is not None and request.release_id is not None:
+        # Only here does nothing random tell two runs apart, so the fingerprint must see every change of the data.
+        fingerprint = [[*file, content_digest(file[0])] for file in files]
+    scheme = {"job": "heatmap", "sfumato": metadata.version("sfumato")}
+    key = RunKey.derive(secret, {**scheme, "release_id": release_id, "files": fingerprint, **parameters})
     facts = ReleaseFacts(
         release_id=release_id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -6,18 +6,23 @@ from dataclasses import dataclass
 
 PRIVACY_UNIT = "user"
 ADJACENCY = (
-    "add or remove one user: two datasets are neighbours when one holds all the records of one more user; "
-    "a removed user's device is taken to stay in its shard and to report nothing"
+    "add or remove one user: two datasets are neighbours when one holds all the records of one more user; in place "
+    "of a removed user her device still answers, with an empty vector and its share of the noise (zero-out)"
 )
 ASSUMPTIONS = (
     "Which devices take part, and so which shards have enough of them, may be known to the server "
-    "(as in the paper's threat model); what they report is protected.",
+    "(as in the paper's threat model); what they report is protected. participation.delta says what it would cost "
+    "to protect that as well.",
     "Whoever runs this job sees the raw logs; the guarantee is about the release and about the sums that a "
-    "secure-aggregation server would see.",
-    "The key is secret and no two different inputs are run under the same release id, key file and request.",
-    "AES behaves as a pseudo-random function, so the guarantee is computational; the noise itself is drawn with "
-    "integer thresholds of 64 bits.",
+    "secure-aggregation server would see. A run that fails publishes nothing, and its error message is for the "
+    "operator alone.",
+    "A user is what has one user id: one person's two ids are two users.",
+    "The key is secret, and the input does not change while the job runs.",
+    "AES and SipHash behave as pseudo-random functions: the guarantee is computational. Two users whose 64-bit keyed "
+    "hashes are equal count as one (chance below users / 2^64 for any one user).",
 )
+EXACT_NOISE = "The noise that carries the guarantee is drawn with integers against thresholds of 64 bits."
+FLOATING_NOISE = "Clients' shares of the noise were drawn in floating point: a demonstration of the protocol."
 
 
 @dataclass(frozen=True)

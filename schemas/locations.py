@@ -21,8 +21,11 @@ class LocationColumns:
     def names(self) -> list[str]:
         return [self.user_id, self.latitude, self.longitude]
 
-    def check(self, schema: pa.Schema, path: str) -> None:
-        """Raises RequestError naming the file, the column and the remedy where a column is missing or mistyped."""
+    def check(self, schema: pa.Schema, path: str) -> bool:
+        """Whether user ids are strings or bytes (and not integers).
+
+        Raises RequestError naming the file, the column and the remedy where a column is missing or mistyped.
+        """
         for role, name in (("user_id", self.user_id), ("latitude", self.latitude), ("longitude", self.longitude)):
             if name not in schema.names:
                 raise RequestError(
@@ -31,7 +34,7 @@ class LocationColumns:
         kind = schema.field(self.user_id).type
         if pt.is_dictionary(kind):
             kind = kind.value_type
-        if not (is_text_or_bytes(kind) or pt.is_integer(kind)):
+        if not (holds_text(kind) or pt.is_integer(kind)):
             raise RequestError(f"{path}: column {self.user_id!r} must hold integers, strings or bytes, it holds {kind}")
         for name in (self.latitude, self.longitude):
             kind = schema.field(name).type
@@ -39,10 +42,13 @@ class LocationColumns:
                 raise RequestError(
                     f"{path}: column {name!r} must hold degrees as floating-point numbers, it holds {kind}"
                 )
+        return holds_text(schema.field(self.user_id).type)
 
 
-def is_text_or_bytes(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds strings or bytes."""
+def holds_text(kind: pa.DataType) -> bool:
+    """Whether an Arrow type holds strings or bytes, dictionary-encoded or not."""
+    if pt.is_dictionary(kind):
+        kind = kind.value_type
     return bool(
         pt.is_string(kind)
         or pt.is_large_string(kind)

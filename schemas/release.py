@@ -11,6 +11,7 @@ CELLS_FILE = "cells.parquet"
 DENSITY_FILE = "density.npy"
 PICTURE_FILE = "heatmap.png"
 PAGE_FILE = "index.html"
+RELEASE_FILES = frozenset({MANIFEST_FILE, CELLS_FILE, DENSITY_FILE, PICTURE_FILE, PAGE_FILE})
 MANIFEST_FORMAT = "sfumato-release/1"
 
 _GEO = {

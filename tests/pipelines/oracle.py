@@ -14,7 +14,9 @@ from fractions import Fraction
 import numpy as np
 import pyarrow.parquet as pq
 
+from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region, interleave
+from sfumato.transforms.heatmap.adaptive import bind_key
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import HeatmapState, advance, start
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_words
@@ -47,6 +49,7 @@ def one_location_a_user(pattern: str, region: Region, depth: int, key: RunKey) -
 
 def heatmap(pattern: str, region: Region, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
     depth = parameters.depth
+    key = bind_key(key, region, parameters, LocationColumns())
     places = one_location_a_user(pattern, region, depth, key)
     state = start(len(places), parameters, key)
     cohort = state.cohort

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import apache_beam as beam
 
 from sfumato.schemas.locations import LocationColumns
@@ -20,6 +22,9 @@ class AdaptiveHeatmap(beam.PTransform):
     The state's answers hold each sub-query's tree and noisy counts; `raster.density` and `assemble.release_files` make
     maps and releases of it. spill_folder: a private folder for bulky intermediate data where all workers share a disk;
     None keeps these data in the runner's hands.
+
+    One key serves one input, once: it is narrowed to the region, the parameters and the columns here, but two inputs
+    under one key and the same parameters would get the same noise, and their difference would have none.
     """
 
     def __init__(
@@ -31,10 +36,11 @@ class AdaptiveHeatmap(beam.PTransform):
         spill_folder: str | None = None,
     ):
         super().__init__()
+        columns = columns or LocationColumns()
         self._grid = Grid(region, parameters.depth)
         self._parameters = parameters
-        self._key = key
-        self._columns = columns or LocationColumns()
+        self._key = bind_key(key, region, parameters, columns)
+        self._columns = columns
         self._spill = Spill(spill_folder)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
@@ -44,3 +50,8 @@ class AdaptiveHeatmap(beam.PTransform):
         state = users | "Start" >> StartRefinement(parameters, key, rows)  # HeatmapState
         shards = words | "BuildShards" >> BuildShards(grid.depth, state | PlanCohort(), spill)  # ShardGroup
         return shards | "Refine" >> RefineTree(parameters, key, state)  # HeatmapState
+
+
+def bind_key(key: RunKey, region: Region, parameters: HeatmapParameters, columns: LocationColumns) -> RunKey:
+    """The key for one heatmap's region, parameters and columns."""
+    return key.narrowed({"region": asdict(region), **asdict(parameters), "columns": asdict(columns)})

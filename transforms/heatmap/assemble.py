@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from sfumato.schemas.guarantee import ADJACENCY, ASSUMPTIONS, PRIVACY_UNIT
+from sfumato.schemas.guarantee import ADJACENCY, ASSUMPTIONS, EXACT_NOISE, FLOATING_NOISE, PRIVACY_UNIT
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import (
     CELLS_FILE,
@@ -30,6 +31,7 @@ from sfumato.transforms.heatmap.schedule import Answer, HeatmapState
 from sfumato.transforms.release.page import Layer, render_page
 from sfumato.transforms.release.picture import render_picture
 
+_NOTABLE_DELTA = 1e-6
 _PACKAGES = ("sfumato", "apache-beam", "numpy", "pyarrow", "scipy")
 
 
@@ -82,7 +84,8 @@ def heatmap_manifest(state: HeatmapState, facts: ReleaseFacts) -> dict[str, Any]
                 "required_survivors": cohort.required_survivors,
             },
             "sub_queries": [asdict(one) for one in spent],
-            "assumptions": list(ASSUMPTIONS),
+            "participation": {"protected": False, "delta": participation_delta(state, facts)},
+            "assumptions": [*ASSUMPTIONS, FLOATING_NOISE if _by_client(facts) else EXACT_NOISE],
         },
         "communication": {
             "vector_entries": sum(one.vector_length for one in spent),
@@ -98,6 +101,14 @@ def _warnings(state: HeatmapState, facts: ReleaseFacts) -> list[str]:
     warnings = []
     if not facts.safe:
         warnings.append("The key came from a seed that anybody can guess: this release protects nobody.")
+    if _by_client(facts):
+        warnings.append(f"{FLOATING_NOISE} Publish what --noise shard makes.")
+    delta = participation_delta(state, facts)
+    if delta > _NOTABLE_DELTA:
+        warnings.append(
+            f"Shards are so small that a user's taking part decides with chance {delta:.1g} whether her shard is lost; "
+            "a larger shard_size or dropout makes that negligible."
+        )
     last = state.answers[-1].spent
     if last.shards_lost:
         warnings.append(
@@ -107,6 +118,22 @@ def _warnings(state: HeatmapState, facts: ReleaseFacts) -> list[str]:
     if facts.parameters.get("allow_overflow"):
         warnings.append("Overflow was allowed: counts may have wrapped around the modulus.")
     return warnings
+
+
+def _by_client(facts: ReleaseFacts) -> bool:
+    return facts.parameters.get("noise") == "client"
+
+
+def participation_delta(state: HeatmapState, facts: ReleaseFacts) -> float:
+    """Chance that one user's taking part decides in some sub-query whether her shard lives: a Poisson probability.
+
+    A function of public figures: the expected size of a shard and the number of survivors that it needs.
+    """
+    cohort, dropout = state.cohort, facts.parameters.get("simulated_dropout", 0.0)
+    expected = max(cohort.users / cohort.shards * (1 - dropout), 1e-9)
+    others = cohort.required_survivors - 1
+    at_the_border = math.exp(others * math.log(expected) - expected - math.lgamma(others + 1))
+    return min(1.0, at_the_border * (len(state.answers) if dropout else 1))
 
 
 def release_files(state: HeatmapState, facts: ReleaseFacts) -> dict[str, bytes]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import MAX_DEPTH
 from sfumato.transforms.privacy.budget import check_epsilon
+from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 from sfumato.transforms.secagg.shards import NoiseMode
 
 
@@ -43,8 +44,10 @@ class HeatmapParameters:
 
     def __post_init__(self) -> None:
         check_epsilon("epsilon", self.epsilon)
-        if self.epsilon > 50:
-            raise RequestError(f"epsilon: {self.epsilon} protects nobody; give at most 50 (1 is a common choice)")
+        if not 1e-4 <= self.epsilon <= MAX_NOISE_EPSILON:
+            raise RequestError(
+                f"epsilon: {self.epsilon} is out of reach; give 0.0001 to {MAX_NOISE_EPSILON:g} (1 is a common choice)"
+            )
         _whole("depth", self.depth, 1, MAX_DEPTH)
         _whole("shard_size", self.shard_size, 2, 1 << 24)
         _within("dropout", self.dropout, 0, 0.9)
@@ -53,9 +56,9 @@ class HeatmapParameters:
         for name in ("users", "population"):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), 1, 1 << 40)
-        _open("population_share", self.population_share, 0, 0.5)
+        _within("population_share", self.population_share, 0.001, 0.5)
         _open("calibration", self.calibration, 0, 100)
-        _open("expansion", self.expansion, 0, 1000)
+        _within("expansion", self.expansion, 1, 1000)
         _open("split_threshold", self.split_threshold, 0, 1000)
         _open("overflow_chance", self.overflow_chance, 0, 1)
         _whole("start_level", self.start_level, 0, min(self.depth, 8))

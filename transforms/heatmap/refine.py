@@ -14,7 +14,7 @@ from apache_beam.metrics import Metrics
 from sfumato.schemas.errors import DataError
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import HeatmapState, advance, start
-from sfumato.transforms.locations.encode import DROP_REASONS
+from sfumato.transforms.locations.read import RowCounts
 from sfumato.transforms.locations.shards import Cohort, ShardGroup
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.shards import ShardTotals, sum_shards
@@ -23,24 +23,10 @@ PROGRESS = logging.getLogger("sfumato.progress")
 _COUNTERS = "sfumato.heatmap"
 
 
-def check_rows(counts: tuple[int, ...], max_bad_fraction: float) -> None:
-    """Raises DataError where too large a share of the rows was dropped. counts: rows read, rows dropped by reason."""
-    rows, dropped = counts[0], counts[1:]
-    if rows == 0:
-        raise DataError("the input files hold no rows")
-    if sum(dropped) > max_bad_fraction * rows:
-        reasons = sorted(zip(dropped, DROP_REASONS, strict=True), reverse=True)
-        raise DataError(
-            f"more than max_bad_fraction={max_bad_fraction} of the rows were dropped, most often as "
-            f"{', '.join(reason for number, reason in reasons if number)}; check the region and the columns, "
-            "or raise --max_bad_fraction (the numbers are in the job's counters)"
-        )
-
-
 class StartRefinement(beam.PTransform):
     """Row counts and a PCollection of user counts -> a singleton HeatmapState with the first sub-query.
 
-    Raises DataError where more rows were dropped than max_bad_fraction allows.
+    Raises DataError where the rows do not support a release (see RowCounts.check).
     """
 
     def __init__(self, parameters: HeatmapParameters, key: RunKey, row_counts: beam.PCollection):
@@ -52,8 +38,8 @@ class StartRefinement(beam.PTransform):
     def expand(self, users: beam.PCollection) -> beam.PCollection:
         parameters, key = self._parameters, self._key
 
-        def begin(_: None, users: int, rows: tuple[int, ...]) -> HeatmapState:
-            check_rows(rows, parameters.max_bad_fraction)
+        def begin(_: None, users: int, rows: RowCounts) -> HeatmapState:
+            rows.check(parameters.max_bad_fraction)
             PROGRESS.info("read and grouped the logs")
             return start(users, parameters, key)
 
@@ -76,9 +62,8 @@ class PlanCohort(beam.PTransform):
         return state | "Cohort" >> beam.Map(lambda state: state.cohort).with_output_types(Cohort)
 
 
-def _add_rows(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    zero = (0,) * (1 + len(DROP_REASONS))
-    return functools.reduce(lambda a, b: tuple(x + y for x, y in zip(a, b, strict=True)), rows, zero)
+def _add_rows(rows: Iterable[RowCounts]) -> RowCounts:
+    return sum(rows, start=RowCounts())
 
 
 @typehints.with_input_types(ShardGroup, HeatmapState)

@@ -27,6 +27,7 @@ from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.secagg.modulus import choose_window, least_window
 from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
 
+_LEAST_SHARE = 1e-5  # of the budget, for one sub-query: noise that wide says nothing, wider is no cheaper
 _COLLAPSE_SHARE = 0.25  # a node at a quarter of the splitting threshold is collapsed (Algorithm 2, line 24)
 
 
@@ -144,10 +145,10 @@ def _next_query(state: HeatmapState, tree: Tree, parameters: HeatmapParameters, 
     cohort, budget = state.cohort, state.budget
     index, length = len(state.answers) + 1, len(tree.entries)
     target = target_epsilon(cohort.users, length, cohort.shards, parameters.calibration)
+    target = max(target, _LEAST_SHARE * budget.total)
     final = final or index == parameters.max_sub_queries
     enough = parameters.expansion * target <= budget.remaining  # Eq. 9
     epsilon = budget.affordable(target) if enough and not final else budget.remaining
-    epsilon = epsilon or budget.remaining
     least = least_window(
         expected_size=cohort.users / cohort.shards,
         required_survivors=cohort.required_survivors,

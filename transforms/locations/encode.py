@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from sfumato.schemas.locations import LocationColumns, is_text_or_bytes
+from sfumato.schemas.locations import LocationColumns, holds_text
 from sfumato.schemas.region import Grid
 from sfumato.transforms.privacy.keys import keyed_hash
 
@@ -24,13 +24,15 @@ _BLOCK_ROWS = 1 << 16
 class EncodedLocations:
     """Valid rows of a batch: users uint64[n] (keyed hashes of the ids), codes uint32[n] or uint64[n] (cells).
 
-    rows: rows read; dropped: rows dropped, one number a reason of DROP_REASONS.
+    rows: rows read; dropped: rows dropped, one number a reason of DROP_REASONS; text_ids: the ids were strings or
+    bytes, whose hashes have nothing to do with those of integers.
     """
 
     users: NDArray[np.uint64]
     codes: NDArray[Any]
     rows: int
     dropped: tuple[int, ...]
+    text_ids: bool
 
 
 def code_dtype(depth: int) -> type[np.uint32] | type[np.uint64]:
@@ -65,14 +67,20 @@ def encode_locations(batch: pa.RecordBatch, columns: LocationColumns, grid: Grid
         users[kept:end] = hash_users(ids, user_key)
         codes[kept:end] = grid.codes(east, north)
         kept = end
-    return EncodedLocations(users[:kept], codes[:kept], rows, tuple(int(n) for n in dropped))
+    return EncodedLocations(
+        users[:kept],
+        codes[:kept],
+        rows,
+        tuple(int(n) for n in dropped),
+        holds_text(batch.schema.field(columns.user_id).type),
+    )
 
 
 def hash_users(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
     """Keyed 64-bit hashes, uint64[n], of an Arrow array of integers, strings or bytes without nulls."""
     if pt.is_dictionary(ids.type):
         return np.asarray(hash_users(ids.dictionary, user_key)[ids.indices.to_numpy(zero_copy_only=False)])
-    if is_text_or_bytes(ids.type):
+    if holds_text(ids.type):
         return keyed_hash(user_key, np.asarray(ids.to_numpy(zero_copy_only=False), dtype=object))
     return keyed_hash(user_key, ids.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
 

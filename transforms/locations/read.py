@@ -40,6 +40,33 @@ class FileSlice:
     last: bool
 
 
+@dataclass(frozen=True)
+class RowCounts:
+    """Rows read, those of them with ids of strings or bytes, and rows dropped, one number a reason of DROP_REASONS."""
+
+    rows: int = 0
+    text_ids: int = 0
+    dropped: tuple[int, ...] = (0,) * len(DROP_REASONS)
+
+    def __add__(self, other: RowCounts) -> RowCounts:
+        dropped = tuple(a + b for a, b in zip(self.dropped, other.dropped, strict=True))
+        return RowCounts(self.rows + other.rows, self.text_ids + other.text_ids, dropped)
+
+    def check(self, max_bad_fraction: float) -> None:
+        """Raises DataError where too many rows were dropped, or where one user could count as two."""
+        if self.rows == 0:
+            raise DataError("the input files hold no rows")
+        if 0 < self.text_ids < self.rows:
+            raise DataError("user ids are integers in some files and text in others, and a user would count twice")
+        if sum(self.dropped) > max_bad_fraction * self.rows:
+            reasons = sorted(zip(self.dropped, DROP_REASONS, strict=True), reverse=True)
+            raise DataError(
+                f"more than max_bad_fraction={max_bad_fraction} of the rows were dropped, most often as "
+                f"{', '.join(reason for number, reason in reasons if number)}; check the region and the columns, "
+                "or raise --max_bad_fraction (the numbers are in the job's counters)"
+            )
+
+
 @contextmanager
 def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
     """Opens a Parquet file, local or remote. Raises DataError naming the file where it cannot be read as Parquet."""
@@ -54,10 +81,10 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
         raise DataError(f"{path}: cannot be read as Parquet ({error}); is it damaged or cut off?") from error
 
 
-def check_columns(path: str, columns: LocationColumns) -> None:
-    """Raises RequestError where the file's schema lacks a column or gives it a wrong type."""
+def check_columns(path: str, columns: LocationColumns) -> bool:
+    """Whether the file's user ids are strings or bytes. Raises RequestError for a missing or mistyped column."""
     with open_parquet(path) as file:
-        columns.check(file.schema_arrow, path)
+        return columns.check(file.schema_arrow, path)
 
 
 def slice_file(path: str) -> Iterator[FileSlice]:
@@ -99,10 +126,11 @@ class _EncodeSliceFn(beam.DoFn):
 
     def process(self, part: FileSlice) -> Iterator[Any]:
         user_key = self._run_key.subkey("users")
-        rows, dropped = 0, np.zeros(len(DROP_REASONS), dtype=np.int64)
+        rows, texts, dropped = 0, 0, np.zeros(len(DROP_REASONS), dtype=np.int64)
         for batch in read_batches(part, self._columns):
             encoded = encode_locations(batch, self._columns, self._grid, user_key)
             rows += encoded.rows
+            texts += encoded.rows if encoded.text_ids else 0
             dropped += encoded.dropped
             yield from split_by_user_group(encoded, self._spill)
         Metrics.counter("sfumato.locations", "rows_read").inc(rows)
@@ -110,13 +138,13 @@ class _EncodeSliceFn(beam.DoFn):
             Metrics.counter("sfumato.locations", f"rows_dropped_{reason}").inc(number)
         if part.last:
             PROGRESS.info("read file %s", part.path)
-        yield beam.pvalue.TaggedOutput(ROW_COUNTS, (rows, *dropped.tolist()))
+        yield beam.pvalue.TaggedOutput(ROW_COUNTS, RowCounts(rows, texts, tuple(dropped.tolist())))
 
 
 class ReadLocations(beam.PTransform):
     """Paths of Parquet files -> a pair of PCollections: (user group, chunk) pairs, and row counts.
 
-    Chunks are what `split_by_user_group` makes; a row count is (rows read, rows dropped for each of DROP_REASONS).
+    Chunks are what `split_by_user_group` makes; row counts are RowCounts.
     Raises DataError, naming the file, for a file that is damaged or lacks a column.
     """
 

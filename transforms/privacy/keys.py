@@ -20,6 +20,8 @@ import pandas as pd
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from sfumato.schemas.errors import DataError
+
 WORDS_16_PER_BLOCK = 8
 
 
@@ -49,23 +51,40 @@ class RunKey:
 
     secret: Secret
     request_digest: bytes
+    secret_check: bytes
 
     @classmethod
     def derive(cls, secret: Secret, request: Mapping[str, Any]) -> RunKey:
         """The key for a whole request: every parameter that matters, the release id, the input's fingerprint."""
-        text = json.dumps(request, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return cls(secret, hashlib.sha256(text.encode()).digest())
+        return cls(secret, _digest(b"", request), _check_value(secret.read()))
+
+    def narrowed(self, facts: Mapping[str, Any]) -> RunKey:
+        """The key for one use among several under this key: other facts give an independent key."""
+        return RunKey(self.secret, _digest(self.request_digest, facts), self.secret_check)
 
     @cached_property
     def _key(self) -> bytes:
-        return hmac.digest(self.secret.read(), self.request_digest, hashlib.sha256)
+        secret = self.secret.read()
+        if _check_value(secret) != self.secret_check:
+            # Half the workers under another key would count users twice.
+            raise DataError("key_file: the secret has changed since the job began; nothing is published")
+        return hmac.digest(secret, self.request_digest, hashlib.sha256)
 
     def subkey(self, *label: str | int) -> bytes:
         """A 32-byte key for one purpose; different labels give independent keys."""
         return hmac.digest(self._key, json.dumps(label).encode(), hashlib.sha256)
 
-    def __reduce__(self) -> tuple[type[RunKey], tuple[Secret, bytes]]:
-        return RunKey, (self.secret, self.request_digest)  # never the derived key
+    def __reduce__(self) -> tuple[type[RunKey], tuple[Secret, bytes, bytes]]:
+        return RunKey, (self.secret, self.request_digest, self.secret_check)  # never the derived key
+
+
+def _digest(context: bytes, facts: Mapping[str, Any]) -> bytes:
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(context + text.encode()).digest()
+
+
+def _check_value(secret: bytes) -> bytes:
+    return hmac.digest(secret, b"sfumato secret check", hashlib.sha256)[:8]
 
 
 def random_words(subkey: bytes, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -27,6 +27,8 @@ from sfumato.transforms.privacy.keys import RunKey, random_words, random_words_1
 # because the geometric distribution has no memory.
 _MAX_THRESHOLDS = 1 << 14
 _UNRESOLVED = np.int16(-1)
+# Beyond these the thresholds' rounding (2^-64) would no longer be negligible beside the probabilities.
+MIN_NOISE_EPSILON, MAX_NOISE_EPSILON = 1e-8, 30.0
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,14 @@ class GeometricTable:
 
 @lru_cache(maxsize=64)
 def geometric_table(epsilon: float, sensitivity: int = 1) -> GeometricTable:
-    """The table for beta = exp(-epsilon / sensitivity), from 50-digit arithmetic."""
+    """The table for beta = exp(-epsilon / sensitivity), from 50-digit arithmetic.
+
+    Raises ValueError where 64-bit thresholds could not tell neighbouring values apart as epsilon promises.
+    """
+    if not MIN_NOISE_EPSILON <= epsilon / sensitivity <= MAX_NOISE_EPSILON:
+        raise ValueError(
+            f"epsilon / sensitivity must lie in {MIN_NOISE_EPSILON}..{MAX_NOISE_EPSILON}, got {epsilon / sensitivity}"
+        )
     with localcontext() as context:
         context.prec = 50
         beta = (-Decimal(epsilon) / sensitivity).exp()

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.release import CELLS_FILE, DENSITY_FILE, MANIFEST_FILE, MANIFEST_FORMAT
+from sfumato.schemas.release import CELLS_FILE, DENSITY_FILE, MANIFEST_FILE, MANIFEST_FORMAT, RELEASE_FILES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +38,8 @@ def check_output(output: str, overwrite: bool) -> None:
         return
     if not overwrite:
         raise RequestError(f"output: {output} exists already; name another, or give --overwrite")
-    if not is_remote(output) and not _is_replaceable(Path(output)):
+    replaceable = _is_release(_standing_manifest(output)) if is_remote(output) else _is_replaceable(Path(output))
+    if not replaceable:
         raise RequestError(f"output: {output} exists and is no release, so --overwrite will not replace it")
 
 
@@ -48,7 +50,7 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
     the manifest is written last, and a folder without a manifest is no release. A repeated call for a release that
     stands already does nothing, so a retried bundle does no harm.
     """
-    if _standing_release(output) == release_id:
+    if _standing_manifest(output) == files[MANIFEST_FILE]:
         return
     check_output(output, overwrite)
     if is_remote(output):
@@ -78,26 +80,28 @@ def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str) ->
             if replaced.exists():
                 replaced.rename(output)
             raise
+        shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _publish_remote(output: str, files: Mapping[str, bytes], overwrite: bool) -> None:
+    partial = f"{output.rstrip('/')}/.partial-{uuid.uuid4().hex}"  # of this attempt alone
     manifest = FileSystems.join(output, MANIFEST_FILE)
-    if overwrite and FileSystems.exists(manifest):
-        FileSystems.delete([manifest])
-    names = sorted(files, key=lambda name: name == MANIFEST_FILE)  # the manifest last
-    written: list[str] = []
+    written = {name: FileSystems.join(partial, name) for name in files}
     try:
-        for name in names:
-            path = FileSystems.join(output, name)
-            written.append(path)
+        for name, path in written.items():
             with FileSystems.create(path, "application/octet-stream") as file:
                 file.write(files[name])
-    except BaseException:
-        FileSystems.delete([path for path in written if FileSystems.exists(path)])
-        raise
+        if overwrite and FileSystems.exists(manifest):
+            FileSystems.delete([manifest])  # from here on the old release is none
+        data = [name for name in files if name != MANIFEST_FILE]
+        FileSystems.rename([written[name] for name in data], [FileSystems.join(output, name) for name in data])
+        FileSystems.rename([written[MANIFEST_FILE]], [manifest])
+    finally:
+        left = [path for path in written.values() if FileSystems.exists(path)]
+        if left:
+            FileSystems.delete(left)
 
 
 @dataclass(frozen=True)
@@ -154,12 +158,23 @@ def _exists(output: str) -> bool:
 
 
 def _is_replaceable(output: Path) -> bool:
-    return output.is_dir() and ((output / MANIFEST_FILE).is_file() or not any(output.iterdir()))
+    """Whether a folder is empty or holds a release and nothing else."""
+    if not output.is_dir():
+        return False
+    names = {path.name for path in output.iterdir()}
+    return not names or (names <= RELEASE_FILES and _is_release(_standing_manifest(str(output))))
 
 
-def _standing_release(output: str) -> str | None:
-    """The id of the release that stands at `output`, if one does."""
+def _is_release(manifest: bytes | None) -> bool:
     try:
-        return str(json.loads(_read(output, MANIFEST_FILE)).get("release_id"))
-    except (OSError, ValueError):
+        return manifest is not None and json.loads(manifest).get("format") == MANIFEST_FORMAT
+    except (ValueError, AttributeError):
+        return False
+
+
+def _standing_manifest(output: str) -> bytes | None:
+    """The manifest that stands at `output`, if one does."""
+    try:
+        return _read(output, MANIFEST_FILE)
+    except OSError:
         return None
