@@ -143,6 +143,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: bool = False) -> None:
     """Checks the request against the world, then builds the graph and runs it to the end."""
+    if settings.in_cloud:
+        _check_reach(request)
     check_output(request.output, request.overwrite)
     check_modulus(request.parameters)
     files = match_files(request.input)
@@ -160,9 +162,17 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: b
     with (
         spill_folder(settings) as spill,
         show_progress(len(paths), verbose),
-        beam.Pipeline(runner=settings.runner, options=settings.options) as root,
+        settings.pipeline() as root,
     ):
         build(root, request, paths, key, facts, spill)
+
+
+def _check_reach(request: HeatmapRequest) -> None:
+    """Raises RequestError for a place on this machine's disk, which workers in the cloud cannot reach."""
+    for field in ("input", "output", "key_file"):
+        path = getattr(request, field)
+        if path is not None and not is_remote(path):
+            raise RequestError(f"{field}: Dataflow's workers cannot reach {path!r}; name a place in a bucket, gs://...")
 
 
 @contextmanager

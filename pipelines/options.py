@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import NoReturn
 
+import apache_beam as beam
 import yaml
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -63,6 +64,18 @@ class RunnerSettings:
     local: bool
     mode_chosen: bool
 
+    @property
+    def in_cloud(self) -> bool:
+        """Whether the workers are far from this machine's disk."""
+        return type(self.runner).__name__ == "DataflowRunner"
+
+    def pipeline(self) -> beam.Pipeline:
+        """An empty pipeline. Raises RequestError where Beam finds an option of the runner missing or wrong."""
+        try:
+            return beam.Pipeline(runner=self.runner, options=self.options)
+        except ValueError as error:
+            raise RequestError(f"runner: {' '.join(str(error).split())}") from None
+
     def sized(self, input_bytes: int) -> RunnerSettings:
         """The same settings with a local running mode for this much input, unless the user chose one."""
         direct = self.options.view_as(DirectOptions)
@@ -99,7 +112,10 @@ def runner_settings(config: str | None, dataflow_region: str | None, beam_argume
     local = name in LOCAL_RUNNERS
     flags = [flag for flag in flags if not (local and flag.startswith("--runner="))]
     mode_chosen = any(flag.startswith(("--direct_running_mode", "--direct_num_workers")) for flag in flags)
-    runner = FnApiRunner() if local else create_runner(name)
+    try:
+        runner = FnApiRunner() if local else create_runner(name)
+    except (ImportError, ValueError) as error:  # a runner that is not installed, or that there is not
+        raise RequestError(f"runner: {error}") from None
     return RunnerSettings(runner, PipelineOptions(flags), local, mode_chosen)
 
 

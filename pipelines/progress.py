@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import logging
 import re
 import sys
@@ -29,8 +30,8 @@ class _Lines(logging.Handler):
             found = _FORWARDED.search(message)
             if not found:
                 return
-            message = found["message"].encode("latin-1", "backslashreplace").decode("unicode_escape", "replace")
-            message = message.encode("latin-1", "replace").decode("utf-8", "replace")
+            # protobuf writes other letters than ASCII's as they are or as octal bytes, depending on its build.
+            message = codecs.escape_decode(found["message"].encode())[0].decode("utf-8", "replace")
         if not message.startswith(_MARKS):
             return
         if message.startswith("read file"):

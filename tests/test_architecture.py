@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("schemas", "transforms", "pipelines")
 # The modules of transforms/ that wire pipelines or reach for remote files; all others are pure.
 WITH_BEAM = {
+    "transforms/files.py",
     "transforms/heatmap/adaptive.py",
     "transforms/heatmap/refine.py",
     "transforms/locations/group.py",

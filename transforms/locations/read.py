@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam import typehints
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics import Metrics
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
+from sfumato.transforms.files import open_file
 from sfumato.transforms.locations.encode import DROP_REASONS, encode_locations
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_by_user_group
@@ -73,7 +73,7 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
     try:
         # Arrow reads local files without the interpreter; everything else goes through Beam's file systems.
         with (
-            pa.OSFile(path) if "://" not in path else FileSystems.open(path, "application/octet-stream") as source,
+            pa.OSFile(path) if "://" not in path else open_file(path) as source,
             pq.ParquetFile(source) as file,
         ):
             yield file

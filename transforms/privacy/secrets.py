@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from apache_beam.io.filesystems import FileSystems
-
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.files import read_file
 from sfumato.transforms.privacy.keys import FixedSecret
 
 MIN_SECRET_BYTES = 16
@@ -32,9 +31,8 @@ class FileSecret:
     def read(self) -> bytes:
         """The file's bytes. Raises RequestError where it cannot be read or holds fewer than 16 bytes."""
         try:
-            with FileSystems.open(self.path, "application/octet-stream") as file:
-                secret = bytes(file.read())
-        except (OSError, ValueError) as error:
+            secret = read_file(self.path)
+        except OSError as error:
             raise RequestError(f"key_file: {self.path} cannot be read ({type(error).__name__})") from None
         if len(secret) < MIN_SECRET_BYTES:
             raise RequestError(

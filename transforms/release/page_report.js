@@ -167,7 +167,7 @@
         ["What is compared", get("privacy.adjacency")],
         ["What each adds", get("privacy.contribution_bound")],
         ["Privacy budget", `ε = ${significant(epsilon)}, of which ${significant(spent)} is spent. The factor above is e to the power ε.`],
-        ["Chance of failure", delta > 0 ? `δ = ${significant(delta)}: the bound may fail with about this chance` : "none: δ = 0, the bound always holds"],
+        ["Chance of failure", delta > 0 ? `δ = ${significant(delta)}: the bound may fail with about this chance` : "none: δ = 0, given which devices take part"],
         ["Source of the noise", source && `${source}${unsafe ? " (known to others: not private)" : source === "key file" ? ": private as long as the key stays secret" : ""}`],
         ["Number of users", population.source === "noisy" ? `estimated with noise of its own, ± ${whole(1.96 * (population.stddev ?? population.noise_stddev ?? 0))} at 95%, for ε = ${significant(populationEpsilon)}` : population.source === "public" ? "public knowledge, given to the job" : null],
         ["Share of users asked", isNumber(samplingRate) ? percent(samplingRate) : null],

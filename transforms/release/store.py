@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import CELLS_FILE, DENSITY_FILE, MANIFEST_FILE, MANIFEST_FORMAT, RELEASE_FILES
+from sfumato.transforms.files import read_file, storage_errors
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_TAKEN = "output: {} exists already; name another, or give --overwrite"
 
 
 def is_remote(path: str) -> bool:
@@ -37,7 +41,7 @@ def check_output(output: str, overwrite: bool) -> None:
     if not _exists(output):
         return
     if not overwrite:
-        raise RequestError(f"output: {output} exists already; name another, or give --overwrite")
+        raise RequestError(_TAKEN.format(output))
     replaceable = _is_release(_standing_manifest(output)) if is_remote(output) else _is_replaceable(Path(output))
     if not replaceable:
         raise RequestError(f"output: {output} exists and is no release, so --overwrite will not replace it")
@@ -47,15 +51,19 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
     """Writes all files of a release, or none.
 
     On a disk the release is written beside its place and moved there in one step. A bucket has no such step: there
-    the manifest is written last, and a folder without a manifest is no release. A repeated call for a release that
-    stands already does nothing, so a retried bundle does no harm.
+    all files are uploaded to a folder inside the output and then moved, the manifest last, and a folder without a
+    manifest is no release. A repeated call for a release that stands already (the same manifest, byte for byte) does
+    nothing, so a retried bundle does no harm; nor does what a lost worker left behind in a bucket.
     """
-    if _standing_manifest(output) == files[MANIFEST_FILE]:
+    standing = _standing_manifest(output)
+    if standing == files[MANIFEST_FILE]:
         return
-    check_output(output, overwrite)
     if is_remote(output):
-        _publish_remote(output, files, overwrite)
+        if standing is not None and not overwrite:
+            raise RequestError(_TAKEN.format(output))
+        _publish_remote(output, files)
     else:
+        check_output(output, overwrite)
         _publish_local(Path(output), files, release_id)
 
 
@@ -85,23 +93,32 @@ def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str) ->
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _publish_remote(output: str, files: Mapping[str, bytes], overwrite: bool) -> None:
-    partial = f"{output.rstrip('/')}/.partial-{uuid.uuid4().hex}"  # of this attempt alone
-    manifest = FileSystems.join(output, MANIFEST_FILE)
-    written = {name: FileSystems.join(partial, name) for name in files}
+def _publish_remote(output: str, files: Mapping[str, bytes]) -> None:
+    partial = FileSystems.join(output, f".partial-{uuid.uuid4().hex}")  # of this attempt alone
+    staged = {name: FileSystems.join(partial, name) for name in files}
+    placed = {name: FileSystems.join(output, name) for name in files}
+    data = [name for name in files if name != MANIFEST_FILE]
     try:
-        for name, path in written.items():
-            with FileSystems.create(path, "application/octet-stream") as file:
-                file.write(files[name])
-        if overwrite and FileSystems.exists(manifest):
-            FileSystems.delete([manifest])  # from here on the old release is none
-        data = [name for name in files if name != MANIFEST_FILE]
-        FileSystems.rename([written[name] for name in data], [FileSystems.join(output, name) for name in data])
-        FileSystems.rename([written[MANIFEST_FILE]], [manifest])
+        for name, content in files.items():
+            with FileSystems.create(staged[name], "application/octet-stream", CompressionTypes.UNCOMPRESSED) as file:
+                file.write(content)
+        # From here on an older release is no release any more.
+        _delete_remote([placed[MANIFEST_FILE]])
+        try:
+            FileSystems.rename([staged[name] for name in data], [placed[name] for name in data])
+            FileSystems.rename([staged[MANIFEST_FILE]], [placed[MANIFEST_FILE]])
+        except BaseException:
+            if _standing_manifest(output) is None:  # no other attempt has published meanwhile
+                _delete_remote([placed[name] for name in data])
+            raise
     finally:
-        left = [path for path in written.values() if FileSystems.exists(path)]
-        if left:
-            FileSystems.delete(left)
+        _delete_remote(list(staged.values()))
+
+
+def _delete_remote(paths: list[str]) -> None:
+    present = [path for path in paths if FileSystems.exists(path)]
+    if present:
+        FileSystems.delete(present)
 
 
 @dataclass(frozen=True)
@@ -136,25 +153,28 @@ def open_release(path: str | os.PathLike[str]) -> Release:
     text = os.fspath(path)
     try:
         manifest = json.loads(_read(text, MANIFEST_FILE))
-    except OSError:
-        raise RequestError(f"{text}: no release here (no {MANIFEST_FILE})") from None
+    except (OSError, ValueError):
+        raise RequestError(f"{text}: no release here (no {MANIFEST_FILE} that can be read)") from None
     if manifest.get("format") != MANIFEST_FORMAT:
         raise RequestError(f"{text}: the manifest's format is {manifest.get('format')!r}, not {MANIFEST_FORMAT!r}")
     return Release(text, manifest)
 
 
 def _read(folder: str, name: str) -> bytes:
-    with FileSystems.open(FileSystems.join(folder, name), "application/octet-stream") as file:
-        return bytes(file.read())
+    return read_file(FileSystems.join(folder, name))
 
 
 def _exists(output: str) -> bool:
     if not is_remote(output):
         return os.path.lexists(output)
     pattern = output.rstrip("/") + "/**"
-    return FileSystems.exists(FileSystems.join(output, MANIFEST_FILE)) or any(
-        match.metadata_list for match in FileSystems.match([pattern], limits=[1])
-    )
+    try:
+        with storage_errors(output):
+            return FileSystems.exists(FileSystems.join(output, MANIFEST_FILE)) or any(
+                match.metadata_list for match in FileSystems.match([pattern], limits=[1])
+            )
+    except (OSError, ValueError) as error:
+        raise RequestError(f"output: {output} cannot be reached ({error})") from None
 
 
 def _is_replaceable(output: Path) -> bool:
@@ -173,8 +193,11 @@ def _is_release(manifest: bytes | None) -> bool:
 
 
 def _standing_manifest(output: str) -> bytes | None:
-    """The manifest that stands at `output`, if one does."""
+    """The manifest that stands at `output`, None where none does.
+
+    Raises OSError where that cannot be told: what may be a release is not to be written over.
+    """
     try:
         return _read(output, MANIFEST_FILE)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
