@@ -69,9 +69,7 @@ def main() -> None:
     options = parser.parse_args()
     path = Path(os.environ["SFUMATO_DATA"]) / "sf_cabs_starts.parquet"
     population = pq.ParquetFile(path).metadata.num_rows
-    print(
-        f"SF cabs, {population:,} users, depth {options.depth}, epsilon {options.epsilon:g}, mean of {options.keys} keys\n"
-    )
+    print(f"SF cabs, {population:,} users, depth {options.depth}, epsilon {options.epsilon:g}, {options.keys} keys\n")
     print("| users asked | MSE | non-private best level | ratio | entries a client |")
     print("|---|---|---|---|---|")
     for users in (10_000, 100_000, None):

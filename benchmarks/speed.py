@@ -9,6 +9,7 @@ Prints Markdown tables. Missing data sets are made with `sfumato synth` (31 byte
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -123,7 +124,7 @@ def phases(lines: list[tuple[float, str]], seconds: float) -> tuple[dict[str, fl
         "other sub-queries": last - first,
         "release": seconds - last,
     }
-    costs = [(entries, at - before) for (before, _), (at, entries) in zip(queries, queries[1:], strict=False)]
+    costs = [(entries, at - before) for (before, _), (at, entries) in itertools.pairwise(queries)]
     return split, costs
 
 

@@ -33,11 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise RequestError(f"no job named {job!r}; there are: {', '.join(JOBS)}")
         run = importlib.import_module(f"sfumato.pipelines.{job}").run
         return int(run(join_negative_values(rest)))
-    except SfumatoError as error:
-        return _fail(job, error)
-    except RuntimeError as error:
-        # A worker's exception arrives as the text of its traceback.
-        found = worker_error(error)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\nsfumato {job}: interrupted; nothing was published\n")
+        return 130
+    except Exception as error:
+        # A worker's exception arrives wrapped by the runner, as the text of its traceback.
+        found = error if isinstance(error, SfumatoError) else worker_error(error)
         if found is None:
             raise
         return _fail(job, found)
@@ -50,12 +51,12 @@ def worker_error(error: BaseException) -> SfumatoError | None:
     if not found:
         return None
     kind, message = found[-1]
-    message = re.sub(r" \[while running .*\]$", "", message)
     return {"DataError": DataError, "RequestError": RequestError}[kind](message)
 
 
 def _fail(job: str, error: SfumatoError) -> int:
-    sys.stderr.write(f"sfumato {job}: {error}\n")
+    message = re.sub(r" \[while running .*?\]\s*$", "", str(error))
+    sys.stderr.write(f"sfumato {job}: {message}\n")
     return error.exit_code
 
 

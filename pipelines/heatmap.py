@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import signal
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import GoogleCloudOptions
 
 from sfumato.pipelines.options import (
     JobParser,
@@ -145,6 +147,11 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: b
     """Checks the request against the world, then builds the graph and runs it to the end."""
     if settings.in_cloud:
         _check_reach(request)
+    if settings.options.view_as(GoogleCloudOptions).template_location:
+        raise RequestError(
+            "template_location: a template would draw the same noise at every launch, whatever the data, and the "
+            "differences would expose users; start the job itself instead"
+        )
     check_output(request.output, request.overwrite)
     check_modulus(request.parameters)
     files = match_files(request.input)
@@ -153,8 +160,8 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: b
         texts = list(pool.map(lambda path: check_columns(path, request.columns), paths))
     if any(texts) and not all(texts):
         raise RequestError(
-            f"user_id_column: {request.columns.user_id!r} holds integers in some files ({paths[texts.index(False)]}) and "
-            f"text in others ({paths[texts.index(True)]}); a user would count twice, so convert one kind to the other"
+            f"user_id_column: {request.columns.user_id!r} holds integers in {paths[texts.index(False)]} and text in "
+            f"{paths[texts.index(True)]}; a user in both would count twice, so convert one kind to the other"
         )
     key, facts = key_and_facts(request, files, settings)
     settings = settings.sized(sum(size for _, size, _ in files))
@@ -218,6 +225,9 @@ def match_files(pattern: str) -> list[tuple[str, int, float]]:
     except (BeamIOError, ValueError) as error:
         raise RequestError(f"input: {pattern!r} cannot be listed ({error})") from None
     found = [one for match in matches for one in match.metadata_list]
+    for one in found:
+        if os.path.isdir(one.path):
+            raise RequestError(f"input: {one.path} is a folder; give '{one.path}/*.parquet'")
     if not found:
         raise RequestError(f"input: no file matches {pattern!r}")
     return sorted((one.path, one.size_in_bytes, one.last_updated_in_seconds or 0.0) for one in found)

@@ -24,6 +24,11 @@ LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")
 LARGE_INPUT_BYTES = 50_000_000
 
 
+def _processors() -> int:
+    """Processors that this process may use; containers often have fewer than the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class JobParser(argparse.ArgumentParser):
     """An argument parser whose errors are RequestErrors."""
 
@@ -82,7 +87,7 @@ class RunnerSettings:
         if self.local and not self.mode_chosen:
             large = input_bytes >= LARGE_INPUT_BYTES
             direct.direct_running_mode = "multi_threading" if large else "in_memory"
-            direct.direct_num_workers = (os.cpu_count() or 1) if large else 1
+            direct.direct_num_workers = min(_processors(), 8) if large else 1
         return self
 
 
@@ -142,18 +147,26 @@ def load_runner_config(name: str) -> list[str]:
                 flags.append(f"--{key}")
             elif one is not None and one is not False:
                 flags.append(f"--{key}={one}")
-    _refuse_unknown([f"--{key}" for key in settings], f"runner_config {name}")
+    _refuse_unknown(flags, f"runner_config {name}")
     return flags
 
 
+class _BeamParser(argparse.ArgumentParser):
+    """All of Beam's own options, with errors that say where a value came from."""
+
+    def __init__(self, where: str):
+        super().__init__(allow_abbrev=False, conflict_handler="resolve", add_help=False)
+        self._where = where
+        for options in PipelineOptions.__subclasses__():
+            options._add_argparse_args(self)
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(f"{self._where}: {message}")
+
+
 def _refuse_unknown(flags: Sequence[str], where: str) -> None:
-    parser = argparse.ArgumentParser(allow_abbrev=False, conflict_handler="resolve", add_help=False)
-    for options in PipelineOptions.__subclasses__():
-        options._add_argparse_args(parser)
-    known = set(parser._option_string_actions)
-    for flag in flags:
-        name = flag.split("=", 1)[0]
-        if not flag.startswith("--") and flag.startswith("-"):
-            raise RequestError(f"{where}: unknown option {flag}")
-        if flag.startswith("--") and name not in known:
-            raise RequestError(f"{where}: unknown option {name}: neither this job nor Beam has it")
+    _, left = _BeamParser(where).parse_known_args(list(flags))
+    if left and left[0].startswith("-"):
+        raise RequestError(f"{where}: unknown option {left[0].split('=')[0]}: neither this job nor Beam has it")
+    if left:
+        raise RequestError(f"{where}: {left[0]!r} belongs to no option (a pattern must be quoted: 'logs/*.parquet')")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -22,7 +24,9 @@ class _Lines(logging.Handler):
         super().__init__(logging.INFO)
         self._files = files
         self._read = 0
-        self._in_place = sys.stderr.isatty()
+        # A descriptor of its own: standard error itself is closed to worker processes while the job runs.
+        self.stream = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace")
+        self._in_place = self.stream.isatty()
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
@@ -37,33 +41,46 @@ class _Lines(logging.Handler):
         if message.startswith("read file"):
             self._read += 1
             if self._in_place:
-                sys.stderr.write(f"\r  reading: {self._read} of {self._files} files")
+                self.stream.write(f"\r  reading: {self._read} of {self._files} files")
         else:
             start = "\r\033[K" if self._in_place else ""
-            sys.stderr.write(f"{start}  {message}\n")
-        sys.stderr.flush()
+            self.stream.write(f"{start}  {message}\n")
+        self.stream.flush()
 
 
 @contextmanager
 def show_progress(files: int, verbose: bool) -> Iterator[None]:
-    """Shows progress while the block runs; with `verbose` the workers' other messages as well."""
-    root, progress = logging.getLogger(), logging.getLogger(PROGRESS)
-    handler = _Lines(files)
-    levels = root.level, progress.level
+    """Shows progress while the block runs; with `verbose` the workers' and the runner's other messages as well.
+
+    What is not shown is not lost: an error that nobody expected ends the job with its traceback.
+    """
+    root, handler = logging.getLogger(), _Lines(files)
+    plain = logging.StreamHandler(handler.stream)
+    plain.setLevel(logging.INFO if verbose else logging.CRITICAL)
+    before, levels = root.handlers, (root.level, logging.getLogger(PROGRESS).level)
+    root.handlers = [handler, plain]
     # Forwarded records arrive at the root logger with the level they had.
     root.setLevel(logging.INFO)
-    progress.setLevel(logging.INFO)
-    quiet = [one for one in root.handlers if one.level < logging.WARNING] if not verbose else []
-    for other in quiet:
-        other.setLevel(logging.WARNING)
-    if not root.handlers:
-        plain = logging.StreamHandler()
-        plain.setLevel(logging.INFO if verbose else logging.WARNING)
-        root.addHandler(plain)
-    root.addHandler(handler)
+    logging.getLogger(PROGRESS).setLevel(logging.INFO)
+    try:
+        with contextlib.nullcontext() if verbose else _worker_output_hidden():
+            yield
+    finally:
+        root.handlers = before
+        root.setLevel(levels[0])
+        logging.getLogger(PROGRESS).setLevel(levels[1])
+        handler.stream.close()
+
+
+@contextmanager
+def _worker_output_hidden() -> Iterator[None]:
+    """Worker processes write their own log to the standard error that they inherit; it would double every line."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
     try:
         yield
     finally:
-        root.removeHandler(handler)
-        root.setLevel(levels[0])
-        progress.setLevel(levels[1])
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -74,27 +74,35 @@ def ask(state: HeatmapState, shards: dict[int, list[int]], parameters: HeatmapPa
     for shard in range(state.cohort.shards):
         stream = np.array([shard], dtype=np.uint64)
         codes = sorted(shards[shard])
+        clients = list(range(len(codes)))
         if parameters.simulated_dropout:
             ranks = np.arange(len(codes), dtype=np.uint64)
             words = random_words(key.subkey("dropout", query.index), np.full(len(codes), stream[0]), ranks)
             stays = (words[:, 0] >> np.uint64(11)) * 2.0**-53 >= parameters.simulated_dropout
-            codes = [code for code, stay in zip(codes, stays.tolist(), strict=True) if stay]
-        if len(codes) < query.required_survivors:
+            clients = [client for client, stay in enumerate(stays.tolist()) if stay]
+        if len(clients) < query.required_survivors:
             continue
         live += 1
-        vector = discrete_laplace(key, f"shard noise {query.index}", stream, len(entries), query.epsilon)[0].copy()
-        surplus = np.array([len(codes) / query.required_survivors - 1])
-        events = polya_difference_events(
-            key, f"surplus noise {query.index}", stream, surplus, np.array([len(entries)]), query.epsilon
-        )
+        vector = [0] * len(entries)
+        if parameters.noise == "client":
+            share, slots = np.array([1 / query.required_survivors]), np.array([len(codes) * len(entries)])
+            label = f"client noise {query.index}"
+        else:
+            vector = discrete_laplace(key, f"shard noise {query.index}", stream, len(entries), query.epsilon)[
+                0
+            ].tolist()
+            share, slots = np.array([len(clients) / query.required_survivors - 1]), np.array([len(entries)])
+            label = f"surplus noise {query.index}"
+        events = polya_difference_events(key, label, stream, share, slots, query.epsilon)
         for slot, value in zip(events.slot.tolist(), events.value.tolist(), strict=True):
-            vector[slot] += value
-        for code in codes:
-            node = code | 4**parameters.depth
+            if parameters.noise == "shard" or slot // len(entries) in set(clients):
+                vector[slot % len(entries)] += value
+        for client in clients:
+            node = codes[client] | 4**parameters.depth
             while node not in present:
                 node >>= 2
             vector[place[node]] += 1
         window = query.window
-        seen = vector % window.modulus
+        seen = np.array(vector) % window.modulus
         total += np.where(seen >= window.modulus - window.low, seen - window.modulus, seen)
     return ShardTotals(total, live)

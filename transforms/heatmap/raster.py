@@ -23,19 +23,22 @@ def density(tree: Tree, counts: NDArray[np.float64], depth: int | None = None) -
     cells = np.arange((1 << (2 * depth)) + 1, dtype=np.uint64) << shift
     borders = cells if depth == tree.depth else np.union1d(cells, index.boundaries)
     # Borders contain the tree's boundaries where nodes are as fine as cells, so each piece has one owner.
-    interval = np.searchsorted(index.boundaries, borders[:-1], side="right") - 1
-    mass = per_cell[index.owner[interval]] * np.diff(borders).astype(np.float64)
+    pieces = np.diff(np.searchsorted(borders, index.boundaries))
+    mass = np.repeat(per_cell[index.owner], pieces) * np.diff(borders).astype(np.float64)
     if len(borders) > len(cells):
         mass = np.add.reduceat(mass, np.searchsorted(borders, cells[:-1]))
     total = mass.sum()
     mass = mass / total if total > 0 else np.full(len(mass), 1 / len(mass))
-    axis = np.arange(1 << depth, dtype=np.uint32)
-    codes = interleave(np.tile(axis, 1 << depth), np.repeat(axis, 1 << depth))
-    return np.asarray(mass[codes]).reshape(1 << depth, 1 << depth)
+    return np.asarray(mass[_codes_by_row(depth)])
 
 
 def histogram(codes: NDArray[np.uint64], grid_depth: int, depth: int) -> NDArray[np.int64]:
     """Counts of codes by cell at a depth, int64[2^depth, 2^depth], row 0 in the north: the plain, unprotected truth."""
     counts = np.bincount((codes >> np.uint64(2 * (grid_depth - depth))).astype(np.int64), minlength=1 << (2 * depth))
-    axis = np.arange(1 << depth, dtype=np.uint32)
-    return counts[interleave(np.tile(axis, 1 << depth), np.repeat(axis, 1 << depth))].reshape(1 << depth, 1 << depth)
+    return np.asarray(counts[_codes_by_row(depth)])
+
+
+def _codes_by_row(depth: int) -> NDArray[np.uint64]:
+    """The code of every cell, uint64[2^depth, 2^depth], rows from the north, columns from the west."""
+    axis, zero = np.arange(1 << depth, dtype=np.uint32), np.zeros(1 << depth, dtype=np.uint32)
+    return interleave(axis, zero)[None, :] | interleave(zero, axis)[:, None]

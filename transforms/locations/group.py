@@ -18,6 +18,8 @@ from sfumato.transforms.locations.shards import (
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.locations.users import bound_users
 
+_WORDS_PER_ELEMENT = 2_000_000
+
 
 @typehints.with_input_types(tuple[int, Iterable[bytes]])
 @typehints.with_output_types(bytes)
@@ -30,7 +32,8 @@ class _BoundUsersFn(beam.DoFn):
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes | beam.pvalue.TaggedOutput]:
         words = bound_users(element[1], self._depth)
-        yield self._spill.store(words.data)
+        for part in np.array_split(words, 1 + len(words) // _WORDS_PER_ELEMENT):
+            yield self._spill.store(part.data)
         yield beam.pvalue.TaggedOutput(self.USERS, len(words))
 
 
@@ -95,7 +98,7 @@ class _BuildShardGroupFn(beam.DoFn):
 
 
 class BuildShards(beam.PTransform):
-    """Words of bounded users (bytes) and a singleton Cohort -> ShardGroups, materialised by a shuffle."""
+    """Words of bounded users (bytes) and a singleton Cohort -> ShardGroups; deterministic, given the key."""
 
     def __init__(self, depth: int, cohort: beam.PCollection, spill: Spill):
         super().__init__()

@@ -77,6 +77,8 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
             pq.ParquetFile(source) as file,
         ):
             yield file
+    except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
+        raise DataError(f"{path}: cannot be opened ({error.strerror or error})") from error
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: cannot be read as Parquet ({error}); is it damaged or cut off?") from error
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from sfumato.transforms.locations.spill import Spill, load
 
-_GROUP_SHIFT = 6
-SHARDS_PER_GROUP = 1 << _GROUP_SHIFT
+_MAX_GROUP_SHIFT = 6
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,11 @@ class Cohort:
     sampling_rate: float
     shards: int
     required_survivors: int
+
+    @property
+    def group_shift(self) -> int:
+        """Shards are kept in groups of 2^group_shift: about a million users, and at most 64 shards."""
+        return max(0, min(_MAX_GROUP_SHIFT, 20 - int(self.users / self.shards).bit_length()))
 
     @classmethod
     def plan(cls, population: float, users: float | None, shard_size: int, dropout: float) -> Cohort:
@@ -107,7 +111,7 @@ class ShardGroup:
 
 def key_dtype(depth: int) -> np.dtype[Any]:
     """The narrower unsigned type that holds a shard's place in its group above a code."""
-    bits = 2 * depth + _GROUP_SHIFT
+    bits = 2 * depth + _MAX_GROUP_SHIFT
     return np.dtype(np.uint32 if bits <= 32 else np.uint64)
 
 
@@ -125,7 +129,7 @@ def split_by_shard_group(
         np.minimum(shard, cohort.shards - 1, out=shard)
     if not len(words):
         return
-    group, place = shard >> _GROUP_SHIFT, shard & (SHARDS_PER_GROUP - 1)
+    group, place = shard >> cohort.group_shift, shard & ((1 << cohort.group_shift) - 1)
     code = words & np.uint64((1 << (2 * depth)) - 1)
     keys = ((place.astype(np.uint64) << np.uint64(2 * depth)) | code).astype(key_dtype(depth))
     for number in range(int(group.min()), int(group.max()) + 1):  # a few: groups follow the hash's order
@@ -138,5 +142,6 @@ def build_shard_group(group: int, chunks: Iterable[bytes], cohort: Cohort, depth
     """The index of one shard group, from what `split_by_shard_group` made of every word."""
     keys = np.concatenate([np.frombuffer(load(chunk), key_dtype(depth)) for chunk in chunks])
     keys.sort()
-    first = group * SHARDS_PER_GROUP
-    return ShardGroup(first, min(SHARDS_PER_GROUP, cohort.shards - first), depth, keys, spill.store(keys.data))
+    first = group << cohort.group_shift
+    shards = min(1 << cohort.group_shift, cohort.shards - first)
+    return ShardGroup(first, shards, depth, keys, spill.store(keys.data))

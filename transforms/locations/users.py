@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.errors import DataError
 from sfumato.transforms.locations.encode import EncodedLocations, code_dtype
 from sfumato.transforms.locations.spill import Spill, load
 
@@ -50,8 +51,9 @@ def _join(chunks: Iterable[bytes], depth: int) -> tuple[NDArray[np.uint64], NDAr
     users, codes = [], []
     for chunk in map(load, chunks):
         records = len(chunk) // width
-        users.append(np.frombuffer(chunk, np.uint64, records))
-        codes.append(np.frombuffer(chunk, dtype, records, offset=8 * records))
+        # Copies, so that a spilled chunk's file is let go: a group may have more chunks than a process may open files.
+        users.append(np.frombuffer(chunk, np.uint64, records).copy())
+        codes.append(np.frombuffer(chunk, dtype, records, offset=8 * records).copy())
     if not users:
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
     return np.concatenate(users), np.concatenate(codes).astype(np.uint64)
@@ -65,6 +67,8 @@ def _choose(
     users = users[order]
     starts = np.flatnonzero(np.concatenate(([True], users[1:] != users[:-1])))
     counts = np.diff(starts, append=len(users))
+    if len(starts) > 1 << (64 - 2 * depth):
+        raise DataError(f"too many users for depth {depth}: use a smaller depth")
     # Sorting (rank of the user, code) as one number orders each user's records by code.
     rank = np.repeat(np.arange(len(starts), dtype=np.uint64), counts)
     shift = np.uint64(2 * depth)

@@ -39,6 +39,8 @@ def check_output(output: str, overwrite: bool) -> None:
     if not output:
         raise RequestError("output: name a folder for the release")
     if not _exists(output):
+        if not is_remote(output):
+            _check_parent(Path(output).absolute())
         return
     if not overwrite:
         raise RequestError(_TAKEN.format(output))
@@ -111,6 +113,9 @@ def _publish_remote(output: str, files: Mapping[str, bytes]) -> None:
             if _standing_manifest(output) is None:  # no other attempt has published meanwhile
                 _delete_remote([placed[name] for name in data])
             raise
+        # What lost workers' attempts left behind; an attempt still under way has come too late.
+        left = FileSystems.match([FileSystems.join(output, ".partial-*", "*")])
+        _delete_remote([one.path for match in left for one in match.metadata_list])
     finally:
         _delete_remote(list(staged.values()))
 
@@ -162,6 +167,12 @@ def open_release(path: str | os.PathLike[str]) -> Release:
 
 def _read(folder: str, name: str) -> bytes:
     return read_file(FileSystems.join(folder, name))
+
+
+def _check_parent(output: Path) -> None:
+    nearest = next(parent for parent in output.parents if parent.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        raise RequestError(f"output: {output} cannot be made, {nearest} is no folder that can be written to")
 
 
 def _exists(output: str) -> bool:

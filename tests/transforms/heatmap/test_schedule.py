@@ -11,6 +11,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import (
     advance,
     check_modulus,
+    count_population,
     start,
     target_epsilon,
     update_tree,
@@ -18,6 +19,7 @@ from sfumato.transforms.heatmap.schedule import (
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.shards import ShardTotals
+from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 
 KEY = RunKey.derive(FixedSecret(b"schedule" * 4), {})
 
@@ -121,16 +123,20 @@ def test_no_live_shard_fails() -> None:
 
 
 def test_the_population_is_counted_privately_and_paid_for() -> None:
-    parameters = HeatmapParameters()
-    draws = []
-    for i in range(400):
-        key = RunKey.derive(FixedSecret(b"population" * 3), {"i": i})
-        draws.append(start(50_000, parameters, key).population.users)
-    noise = np.array(draws) - 50_000
-    expected = discrete_laplace_stddev(0.01)
-    # The square of a Laplace variate has coefficient of variation sqrt(5): six of its standard errors.
-    assert abs((noise**2).mean() / expected**2 - 1) < 6 * math.sqrt(5 / 400)
-    assert start(50_000, parameters, KEY).budget.spent == start(7, parameters, KEY).population.epsilon > 0
+    """Over 4,000 keys the count has the noise of the epsilon that it is charged, and not 0.7 or 1.3 of it."""
+    parameters = HeatmapParameters(epsilon=2, population_share=0.25)
+    counts = [
+        count_population(50_000, parameters, RunKey.derive(FixedSecret(b"population" * 3), {"i": i}))[0].users
+        for i in range(4000)
+    ]
+    noise = np.array(counts).astype(np.int64) - 50_000
+    assert chi_square_p(noise, discrete_laplace_pmf(0.5, 60)) > FLAKE_RATE
+    for scale in (0.7, 1.3):
+        assert chi_square_p(noise, discrete_laplace_pmf(0.5 / scale, 60)) < FLAKE_RATE
+    state = start(50_000, parameters, KEY)
+    assert state.budget.charges == (0.5,)
+    assert state.population.epsilon == 0.5
+    assert start(50_000, HeatmapParameters(population=50_000), KEY).budget.charges == ()
 
 
 def test_a_modulus_that_is_too_small_is_refused_with_the_least_that_would_do() -> None:
@@ -150,7 +156,8 @@ def test_a_modulus_that_is_too_small_is_refused_with_the_least_that_would_do() -
         ("epsilon", 0.0),
         ("epsilon", -1.0),
         ("epsilon", math.inf),
-        ("epsilon", 51.0),
+        ("epsilon", 30.1),
+        ("epsilon", 1e-5),
         ("depth", 0),
         ("depth", 21),
         ("shard_size", 1),
@@ -162,6 +169,7 @@ def test_a_modulus_that_is_too_small_is_refused_with_the_least_that_would_do() -
         ("users", 0),
         ("population", 0),
         ("population_share", 0.0),
+        ("expansion", 0.5),
         ("calibration", 0.0),
         ("calibration", math.nan),
         ("expansion", math.nan),

@@ -7,7 +7,6 @@ from scipy import stats
 
 from sfumato.transforms.locations.group import ShardGroupCoder
 from sfumato.transforms.locations.shards import (
-    SHARDS_PER_GROUP,
     Cohort,
     ShardGroup,
     build_shard_group,
@@ -55,8 +54,9 @@ def test_shard_counts_against_an_oracle(depth: int, users: int | None, shards: i
     ).astype(np.uint64)
     total = 0
     for number, group in found.items():
-        assert group.first == number * SHARDS_PER_GROUP
-        assert group.shards == min(SHARDS_PER_GROUP, shards - group.first)
+        in_group = 1 << cohort.group_shift
+        assert group.first == number * in_group
+        assert group.shards == min(in_group, shards - group.first)
         sizes = group.sizes()
         for block in (slice(0, group.shards), slice(group.shards // 2, group.shards)):
             below = group.counts_below(boundaries, block)
@@ -69,15 +69,21 @@ def test_shard_counts_against_an_oracle(depth: int, users: int | None, shards: i
 
 
 def test_one_user_more_moves_nobody_else() -> None:
-    cohort = Cohort.plan(5000, 2000, 100, 0.05)
-    words = words_of(5000, 8)
-    before, after = groups_of(words[1:], cohort, 8), groups_of(words, cohort, 8)
-    change = sum(
-        int(np.abs(after[g].counts_below(b, s)[:, -1] - before[g].counts_below(b, s)[:, -1]).sum())
-        for g in after
-        for b, s in [(np.array([4**8], np.uint64), slice(0, after[g].shards))]
-    )
-    assert change in (0, 1)
+    """Each of 50 users, put into the logs of all others, adds her own key to her own shard or does not take part."""
+    cohort, words = Cohort.plan(5000, 2000, 100, 0.05), words_of(5000, 8)
+    everybody = {(g, key) for g, found in groups_of(words, cohort, 8).items() for key in found.keys.tolist()}
+    taking_part = 0
+    for user in range(50):
+        others = groups_of(np.delete(words, user), cohort, 8)
+        before = sorted((g, key) for g, found in others.items() for key in found.keys.tolist())
+        after = sorted((g, key) for g, f in groups_of(words, cohort, 8).items() for key in f.keys.tolist())
+        added = list(after)
+        for one in before:
+            added.remove(one)
+        assert len(added) in (0, 1)
+        assert set(added) <= everybody
+        taking_part += len(added)
+    assert 5 < taking_part < 40  # two users in five
 
 
 def test_the_cohort_is_a_uniform_sample_of_the_stated_rate() -> None:

@@ -66,7 +66,7 @@ def test_splitting_keeps_every_record_in_its_group() -> None:
     users = rng.integers(0, 2**64, 5000, dtype=np.uint64)
     codes = rng.integers(0, 4**10, 5000).astype(np.uint32)
     seen = []
-    for group, chunk in split_by_user_group(EncodedLocations(users, codes, 5000, (0,) * 5), Spill()):
+    for group, chunk in split_by_user_group(EncodedLocations(users, codes, 5000, (0,) * 5, False), Spill()):
         chunk = load(chunk)
         n = len(chunk) // 12
         mine = np.frombuffer(chunk, np.uint64, n)

@@ -7,8 +7,14 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.release import store
 from sfumato.transforms.release.store import check_output, open_release, publish
 
-FILES = {"a.txt": b"a", "manifest.json": json.dumps({"release_id": "one", "format": "sfumato-release/1"}).encode()}
-OTHER = {"b.txt": b"b", "manifest.json": json.dumps({"release_id": "two", "format": "sfumato-release/1"}).encode()}
+FILES = {
+    "cells.parquet": b"a",
+    "manifest.json": json.dumps({"release_id": "one", "format": "sfumato-release/1"}).encode(),
+}
+OTHER = {
+    "density.npy": b"b",
+    "manifest.json": json.dumps({"release_id": "two", "format": "sfumato-release/1"}).encode(),
+}
 
 
 def names(folder: Path) -> set[str]:
@@ -40,12 +46,39 @@ def test_overwrite_spares_what_is_no_release(tmp_path: Path) -> None:
         check_output(str(tmp_path / "out"), overwrite=True)
 
 
+def test_overwrite_spares_a_folder_that_holds_more_than_a_release(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    publish(str(out), FILES, "one", overwrite=False)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(RequestError, match="is no release"):
+        publish(str(out), OTHER, "two", overwrite=True)
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / "manifest.json").write_text('{"name": "a web app"}')
+    with pytest.raises(RequestError, match="is no release"):
+        check_output(str(tmp_path / "web"), overwrite=True)
+
+
+def test_the_same_release_id_with_other_content_is_no_retry(tmp_path: Path) -> None:
+    publish(str(tmp_path / "out"), FILES, "one", overwrite=False)
+    changed = {**FILES, "manifest.json": FILES["manifest.json"].replace(b"}", b', "epsilon": 2}')}
+    with pytest.raises(RequestError, match="exists already"):
+        publish(str(tmp_path / "out"), changed, "one", overwrite=False)
+    publish(str(tmp_path / "out"), changed, "one", overwrite=True)
+    assert open_release(tmp_path / "out").manifest["epsilon"] == 2
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RequestError, match="is no folder that can be written to"):
+        check_output(str(tmp_path / "file" / "deep" / "out"), overwrite=False)
+
+
 def test_a_repeated_publication_changes_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out"
     publish(str(out), FILES, "one", overwrite=False)
-    before = (out / "a.txt").stat().st_mtime_ns
+    before = (out / "cells.parquet").stat().st_mtime_ns
     publish(str(out), FILES, "one", overwrite=False)
-    assert (out / "a.txt").stat().st_mtime_ns == before
+    assert (out / "cells.parquet").stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

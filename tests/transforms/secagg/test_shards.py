@@ -126,19 +126,43 @@ def test_shards_below_the_bound_reveal_nothing() -> None:
 
 @pytest.mark.parametrize("mode", ["shard", "client"])
 def test_vanished_clients_take_their_value_and_their_share_along(mode: str) -> None:
-    group = group_of(64, 400)
-    q = query(0.4, required=200, level=4)
-    present = survivors(group, q.index, KEY, 0.3)
+    """What is left is the survivors' counts and their shares, by distribution: 64 shards of exactly known survivors."""
+    group, required, epsilon = group_of(64, 400), 200, 0.4
+    residuals = []
+    for index in range(1, 31):
+        q = query(epsilon, required, level=4, index=index)
+        present = survivors(group, index, KEY, 0.3)
+        assert present is not None
+        assert abs(present.mean() - 0.7) < 6.2 * math.sqrt(0.21 / 25_600)
+        totals = sum_shards(group, q, KEY, mode, 0.3)
+        assert totals.live == 64
+        residuals.append(totals.sums - count_entries(group.only(present), q.tree, slice(0, 64)).sum(axis=0))
+    sample = np.concatenate(residuals)
+    # Sizes differ by shard and sub-query, but their sum is all that the distribution of the noise depends on.
+    shape = 64 * 400 * 0.7 / required
+    assert chi_square_p(sample, polya_difference_pmf(shape, epsilon, 250)) > FLAKE_RATE
+    # If vanished clients left their shares behind, the shape would be 1 / 0.7 of that.
+    for wrong in (shape / 0.7, shape * 0.7):
+        assert chi_square_p(sample, polya_difference_pmf(wrong, epsilon, 250)) < FLAKE_RATE
+    assert sum_shards(group, query(epsilon, required=330), KEY, mode, 0.3).live == 0
+
+
+def test_a_vanished_client_and_no_other_takes_its_share_along() -> None:
+    """Client by client: the noise of the survivors is the whole noise less the events of those who vanished."""
+    group, q = group_of(8, 300), query(0.3, required=100, level=4)
+    block = slice(3, 7)
+    nobody = np.zeros(len(group.keys), dtype=bool)
+    everybody = client_noise(group, block, ~nobody, q, KEY)
+    assert np.array_equal(everybody, client_noise(group, block, None, q, KEY))
+    present = survivors(group, 1, KEY, 0.5)
     assert present is not None
-    assert abs(present.mean() - 0.7) < 6.2 * math.sqrt(0.21 / 25_600)
-    totals = sum_shards(group, q, KEY, mode, 0.3)
-    assert totals.live == 64
-    counts = count_entries(group.only(present), q.tree, slice(0, 64)).sum(axis=0)
-    residual = totals.sums - counts
-    # 64 shards of shape 1.4 in 256 entries: the variance to six standard errors.
-    expected = 64 * 1.4 * 2 * math.exp(-0.4) / (1 - math.exp(-0.4)) ** 2
-    assert abs(residual.var() / expected - 1) < 6 * math.sqrt(2.1 / 256)
-    assert sum_shards(group, query(0.4, required=330), KEY, mode, 0.3).live == 0
+    stays, leaves = client_noise(group, block, present, q, KEY), client_noise(group, block, ~present, q, KEY)
+    assert np.array_equal(stays + leaves, everybody)
+    only_shard_5 = nobody.copy()
+    only_shard_5[5 * 300 : 6 * 300] = True
+    rows = np.abs(client_noise(group, block, only_shard_5, q, KEY)).sum(axis=1)
+    assert rows[2] > 0
+    assert rows[[0, 1, 3]].sum() == 0
 
 
 def test_other_clients_vanish_in_another_sub_query() -> None:
