@@ -68,7 +68,7 @@ def run(arguments: list[str]) -> tuple[float, float]:
     with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         while process.poll() is None:
             peak = max(peak, resident(process.pid))
-            time.sleep(0.02)
+            time.sleep(0.25)
         if process.returncode:
             raise SystemExit(process.stderr.read().decode() if process.stderr else "failed")
     return time.perf_counter() - began, peak / 1e6

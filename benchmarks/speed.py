@@ -9,6 +9,7 @@ Prints Markdown tables. Missing data sets are made with `sfumato synth` (31 byte
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -32,7 +33,7 @@ MODES = {"one thread": "direct", "two threads": "direct_threads", "two processes
 
 @dataclass
 class Measurement:
-    """One run: wall seconds of the whole command, peak resident MB of its processes, and seconds by phase."""
+    """One run: seconds of the whole command, peak MB of its processes and in-memory files, seconds by phase."""
 
     users: int
     mode: str
@@ -85,14 +86,16 @@ def measure(folder: Path, millions: float, mode: str) -> Measurement:
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
         os.set_blocking(job.stderr.fileno(), False)
-        lines, text, peak = [], b"", 0
+        lines, text, peak, looked = [], b"", 0, 0.0
         while job.poll() is None:
-            peak = max(peak, resident(job.pid))
+            if time.perf_counter() - looked > 0.25:  # looking costs some milliseconds of one of few cores
+                looked = time.perf_counter()
+                peak = max(peak, resident(job.pid) + in_memory_files())
             text += job.stderr.read() or b""
             while b"\n" in text:
                 line, text = text.split(b"\n", 1)
                 lines.append((time.perf_counter() - began, line.decode()))
-            time.sleep(0.01)
+            time.sleep(0.02)
         seconds = time.perf_counter() - began
         if job.returncode:
             raise SystemExit("\n".join(line for _, line in lines))
@@ -108,6 +111,15 @@ def resident(pid: int) -> int:
             total += process.memory_info().rss
     except psutil.NoSuchProcess:
         pass
+    return total
+
+
+def in_memory_files() -> int:
+    """Bytes that runs keep in the memory file system; pages that a process has mapped are counted twice."""
+    total = 0
+    for folder in Path("/dev/shm").glob("sfumato-*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += sum(file.stat().st_size for file in folder.iterdir())
     return total
 
 
@@ -196,7 +208,7 @@ def main() -> None:
             print(table(results[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
     (options.data / "speed.json").write_text(json.dumps([[asdict(run) for run in runs] for runs in results]))
     print(
-        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}; median of {options.repeats}"
+        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, median of {options.repeats}"
     )
     print()
     print(table(results))

@@ -5,14 +5,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import signal
 import sys
-import tempfile
-import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from importlib import metadata
@@ -31,6 +27,7 @@ from sfumato.pipelines.options import (
     runner_settings,
 )
 from sfumato.pipelines.progress import show_progress
+from sfumato.pipelines.scratch import spill_folder
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
@@ -38,7 +35,7 @@ from sfumato.transforms.heatmap.adaptive import AdaptiveHeatmap
 from sfumato.transforms.heatmap.assemble import ReleaseFacts, release_files
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import check_modulus
-from sfumato.transforms.locations.read import check_columns
+from sfumato.transforms.locations.read import inspect_file
 from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret, seed_secret
 from sfumato.transforms.release.store import check_output, is_remote
@@ -50,7 +47,7 @@ _HELP = {
     "shard_size": "expected users a secure-aggregation shard (S)",
     "dropout": "largest share of a shard's users that may fail to answer; below that the shard is lost",
     "users": "size of the cohort that takes part; everybody where it is not given",
-    "population": "number of users in the logs, if that is public; otherwise it is counted privately",
+    "population": "number of users in the logs, where that is known from elsewhere; else it is counted privately",
     "population_share": "share of epsilon that the private count of users costs",
     "calibration": "c: noise aimed at, as a share of the users an entry has on average",
     "expansion": "b: a sub-query leaves at least (b - 1) times its own epsilon, or takes all",
@@ -157,21 +154,26 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: b
     files = match_files(request.input)
     paths = [path for path, _, _ in files]
     with ThreadPoolExecutor(16) as pool:
-        texts = list(pool.map(lambda path: check_columns(path, request.columns), paths))
-    if any(texts) and not all(texts):
-        raise RequestError(
-            f"user_id_column: {request.columns.user_id!r} holds integers in {paths[texts.index(False)]} and text in "
-            f"{paths[texts.index(True)]}; a user in both would count twice, so convert one kind to the other"
-        )
+        facts_of_files = list(pool.map(lambda path: inspect_file(path, request.columns), paths))
+    _check_id_types(request.columns.user_id, paths, [one.text_ids for one in facts_of_files])
     key, facts = key_and_facts(request, files, settings)
-    settings = settings.sized(sum(size for _, size, _ in files))
+    rows = sum(one.rows for one in facts_of_files)
+    settings = settings.sized(rows)
     sys.stderr.write(f"sfumato heatmap: {len(paths)} file{'s'[: len(paths) != 1]} to read\n")
     with (
-        spill_folder(settings) as spill,
+        spill_folder(settings, rows) as spill,
         show_progress(len(paths), verbose),
         settings.pipeline() as root,
     ):
         build(root, request, paths, key, facts, spill)
+
+
+def _check_id_types(column: str, paths: list[str], texts: list[bool]) -> None:
+    if any(texts) and not all(texts):
+        raise RequestError(
+            f"user_id_column: {column!r} holds integers in {paths[texts.index(False)]} and text in "
+            f"{paths[texts.index(True)]}; a user in both would count twice, so convert one kind to the other"
+        )
 
 
 def _check_reach(request: HeatmapRequest) -> None:
@@ -180,29 +182,6 @@ def _check_reach(request: HeatmapRequest) -> None:
         path = getattr(request, field)
         if path is not None and not is_remote(path):
             raise RequestError(f"{field}: Dataflow's workers cannot reach {path!r}; name a place in a bucket, gs://...")
-
-
-@contextmanager
-def spill_folder(settings: RunnerSettings) -> Iterator[str | None]:
-    """A private folder for intermediate data, removed in the end; None where workers share no disk."""
-    if not settings.local:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="sfumato-") as folder, _terminated_by_exception():
-        yield folder
-
-
-@contextmanager
-def _terminated_by_exception() -> Iterator[None]:
-    """Lets `kill` and `docker stop` unwind the stack, so that the folder with the users' cells is removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def build(

@@ -21,7 +21,7 @@ from sfumato.schemas.errors import RequestError
 
 LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")
 # From here on two threads are faster than one (benchmarks/speed.py); NumPy, Arrow and AES run beside each other.
-LARGE_INPUT_BYTES = 50_000_000
+LARGE_INPUT_ROWS = 20_000_000
 
 
 def _processors() -> int:
@@ -81,11 +81,11 @@ class RunnerSettings:
         except ValueError as error:
             raise RequestError(f"runner: {' '.join(str(error).split())}") from None
 
-    def sized(self, input_bytes: int) -> RunnerSettings:
-        """The same settings with a local running mode for this much input, unless the user chose one."""
+    def sized(self, rows: int) -> RunnerSettings:
+        """The same settings with a local running mode for so many rows, unless the user chose one."""
         direct = self.options.view_as(DirectOptions)
         if self.local and not self.mode_chosen:
-            large = input_bytes >= LARGE_INPUT_BYTES
+            large = rows >= LARGE_INPUT_ROWS
             direct.direct_running_mode = "multi_threading" if large else "in_memory"
             direct.direct_num_workers = min(_processors(), 8) if large else 1
         return self

@@ -48,7 +48,7 @@ def test_the_running_mode_follows_the_size_unless_it_was_chosen() -> None:
     def mode(size: int, *flags: str) -> str:
         return runner_settings(None, None, flags).sized(size).options.view_as(DirectOptions).direct_running_mode
 
-    assert mode(1000) == "in_memory"
+    assert mode(10**6) == "in_memory"
     assert mode(10**9) == "multi_threading"
     assert mode(10**9, "--direct_running_mode=in_memory") == "in_memory"
     assert mode(1000, "--direct_running_mode=multi_processing") == "multi_processing"

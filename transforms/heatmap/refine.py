@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import operator
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import apache_beam as beam
 from apache_beam import typehints
@@ -17,7 +17,7 @@ from sfumato.transforms.heatmap.schedule import HeatmapState, advance, start
 from sfumato.transforms.locations.read import RowCounts
 from sfumato.transforms.locations.shards import Cohort, ShardGroup
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.secagg.shards import ShardTotals, sum_shards
+from sfumato.transforms.secagg.shards import NOTHING, ShardTotals, sum_shards
 
 PROGRESS = logging.getLogger("sfumato.progress")
 _COUNTERS = "sfumato.heatmap"
@@ -40,6 +40,8 @@ class StartRefinement(beam.PTransform):
 
         def begin(_: None, users: int, rows: RowCounts) -> HeatmapState:
             rows.check(parameters.max_bad_fraction)
+            if users == 0:
+                raise DataError("too few users: no row has a usable user and place; nothing is published")
             PROGRESS.info("read and grouped the logs")
             return start(users, parameters, key)
 
@@ -74,14 +76,16 @@ class _SumShardsFn(beam.DoFn):
         self._key = key
 
     def process(self, group: ShardGroup, state: HeatmapState) -> Iterator[ShardTotals]:
-        if state.query is not None:
+        if state.query is None:
+            yield NOTHING
+        else:
             yield sum_shards(group, state.query, self._key, self._parameters.noise, self._parameters.simulated_dropout)
 
 
 class SumShards(beam.PTransform):
-    """ShardGroups and a singleton HeatmapState -> the decoded sum over live shards: one ShardTotals, or nothing.
+    """ShardGroups (at least one) and a singleton HeatmapState -> one ShardTotals: the decoded sum over live shards.
 
-    Combining ends in a shuffle, so the noisy sum is materialised before anything uses it twice.
+    Combining shuffles, so the noisy sum is materialised before anything uses it twice.
     """
 
     def __init__(self, parameters: HeatmapParameters, key: RunKey, state: beam.PCollection):
@@ -93,26 +97,12 @@ class SumShards(beam.PTransform):
         return (
             shards
             | "EncodeNoiseSum" >> beam.ParDo(self._sum, self._state)
-            | "CombineShards" >> beam.CombineGlobally(_AddTotals()).without_defaults()
+            | "CombineShards" >> beam.CombineGlobally(_add_totals).without_defaults()
         )
 
 
-class _AddTotals(beam.CombineFn):
-    def create_accumulator(self, *args: Any, **kwargs: Any) -> ShardTotals | None:
-        return None
-
-    def add_input(self, accumulator: ShardTotals | None, element: ShardTotals | None) -> ShardTotals | None:
-        if accumulator is None or element is None:
-            return accumulator or element
-        return accumulator + element
-
-    def merge_accumulators(
-        self, accumulators: Iterable[ShardTotals | None], *args: Any, **kwargs: Any
-    ) -> ShardTotals | None:
-        return functools.reduce(self.add_input, accumulators, None)
-
-    def extract_output(self, accumulator: ShardTotals | None, *args: Any, **kwargs: Any) -> ShardTotals | None:
-        return accumulator
+def _add_totals(parts: Iterable[ShardTotals]) -> ShardTotals:
+    return functools.reduce(operator.add, parts, NOTHING)
 
 
 class RefineTree(beam.PTransform):
@@ -131,17 +121,16 @@ class RefineTree(beam.PTransform):
         parameters, state = self._parameters, self._state
         for index in range(1, parameters.max_sub_queries + 1):
             totals = shards | f"SumShards{index}" >> SumShards(parameters, self._key, state)  # ShardTotals
-            state = state | f"Advance{index}" >> beam.Map(
-                _advance, beam.pvalue.AsSingleton(totals, default_value=None), parameters
+            # The totals are the main input, so that this runs in one stage with the last step of combining them.
+            state = totals | f"Advance{index}" >> beam.Map(
+                _advance, beam.pvalue.AsSingleton(state), parameters
             ).with_output_types(HeatmapState)
         return state
 
 
-def _advance(state: HeatmapState, totals: ShardTotals | None, parameters: HeatmapParameters) -> HeatmapState:
+def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParameters) -> HeatmapState:
     if state.query is None:
         return state
-    if totals is None:
-        raise DataError("too few users: no shard has any; nothing is published")
     state = advance(state, totals, parameters)
     spent = state.answers[-1].spent
     PROGRESS.info(

@@ -83,10 +83,18 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
         raise DataError(f"{path}: cannot be read as Parquet ({error}); is it damaged or cut off?") from error
 
 
-def check_columns(path: str, columns: LocationColumns) -> bool:
-    """Whether the file's user ids are strings or bytes. Raises RequestError for a missing or mistyped column."""
+@dataclass(frozen=True)
+class FileFacts:
+    """What a file's footer tells: its rows, and whether user ids are strings or bytes."""
+
+    rows: int
+    text_ids: bool
+
+
+def inspect_file(path: str, columns: LocationColumns) -> FileFacts:
+    """Reads a file's footer. Raises RequestError for a missing or mistyped column."""
     with open_parquet(path) as file:
-        return columns.check(file.schema_arrow, path)
+        return FileFacts(file.metadata.num_rows, columns.check(file.schema_arrow, path))
 
 
 def slice_file(path: str) -> Iterator[FileSlice]:

@@ -118,7 +118,11 @@ def key_dtype(depth: int) -> np.dtype[Any]:
 def split_by_shard_group(
     words: NDArray[np.uint64], cohort: Cohort, depth: int, spill: Spill
 ) -> Iterator[tuple[int, bytes]]:
-    """Words of `bound_users` -> (shard group, the keys of the users who take part, stored)."""
+    """Words of `bound_users` -> (shard group, the keys of the users who take part, stored).
+
+    Group 0 is always among them, if with no keys: a run without any group would have nobody to say that it failed.
+    """
+    yield 0, spill.store(b"")
     hash_bits = 64 - 2 * depth
     scale = cohort.shards / cohort.sampling_rate * 2.0**-hash_bits
     shard = ((words >> np.uint64(2 * depth)).astype(np.float64) * scale).astype(np.int64)

@@ -25,7 +25,7 @@ from sfumato.transforms.privacy.keys import RunKey, random_words, random_words_1
 
 # With this many thresholds the table stays in the cache; what lies beyond is drawn again, which loses nothing
 # because the geometric distribution has no memory.
-_MAX_THRESHOLDS = 1 << 14
+_MAX_THRESHOLDS = 1 << 12
 _UNRESOLVED = np.int16(-1)
 # Beyond these the thresholds' rounding (2^-64) would no longer be negligible beside the probabilities.
 MIN_NOISE_EPSILON, MAX_NOISE_EPSILON = 1e-8, 30.0

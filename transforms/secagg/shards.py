@@ -20,7 +20,8 @@ from sfumato.transforms.secagg.modulus import Window
 
 NoiseMode = Literal["shard", "client"]
 _MAX_TABLE_LEVEL = 10  # a table of a million cells fits the cache
-_BLOCK_ENTRIES = 1 << 17  # shards are worked on in blocks of about this many vector entries
+# Shards are worked on in blocks of about so many vector entries and users, which fit the cache.
+_BLOCK_ENTRIES, _BLOCK_USERS = 1 << 17, 1 << 17
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,20 @@ class ShardQuery:
 
 @dataclass(frozen=True)
 class ShardTotals:
-    """Decoded sums of the live shards: int64[T], and how many shards lived."""
+    """Decoded sums of the live shards: int64[T] (or int64[0] for none at all), and how many shards lived."""
 
     sums: NDArray[np.int64]
     live: int
 
     def __add__(self, other: ShardTotals) -> ShardTotals:
+        if not len(self.sums):
+            return other
+        if not len(other.sums):
+            return self
         return ShardTotals(self.sums + other.sums, self.live + other.live)
+
+
+NOTHING = ShardTotals(np.zeros(0, dtype=np.int64), 0)
 
 
 def sum_shards(
@@ -61,6 +69,8 @@ def sum_shards(
     sizes = answering.sizes()
     total = ShardTotals(np.zeros(len(query.tree.entries), dtype=np.int64), 0)
     step = max(1, _BLOCK_ENTRIES // len(query.tree.entries))
+    if _by_table(answering, query.tree):
+        step = max(1, min(step, _BLOCK_USERS * group.shards // (1 + len(answering.keys))))
     for first in range(0, group.shards, step):
         block = slice(first, min(first + step, group.shards))
         live = sizes[block] >= query.required_survivors
@@ -78,18 +88,22 @@ def sum_shards(
 def count_entries(group: ShardGroup, tree: Tree, block: slice) -> NDArray[np.int64]:
     """Users of each shard at each entry, a location at the deepest node that covers it: int64[shards of block, T].
 
-    A small tree costs two binary searches an entry and no work a user; a tree with more entries than a tenth of a
-    shard's users is cheaper by looking every user's cell up.
+    A small tree costs two binary searches an entry and no work a user; for a tree with more entries than a tenth of a
+    shard's users it is cheaper to look up every user's cell.
     """
     index, entries, shards = tree.index, len(tree.entries), block.stop - block.start
-    keys = group.keys_of(block)
-    if tree.level > _MAX_TABLE_LEVEL or 10 * entries * shards < len(keys):
+    if not _by_table(group, tree):
         return index.sum_intervals(np.diff(group.counts_below(index.boundaries, block), axis=1))
+    keys = group.keys_of(block)
     shift = 2 * tree.depth
     place = ((keys >> keys.dtype.type(shift)).astype(np.int64) - block.start) * entries
     cells = keys & keys.dtype.type((1 << shift) - 1)
     place += tree.entry_of_cell[cells >> keys.dtype.type(2 * (tree.depth - tree.level))]
     return np.bincount(place, minlength=shards * entries).reshape(shards, entries)
+
+
+def _by_table(group: ShardGroup, tree: Tree) -> bool:
+    return tree.level <= _MAX_TABLE_LEVEL and 10 * len(tree.entries) * group.shards >= len(group.keys)
 
 
 def encode(sums: NDArray[np.int64], window: Window) -> NDArray[np.int64]:
