@@ -9,7 +9,6 @@ Prints Markdown tables. Missing data sets are made with `sfumato synth` (31 byte
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
 import os
@@ -33,7 +32,7 @@ MODES = {"one thread": "direct", "two threads": "direct_threads", "two processes
 
 @dataclass
 class Measurement:
-    """One run: seconds of the whole command, peak MB of its processes and in-memory files, seconds by phase."""
+    """One run: seconds of the whole command, peak resident MB of its processes, seconds by phase."""
 
     users: int
     mode: str
@@ -90,7 +89,7 @@ def measure(folder: Path, millions: float, mode: str) -> Measurement:
         while job.poll() is None:
             if time.perf_counter() - looked > 0.25:  # looking costs some milliseconds of one of few cores
                 looked = time.perf_counter()
-                peak = max(peak, resident(job.pid) + in_memory_files())
+                peak = max(peak, resident(job.pid))
             text += job.stderr.read() or b""
             while b"\n" in text:
                 line, text = text.split(b"\n", 1)
@@ -111,15 +110,6 @@ def resident(pid: int) -> int:
             total += process.memory_info().rss
     except psutil.NoSuchProcess:
         pass
-    return total
-
-
-def in_memory_files() -> int:
-    """Bytes that runs keep in the memory file system; pages that a process has mapped are counted twice."""
-    total = 0
-    for folder in Path("/dev/shm").glob("sfumato-*"):
-        with contextlib.suppress(FileNotFoundError):
-            total += sum(file.stat().st_size for file in folder.iterdir())
     return total
 
 

@@ -27,7 +27,7 @@ from sfumato.pipelines.options import (
     runner_settings,
 )
 from sfumato.pipelines.progress import show_progress
-from sfumato.pipelines.scratch import spill_folder
+from sfumato.pipelines.scratch import scratch
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
@@ -161,7 +161,7 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: b
     settings = settings.sized(rows)
     sys.stderr.write(f"sfumato heatmap: {len(paths)} file{'s'[: len(paths) != 1]} to read\n")
     with (
-        spill_folder(settings, rows) as spill,
+        scratch(settings, rows) as spill,
         show_progress(len(paths), verbose),
         settings.pipeline() as root,
     ):

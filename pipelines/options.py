@@ -74,6 +74,11 @@ class RunnerSettings:
         """Whether the workers are far from this machine's disk."""
         return type(self.runner).__name__ == "DataflowRunner"
 
+    @property
+    def one_process(self) -> bool:
+        """Whether a local run does all its work in this process."""
+        return self.options.view_as(DirectOptions).direct_running_mode in ("in_memory", "multi_threading")
+
     def pipeline(self) -> beam.Pipeline:
         """An empty pipeline. Raises RequestError where Beam finds an option of the runner missing or wrong."""
         try:

@@ -1,46 +1,49 @@
-"""The private folder where a local run keeps bulky data between its stages."""
+"""Where a local run keeps bulky data between its stages."""
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import tempfile
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sfumato.pipelines.options import RunnerSettings
+from sfumato.transforms.locations.spill import MEMORY, forget
 
 BYTES_PER_ROW = 30  # 12 of a record's chunk, then 8, 4 and 4 of its user
-_MEMORY = "/dev/shm"
 
 
 @contextmanager
-def spill_folder(settings: RunnerSettings, rows: int) -> Iterator[str | None]:
-    """A folder that only this user can read, removed in the end; None where workers share no disk.
+def scratch(settings: RunnerSettings, rows: int) -> Iterator[str | None]:
+    """A place for `Spill` (this process's memory, or a folder that only this user can read), cleared in the end.
 
-    It lies in memory (Linux's /dev/shm) where `rows` rows fit there well, so that users' cells never reach a disk, and
-    else where TMPDIR says.
+    None where workers share no machine. Memory where one process does all the work and a third of what is available
+    holds so many rows; users' cells then never reach a disk.
     """
     if not settings.local:
         yield None
-        return
-    where = _MEMORY if "TMPDIR" not in os.environ and _fits_memory(rows * BYTES_PER_ROW) else None
-    with tempfile.TemporaryDirectory(prefix="sfumato-", dir=where) as folder, _terminated_by_exception():
-        yield folder
+    elif settings.one_process and 3 * rows * BYTES_PER_ROW <= available_memory():
+        place = f"{MEMORY}{uuid.uuid4().hex}"
+        try:
+            yield place
+        finally:
+            forget(place)
+    else:
+        with tempfile.TemporaryDirectory(prefix="sfumato-") as folder, _terminated_by_exception():
+            yield folder
 
 
-def _fits_memory(size: int) -> bool:
-    """Whether a third of the memory file system and of the available memory holds so many bytes."""
+def available_memory() -> int:
+    """Bytes that Linux says are available; 0 where nobody says."""
     try:
-        status = os.statvfs(_MEMORY)
-        memory = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        available = int(memory["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return False  # not Linux, or an unusual one
-    return 3 * size <= min(status.f_bavail * status.f_frsize, available) and os.access(_MEMORY, os.W_OK)
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return 0
 
 
 @contextmanager

@@ -20,8 +20,8 @@ class AdaptiveHeatmap(beam.PTransform):
     """Paths of Parquet location logs -> a singleton HeatmapState, differentially private in whole (paper 000).
 
     The state's answers hold each sub-query's tree and noisy counts; `raster.density` and `assemble.release_files` make
-    maps and releases of it. spill_folder: a private folder for bulky intermediate data where all workers share a disk;
-    None keeps these data in the runner's hands.
+    maps and releases of it. spill: a place for bulky intermediate data (see Spill) where all workers share a
+    disk or are one process; None keeps these data in the runner's hands.
 
     One key serves one input, once: it is narrowed to the region, the parameters and the columns here, but two inputs
     under one key and the same parameters would get the same noise, and their difference would have none.
@@ -33,7 +33,7 @@ class AdaptiveHeatmap(beam.PTransform):
         parameters: HeatmapParameters,
         key: RunKey,
         columns: LocationColumns | None = None,
-        spill_folder: str | None = None,
+        spill: str | None = None,
     ):
         super().__init__()
         columns = columns or LocationColumns()
@@ -41,7 +41,7 @@ class AdaptiveHeatmap(beam.PTransform):
         self._parameters = parameters
         self._key = bind_key(key, region, parameters, columns)
         self._columns = columns
-        self._spill = Spill(spill_folder)
+        self._spill = Spill(spill)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         grid, parameters, key, spill = self._grid, self._parameters, self._key, self._spill

@@ -66,7 +66,7 @@ class ShardGroupCoder(beam.coders.Coder):
     def decode(self, encoded: bytes) -> ShardGroup:
         first, shards, depth = np.frombuffer(encoded, "<i8", 3).tolist()
         stored = encoded[24:]
-        return ShardGroup(first, shards, depth, np.frombuffer(load(stored), key_dtype(depth)), stored)
+        return ShardGroup(first, shards, depth, np.frombuffer(load(stored)[0], key_dtype(depth)), stored)
 
     def is_deterministic(self) -> bool:
         return True
@@ -83,7 +83,7 @@ class _SplitByShardGroupFn(beam.DoFn):
         self._spill = spill
 
     def process(self, words: bytes, cohort: Cohort) -> Iterator[tuple[int, bytes]]:
-        yield from split_by_shard_group(np.frombuffer(load(words), np.uint64), cohort, self._depth, self._spill)
+        yield from split_by_shard_group(np.frombuffer(load(words)[0], np.uint64), cohort, self._depth, self._spill)
 
 
 @typehints.with_input_types(tuple[int, Iterable[bytes]], Cohort)

@@ -144,7 +144,7 @@ def split_by_shard_group(
 
 def build_shard_group(group: int, chunks: Iterable[bytes], cohort: Cohort, depth: int, spill: Spill) -> ShardGroup:
     """The index of one shard group, from what `split_by_shard_group` made of every word."""
-    keys = np.concatenate([np.frombuffer(load(chunk), key_dtype(depth)) for chunk in chunks])
+    keys = np.concatenate([np.frombuffer(load(chunk)[0], key_dtype(depth)) for chunk in chunks])
     keys.sort()
     first = group << cohort.group_shift
     shards = min(1 << cohort.group_shift, cohort.shards - first)

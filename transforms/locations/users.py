@@ -46,17 +46,16 @@ def bound_users(chunks: Iterable[bytes], depth: int) -> NDArray[np.uint64]:
 
 
 def _join(chunks: Iterable[bytes], depth: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    dtype = np.dtype(code_dtype(depth))
-    width = 8 + dtype.itemsize
-    users, codes = [], []
-    for chunk in map(load, chunks):
-        records = len(chunk) // width
-        # Copies, so that a spilled chunk's file is let go: a group may have more chunks than a process may open files.
-        users.append(np.frombuffer(chunk, np.uint64, records).copy())
-        codes.append(np.frombuffer(chunk, dtype, records, offset=8 * records).copy())
-    if not users:
-        return np.empty(0, np.uint64), np.empty(0, np.uint64)
-    return np.concatenate(users), np.concatenate(codes).astype(np.uint64)
+    chunks = list(chunks)  # references, or in line what the runner has read anyway
+    total = sum(len(load(chunk)[0]) for chunk in chunks) // 8
+    users, codes = np.empty(total, np.uint64), np.empty(total, np.uint64)
+    end = 0
+    for chunk in chunks:  # one at a time: a group may have more chunks than a process may open files
+        hashes, cells = load(chunk)
+        begin, end = end, end + len(hashes) // 8
+        users[begin:end] = np.frombuffer(hashes, np.uint64)
+        codes[begin:end] = np.frombuffer(cells, code_dtype(depth))
+    return users, codes
 
 
 def _choose(
