@@ -21,7 +21,7 @@ from sfumato.schemas.errors import RequestError
 
 LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")
 # From here on two threads are faster than one (benchmarks/speed.py); NumPy, Arrow and AES run beside each other.
-LARGE_INPUT_ROWS = 20_000_000
+LARGE_INPUT_ROWS = 10_000_000
 
 
 def _processors() -> int:
