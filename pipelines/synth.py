@@ -29,6 +29,7 @@ from sfumato.pipelines.options import (
 )
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Region
+from sfumato.transforms.release.store import is_remote
 from sfumato.transforms.synth.generate import GeneratePeople, density_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION, USER_ID_KINDS
 from sfumato.transforms.synth.request import MAX_DENSITY_DEPTH, SynthRequest
@@ -78,6 +79,10 @@ def run(argv: Sequence[str]) -> int:
         density_depth=_whole(options, "density_depth"),
     )
     output: str = options.output.rstrip("/")
+    if settings.in_cloud and not all(is_remote(place) for place in (output, options.density or output)):
+        raise RequestError(
+            "output, density: Dataflow's workers cannot reach this machine; name places in a bucket, gs://..."
+        )
     old_files = _check_places(output, options.density, options.overwrite)
 
     started = time.monotonic()
@@ -105,7 +110,7 @@ def generate(
     created = _make_folder(output)
     try:
         _make_folder(staging)
-        with beam.Pipeline(runner=settings.runner, options=settings.options) as root:
+        with settings.pipeline() as root:
             counts = root | GeneratePeople(request, staging, with_density=density is not None)
             # int64[4^depth] or int64[1]
             _ = counts | "WriteCounts" >> beam.Map(_write_array, path=staged_totals)

@@ -219,7 +219,7 @@ def test_bulky_data_travel_in_line(job: Any) -> None:
     """Workers share no disk, so no step may store its output in a folder."""
     spills = {name: fn._spill for name, fn in dofns(job.proto_pipeline).items() if hasattr(fn, "_spill")}
     assert len(spills) >= 4  # read, bound users, split by shard, build index
-    assert [name for name, spill in spills.items() if spill.folder is not None] == []
+    assert [name for name, spill in spills.items() if spill.place is not None] == []
     assert not holds(job.proto_pipeline.SerializeToString(), b"/sfumato-")
 
 

@@ -401,3 +401,13 @@ def test_what_is_no_release_is_not_opened() -> None:
     for place in (f"{BUCKET}/nowhere", "gs://no-such-bucket/release", "nowhere://bucket/out"):
         with pytest.raises(RequestError, match="no release here"):
             open_release(place)
+
+
+def test_synthetic_logs_can_be_made_in_a_bucket() -> None:
+    output = f"{BUCKET}/synth"
+    arguments = ["synth", "--users", "3000", "--users_per_file", "1000", "--output", output]
+    assert cli.main([*arguments, "--density", f"{BUCKET}/synth_density.npy", "--density_depth", "4"]) == 0
+    made = sorted(name for name in names(BUCKET) if name.startswith("synth"))
+    assert made == [*(f"synth/part-0000{i}-of-00003.parquet" for i in range(3)), "synth_density.npy"]
+    assert cli.main(arguments) == 2  # there is something already
+    assert cli.main([*arguments, "--overwrite"]) == 0
