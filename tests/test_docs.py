@@ -30,7 +30,7 @@ def test_the_pipeline_of_a_readers_own(logs: Path, capfd: pytest.CaptureFixture[
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     exec(code.replace("demo/logs/", f"{logs}/"), {})
     shown = capfd.readouterr().out
-    assert re.search(r"\[\[[\d.e-]+ ", shown), shown
+    assert re.search(r"\[\[[\d.e+-]+ ", shown), shown
 
 
 def test_reading_a_release(published: Path) -> None:  # noqa: F811
