@@ -29,7 +29,9 @@ check: $(VENV)/.developed
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../mypy -p sfumato
 
 bench: $(VENV)/.benched
-	$(BIN)/python -m benchmarks.speed --data bench_data
+	$(BIN)/python -m benchmarks.speed --data bench_data --plot docs
+	$(BIN)/python -m benchmarks.peers --data bench_data
+	if [ -n "$$SFUMATO_DATA" ]; then $(BIN)/python -m benchmarks.accuracy; fi
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -131,12 +130,12 @@ def phases(lines: list[tuple[float, str]], seconds: float) -> tuple[dict[str, fl
 
 
 def median(runs: list[Measurement]) -> Measurement:
-    """The run of median ratio."""
-    return sorted(runs, key=lambda run: run.seconds / run.floor)[len(runs) // 2]
+    """The run of median length."""
+    return sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
 
 
 def table(results: list[list[Measurement]]) -> str:
-    """Markdown: one row a size and mode, medians over the repeats."""
+    """Markdown: one row a size and mode, all of the run of median length."""
     rows = [
         "| users | mode | seconds | times the floor | million users/s | peak MB | "
         + " | ".join(results[0][0].phases)
@@ -145,13 +144,12 @@ def table(results: list[list[Measurement]]) -> str:
     ]
     for runs in results:
         run = median(runs)
-        seconds = statistics.median(one.seconds for one in runs)
         cells = [
             f"{run.users / 1e6:g} M",
             run.mode,
-            f"{seconds:.1f}",
+            f"{run.seconds:.1f}",
             f"{run.seconds / run.floor:.1f}",
-            f"{run.users / seconds / 1e6:.2f}",
+            f"{run.users / run.seconds / 1e6:.2f}",
             f"{max(one.peak_mb for one in runs):.0f}",
             *(f"{value:.1f}" for value in run.phases.values()),
         ]

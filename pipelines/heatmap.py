@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import sys
@@ -38,7 +39,7 @@ from sfumato.transforms.heatmap.schedule import check_modulus
 from sfumato.transforms.locations.read import inspect_file
 from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret, seed_secret
-from sfumato.transforms.release.store import check_output, is_remote
+from sfumato.transforms.release.store import check_output, is_remote, open_release
 from sfumato.transforms.release.write import WriteRelease
 
 _HELP = {
@@ -166,6 +167,9 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: b
         settings.pipeline() as root,
     ):
         build(root, request, paths, key, facts, spill)
+    with contextlib.suppress(RequestError):  # a dry run publishes nothing
+        for warning in open_release(request.output).manifest["warnings"]:
+            sys.stderr.write(f"sfumato heatmap: warning: {warning}\n")
 
 
 def _check_id_types(column: str, paths: list[str], texts: list[bool]) -> None:

@@ -29,6 +29,11 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, False) else super()._get_help_string(action)
+
+
 class JobParser(argparse.ArgumentParser):
     """An argument parser whose errors are RequestErrors."""
 
@@ -38,7 +43,7 @@ class JobParser(argparse.ArgumentParser):
             description=description,
             allow_abbrev=False,
             epilog="Options that are not listed here go to Apache Beam.",
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            formatter_class=_Help,
         )
 
     def error(self, message: str) -> NoReturn:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 PROGRESS = "sfumato.progress"
+OPERATIONS = "sfumato.operations"
 # Worker processes hand their log records over as text; this finds the message in it.
 _FORWARDED = re.compile(r'message: "(?P<message>(?:[^"\\]|\\.)*)"')
 _MARKS = ("read file", "read and grouped", "sub-query")
@@ -21,7 +22,7 @@ class _Lines(logging.Handler):
     """Writes progress to standard error: one line that counts files while reading, then a line a sub-query."""
 
     def __init__(self, files: int):
-        super().__init__(logging.INFO)
+        super().__init__(logging.DEBUG)
         self._files = files
         self._read = 0
         # A descriptor of its own: standard error itself is closed to worker processes while the job runs.
@@ -30,13 +31,15 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        if record.name != PROGRESS:
+        if record.name == OPERATIONS:
+            message = f"operations data: {message}"
+        elif record.name != PROGRESS:
             found = _FORWARDED.search(message)
             if not found:
                 return
             # protobuf writes other letters than ASCII's as they are or as octal bytes, depending on its build.
             message = codecs.escape_decode(found["message"].encode())[0].decode("utf-8", "replace")
-        if not message.startswith(_MARKS):
+        if record.name != OPERATIONS and not message.startswith(_MARKS):
             return
         if message.startswith("read file"):
             self._read += 1
@@ -50,14 +53,15 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def show_progress(files: int, verbose: bool) -> Iterator[None]:
-    """Shows progress while the block runs; with `verbose` the workers' and the runner's other messages as well.
+    """Shows progress while the block runs; with `verbose` rows read and dropped, and the runner's warnings, as well.
 
     What is not shown is not lost: an error that nobody expected ends the job with its traceback.
     """
     root, handler = logging.getLogger(), _Lines(files)
     plain = logging.StreamHandler(handler.stream)
-    plain.setLevel(logging.INFO if verbose else logging.CRITICAL)
+    plain.setLevel(logging.WARNING if verbose else logging.CRITICAL)
     before, levels = root.handlers, (root.level, logging.getLogger(PROGRESS).level)
+    logging.getLogger(OPERATIONS).setLevel(logging.DEBUG if verbose else logging.INFO)
     root.handlers = [handler, plain]
     # Forwarded records arrive at the root logger with the level they had.
     root.setLevel(logging.INFO)

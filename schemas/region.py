@@ -34,7 +34,9 @@ class Region:
             if not math.isfinite(value):
                 raise RequestError(f"region: {name} must be a finite number of degrees, got {value}")
         if not (self.west >= -180 and self.east <= 180 and self.south >= -90 and self.north <= 90):
-            raise RequestError(f"region: {self} leaves the globe; longitudes lie in -180..180, latitudes in -90..90")
+            raise RequestError(
+                f"region: {self} leaves the globe; longitudes lie in -180..180, latitudes in -90..90 (longitude first)"
+            )
         if not (self.west < self.east and self.south < self.north):
             raise RequestError(f"region: WEST,SOUTH,EAST,NORTH must have west < east and south < north, got {self}")
 

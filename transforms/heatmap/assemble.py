@@ -151,12 +151,12 @@ def release_files(state: HeatmapState, facts: ReleaseFacts) -> dict[str, bytes]:
         PICTURE_FILE: render_picture(
             raster,
             facts.grid.region,
-            users=max(float(final.counts.sum()), 0.0),
+            users=state.cohort.users,
             epsilon=state.budget.total,
             safe=facts.safe,
         ),
         PAGE_FILE: render_page(manifest, _layers(state), raster).encode(),
-        MANIFEST_FILE: json.dumps(manifest, indent=2, allow_nan=False).encode(),
+        MANIFEST_FILE: (json.dumps(manifest, indent=2, allow_nan=False) + "\n").encode(),
     }
 
 

@@ -20,6 +20,7 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.shards import NOTHING, ShardTotals, sum_shards
 
 PROGRESS = logging.getLogger("sfumato.progress")
+OPERATIONS = logging.getLogger("sfumato.operations")  # raw numbers, never shown unless asked for
 _COUNTERS = "sfumato.heatmap"
 
 
@@ -39,11 +40,18 @@ class StartRefinement(beam.PTransform):
         parameters, key = self._parameters, self._key
 
         def begin(_: None, users: int, rows: RowCounts) -> HeatmapState:
+            OPERATIONS.debug("rows read: %s", rows)
             rows.check(parameters.max_bad_fraction)
             if users == 0:
                 raise DataError("too few users: no row has a usable user and place; nothing is published")
-            PROGRESS.info("read and grouped the logs")
-            return start(users, parameters, key)
+            state = start(users, parameters, key)
+            population = state.population
+            PROGRESS.info(
+                "read and grouped the logs: %s users (%s)",
+                f"{population.users:,.0f}",
+                f"private count, epsilon {population.epsilon:.4g}" if population.epsilon else "public figure",
+            )
+            return state
 
         total = users | "CountUsers" >> beam.CombineGlobally(sum)
         rows = self._row_counts | "SumRowCounts" >> beam.CombineGlobally(_add_rows)
@@ -134,12 +142,12 @@ def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParame
     state = advance(state, totals, parameters)
     spent = state.answers[-1].spent
     PROGRESS.info(
-        "sub-query %d: %d cells, epsilon %.4g, %.4g remaining, noise ±%.3g users%s",
+        "sub-query %d: %d cells, epsilon %.4g, %.4g remaining, noise ±%s users%s",
         spent.index,
         spent.vector_length,
         spent.epsilon,
         state.budget.remaining,
-        spent.noise_stddev,
+        f"{spent.noise_stddev:,.0f}" if spent.noise_stddev >= 100 else f"{spent.noise_stddev:.3g}",
         f", {spent.shards_lost} of {spent.shards} shards lost" if spent.shards_lost else "",
     )
     Metrics.counter(_COUNTERS, "sub_queries").inc()

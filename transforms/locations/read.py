@@ -48,6 +48,10 @@ class RowCounts:
     text_ids: int = 0
     dropped: tuple[int, ...] = (0,) * len(DROP_REASONS)
 
+    def __str__(self) -> str:
+        dropped = zip(DROP_REASONS, self.dropped, strict=True)
+        return f"{self.rows:,}; dropped: " + ", ".join(f"{reason} {number:,}" for reason, number in dropped)
+
     def __add__(self, other: RowCounts) -> RowCounts:
         dropped = tuple(a + b for a, b in zip(self.dropped, other.dropped, strict=True))
         return RowCounts(self.rows + other.rows, self.text_ids + other.text_ids, dropped)
@@ -63,7 +67,7 @@ class RowCounts:
             raise DataError(
                 f"more than max_bad_fraction={max_bad_fraction} of the rows were dropped, most often as "
                 f"{', '.join(reason for number, reason in reasons if number)}; check the region and the columns, "
-                "or raise --max_bad_fraction (the numbers are in the job's counters)"
+                "or raise --max_bad_fraction (the job's counters, and --verbose, tell the numbers)"
             )
 
 
