@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Sequence
 from importlib import metadata
 
-from sfumato.pipelines.options import join_negative_values
 from sfumato.schemas.errors import DataError, RequestError, SfumatoError
 
 JOBS = {
@@ -32,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if job not in JOBS:
             raise RequestError(f"no job named {job!r}; there are: {', '.join(JOBS)}")
         run = importlib.import_module(f"sfumato.pipelines.{job}").run
-        return int(run(join_negative_values(rest)))
+        return int(run(rest))
     except KeyboardInterrupt:
         sys.stderr.write(f"\nsfumato {job}: interrupted; nothing was published\n")
         return 130

@@ -24,7 +24,6 @@ from sfumato.pipelines.options import (
     JobParser,
     RunnerSettings,
     add_runner_arguments,
-    join_negative_values,
     runner_settings,
 )
 from sfumato.pipelines.progress import show_progress
@@ -32,6 +31,7 @@ from sfumato.pipelines.scratch import scratch
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.files import is_remote
 from sfumato.transforms.heatmap.adaptive import AdaptiveHeatmap
 from sfumato.transforms.heatmap.assemble import ReleaseFacts, release_files
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -39,7 +39,7 @@ from sfumato.transforms.heatmap.schedule import check_modulus
 from sfumato.transforms.locations.read import inspect_file
 from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret, seed_secret
-from sfumato.transforms.release.store import check_output, is_remote, open_release
+from sfumato.transforms.release.store import check_output, open_release
 from sfumato.transforms.release.write import WriteRelease
 
 _HELP = {
@@ -119,7 +119,7 @@ def run(arguments: Sequence[str]) -> int:
     """Runs the job for a command line. Raises RequestError or DataError."""
     parser = JobParser("heatmap", __doc__)
     add_arguments(parser)
-    options, beam_arguments = parser.parse_known_args(join_negative_values(arguments))
+    options, beam_arguments = parser.parse_known_args(arguments)
     values = vars(options)
     settings = runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
     parameters = {field.name: values[field.name] for field in fields(HeatmapParameters)}

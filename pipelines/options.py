@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import apache_beam as beam
 import yaml
@@ -35,7 +36,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class JobParser(argparse.ArgumentParser):
-    """An argument parser whose errors are RequestErrors."""
+    """An argument parser whose errors are RequestErrors, and whose values may begin with a minus sign."""
 
     def __init__(self, job: str, description: str | None):
         super().__init__(
@@ -45,6 +46,9 @@ class JobParser(argparse.ArgumentParser):
             epilog="Options that are not listed here go to Apache Beam.",
             formatter_class=_Help,
         )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return super().parse_known_args(join_negative_values(sys.argv[1:] if args is None else args), namespace)
 
     def error(self, message: str) -> NoReturn:
         raise RequestError(message.removeprefix("argument --"))

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PROGRESS = "sfumato.progress"
-OPERATIONS = "sfumato.operations"
+from sfumato.transforms.logs import OPERATIONS, PROGRESS
+
 # Worker processes hand their log records over as text; this finds the message in it.
 _FORWARDED = re.compile(r'message: "(?P<message>(?:[^"\\]|\\.)*)"')
 _MARKS = ("read file", "read and grouped", "sub-query")
@@ -31,15 +31,15 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        if record.name == OPERATIONS:
+        if record.name == OPERATIONS.name:
             message = f"operations data: {message}"
-        elif record.name != PROGRESS:
+        elif record.name != PROGRESS.name:
             found = _FORWARDED.search(message)
             if not found:
                 return
             # protobuf writes other letters than ASCII's as they are or as octal bytes, depending on its build.
             message = codecs.escape_decode(found["message"].encode())[0].decode("utf-8", "replace")
-        if record.name != OPERATIONS and not message.startswith(_MARKS):
+        if record.name != OPERATIONS.name and not message.startswith(_MARKS):
             return
         if message.startswith("read file"):
             self._read += 1
@@ -60,19 +60,19 @@ def show_progress(files: int, verbose: bool) -> Iterator[None]:
     root, handler = logging.getLogger(), _Lines(files)
     plain = logging.StreamHandler(handler.stream)
     plain.setLevel(logging.WARNING if verbose else logging.CRITICAL)
-    before, levels = root.handlers, (root.level, logging.getLogger(PROGRESS).level)
-    logging.getLogger(OPERATIONS).setLevel(logging.DEBUG if verbose else logging.INFO)
+    before, levels = root.handlers, [(log, log.level) for log in (root, PROGRESS, OPERATIONS)]
+    OPERATIONS.setLevel(logging.DEBUG if verbose else logging.INFO)
     root.handlers = [handler, plain]
     # Forwarded records arrive at the root logger with the level they had.
     root.setLevel(logging.INFO)
-    logging.getLogger(PROGRESS).setLevel(logging.INFO)
+    PROGRESS.setLevel(logging.INFO)
     try:
         with contextlib.nullcontext() if verbose else _worker_output_hidden():
             yield
     finally:
         root.handlers = before
-        root.setLevel(levels[0])
-        logging.getLogger(PROGRESS).setLevel(levels[1])
+        for log, level in levels:
+            log.setLevel(level)
         handler.stream.close()
 
 

@@ -24,12 +24,11 @@ from sfumato.pipelines.options import (
     JobParser,
     RunnerSettings,
     add_runner_arguments,
-    join_negative_values,
     runner_settings,
 )
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Region
-from sfumato.transforms.release.store import is_remote
+from sfumato.transforms.files import is_remote
 from sfumato.transforms.synth.generate import GeneratePeople, density_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION, USER_ID_KINDS
 from sfumato.transforms.synth.request import MAX_DENSITY_DEPTH, SynthRequest
@@ -67,7 +66,7 @@ def run(argv: Sequence[str]) -> int:
     """Runs the job for a command line. Returns the exit status 0, or raises RequestError."""
     parser = JobParser("synth", __doc__)
     add_arguments(parser)
-    options, beam_arguments = parser.parse_known_args(join_negative_values(argv))
+    options, beam_arguments = parser.parse_known_args(argv)
     settings = runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
     request = SynthRequest(
         users=_whole(options, "users"),
@@ -179,7 +178,7 @@ def _write_array(values: NDArray[np.generic], path: str) -> None:
 
 def _make_folder(path: str) -> bool:
     """Makes a local folder (a bucket has none to make). Returns whether it was not there before."""
-    if "://" in path or os.path.isdir(path):
+    if is_remote(path) or os.path.isdir(path):
         return False
     try:
         os.makedirs(path)
@@ -190,7 +189,7 @@ def _make_folder(path: str) -> bool:
 
 def _remove(path: str) -> None:
     """Removes a file or a folder with all that is in it, if it is there."""
-    if "://" in path:
+    if is_remote(path):
         found = _match(path) + _match(FileSystems.join(path, "*"))
         if found:
             FileSystems.delete(found)

@@ -46,11 +46,6 @@ class Tree:
     def __hash__(self) -> int:
         return hash((self.depth, self.nodes.tobytes()))
 
-    def contains(self, nodes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Whether each node is in the tree: bool, of the shape of `nodes`."""
-        place = np.minimum(np.searchsorted(self.nodes, nodes), len(self.nodes) - 1)
-        return np.asarray(self.nodes[place] == nodes)
-
     @cached_property
     def entries(self) -> NDArray[np.uint64]:
         """The nodes that own a vector entry, in the vector's order: uint64[T], ascending."""

@@ -12,15 +12,20 @@ from typing import BinaryIO
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-_NOT_FOUND: tuple[type[Exception], ...] = ()
-_REFUSED: tuple[type[Exception], ...] = ()
+_NOT_FOUND: tuple[type[Exception], ...]
+_REFUSED: tuple[type[Exception], ...]
 try:
     from google.api_core.exceptions import GoogleAPIError, NotFound
     from google.auth.exceptions import GoogleAuthError
-except ImportError:
-    pass  # the gcp extra is not installed, so nothing raises these
+except ImportError:  # the gcp extra is not installed, so nothing raises these
+    _NOT_FOUND, _REFUSED = (), ()
 else:
     _NOT_FOUND, _REFUSED = (NotFound,), (GoogleAPIError, GoogleAuthError)
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path names something that only Beam's file systems reach."""
+    return "://" in path
 
 
 @contextmanager

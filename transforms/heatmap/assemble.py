@@ -53,6 +53,7 @@ class ReleaseFacts:
 def heatmap_manifest(state: HeatmapState, facts: ReleaseFacts) -> dict[str, Any]:
     """The manifest: identity, guarantee, spending by sub-query, communication, parameters, versions, warnings."""
     population, cohort = state.population, state.cohort
+    participation = participation_delta(state, facts)
     spent = [answer.spent for answer in state.answers]
     grid = facts.grid
     return {
@@ -84,7 +85,7 @@ def heatmap_manifest(state: HeatmapState, facts: ReleaseFacts) -> dict[str, Any]
                 "required_survivors": cohort.required_survivors,
             },
             "sub_queries": [asdict(one) for one in spent],
-            "participation": {"protected": False, "delta": participation_delta(state, facts)},
+            "participation": {"protected": False, "delta": participation},
             "assumptions": [*ASSUMPTIONS, FLOATING_NOISE if _by_client(facts) else EXACT_NOISE],
         },
         "communication": {
@@ -93,21 +94,20 @@ def heatmap_manifest(state: HeatmapState, facts: ReleaseFacts) -> dict[str, Any]
         },
         "parameters": dict(facts.parameters),
         "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}},
-        "warnings": _warnings(state, facts),
+        "warnings": _warnings(state, facts, participation),
     }
 
 
-def _warnings(state: HeatmapState, facts: ReleaseFacts) -> list[str]:
+def _warnings(state: HeatmapState, facts: ReleaseFacts, participation: float) -> list[str]:
     warnings = []
     if not facts.safe:
         warnings.append("The key came from a seed that anybody can guess: this release protects nobody.")
     if _by_client(facts):
         warnings.append(f"{FLOATING_NOISE} Publish what --noise shard makes.")
-    delta = participation_delta(state, facts)
-    if delta > _NOTABLE_DELTA:
+    if participation > _NOTABLE_DELTA:
         warnings.append(
-            f"Shards are so small that a user's taking part decides with chance {delta:.1g} whether her shard is lost; "
-            "a larger shard_size or dropout makes that negligible."
+            f"Shards are so small that a user's taking part decides with chance {participation:.1g} whether her shard "
+            "is lost; a larger shard_size or dropout makes that negligible."
         )
     last = state.answers[-1].spent
     if last.shards_lost:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import operator
 from collections.abc import Iterable, Iterator
 
@@ -16,11 +15,10 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import HeatmapState, advance, start
 from sfumato.transforms.locations.read import RowCounts
 from sfumato.transforms.locations.shards import Cohort, ShardGroup
+from sfumato.transforms.logs import OPERATIONS, PROGRESS
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.shards import NOTHING, ShardTotals, sum_shards
 
-PROGRESS = logging.getLogger("sfumato.progress")
-OPERATIONS = logging.getLogger("sfumato.operations")  # raw numbers, never shown unless asked for
 _COUNTERS = "sfumato.heatmap"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,15 +18,15 @@ from apache_beam.metrics import Metrics
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms.files import open_file
+from sfumato.transforms.files import is_remote, open_file
 from sfumato.transforms.locations.encode import DROP_REASONS, encode_locations
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_by_user_group
+from sfumato.transforms.logs import PROGRESS
 from sfumato.transforms.privacy.keys import RunKey
 
 _SLICE_ROWS = 4_000_000
 _BATCH_ROWS = 1 << 20
-PROGRESS = logging.getLogger("sfumato.progress")
 ROW_COUNTS = "row_counts"
 
 
@@ -77,7 +76,7 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
     try:
         # Arrow reads local files without the interpreter; everything else goes through Beam's file systems.
         with (
-            pa.OSFile(path) if "://" not in path else open_file(path) as source,
+            open_file(path) if is_remote(path) else pa.OSFile(path) as source,
             pq.ParquetFile(source) as file,
         ):
             yield file

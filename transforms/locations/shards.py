@@ -73,21 +73,21 @@ class ShardGroup:
 
     def sizes(self) -> NDArray[np.int64]:
         """Users in each shard: int64[shards]."""
-        return np.diff(self._starts)
+        return np.diff(self.starts)
 
     def counts_below(self, boundaries: NDArray[np.uint64], block: slice) -> NDArray[np.int64]:
         """Users of each shard of the block whose code is below each boundary: int64[shards, len(boundaries)].
 
         boundaries: uint64, ascending, at most 4^depth.
         """
-        return self._positions(boundaries, block) - self._starts[block, None]
+        return self._positions(boundaries, block) - self.starts[block, None]
 
     def keys_of(self, block: slice) -> NDArray[Any]:
         """The keys of the block's shards, a view."""
-        return self.keys[self._starts[block.start] : self._starts[block.stop]]
+        return self.keys[self.starts[block.start] : self.starts[block.stop]]
 
     @cached_property
-    def _starts(self) -> NDArray[np.int64]:
+    def starts(self) -> NDArray[np.int64]:
         """Where each shard's keys start, and the end of the last: int64[shards + 1]."""
         return self._positions(np.zeros(1, dtype=np.uint64), slice(0, self.shards + 1))[:, 0]
 

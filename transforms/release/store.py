@@ -21,17 +21,12 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import CELLS_FILE, DENSITY_FILE, MANIFEST_FILE, MANIFEST_FORMAT, RELEASE_FILES
-from sfumato.transforms.files import read_file, storage_errors
+from sfumato.transforms.files import is_remote, read_file, storage_errors
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _TAKEN = "output: {} exists already; name another, or give --overwrite"
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path names something that only Beam's file systems reach."""
-    return "://" in path
 
 
 def check_output(output: str, overwrite: bool) -> None:

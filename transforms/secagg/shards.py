@@ -123,7 +123,8 @@ def survivors(group: ShardGroup, index: int, key: RunKey, dropout: float) -> NDA
     """Which users of the group answer sub-query `index`: bool[users], or None for all of them."""
     if dropout <= 0:
         return None
-    shard, rank = _shard_and_rank(group.sizes())
+    shard = np.repeat(np.arange(group.shards), group.sizes())
+    rank = np.arange(len(shard)) - group.starts[shard]
     words = random_words(key.subkey("dropout", index), group.numbers()[shard], rank.astype(np.uint64))
     return np.asarray((words[:, 0] >> np.uint64(11)) * 2.0**-53 >= dropout)
 
@@ -154,14 +155,13 @@ def client_noise(
     A slot is a (client, entry) pair, a client being its rank in the shard's index.
     """
     entries = len(query.tree.entries)
-    sizes = group.sizes()
-    offsets = np.concatenate(([0], np.cumsum(sizes)))[block.start : block.stop]
+    offsets = group.starts[block]
     events = polya_difference_events(
         key,
         f"client noise {query.index}",
         group.numbers()[block],
         np.full(len(offsets), 1 / query.required_survivors),
-        sizes[block] * entries,
+        group.sizes()[block] * entries,
         query.epsilon,
     )
     client, entry = np.divmod(events.slot, entries)
@@ -169,10 +169,3 @@ def client_noise(
     noise = np.zeros((len(offsets), entries), dtype=np.int64)
     np.add.at(noise, (events.row[kept], entry[kept]), events.value[kept])
     return noise
-
-
-def _shard_and_rank(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For users stored shard by shard: their shard's place and their rank in it, int64[users] each."""
-    shard = np.repeat(np.arange(len(sizes)), sizes)
-    starts = np.cumsum(sizes) - sizes
-    return shard, np.arange(len(shard)) - starts[shard]

@@ -386,33 +386,13 @@ def test_unsafe_seed_shows_a_banner(browser: Any, layers: list[Layer], tmp_path:
     assert visit.requests == [visit.address]
 
 
+def _layer_of_zeros(names: list[str]) -> Layer:
+    n, zeros = len(names), np.zeros(len(names), np.int64)
+    return Layer(0, 0.5, 0.0, 3.0, n, n, n, zeros, zeros, zeros, np.zeros(n), np.ones(n, np.int64), names)
+
+
 def test_empty_manifest_and_empty_layer_still_open(browser: Any, layers: list[Layer], tmp_path: Path) -> None:
-    empty = Layer(
-        0,
-        0.5,
-        0.0,
-        3.0,
-        0,
-        0,
-        0,
-        *(np.zeros(0, np.int64) for _ in range(3)),
-        np.zeros(0),
-        np.zeros(0, np.int64),
-        [],
-    )
-    root = Layer(
-        0,
-        0.5,
-        0.0,
-        3.0,
-        1,
-        1,
-        1,
-        *(np.zeros(1, np.int64) for _ in range(3)),
-        np.zeros(1),
-        np.ones(1, np.int64),
-        ["r"],
-    )
+    empty, root = _layer_of_zeros([]), _layer_of_zeros(["r"])
     odd = {
         "region": "nowhere",
         "privacy": None,
