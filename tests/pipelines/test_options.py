@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, GoogleCloudOptions
 
@@ -104,3 +105,23 @@ def test_worker_errors_are_found_in_wrapped_tracebacks(kind: type[Exception]) ->
     assert type(found) is kind
     assert str(found).startswith("too few users; nothing")
     assert cli.worker_error(RuntimeError("something else")) is None
+
+
+@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
+def test_no_second_thread_flushes_the_local_runners_buffers(mode: str, monkeypatch) -> None:
+    """Beam's timed flush loses what is written meanwhile; see DATA_BUFFER_TIME_LIMIT_MS in options.py."""
+    from apache_beam.runners.worker import data_plane
+
+    made: list[int] = []
+    create = data_plane.ClosableOutputStream.create
+
+    def watched(close_callback, flush_callback, data_buffer_time_limit_ms):
+        made.append(data_buffer_time_limit_ms)
+        return create(close_callback, flush_callback, data_buffer_time_limit_ms)
+
+    monkeypatch.setattr(data_plane.ClosableOutputStream, "create", staticmethod(watched))
+    settings = runner_settings(None, None, [f"--direct_running_mode={mode}", "--direct_num_workers=2"])
+    with settings.pipeline() as root:
+        _ = root | beam.Create(range(10)) | beam.Reshuffle() | beam.Map(str)
+    assert made
+    assert set(made) == {0}
