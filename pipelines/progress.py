@@ -15,7 +15,7 @@ from sfumato.transforms.logs import OPERATIONS, PROGRESS
 
 # Worker processes hand their log records over as text; this finds the message in it.
 _FORWARDED = re.compile(r'message: "(?P<message>(?:[^"\\]|\\.)*)"')
-_MARKS = ("read file", "read and grouped", "sub-query")
+_MARKS = ("read file", "read and", "sub-query")
 
 
 class _Lines(logging.Handler):

@@ -1,13 +1,27 @@
-"""Location logs: which columns a job reads, and of what types they may be."""
+"""Logs: which columns a job reads, and of what types they may be."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from sfumato.schemas.errors import RequestError
+
+
+class Columns(Protocol):
+    """The columns that a job reads."""
+
+    def names(self) -> list[str]: ...
+
+    def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
+        """What kind of values columns hold of which all files must hold the same kind: {column: kind}.
+
+        Raises RequestError naming the file, the column and the remedy where a column is missing or mistyped.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -21,28 +35,34 @@ class LocationColumns:
     def names(self) -> list[str]:
         return [self.user_id, self.latitude, self.longitude]
 
-    def check(self, schema: pa.Schema, path: str) -> bool:
-        """Whether user ids are strings or bytes (and not integers).
+    def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
+        """See Columns.check."""
+        kind = check_user_id(schema, self.user_id, path)
+        for role, name in (("latitude", self.latitude), ("longitude", self.longitude)):
+            degrees = field_type(schema, name, f"{role}_column", path)
+            if not (pt.is_floating(degrees) or pt.is_integer(degrees)):
+                raise RequestError(
+                    f"{path}: column {name!r} must hold degrees as floating-point numbers, it holds {degrees}"
+                )
+        return {self.user_id: kind}
 
-        Raises RequestError naming the file, the column and the remedy where a column is missing or mistyped.
-        """
-        for role, name in (("user_id", self.user_id), ("latitude", self.latitude), ("longitude", self.longitude)):
-            if name not in schema.names:
-                raise RequestError(
-                    f"{path}: no column {name!r}; set --{role}_column to one of: {', '.join(schema.names)}"
-                )
-        kind = schema.field(self.user_id).type
-        if pt.is_dictionary(kind):
-            kind = kind.value_type
-        if not (holds_text(kind) or pt.is_integer(kind)):
-            raise RequestError(f"{path}: column {self.user_id!r} must hold integers, strings or bytes, it holds {kind}")
-        for name in (self.latitude, self.longitude):
-            kind = schema.field(name).type
-            if not (pt.is_floating(kind) or pt.is_integer(kind)):
-                raise RequestError(
-                    f"{path}: column {name!r} must hold degrees as floating-point numbers, it holds {kind}"
-                )
-        return holds_text(schema.field(self.user_id).type)
+
+def field_type(schema: pa.Schema, name: str, option: str, path: str) -> pa.DataType:
+    """The type of a column, of its values where it is dictionary-encoded. Raises RequestError where it is missing."""
+    if name not in schema.names:
+        raise RequestError(f"{path}: no column {name!r}; set --{option} to one of: {', '.join(schema.names)}")
+    kind = schema.field(name).type
+    return kind.value_type if pt.is_dictionary(kind) else kind
+
+
+def check_user_id(schema: pa.Schema, name: str, path: str) -> str:
+    """Whether user ids are `integers` or `text` (strings or bytes). Raises RequestError for other types."""
+    kind = field_type(schema, name, "user_id_column", path)
+    if holds_text(kind):
+        return "text"
+    if not pt.is_integer(kind):
+        raise RequestError(f"{path}: column {name!r} must hold integers, strings or bytes, it holds {kind}")
+    return "integers"
 
 
 def holds_text(kind: pa.DataType) -> bool:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 
 MAX_DEPTH = 20
+EARTH_RADIUS_KM = 6371.0088
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,14 @@ class Grid:
             region.west + (x + 1) * width,
             region.north - y * height,
         )
+
+
+def area_km2(
+    west: NDArray[np.float64], south: NDArray[np.float64], east: NDArray[np.float64], north: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Areas of rectangles in degrees on the sphere, square kilometres."""
+    bands = np.sin(np.radians(north)) - np.sin(np.radians(south))
+    return np.asarray(EARTH_RADIUS_KM**2 * np.radians(east - west) * bands)
 
 
 def _spread(values: NDArray[np.uint32]) -> NDArray[np.uint64]:

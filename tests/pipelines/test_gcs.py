@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.heatmap import match_files
+from sfumato.pipelines.job import match_files
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.heatmap.adaptive import AdaptiveHeatmap
 from sfumato.transforms.heatmap.parameters import HeatmapParameters

@@ -17,10 +17,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.heatmap import key_and_facts, match_files
+from sfumato.pipelines.job import key_and_facts, match_files
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.region import Region
+from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.adaptive import AdaptiveHeatmap, bind_key
 from sfumato.transforms.heatmap.assemble import release_files
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -148,7 +148,7 @@ def test_one_id_in_two_types_is_refused(tmp_path: Path, capsys) -> None:
     text = text.set_column(0, "user_id", pa.array([str(i) for i in text["user_id"].to_pylist()]))
     pq.write_table(text, tmp_path / "logs" / "text.parquet")
     assert cli.main(command(str(tmp_path / "logs" / "*.parquet"), tmp_path / "out")) == 2
-    assert "user_id_column: 'user_id' holds integers in" in capsys.readouterr().err
+    assert "column 'user_id' holds integers in" in capsys.readouterr().err
     with pytest.raises(DataError, match="integers in some files and text in others"):
         run_state(str(tmp_path / "logs" / "*.parquet"), HeatmapParameters(**SMALL))
 
@@ -316,9 +316,14 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
 
     def subkey(files=files, parameters=None, release_id="r", columns=None) -> bytes:
         request = HeatmapRequest(
-            "in", "out", REGION, parameters or HeatmapParameters(), columns or LocationColumns(), seed=1,
+            input="in",
+            output="out",
+            region=REGION,
+            heatmap=parameters or HeatmapParameters(),
+            columns=columns or LocationColumns(),
+            seed=1,
             release_id=release_id,
-        )  # fmt: skip
+        )
         return key_and_facts(request, files, settings)[0].subkey("x")
 
     path, size, time = files[0]
@@ -438,9 +443,11 @@ def test_raster_of_the_release_is_of_the_last_answer(logs) -> None:
     from sfumato.pipelines.heatmap import HeatmapRequest
     from sfumato.pipelines.options import runner_settings
 
-    request = HeatmapRequest(pattern, "out", REGION, parameters, LocationColumns(), seed=1)
+    request = HeatmapRequest(
+        input=pattern, output="out", region=REGION, heatmap=parameters, columns=LocationColumns(), seed=1
+    )
     _, facts = key_and_facts(request, match_files(pattern), runner_settings(None, None, []))
-    files = release_files(state, facts)
+    files = release_files(state, facts, Grid(REGION, parameters.depth))
     assert list(files)[-1] == "manifest.json"
     final = state.answers[-1]
     import io

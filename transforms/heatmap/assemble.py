@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import io
-import json
 import math
-import platform
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from importlib import metadata
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,7 +16,6 @@ from sfumato.schemas.release import (
     CELLS_FILE,
     DENSITY_FILE,
     MANIFEST_FILE,
-    MANIFEST_FORMAT,
     PAGE_FILE,
     PICTURE_FILE,
 )
@@ -28,39 +23,19 @@ from sfumato.schemas.tree import node_names, node_positions
 from sfumato.transforms.heatmap.cells import cells_table
 from sfumato.transforms.heatmap.raster import density
 from sfumato.transforms.heatmap.schedule import Answer, HeatmapState
+from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, release_manifest
 from sfumato.transforms.release.page import Layer, render_page
 from sfumato.transforms.release.picture import render_picture
 
 _NOTABLE_DELTA = 1e-6
-_PACKAGES = ("sfumato", "apache-beam", "numpy", "pyarrow", "scipy")
 
 
-@dataclass(frozen=True)
-class ReleaseFacts:
-    """What the launcher knows of a release: nothing here depends on what the input files hold.
-
-    created: ISO 8601 time. randomness: where the secret came from. parameters: every option of the request.
-    """
-
-    release_id: str
-    created: str
-    grid: Grid
-    randomness: str
-    safe: bool
-    parameters: Mapping[str, Any]
-
-
-def heatmap_manifest(state: HeatmapState, facts: ReleaseFacts) -> dict[str, Any]:
+def heatmap_manifest(state: HeatmapState, facts: ReleaseFacts, grid: Grid) -> dict[str, Any]:
     """The manifest: identity, guarantee, spending by sub-query, communication, parameters, versions, warnings."""
     population, cohort = state.population, state.cohort
     participation = participation_delta(state, facts)
     spent = [answer.spent for answer in state.answers]
-    grid = facts.grid
-    return {
-        "format": MANIFEST_FORMAT,
-        "release_id": facts.release_id,
-        "job": "heatmap",
-        "created": facts.created,
+    content = {
         "region": asdict(grid.region),
         "grid": {"depth": grid.depth, "side": grid.side},
         "privacy": {
@@ -71,7 +46,7 @@ def heatmap_manifest(state: HeatmapState, facts: ReleaseFacts) -> dict[str, Any]
             "epsilon_spent": state.budget.spent,
             "delta": 0.0,
             "mechanism": "distributed discrete Laplace (Polya shares) over secure-aggregation shards",
-            "randomness": {"source": facts.randomness, "safe": facts.safe},
+            "randomness": facts.source,
             "population": {
                 "source": population.source,
                 "users": population.users,
@@ -92,16 +67,12 @@ def heatmap_manifest(state: HeatmapState, facts: ReleaseFacts) -> dict[str, Any]
             "vector_entries": sum(one.vector_length for one in spent),
             "bits_per_client": sum(one.bits_per_client for one in spent),
         },
-        "parameters": dict(facts.parameters),
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}},
-        "warnings": _warnings(state, facts, participation),
     }
+    return release_manifest(facts, content, _warnings(state, facts, participation))
 
 
 def _warnings(state: HeatmapState, facts: ReleaseFacts, participation: float) -> list[str]:
     warnings = []
-    if not facts.safe:
-        warnings.append("The key came from a seed that anybody can guess: this release protects nobody.")
     if _by_client(facts):
         warnings.append(f"{FLOATING_NOISE} Publish what --noise shard makes.")
     if participation > _NOTABLE_DELTA:
@@ -136,12 +107,12 @@ def participation_delta(state: HeatmapState, facts: ReleaseFacts) -> float:
     return min(1.0, at_the_border * (len(state.answers) if dropout else 1))
 
 
-def release_files(state: HeatmapState, facts: ReleaseFacts) -> dict[str, bytes]:
+def release_files(state: HeatmapState, facts: ReleaseFacts, grid: Grid) -> dict[str, bytes]:
     """The release's files by name, the manifest last."""
-    manifest = heatmap_manifest(state, facts)
+    manifest = heatmap_manifest(state, facts, grid)
     final = state.answers[-1]
     raster = density(final.tree, final.counts)
-    cells = cells_table(final.tree, final.counts, final.spent.noise_stddev, facts.grid)
+    cells = cells_table(final.tree, final.counts, final.spent.noise_stddev, grid)
     table, array = io.BytesIO(), io.BytesIO()
     pq.write_table(cells, table, compression="zstd")
     np.save(array, raster)
@@ -150,13 +121,13 @@ def release_files(state: HeatmapState, facts: ReleaseFacts) -> dict[str, bytes]:
         DENSITY_FILE: array.getvalue(),
         PICTURE_FILE: render_picture(
             raster,
-            facts.grid.region,
+            grid.region,
             users=state.cohort.users,
             epsilon=state.budget.total,
             safe=facts.safe,
         ),
         PAGE_FILE: render_page(manifest, _layers(state), raster).encode(),
-        MANIFEST_FILE: (json.dumps(manifest, indent=2, allow_nan=False) + "\n").encode(),
+        MANIFEST_FILE: manifest_bytes(manifest),
     }
 
 

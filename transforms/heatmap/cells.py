@@ -7,11 +7,9 @@ import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
-from sfumato.schemas.region import Grid
+from sfumato.schemas.region import Grid, area_km2
 from sfumato.schemas.release import CELLS_SCHEMA
 from sfumato.schemas.tree import Tree, node_names, node_positions
-
-EARTH_RADIUS_KM = 6371.0088
 
 
 def cells_table(tree: Tree, counts: NDArray[np.float64], stddev: float, grid: Grid) -> pa.Table:
@@ -37,14 +35,6 @@ def cells_table(tree: Tree, counts: NDArray[np.float64], stddev: float, grid: Gr
         "geometry": shapely.to_wkb(_geometries(shapely.box(west, south, east, north), parents)[entry]),
     }
     return pa.table(table, schema=CELLS_SCHEMA)
-
-
-def area_km2(
-    west: NDArray[np.float64], south: NDArray[np.float64], east: NDArray[np.float64], north: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Areas of rectangles in degrees on the sphere, square kilometres."""
-    bands = np.sin(np.radians(north)) - np.sin(np.radians(south))
-    return np.asarray(EARTH_RADIUS_KM**2 * np.radians(east - west) * bands)
 
 
 def _geometries(boxes: NDArray[np.object_], parents: NDArray[np.int64]) -> NDArray[np.object_]:

@@ -13,7 +13,7 @@ from apache_beam.metrics import Metrics
 from sfumato.schemas.errors import DataError
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import HeatmapState, advance, start
-from sfumato.transforms.locations.read import RowCounts
+from sfumato.transforms.locations.read import RowCounts, sum_row_counts
 from sfumato.transforms.locations.shards import Cohort, ShardGroup
 from sfumato.transforms.logs import OPERATIONS, PROGRESS
 from sfumato.transforms.privacy.keys import RunKey
@@ -52,7 +52,7 @@ class StartRefinement(beam.PTransform):
             return state
 
         total = users | "CountUsers" >> beam.CombineGlobally(sum)
-        rows = self._row_counts | "SumRowCounts" >> beam.CombineGlobally(_add_rows)
+        rows = self._row_counts | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
         return (
             users.pipeline
             | "Begin" >> beam.Create([None])
@@ -68,10 +68,6 @@ class PlanCohort(beam.PTransform):
 
     def expand(self, state: beam.PCollection) -> beam.PCollection:
         return state | "Cohort" >> beam.Map(lambda state: state.cohort).with_output_types(Cohort)
-
-
-def _add_rows(rows: Iterable[RowCounts]) -> RowCounts:
-    return sum(rows, start=RowCounts())
 
 
 @typehints.with_input_types(ShardGroup, HeatmapState)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,15 @@ from sfumato.schemas.locations import LocationColumns, holds_text
 from sfumato.schemas.region import Grid
 from sfumato.transforms.privacy.keys import keyed_hash
 
-DROP_REASONS = ("null_user_id", "null_coordinate", "not_finite", "out_of_range", "out_of_region")
+DROP_REASONS = (
+    "null_user_id",
+    "null_coordinate",
+    "not_finite",
+    "out_of_range",
+    "out_of_region",
+    "null_value",
+    "no_prefix_code",
+)
 
 # Rows worked on at a time: the temporary columns of one block stay in the processor's cache.
 _BLOCK_ROWS = 1 << 16
@@ -40,8 +49,17 @@ def code_dtype(depth: int) -> type[np.uint32] | type[np.uint64]:
     return np.uint32 if 2 * depth <= 32 else np.uint64
 
 
-def encode_locations(batch: pa.RecordBatch, columns: LocationColumns, grid: Grid, user_key: bytes) -> EncodedLocations:
-    """Hashes the users and codes the cells of one Arrow batch."""
+def encode_locations(
+    batch: pa.RecordBatch,
+    columns: LocationColumns,
+    grid: Grid,
+    user_key: bytes,
+    drawn: Callable[[NDArray[np.uint64]], NDArray[np.bool_]] | None = None,
+) -> EncodedLocations:
+    """Hashes the users and codes the cells of one Arrow batch.
+
+    drawn: which of some users, uint64[n] hashes, are wanted, bool[n]; everybody where it is not given.
+    """
     rows = batch.num_rows
     users = np.empty(rows, dtype=np.uint64)
     codes = np.empty(rows, dtype=code_dtype(grid.depth))
@@ -60,11 +78,15 @@ def encode_locations(batch: pa.RecordBatch, columns: LocationColumns, grid: Grid
         north, east = _degrees(latitude), _degrees(longitude)
         inside = _inside(north, east, grid)
         if not inside.all():
-            dropped[2:] += _reasons(north, east, inside)
+            dropped[2:5] += _reasons(north, east, inside)
             ids = ids.filter(pa.array(inside))
             north, east = north[inside], east[inside]
+        hashes = hash_users(ids, user_key)
+        if drawn is not None:
+            wanted = drawn(hashes)
+            hashes, north, east = hashes[wanted], north[wanted], east[wanted]
         end = kept + len(north)
-        users[kept:end] = hash_users(ids, user_key)
+        users[kept:end] = hashes
         codes[kept:end] = grid.codes(east, north)
         kept = end
     return EncodedLocations(

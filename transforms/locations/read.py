@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from apache_beam import typehints
 from apache_beam.metrics import Metrics
 
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.files import is_remote, open_file
 from sfumato.transforms.locations.encode import DROP_REASONS, encode_locations
@@ -41,19 +41,33 @@ class FileSlice:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Rows read, those of them with ids of strings or bytes, and rows dropped, one number a reason of DROP_REASONS."""
+    """Rows read, and rows dropped, one number a reason of DROP_REASONS.
+
+    text_ids: rows read with ids of strings or bytes. clamped: rows whose value was moved to the border of a range.
+    """
 
     rows: int = 0
     text_ids: int = 0
     dropped: tuple[int, ...] = (0,) * len(DROP_REASONS)
+    clamped: int = 0
 
     def __str__(self) -> str:
-        dropped = zip(DROP_REASONS, self.dropped, strict=True)
-        return f"{self.rows:,}; dropped: " + ", ".join(f"{reason} {number:,}" for reason, number in dropped)
+        dropped = ", ".join(f"{why} {n:,}" for why, n in zip(DROP_REASONS, self.dropped, strict=True) if n) or "none"
+        return f"{self.rows:,}; dropped: {dropped}" + (f"; clamped: {self.clamped:,}" if self.clamped else "")
 
     def __add__(self, other: RowCounts) -> RowCounts:
         dropped = tuple(a + b for a, b in zip(self.dropped, other.dropped, strict=True))
-        return RowCounts(self.rows + other.rows, self.text_ids + other.text_ids, dropped)
+        clamped = self.clamped + other.clamped
+        return RowCounts(self.rows + other.rows, self.text_ids + other.text_ids, dropped, clamped)
+
+    def report(self, part: FileSlice) -> None:
+        """Adds the rows of a slice to the job's counters, and tells of its file once all of it is read."""
+        Metrics.counter("sfumato.locations", "rows_read").inc(self.rows)
+        for reason, number in zip(DROP_REASONS, self.dropped, strict=True):
+            Metrics.counter("sfumato.locations", f"rows_dropped_{reason}").inc(number)
+        Metrics.counter("sfumato.locations", "rows_clamped").inc(self.clamped)
+        if part.last:
+            PROGRESS.info("read file %s", part.path)
 
     def check(self, max_bad_fraction: float) -> None:
         """Raises DataError where too many rows were dropped, or where one user could count as two."""
@@ -86,15 +100,20 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
         raise DataError(f"{path}: cannot be read as Parquet ({error}); is it damaged or cut off?") from error
 
 
+def sum_row_counts(counts: Iterable[RowCounts]) -> RowCounts:
+    """Adds up row counts; a function for `beam.CombineGlobally`."""
+    return sum(counts, start=RowCounts())
+
+
 @dataclass(frozen=True)
 class FileFacts:
-    """What a file's footer tells: its rows, and whether user ids are strings or bytes."""
+    """What a file's footer tells: its rows, and what kinds of values columns hold (see Columns.check)."""
 
     rows: int
-    text_ids: bool
+    kinds: dict[str, str]
 
 
-def inspect_file(path: str, columns: LocationColumns) -> FileFacts:
+def inspect_file(path: str, columns: Columns) -> FileFacts:
     """Reads a file's footer. Raises RequestError for a missing or mistyped column."""
     with open_parquet(path) as file:
         return FileFacts(file.metadata.num_rows, columns.check(file.schema_arrow, path))
@@ -114,7 +133,7 @@ def slice_file(path: str) -> Iterator[FileSlice]:
         yield FileSlice(path, tuple(groups), last=True)
 
 
-def read_batches(part: FileSlice, columns: LocationColumns) -> Iterator[pa.RecordBatch]:
+def read_batches(part: FileSlice, columns: Columns) -> Iterator[pa.RecordBatch]:
     """Yields the slice's needed columns in batches of at most a million rows, decoding one batch ahead."""
     with open_parquet(part.path) as file, ThreadPoolExecutor(1) as ahead:
         try:
@@ -146,12 +165,9 @@ class _EncodeSliceFn(beam.DoFn):
             texts += encoded.rows if encoded.text_ids else 0
             dropped += encoded.dropped
             yield from split_by_user_group(encoded, self._spill)
-        Metrics.counter("sfumato.locations", "rows_read").inc(rows)
-        for reason, number in zip(DROP_REASONS, dropped.tolist(), strict=True):
-            Metrics.counter("sfumato.locations", f"rows_dropped_{reason}").inc(number)
-        if part.last:
-            PROGRESS.info("read file %s", part.path)
-        yield beam.pvalue.TaggedOutput(ROW_COUNTS, RowCounts(rows, texts, tuple(dropped.tolist())))
+        counts = RowCounts(rows, texts, tuple(dropped.tolist()))
+        counts.report(part)
+        yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 
 
 class ReadLocations(beam.PTransform):

@@ -1,0 +1,55 @@
+"""What a job's launcher knows of a release before any data is read, and the manifest's part that comes of it. Pure."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from sfumato.schemas.release import MANIFEST_FORMAT
+
+_PACKAGES = ("sfumato", "apache-beam", "numpy", "pyarrow", "scipy")
+_UNSAFE = "The key came from a seed that anybody can guess: this release protects nobody."
+
+
+@dataclass(frozen=True)
+class ReleaseFacts:
+    """Identity and origin of a release: nothing here depends on what the input files hold.
+
+    job: the command that made it. created: ISO 8601 time. randomness: where the secret came from; safe: nobody can
+    guess it. parameters: every option of the request.
+    """
+
+    job: str
+    release_id: str
+    created: str
+    randomness: str
+    safe: bool
+    parameters: Mapping[str, Any]
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """The manifest's entry on where the randomness came from."""
+        return {"source": self.randomness, "safe": self.safe}
+
+
+def release_manifest(facts: ReleaseFacts, content: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
+    """A release's manifest: identity, then the job's own content, then parameters, versions and warnings."""
+    return {
+        "format": MANIFEST_FORMAT,
+        "release_id": facts.release_id,
+        "job": facts.job,
+        "created": facts.created,
+        **content,
+        "parameters": dict(facts.parameters),
+        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}},
+        "warnings": warnings if facts.safe else [_UNSAFE, *warnings],
+    }
+
+
+def manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
+    """The manifest as it is published."""
+    return (json.dumps(manifest, indent=2, allow_nan=False) + "\n").encode()
