@@ -24,7 +24,7 @@ setup(
         "sfumato.runner_configs": ["*.yaml"],
         "sfumato.schemas": ["py.typed"],
         "sfumato.transforms": ["py.typed"],
-        "sfumato.transforms.release": ["page.html", "page.css", "*.js"],
+        "sfumato.transforms.release": ["*.html", "*.css", "*.js"],
         "sfumato.pipelines": ["py.typed"],
     },
 )

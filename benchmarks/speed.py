@@ -73,14 +73,19 @@ def data_set(root: Path, millions: float) -> Path:
 def measure(folder: Path, millions: float, mode: str) -> Measurement:
     """Floor and job, one after the other. Phases come from the times of the job's own progress lines."""
     bare = floor(folder)
+    lines, seconds, peak = watch(
+        "heatmap", "--input", f"{folder}/*.parquet", "--region", ",".join(map(str, REGION)),
+        "--depth", "10", "--epsilon", "1", "--runner_config", MODES[mode],
+    )  # fmt: skip
+    return Measurement(round(millions * 1e6), mode, seconds, bare, peak / 1e6, *phases(lines, seconds))
+
+
+def watch(*arguments: str) -> tuple[list[tuple[float, str]], float, int]:
+    """Runs a job: its progress lines with their times, seconds of the whole command, peak resident bytes."""
     with tempfile.TemporaryDirectory() as out:
         began = time.perf_counter()
         job = subprocess.Popen(
-            command(
-                "heatmap", "--input", f"{folder}/*.parquet", "--output", f"{out}/release",
-                "--region", ",".join(map(str, REGION)), "--depth", "10", "--epsilon", "1",
-                "--runner_config", MODES[mode],
-            ),
+            command(*arguments, "--output", f"{out}/release"),
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
         os.set_blocking(job.stderr.fileno(), False)
@@ -97,7 +102,7 @@ def measure(folder: Path, millions: float, mode: str) -> Measurement:
         seconds = time.perf_counter() - began
         if job.returncode:
             raise SystemExit("\n".join(line for _, line in lines))
-    return Measurement(round(millions * 1e6), mode, seconds, bare, peak / 1e6, *phases(lines, seconds))
+    return lines, seconds, peak
 
 
 def resident(pid: int) -> int:

@@ -14,6 +14,9 @@ from sfumato.schemas.errors import DataError, RequestError, SfumatoError
 JOBS = {
     "synth": "make location logs of a synthetic city",
     "heatmap": "publish an adaptive, differentially private heatmap of location logs",
+    "histogram": "publish how many users hold each category or visit each map cell, without noise",
+    "hotspots": "publish popular places, words or codes, level by level, without noise",
+    "quantiles": "publish the distribution of a number over users: quantiles and range counts",
 }
 
 

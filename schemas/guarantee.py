@@ -51,3 +51,24 @@ class Population:
     source: str
     epsilon: float = 0.0
     noise_stddev: float = 0.0
+
+
+ADD_OR_REMOVE = "add or remove one user: two datasets are neighbours when one holds all the records of one more user"
+SAMPLING_ASSUMPTIONS = (
+    "Who is drawn stays secret, as does how many are drawn; what the threshold holds back is shown to nobody.",
+    *ASSUMPTIONS[1:],
+)
+
+
+@dataclass(frozen=True)
+class SampleRound:
+    """One sample-and-threshold histogram: a sample of its own, drawn at sampling_rate, counts below threshold dropped.
+
+    level: length of the items' prefixes, 0 for whole items; published: how many items passed.
+    """
+
+    index: int
+    level: int
+    sampling_rate: float
+    threshold: int
+    published: int

@@ -11,7 +11,31 @@ CELLS_FILE = "cells.parquet"
 DENSITY_FILE = "density.npy"
 PICTURE_FILE = "heatmap.png"
 PAGE_FILE = "index.html"
-RELEASE_FILES = frozenset({MANIFEST_FILE, CELLS_FILE, DENSITY_FILE, PICTURE_FILE, PAGE_FILE})
+ITEMS_FILE = "items.parquet"
+QUANTILES_FILE = "quantiles.parquet"
+RANGES_FILE = "ranges.parquet"
+CURVE_FILE = "curve.parquet"
+BINS_FILE = "bins.parquet"
+HISTOGRAM_PICTURE = "histogram.png"
+HOTSPOTS_PICTURE = "hotspots.png"
+QUANTILES_PICTURE = "quantiles.png"
+RELEASE_FILES = frozenset(
+    {
+        MANIFEST_FILE,
+        CELLS_FILE,
+        DENSITY_FILE,
+        PICTURE_FILE,
+        PAGE_FILE,
+        ITEMS_FILE,
+        QUANTILES_FILE,
+        RANGES_FILE,
+        CURVE_FILE,
+        BINS_FILE,
+        HISTOGRAM_PICTURE,
+        HOTSPOTS_PICTURE,
+        QUANTILES_PICTURE,
+    }
+)
 MANIFEST_FORMAT = "sfumato-release/1"
 
 _GEO = {
@@ -35,3 +59,63 @@ CELLS_SCHEMA = pa.schema(
     ],
     metadata={"geo": json.dumps(_GEO)},
 )
+
+HOT_CELLS_SCHEMA = pa.schema(
+    [
+        *(CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")),
+        pa.field("count", pa.float64(), False, {"description": "estimated users: sampled / sampling rate"}),
+        pa.field("stddev", pa.float64(), False, {"description": "standard deviation of count, from sampling"}),
+        pa.field("sampled", pa.int64(), False, {"description": "sampled users seen in the cell"}),
+        pa.field("density", pa.float64(), False, {"unit": "users per square kilometre"}),
+        pa.field("geometry", pa.binary(), False, {"description": "WKB, the cell"}),
+    ],
+    metadata=CELLS_SCHEMA.metadata,
+)
+
+QUANTILES_SCHEMA = pa.schema(
+    [
+        pa.field("share", pa.float64(), False, {"description": "share of the users below value"}),
+        pa.field("value", pa.float64(), False),
+        pa.field("low", pa.float64(), False, {"description": "lower end of a 95% interval"}),
+        pa.field("high", pa.float64(), False, {"description": "upper end of a 95% interval"}),
+    ]
+)
+RANGES_SCHEMA = pa.schema(
+    [
+        pa.field("low", pa.float64(), False),
+        pa.field("high", pa.float64(), False, {"description": "not in the range"}),
+        pa.field("users", pa.float64(), False, {"description": "estimated users with a value in the range"}),
+        pa.field("stddev", pa.float64(), False),
+    ]
+)
+CURVE_SCHEMA = pa.schema(
+    [
+        pa.field("value", pa.float64(), False),
+        pa.field("share", pa.float64(), False, {"description": "estimated share of the users below value"}),
+        pa.field("low", pa.float64(), False, {"description": "lower edge of a 95% band"}),
+        pa.field("high", pa.float64(), False, {"description": "upper edge of a 95% band"}),
+    ]
+)
+BINS_SCHEMA = pa.schema(
+    [
+        pa.field("level", pa.int64(), False, {"description": "bits of the range that the bin fixes"}),
+        pa.field("low", pa.float64(), False),
+        pa.field("high", pa.float64(), False, {"description": "not in the bin, unless it is the range's end"}),
+        pa.field("count", pa.float64(), False, {"description": "estimated users: sampled / sampling rate"}),
+        pa.field("stddev", pa.float64(), False, {"description": "standard deviation of count, from sampling"}),
+        pa.field("sampled", pa.int64(), False),
+    ]
+)
+
+
+def items_schema(item: pa.DataType) -> pa.Schema:
+    """The table of items: one row a published item or prefix. item: text, or integers where items are whole numbers."""
+    return pa.schema(
+        [
+            pa.field("item", item, False),
+            pa.field("level", pa.int64(), False, {"description": "length of the prefix, 0 for whole items"}),
+            pa.field("count", pa.float64(), False, {"description": "estimated users: sampled / sampling rate"}),
+            pa.field("stddev", pa.float64(), False, {"description": "standard deviation of count, from sampling"}),
+            pa.field("sampled", pa.int64(), False, {"description": "sampled users seen with the item"}),
+        ]
+    )

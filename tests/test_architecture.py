@@ -16,6 +16,7 @@ WITH_BEAM = {
     "transforms/files.py",
     "transforms/heatmap/adaptive.py",
     "transforms/heatmap/refine.py",
+    "transforms/histogram/combine.py",
     "transforms/locations/group.py",
     "transforms/locations/read.py",
     "transforms/privacy/secrets.py",

@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import accuracy
+from benchmarks import accuracy, hotspots
 from sfumato.pipelines import cli
+from sfumato.schemas.region import Grid
+from sfumato.schemas.tree import node_names
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.release import open_release
 
@@ -37,6 +39,38 @@ def test_check_ins_of_users_with_many_records(data: Path, tmp_path: Path) -> Non
     spread = 40 * last["noise_stddev"] * last["vector_length"] ** 0.5
     assert release.cells["count"].sum() == pytest.approx(users, abs=spread)
     assert spread < 8261 - users
+
+
+def test_popular_venues_are_found_among_many_rare_ones(data: Path, tmp_path: Path) -> None:
+    path = data / "foursquare_tokyo_checkins.parquet"
+    logs = ["--input", str(path), "--column", "venue_category", "--seed", "1", "--epsilon", "2"]
+    assert cli.main(["histogram", *logs, "--output", str(tmp_path / "out")]) == 0
+    release = open_release(tmp_path / "out")
+    users = pq.read_table(path).to_pandas().groupby("venue_category")["user_id"].nunique()
+    items = release.items
+    assert items["item"][0] == "Train Station"
+    assert (items["sampled"].to_numpy() <= users[items["item"]].to_numpy()).all()  # each was really there
+
+
+def test_the_most_visited_cells_of_the_cabs_are_found(data: Path, tmp_path: Path) -> None:
+    """The 50 most visited of 65,536 cells; the last has half as many again as may be hidden."""
+    path = data / "sf_cabs_starts.parquet"
+    region, depth, top = hotspots.REGION, 8, 50
+    status = cli.main([
+        "hotspots", "--input", str(path), "--output", str(tmp_path / "out"), "--region", str(region), "--depth", "8",
+        "--levels", "2", "--epsilon", "1", "--delta", "1e-8", "--seed", "1",
+    ])  # fmt: skip
+    assert status == 0
+    release = open_release(tmp_path / "out")
+    logs = pq.read_table(path)
+    codes = Grid(region, depth).codes(logs["longitude"].to_numpy(), logs["latitude"].to_numpy())
+    visited, visits = np.unique(codes, return_counts=True)
+    names = dict(zip(node_names(visited | np.uint64(1 << 2 * depth)), visits.tolist(), strict=True))
+    cells = release.cells[release.cells["depth"] == depth]
+    assert set(cells["cell_id"]) <= set(names)  # precision 1
+    best = sorted(names, key=names.__getitem__)[-top:]
+    assert names[best[0]] > 1.5 * release.manifest["results"]["hidden_count"]
+    assert set(best) <= set(cells["cell_id"])  # recall 1
 
 
 @pytest.mark.slow

@@ -1,39 +1,47 @@
-"""The release's page: one HTML text with the map, its controls and the privacy report. It loads nothing.
-
-The templates `page.html`, `page.css` and `page_*.js` lie beside this module. The manifest and the layers travel
-inside the page as JSON that no value can break out of, and a content security policy names the hashes of the
-one script and the one style sheet, so that nothing else could run or be fetched even if it were there.
-"""
+"""The heatmap's page: one HTML text with the map, its controls and the privacy report. It loads nothing."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.transforms.release.page_shell import (
+    PALETTE,
+    fill,
+    map_image,
+    plain,
+    render_shell,
+    repair_depth,
+    repair_randomness,
+    repair_region,
+)
 from sfumato.transforms.release.picture import render_thumbnail
 
 MAX_LEVEL = 20
-# Parts of one script, in this order: words and layers; the map; the panel and the report.
-_SCRIPTS = ("page_data.js", "page_map.js", "page_report.js")
-_ROUNDING = 1e-9  # how far below 0 a sum of epsilons may leave the remaining budget
-_REGION_KEYS = ("west", "south", "east", "north")
-
-# Inferno (S. van der Walt and N. Smith, CC0), every eighth colour: uniform to the eye.
-_PALETTE = (
-    "0000040403120b0724150b37210c4a2f0a5b3d09654a0c6b57106e64156e71196e7d1e6d8a226a972766a32c61b0315bbc3754"
-    "c73e4cd24644db503be45a31eb6628f1731df68013f98e09fb9d07fcac11fbbc21f9cb35f5db4cf2ea69f3f68afcffa4"
+# Parts of one script, in this order.
+_SCRIPTS = (
+    "page_words.js",
+    "page_pieces.js",
+    "page_ground.js",
+    "page_layers.js",
+    "page_map.js",
+    "page_steps.js",
+    "page_report.js",
 )
+_FILES = (
+    ("cells.parquet", "one row for each cell: bounds, estimated users, noise, density, shape"),
+    ("density.npy", "the density on the finest grid, row 0 in the north, adding up to 1"),
+    ("manifest.json", "the guarantee, every parameter, every version"),
+)
+_STILL = """<p class="noscript">Scripts are off, so this is the published density as a still picture. The numbers are in
+<a href="manifest.json">manifest.json</a> and <a href="cells.parquet">cells.parquet</a>.</p>"""
+_ALARM = "The noise came from a known source ({}), so anyone who has it can take the noise away again."
+_ROUNDING = 1e-9  # how far below 0 a sum of epsilons may leave the remaining budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,74 +121,27 @@ def render_page(manifest: Mapping[str, Any], layers: Iterable[Layer], density: N
     layers = list(layers)
     if not layers:
         raise ValueError("layers: a page needs the map of at least one sub-query, got none")
-    facts = _plain(manifest)
-    problems = _repair(facts, layers)
-    style, script = _template("page.css"), "".join(map(_template, _SCRIPTS))
-    fields = {
-        "csp": html.escape(
-            f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
-            "img-src data:; base-uri 'none'; form-action 'none'"
+    facts = plain(manifest)
+    problems = [*repair_region(facts), *repair_randomness(facts, "the noise")]
+    repair_depth(facts, _finest_depth(layers[-1]))
+    still = _STILL
+    if density is not None:
+        alt = "The published density, bright where many users are"
+        still += map_image(render_thumbnail(density), alt, facts["region"])
+    return render_shell(
+        title="Private heatmap",
+        facts=facts,
+        problems=problems,
+        data={"palette": PALETTE, "layers": [_pack(layer) for layer in layers]},
+        files=_FILES,
+        stage=fill(
+            "page_heatmap.html", {"map": fill("page_map.html", {"key": "lost in noise", "fade": "the fading of noise"})}
         ),
-        "title": html.escape(f"Private heatmap {facts.get('release_id') or ''}".strip()),
-        "banner": _banner(facts),
-        "preview": "" if density is None else _preview(density, facts["region"]),
-        "style": style,
-        "script": script,
-        "data": _embed(
-            {
-                "manifest": facts,
-                "problems": problems,
-                "palette": _PALETTE,
-                "layers": [_pack(layer) for layer in layers],
-            }
-        ),
-    }
-    # One pass, so that nothing inside a value is ever taken for a field.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], _template("page.html"))
-
-
-def _template(name: str) -> str:
-    return resources.files("sfumato.transforms.release").joinpath(name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _embed(value: object) -> str:
-    """JSON that is also safe between <script> tags: no tag, comment or entity can begin in it."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _plain(value: Any) -> Any:
-    """The value in JSON's own types. NaN and infinity become null, what JSON does not know becomes text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
-
-
-def _repair(facts: dict[str, Any], layers: list[Layer]) -> list[str]:
-    """Fills in what the map cannot be drawn without, and says so in words for the reader."""
-    problems = []
-    region = facts.get("region")
-    sides = [region.get(key) for key in _REGION_KEYS] if isinstance(region, dict) else []
-    numbers = [float(side) for side in sides if isinstance(side, int | float)]
-    if len(numbers) != 4 or numbers[0] >= numbers[2] or numbers[1] >= numbers[3]:
-        facts["region"] = dict(zip(_REGION_KEYS, (0.0, 0.0, 1.0, 1.0), strict=True))
-        problems.append("The manifest names no usable region: places and distances on this map mean nothing.")
-    if _randomness(facts).get("safe") is None:
-        problems.append("The manifest does not say where the noise came from: its secrecy cannot be judged.")
-    grid = facts.get("grid")
-    if not isinstance(grid, dict) or not isinstance(grid.get("depth"), int):
-        facts["grid"] = {"depth": _finest_depth(layers[-1])}
-    return problems
+        scripts=_SCRIPTS,
+        styles=("page.css",),
+        still=still,
+        alarm=_ALARM,
+    )
 
 
 def _finest_depth(layer: Layer) -> int:
@@ -207,33 +168,3 @@ def _pack(layer: Layer) -> dict[str, Any]:
         "area": np.asarray(layer.area).tolist(),
         "cell_id": [str(name) for name in layer.cell_id],
     }
-
-
-def _randomness(facts: dict[str, Any]) -> dict[str, Any]:
-    privacy = facts.get("privacy")
-    found = privacy.get("randomness") if isinstance(privacy, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def _banner(facts: dict[str, Any]) -> str:
-    """The alarm, written here so that it also shows where scripts do not run."""
-    randomness = _randomness(facts)
-    if randomness.get("safe", True) is not False:
-        return ""
-    source = html.escape(str(randomness.get("source") or "unknown"))
-    return (
-        '<div class="banner" id="banner" role="alert"><strong>Demonstration seed: NOT private.</strong> '
-        f"The noise came from a known source ({source}), so anyone who has it can take the noise away again. "
-        "Do not publish this release.</div>"
-    )
-
-
-def _preview(density: NDArray[np.float64], region: dict[str, float]) -> str:
-    """The density as an <img>, for readers without scripts."""
-    picture = base64.b64encode(render_thumbnail(density)).decode()
-    tall = (region["north"] - region["south"]) / (region["east"] - region["west"])
-    tall /= max(math.cos(math.radians((region["north"] + region["south"]) / 2)), 0.01)
-    return (
-        '<img alt="The published density, bright where many users are" width="512" '
-        f'height="{round(512 * tall)}" src="data:image/png;base64,{picture}">'
-    )

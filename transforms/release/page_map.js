@@ -1,3 +1,19 @@
+// The map: view, painting, pointer and keys. Each page with a map says what its layers look like (LOOK, spotAt,
+// tipWords, legendTicks) and what its panel shows.
+
+  /** Index of the deepest node that covers (u, v), both in 0..1 from the north-west, or -1. */
+  function nodeAt(layer, u, v) {
+    if (!(u >= 0 && u <= 1 && v >= 0 && v <= 1)) return -1;
+    for (let level = layer.maxLevel; level >= 0; level--) {
+      const side = 2 ** level;
+      const x = Math.min(Math.floor(u * side), side - 1);
+      const y = Math.min(Math.floor(v * side), side - 1);
+      const i = layer.places.get(keyOf(level, x, y));
+      if (i !== undefined) return i;
+    }
+    return -1;
+  }
+
   // ---------------------------------------------------------------- view
 
   const canvas = $("canvas");
@@ -77,8 +93,9 @@
     const sheet = document.createElement("canvas");
     return { sheet, ctx: sheet.getContext("2d") };
   };
+  const WIDENED = 30000; // so many nodes at most are painted one by one only to be seen at all
   const bitmap = offscreen(); // the layer's colours, one pixel a cell
-  const bitmapLost = offscreen(); // opaque where the cell is lost in noise
+  const bitmapLost = offscreen(); // opaque where the cell is faded
   const overlay = offscreen(); // hatching, then the grid, in screen size
   let bitmapOf = "";
 
@@ -93,6 +110,8 @@
     return ctx.createPattern(sheet, "repeat");
   })();
 
+  const skipped = (layer, i) => !layer.area[i] || (LOOK.dropped && !state.fade && layer.lost[i]);
+
   /** The layer as bitmaps, painter's order: coarse nodes first, what lies inside them over them. */
   function paintBitmaps(layer, number) {
     const name = `${number} ${state.fade}`;
@@ -103,7 +122,7 @@
     const paint = new Uint32Array(side * side);
     const lost = new Uint32Array(side * side);
     for (let i = 0; i < layer.n; i++) {
-      if (!layer.area[i]) continue;
+      if (skipped(layer, i)) continue;
       const shift = bits - layer.level[i];
       const extent = shift >= 0 ? 2 ** shift : 1;
       const x = shift >= 0 ? layer.x[i] * extent : Math.floor(layer.x[i] / 2 ** -shift);
@@ -136,7 +155,7 @@
     layer.order.sort((a, b) => layer.level[a] - layer.level[b] || layer.lost[a] - layer.lost[b] || layer.shade[a] - layer.shade[b]);
     layer.eastEdge = new Uint8Array(layer.n); // 1: no equal neighbour draws this edge as its own western one
     layer.southEdge = new Uint8Array(layer.n);
-    layer.overLost = new Uint8Array(layer.n); // 1: lies on a node that is lost in noise
+    layer.overLost = new Uint8Array(layer.n); // 1: lies on a node that is faded
     for (let i = 0; i < layer.n; i++) {
       let [level, x, y] = [layer.level[i], layer.x[i], layer.y[i]];
       layer.eastEdge[i] = at(level, x + 1, y) ? 0 : 1;
@@ -154,11 +173,14 @@
   function eachInSight(layer, f, visit) {
     for (const i of plan(layer).order) {
       const side = 2 ** layer.level[i];
-      const x0 = Math.round(f.left + (layer.x[i] / side) * f.w);
-      const x1 = Math.round(f.left + ((layer.x[i] + 1) / side) * f.w);
+      const least = layer.lost[i] ? 0 : LOOK.least * size.dpr;
+      const spare = Math.max(least - f.w / side, 0) / 2; // so much a cell too small to see is widened, each way
+      const x0 = Math.round(f.left + (layer.x[i] / side) * f.w - spare);
+      const x1 = Math.round(f.left + ((layer.x[i] + 1) / side) * f.w + spare);
       if (x1 < 0 || x0 > canvas.width) continue;
-      const y0 = Math.round(f.top + (layer.y[i] / side) * f.h);
-      const y1 = Math.round(f.top + ((layer.y[i] + 1) / side) * f.h);
+      const tall = Math.max(least - f.h / side, 0) / 2;
+      const y0 = Math.round(f.top + (layer.y[i] / side) * f.h - tall);
+      const y1 = Math.round(f.top + ((layer.y[i] + 1) / side) * f.h + tall);
       if (y1 < 0 || y0 > canvas.height) continue;
       visit(i, Math.max(x0, -9), Math.max(y0, -9), Math.min(x1, canvas.width + 9), Math.min(y1, canvas.height + 9));
     }
@@ -187,8 +209,13 @@
 
   function drawCells(layer, f) {
     const side = paintBitmaps(layer, state.layer);
-    const exact = layer.maxLevel <= RASTER_BITS || f.w / side <= 1;
-    const pen = state.fade ? clearOverlay() : null;
+    const small = f.w / 2 ** layer.maxLevel < LOOK.least * size.dpr && layer.n < WIDENED;
+    const exact = !small && (layer.maxLevel <= RASTER_BITS || f.w / side <= 1);
+    const pen = state.fade && LOOK.hatched ? clearOverlay() : null;
+    if (LOOK.ground) {
+      ctx.fillStyle = LOOK.ground;
+      ctx.fillRect(f.left, f.top, f.w, f.h);
+    }
     if (exact) {
       blit(ctx, bitmap, side, f);
       if (pen) blit(pen, bitmapLost, side, f);
@@ -196,7 +223,7 @@
       const paint = state.fade ? PAINT.css : [PAINT.css[0], PAINT.css[0]];
       let colour = "";
       eachInSight(layer, f, (i, x0, y0, x1, y1) => {
-        if (!layer.area[i]) return;
+        if (skipped(layer, i)) return;
         const next = paint[layer.lost[i]][layer.shade[i]];
         if (next !== colour) ctx.fillStyle = colour = next;
         ctx.fillRect(x0, y0, x1 - x0, y1 - y0);
@@ -221,7 +248,7 @@
     const line = Math.max(1, Math.round(size.dpr * 0.75));
     pen.fillStyle = "#fff";
     eachInSight(layer, f, (i, x0, y0, x1, y1) => {
-      if (x1 - x0 < 4 * line) return; // finer than the eye: the lines would be all there is to see
+      if (x1 - x0 < 4 * line || skipped(layer, i)) return; // finer than the eye: the lines would be all there is to see
       pen.fillRect(x0, y0, x1 - x0, line);
       pen.fillRect(x0, y0, line, y1 - y0);
       if (layer.southEdge[i]) pen.fillRect(x0, y1, x1 - x0, line);
@@ -232,10 +259,6 @@
     ctx.globalAlpha = 1;
   }
 
-  function niceStep(least) {
-    const ten = 10 ** Math.floor(Math.log10(least));
-    return [1, 2, 5, 10].map((m) => m * ten).find((s) => s >= least * 0.999);
-  }
   /** Meridians and parallels, lettered along the top and the left. */
   function drawGraticule() {
     const k = size.dpr;
@@ -281,11 +304,12 @@
 
   function drawHover(layer, f) {
     const point = state.hover ? toMap(...state.hover) : state.keyboard ? [view.cx, view.cy] : null;
-    const i = point ? nodeAt(layer, ...point) : -1;
+    const spot = point && spotAt(layer, ...point);
     const k = size.dpr;
-    if (i >= 0) {
-      const side = 2 ** layer.level[i];
-      const box = [f.left + (layer.x[i] / side) * f.w, f.top + (layer.y[i] / side) * f.h, f.w / side, f.h / side];
+    if (spot) {
+      const side = 2 ** spot.level;
+      const spare = LOOK.least ? Math.max((LOOK.least + 3) * k - f.w / side, 0) / 2 : 0;
+      const box = [f.left + (spot.x / side) * f.w - spare, f.top + (spot.y / side) * f.h - spare, f.w / side + 2 * spare, f.h / side + 2 * spare];
       for (const [line, colour] of [[3.5, "rgba(0,0,0,.65)"], [1.6, "#fff"]]) {
         ctx.lineWidth = line * k;
         ctx.strokeStyle = colour;
@@ -303,7 +327,7 @@
       }
       ctx.stroke();
     }
-    showTip(layer, i, point);
+    showTip(layer, spot, point);
   }
 
   function draw(now) {
@@ -342,37 +366,21 @@
 
   const tip = $("tip");
   let tipOf = null;
-  function tipWords(cell, lon, lat) {
-    const share = cell.share < 0.9995 ? ` less its finer cells, ${percent(cell.share)} of it` : "";
-    const digits = clamp(Math.ceil(Math.log10(2 ** depth / Math.min(width, height))) + 1, 2, 6);
-    return {
-      value: cell.lost ? `no more than about ${whole(Math.max(cell.count + cell.margin, 0))} users` : `about ${whole(cell.count)} users`,
-      margin: cell.lost
-        ? `not told apart from noise: ${whole(cell.count)} ± ${whole(cell.margin)} at 95%`
-        : `± ${whole(cell.margin)} at 95%, from the noise`,
-      rows: [
-        ["Density", cell.lost ? `below about ${significant(Math.max(cell.count + cell.margin, 0) / cell.km2)} per km²` : `${significant(cell.density)} per km²`],
-        ["Cell", `${metres(cell.widthMetres)} × ${metres(cell.heightMetres)}${share}`],
-        ["Name", `${cell.cell_id}, depth ${cell.level} of ${depth}`],
-        ["Place", place(lon, lat, digits)],
-      ],
-    };
-  }
-  function showTip(layer, i, point) {
-    if (i < 0) {
+  function showTip(layer, spot, point) {
+    if (!spot) {
       tip.hidden = true;
       tipOf = null;
       return;
     }
     const [lon, lat] = [region.west + point[0] * width, region.north - point[1] * height];
-    const text = tipWords(describe(layer, i), lon, lat);
-    const name = `${state.layer} ${i}`;
+    const text = tipWords(layer, spot, lon, lat);
+    const name = `${state.layer} ${spot.level} ${spot.x} ${spot.y}`;
     if (tipOf !== name) {
       tipOf = name;
       tip.replaceChildren(
         h("p", { class: "value" }, text.value), h("p", { class: "margin" }, text.margin),
         h("dl", null, text.rows.map(([term, value]) => [h("dt", null, term), h("dd", null, value)])));
-    } else tip.querySelector("dd:last-of-type").textContent = text.rows[3][1];
+    } else tip.querySelector("dd:last-of-type").textContent = text.rows.at(-1)[1]; // the place
     tip.hidden = false;
     const [px, py] = state.hover || [size.midX, size.midY];
     const [tw, th] = [tip.offsetWidth, tip.offsetHeight];
@@ -384,9 +392,9 @@
   function speakCentre() {
     clearTimeout(speaking);
     speaking = setTimeout(() => {
-      const i = nodeAt(layers[state.layer], goal.cx, goal.cy);
+      const spot = spotAt(layers[state.layer], goal.cx, goal.cy);
       const [lon, lat] = [region.west + goal.cx * width, region.north - goal.cy * height];
-      const text = i >= 0 && tipWords(describe(layers[state.layer], i), lon, lat);
+      const text = spot && tipWords(layers[state.layer], spot, lon, lat);
       $("spoken").textContent = text ? `${text.value}, ${text.margin}. ${text.rows.map((row) => row.join(": ")).join(". ")}` : "Outside the map";
     }, 350);
   }

@@ -10,7 +10,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colorbar import Colorbar
-from matplotlib.colors import FuncNorm
+from matplotlib.colors import Colormap, FuncNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 from matplotlib.patches import Rectangle
@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from sfumato.schemas.region import Region
 
 METRES_PER_DEGREE = 6_371_008.8 * math.pi / 180
+UNSAFE = "Made with a demonstration seed: NOT private."
 KNEE = 1 / 150  # of the brightest density: linear below it, logarithmic above it
 
-_DPI = 160
 _MAX_SIDE = 2048  # pixels of the density that are drawn; finer cells are added up first
-_GROUND, _INK, _SOFT, _ALARM = "#0b0a0f", "#f1ece4", "#b3aba0", "#ff6b6b"
+GROUND, INK, SOFT, FAINT, ALARM = "#0b0a0f", "#f1ece4", "#b3aba0", "#4a4453", "#ff6b6b"
+DPI = 160
 _MAP_INCHES = 8.0  # the map's longer side
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.95, 1.45, 0.95, 0.95  # inches round the map
 
@@ -58,11 +59,42 @@ def render_picture(
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name}: must be a finite number >= 0, got {value}")
 
+    values = per_square_km(coarsened(density), region) * (100.0 if users is None else users)
+    norm = log_like(values)
+    return map_picture(
+        values,
+        region,
+        norm=norm,
+        colours=colormaps["inferno"],
+        ticks=_ticks_from_zero(norm),
+        unit="% of all users per km²" if users is None else "users per km²",
+        title=title,
+        captions=[_caption(users, epsilon, safe)],
+        colour=SOFT if safe else ALARM,
+    )
+
+
+def map_picture(
+    values: NDArray[np.float64],
+    region: Region,
+    *,
+    norm: Normalize,
+    colours: Colormap,
+    ticks: list[float],
+    unit: str,
+    title: str,
+    captions: list[str],
+    colour: str,
+) -> bytes:
+    """A PNG of values over a region, float64[rows, columns], row 0 in the north, with frame, scale and colour bar.
+
+    NaN is drawn in the colour map's own colour for what is missing. `ticks` and `unit` dress the colour bar;
+    `captions` are one or two lines below the map, in `colour`.
+    """
     middle = (region.south + region.north) / 2
     cosine = max(math.cos(math.radians(middle)), 0.01)
     ground_width = (region.east - region.west) * METRES_PER_DEGREE * cosine
     ground_height = (region.north - region.south) * METRES_PER_DEGREE
-    values = per_square_km(coarsened(density), region) * (100.0 if users is None else users)
 
     longer = max(ground_width, ground_height)
     wide, tall = _MAP_INCHES * ground_width / longer, _MAP_INCHES * ground_height / longer  # inches
@@ -70,18 +102,17 @@ def render_picture(
     frame = full_tall - _TOP - _BOTTOM  # taller than the map only where the region is a sliver
     low = _BOTTOM + (frame - tall) / 2
     left = (full_wide - wide - _LEFT - _RIGHT) / 2 + _LEFT
-    figure = Figure(figsize=(full_wide, full_tall), dpi=_DPI, facecolor=_GROUND)
+    figure = Figure(figsize=(full_wide, full_tall), dpi=DPI, facecolor=GROUND)
     canvas = FigureCanvasAgg(figure)
     axes = figure.add_axes((left / full_wide, low / full_tall, wide / full_wide, tall / full_tall))
     axes.set_facecolor("#08070b")
-    norm = log_like(values)
     image = axes.imshow(
         values,
-        cmap="inferno",
+        cmap=colours,
         norm=norm,
         extent=(region.west, region.east, region.south, region.north),
         aspect=1 / cosine,
-        interpolation="nearest" if values.shape[0] < _MAP_INCHES * _DPI else "antialiased",
+        interpolation="nearest" if values.shape[0] < _MAP_INCHES * DPI else "antialiased",
     )
     _dress_map(axes, wide, tall)
     if tall > 0.6:
@@ -89,16 +120,21 @@ def render_picture(
 
     bar_left = left + wide + 0.22
     bar_axes = figure.add_axes((bar_left / full_wide, _BOTTOM / full_tall, 0.16 / full_wide, frame / full_tall))
-    _dress_bar(figure.colorbar(image, cax=bar_axes), norm, users is not None)
+    _dress_bar(figure.colorbar(image, cax=bar_axes), ticks, unit)
 
     edge = _LEFT / full_wide
     above = (frame + _BOTTOM + 0.36) / full_tall
-    figure.text(edge, above, title, color=_INK, fontsize=19, family="serif", va="baseline")
-    caption, colour = _caption(users, epsilon, safe)
-    figure.text(edge, 0.3 / full_tall, caption, color=colour, fontsize=10, va="baseline")
+    figure.text(edge, above, title, color=INK, fontsize=19, family="serif", va="baseline", parse_math=False)
+    for line, caption in enumerate(reversed(captions)):
+        low = (0.3 if len(captions) == 1 else 0.18) + 0.22 * line
+        figure.text(edge, low / full_tall, caption, color=colour, fontsize=10, va="baseline", parse_math=False)
+    return png(canvas, title, " ".join(captions))
 
+
+def png(canvas: FigureCanvasAgg, title: str, description: str) -> bytes:
+    """The canvas as the bytes of a PNG file that says what it shows and no time of making."""
     file = io.BytesIO()
-    canvas.print_png(file, metadata={"Title": title, "Description": caption, "Software": "sfumato"})
+    canvas.print_png(file, metadata={"Title": title, "Description": description, "Software": "sfumato"})
     return file.getvalue()
 
 
@@ -176,9 +212,9 @@ def _dress_map(axes: Axes, wide: float, tall: float) -> None:
         locator = MaxNLocator(nbins=max(int(room), 1), steps=[1, 2, 5, 10])
         axis.set_major_locator(locator)
         axis.set_major_formatter(degrees(*signs, locator))
-    axes.tick_params(colors=_SOFT, labelsize=9, length=4, width=0.7, direction="out")
+    axes.tick_params(colors=SOFT, labelsize=9, length=4, width=0.7, direction="out")
     for spine in axes.spines.values():
-        spine.set_color("#4a4453")
+        spine.set_color(FAINT)
         spine.set_linewidth(0.8)
 
 
@@ -191,7 +227,7 @@ def _scale_bar(axes: Axes, ground_width: float, wide: float, tall: float) -> Non
     x, y = wide - 0.25 - bar, 0.22  # inches from the map's lower left corner
     for left, low, width, height, colour, alpha in (
         (x - 0.12, y - 0.1, bar + 0.24, 0.42, "#08070b", 0.6),
-        (x, y, bar / 2, 0.045, _INK, 1.0),
+        (x, y, bar / 2, 0.045, INK, 1.0),
         (x + bar / 2, y, bar / 2, 0.045, "#77717f", 1.0),
     ):
         corner = (left / wide, low / tall)
@@ -200,10 +236,10 @@ def _scale_bar(axes: Axes, ground_width: float, wide: float, tall: float) -> Non
         axes.add_patch(box)
     label = f"{length / 1000:,g} km" if length >= 1000 else f"{length:g} m"
     words = ((x + bar / 2) / wide, (y + 0.11) / tall)
-    axes.text(*words, label, transform=axes.transAxes, color=_INK, fontsize=9, ha="center")
+    axes.text(*words, label, transform=axes.transAxes, color=INK, fontsize=9, ha="center")
 
 
-def _dress_bar(bar: Colorbar, norm: FuncNorm, in_users: bool) -> None:
+def _ticks_from_zero(norm: FuncNorm) -> list[float]:
     top = float(norm.vmax or 1.0)
     ticks, last = [0.0], 0.0
     for power in range(math.floor(math.log10(top)) - 3, math.floor(math.log10(top)) + 1):
@@ -212,24 +248,39 @@ def _dress_bar(bar: Colorbar, norm: FuncNorm, in_users: bool) -> None:
             if tick < top and place - last > 0.07:
                 ticks.append(tick)
                 last = place
+    return ticks
+
+
+def _dress_bar(bar: Colorbar, ticks: list[float], unit: str) -> None:
     bar.ax.yaxis.set_major_locator(FixedLocator(ticks))
     bar.ax.yaxis.set_minor_locator(NullLocator())
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:g}"))
-    bar.ax.tick_params(colors=_SOFT, labelsize=9, length=3, width=0.7)
-    unit = "users per km²" if in_users else "% of all users per km²"
-    bar.set_label(unit, color=_SOFT, fontsize=10, labelpad=9)
-    bar.outline.set_edgecolor("#4a4453")
+    bar.ax.tick_params(colors=SOFT, labelsize=9, length=3, width=0.7)
+    bar.set_label(unit, color=SOFT, fontsize=10, labelpad=9)
+    bar.outline.set_edgecolor(FAINT)
 
 
-def _caption(users: float | None, epsilon: float | None, safe: bool) -> tuple[str, str]:
-    """The line under the map, and its colour."""
+def in_words(users: float) -> str:
+    """A number of users as a person would say it: 912,345 or 54.6 million."""
+    size, unit = next(((s, u) for s, u in ((1e9, "billion"), (1e6, "million")) if users >= s), (1.0, ""))
+    return f"{users / size:,.4g} {unit}" if unit else f"{users:,.0f}"
+
+
+def tiny(value: float) -> str:
+    """A number such as a delta, as a person would write it: 0.01 or 2.5 × 10⁻⁹."""
+    if value >= 1e-3 or value <= 0:
+        return f"{value:.3g}"
+    mantissa, power = f"{value:.2e}".split("e-")
+    raised = str(int(power)).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return ("" if float(mantissa) == 1 else f"{float(mantissa):g} × ") + f"10⁻{raised}"
+
+
+def _caption(users: float | None, epsilon: float | None, safe: bool) -> str:
+    """The line under the map."""
     if not safe:
-        return "Made with a demonstration seed: NOT private.", _ALARM
-    who = ""
-    if users is not None:
-        size, unit = next(((s, u) for s, u in ((1e9, "billion"), (1e6, "million")) if users >= s), (1.0, ""))
-        who = f"About {users / size:,.4g} {unit} users" if unit else f"About {users:,.0f} users"
+        return UNSAFE
+    who = "" if users is None else f"About {in_words(users)} users"
     if epsilon is None:
-        return (f"{who}." if who else ""), _SOFT
+        return f"{who}." if who else ""
     budget = f"differential privacy with ε = {epsilon:g}"
-    return (f"{who}, each protected by {budget}." if who else f"Every user is protected by {budget}."), _SOFT
+    return f"{who}, each protected by {budget}." if who else f"Every user is protected by {budget}."

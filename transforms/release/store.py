@@ -20,7 +20,18 @@ from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.release import CELLS_FILE, DENSITY_FILE, MANIFEST_FILE, MANIFEST_FORMAT, RELEASE_FILES
+from sfumato.schemas.release import (
+    BINS_FILE,
+    CELLS_FILE,
+    CURVE_FILE,
+    DENSITY_FILE,
+    ITEMS_FILE,
+    MANIFEST_FILE,
+    MANIFEST_FORMAT,
+    QUANTILES_FILE,
+    RANGES_FILE,
+    RELEASE_FILES,
+)
 from sfumato.transforms.files import is_remote, read_file, storage_errors
 
 if TYPE_CHECKING:
@@ -130,8 +141,11 @@ class Release:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """One row a cell, by CELLS_SCHEMA: a geopandas.GeoDataFrame where geopandas is installed, else a DataFrame."""
-        frame: pd.DataFrame = pq.read_table(io.BytesIO(_read(self.path, CELLS_FILE))).to_pandas()
+        """One row a cell, by CELLS_SCHEMA or HOT_CELLS_SCHEMA.
+
+        A geopandas.GeoDataFrame where geopandas is installed, else a DataFrame.
+        """
+        frame = self._table(CELLS_FILE)
         try:
             import geopandas
         except ImportError:
@@ -141,6 +155,39 @@ class Release:
         shapes = shapely.from_wkb(frame["geometry"].to_numpy())
         located: pd.DataFrame = geopandas.GeoDataFrame(frame.drop(columns="geometry"), geometry=shapes, crs="OGC:CRS84")
         return located
+
+    @cached_property
+    def items(self) -> pd.DataFrame:
+        """Counted items or prefixes, most frequent first within a level, by `items_schema`."""
+        return self._table(ITEMS_FILE)
+
+    @cached_property
+    def quantiles(self) -> pd.DataFrame:
+        """One row a quantile, by QUANTILES_SCHEMA."""
+        return self._table(QUANTILES_FILE)
+
+    @cached_property
+    def ranges(self) -> pd.DataFrame:
+        """One row a range, by RANGES_SCHEMA."""
+        return self._table(RANGES_FILE)
+
+    @cached_property
+    def curve(self) -> pd.DataFrame:
+        """The estimated distribution function, by CURVE_SCHEMA."""
+        return self._table(CURVE_FILE)
+
+    @cached_property
+    def bins(self) -> pd.DataFrame:
+        """Counted bins of a number's range, by BINS_SCHEMA."""
+        return self._table(BINS_FILE)
+
+    def _table(self, name: str) -> pd.DataFrame:
+        try:
+            frame: pd.DataFrame = pq.read_table(io.BytesIO(_read(self.path, name))).to_pandas()
+        except FileNotFoundError:
+            job = self.manifest.get("job")
+            raise RequestError(f"{self.path}: a release of `sfumato {job}` has no {name}") from None
+        return frame
 
     @cached_property
     def density(self) -> NDArray[np.float64]:

@@ -7,10 +7,9 @@ import pytest
 import shapely
 from hypothesis import given, settings
 
-from sfumato.schemas.region import Grid
+from sfumato.schemas.region import Grid, area_km2
 from sfumato.schemas.release import CELLS_SCHEMA
 from sfumato.schemas.tree import Tree
-from sfumato.schemas.region import area_km2
 from sfumato.transforms.heatmap.cells import cells_table
 from tests.conftest import REGION
 from tests.schemas.test_tree import DEPTH, trees

@@ -1,11 +1,30 @@
-"""Fixtures of the page's tests."""
+"""Fixtures of the pages' tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from sfumato.transforms.release.page import Layer
+from tests.transforms.release.browsing import ARGUMENTS, CHROMIUM
 from tests.transforms.release.city import city_layers
 
 
 @pytest.fixture(scope="session")
 def layers() -> list[Layer]:
     return city_layers()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine (Debian: apt-get install chromium): the page was not tried")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: the page was not tried"
+    )
+    with playwright.sync_playwright() as running:
+        chromium = running.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()

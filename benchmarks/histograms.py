@@ -1,0 +1,262 @@
+"""Histograms by sample and threshold beside four other mechanisms: Figures 1 and 2 of paper 004.
+
+    SFUMATO_DATA=... python -m benchmarks.histograms [--repetitions 10] [--full]
+
+A population of a million clients with one item each, delta 1e-8. Figure 1: mean absolute error of a bucket, as a share
+of the population. Figure 2: recall of the true top B/10 buckets among the B/10 largest estimates above 0. Twice: once
+the peers get the sampling rate of the paper, (1 - e^-epsilon) / 6, once the rate that the exact accountant chose. As in
+the paper they are private on the sample and get no credit for its secrecy; "amplified" gives central Laplace that
+credit. Two yardsticks: 0 everywhere errs by 1 / B, and who may ask everybody, once, errs by 1 / epsilon users with
+central Laplace. Without `SFUMATO_DATA` the words of Shakespeare (944,615 clients) are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from scipy import stats
+
+from sfumato.transforms.histogram.accountant import corollary_rate, corollary_threshold
+from sfumato.transforms.histogram.choose import choose
+from sfumato.transforms.histogram.peers.base import HistogramPeer, amplified_epsilon
+from sfumato.transforms.histogram.peers.hadamard import HadamardResponse
+from sfumato.transforms.histogram.peers.laplace import CentralLaplace
+from sfumato.transforms.histogram.peers.shuffle import BernoulliShuffle, closed_form_messages, message_rate
+from sfumato.transforms.histogram.peers.thresholded import ThresholdedSample
+from sfumato.transforms.histogram.sampling import Sampling
+
+POPULATION = 1_000_000
+DELTA = 1e-8
+EPSILONS = tuple(round(0.1 * step, 1) for step in range(1, 11))
+SHOWN = (0.1, 0.3, 0.5, 1.0)
+ERROR_BUCKETS = (2**6, 2**10, 2**14)
+RECALL_BUCKETS = (2**8, 2**12)
+RATES = {"paper": "the paper's rate", "exact": "the exact accountant's rate"}
+PAPER, OURS = "sample and threshold, paper", "sample and threshold, exact"
+FIVE = ("central Laplace", "local Hadamard", "shuffle", PAPER, OURS)
+BESIDE = ("shuffle, zeroed", "central Laplace, amplified")
+
+Counts = np.ndarray
+Score = Callable[[np.ndarray, Counts], float]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One place on the horizontal axis of one panel: (mean, standard error) by rate and mechanism."""
+
+    data: str
+    buckets: int
+    epsilon: float
+    scores: dict[tuple[str, str], tuple[float, float]]
+
+    @property
+    def panel(self) -> str:
+        return f"{self.data}, 2^{self.buckets.bit_length() - 1}"
+
+    def means(self, rate: str) -> dict[str, float]:
+        """By mechanism, the five only."""
+        return {name: self.scores[rate, name][0] for name in FIVE}
+
+
+def populations(buckets: int) -> dict[str, Counts]:
+    """Counts int64[B] of each data set; the two drawn ones are the same in every run."""
+    generator = np.random.default_rng(buckets)
+    at = np.arange(buckets)
+    binomial, geometric = stats.binom(buckets, 0.5), stats.geom(1 / np.sqrt(buckets), loc=-1)
+    found = {}
+    for name, law in (("binomial", binomial), ("geometric", geometric)):
+        pmf = law.pmf(at)
+        pmf[-1] = law.sf(buckets - 2)  # clipped to the last bucket
+        found[name] = generator.multinomial(POPULATION, pmf)
+    if "SFUMATO_DATA" in os.environ:
+        words = pq.read_table(Path(os.environ["SFUMATO_DATA"]) / "shakespeare_words.parquet").column("word")
+        tally = pc.value_counts(words.cast("string").combine_chunks())
+        hashes = [hashlib.blake2b(word.encode(), digest_size=8).digest() for word in tally.field("values").to_pylist()]
+        places = np.frombuffer(b"".join(hashes), dtype="<u8") % np.uint64(buckets)
+        weights = np.bincount(places.astype(np.int64), weights=tally.field("counts").to_numpy(), minlength=buckets)
+        found["Shakespeare"] = weights.astype(np.int64)
+    return found
+
+
+def mechanisms(epsilon: float, population: int, buckets: int) -> dict[tuple[str, str], HistogramPeer]:
+    """By rate and name. The two sample-and-threshold ones keep their own rate, whatever the peers get."""
+    chosen = choose(epsilon, DELTA, population=population, items=buckets)
+    theirs = corollary_rate(epsilon)
+    paper = ThresholdedSample(PAPER, Sampling.of(theirs, corollary_threshold(epsilon, DELTA)))
+    ours = ThresholdedSample(OURS, chosen)
+    found: dict[tuple[str, str], HistogramPeer] = {}
+    for key, rate in (("paper", theirs), ("exact", chosen.rate)):
+        peers: list[HistogramPeer] = [
+            CentralLaplace(rate, epsilon),
+            HadamardResponse(rate, epsilon),
+            BernoulliShuffle(rate, epsilon, DELTA),
+            paper,
+            ours,
+            BernoulliShuffle(rate, epsilon, DELTA, zeroed=True),
+            CentralLaplace(rate, epsilon, amplified=True),
+        ]
+        found |= {(key, peer.name): peer for peer in peers}
+    return found
+
+
+def absolute_error(estimates: np.ndarray, counts: Counts) -> float:
+    """Mean over the buckets, in millionths of the population."""
+    return float(np.abs(estimates - counts).mean() / counts.sum() * 1e6)
+
+
+def top_recall(estimates: np.ndarray, counts: Counts) -> float:
+    """Share of the true top B/10 among the B/10 largest estimates above 0.
+
+    An empty bucket is in no top. Where several buckets tie for the last place, as many of them count as there are
+    places. What a mechanism leaves at 0 it has not found: no luck of the order.
+    """
+    size = len(counts) // 10
+    last = np.sort(counts)[-size]
+    above, ties = counts > max(last, 0), (counts == last) & (last > 0)
+    # what ties in the estimates has no order of its own: by a fixed shuffle, not by the bucket's number
+    shuffled = np.random.default_rng(len(counts)).permutation(len(counts))
+    largest = shuffled[np.argsort(-estimates[shuffled], kind="stable")[:size]]
+    largest = largest[estimates[largest] > 0]
+    places = size - above.sum() if last > 0 else 0
+    return float((above[largest].sum() + min(places, ties[largest].sum())) / (above.sum() + places))
+
+
+def measure(sizes: Sequence[int], score: Score, repetitions: int) -> list[Point]:
+    """Every point of one figure. The two thresholded samples are drawn once and stand in both sets."""
+    points = []
+    for buckets in sizes:
+        for data, counts in populations(buckets).items():
+            for epsilon in EPSILONS:
+                generator = np.random.default_rng([buckets, round(10 * epsilon), len(data)])
+                runs: dict[HistogramPeer, list[float]] = {}
+                peers = mechanisms(epsilon, int(counts.sum()), buckets)
+                for peer in peers.values():
+                    if peer not in runs:
+                        runs[peer] = [score(peer.estimate(counts, generator), counts) for _ in range(repetitions)]
+                scores = {
+                    key: (float(np.mean(runs[peer])), float(np.std(runs[peer], ddof=1) / np.sqrt(repetitions)))
+                    for key, peer in peers.items()
+                }
+                points.append(Point(data, buckets, epsilon, scores))
+    return points
+
+
+def table(points: list[Point], rate: str, best: Callable[..., float], shown: Sequence[float]) -> str:
+    """Markdown. Bold: the best of the five; after them what no figure of the paper has."""
+    columns = (*FIVE, *BESIDE)
+    rows = [f"| data, B | epsilon | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
+    for point in points:
+        if point.epsilon not in shown:
+            continue
+        top = best(point.means(rate).values())
+        cells = []
+        for name in columns:
+            mean, error = point.scores[rate, name]
+            text = f"{mean:.3g} ± {error if error > 1e-9 * mean else 0:.1g}"  # equal runs leave a rounding error
+            cells.append(f"**{text}**" if name in FIVE and mean == top else text)
+        rows.append(f"| {point.panel} | {point.epsilon:g} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def summary(points: list[Point], rate: str, best: Callable[..., float]) -> str:
+    """Where the exact parameters are the best of the five, and for each panel where they are not, by how much."""
+    lost: dict[str, list[tuple[float, str, str]]] = {}
+    close = 0
+    for point in points:
+        means = point.means(rate)
+        winner = min(means, key=lambda name: (means[name] != best(means.values()), name != OURS))
+        if winner == OURS:
+            continue
+        (theirs, their_error), (ours, our_error) = point.scores[rate, winner], point.scores[rate, OURS]
+        close += abs(ours - theirs) < 2 * np.hypot(our_error, their_error)
+        ratio = max(ours, theirs) / min(ours, theirs)
+        worst = f"{ours:.3g} against {theirs:.3g} of {winner} at epsilon {point.epsilon:g}"
+        lost.setdefault(point.panel, []).append((ratio, f"{point.epsilon:g}", worst))
+    panels = {point.panel for point in points}
+    behind = sum(map(len, lost.values()))
+    lines = [
+        f"The exact parameters are the best of the five, or level, at {len(points) - behind} of {len(points)} points "
+        f"and all along {len(panels) - len(lost)} of {len(panels)} panels; of the {behind} other points, {close} are "
+        "within two standard errors."
+    ]
+    for panel, notes in lost.items():
+        lines.append(f"- {panel}: behind at epsilon {', '.join(at for _, at, _ in notes)}; at worst {max(notes)[2]}.")
+    return "\n".join(lines)
+
+
+def ratios(points: list[Point], shown: Sequence[float]) -> str:
+    """The error of the exact parameters over the error of the paper's, where the threshold bites."""
+    rows = ["| data, B | " + " | ".join(f"epsilon {epsilon:g}" for epsilon in shown) + " |"]
+    rows.append("|---" * (1 + len(shown)) + "|")
+    for panel in dict.fromkeys(point.panel for point in points):
+        mine = {p.epsilon: p.scores["paper", OURS][0] / p.scores["paper", PAPER][0] for p in points if p.panel == panel}
+        rows.append(f"| {panel} | " + " | ".join(f"{mine[epsilon]:.2f}" for epsilon in shown) + " |")
+    return "\n".join(rows)
+
+
+def parameters(shown: Sequence[float]) -> str:
+    """What each mechanism works with at a million clients and 2^14 buckets."""
+    rows = [
+        "| epsilon | paper: rate, threshold | exact: rate, threshold | "
+        "shuffle at the paper's rate: noise messages a bucket, stddev | "
+        "Balcer and Cheu's closed form | Laplace epsilon if amplified |",
+        "|---" * 6 + "|",
+    ]
+    for epsilon in shown:
+        found = mechanisms(epsilon, POPULATION, max(ERROR_BUCKETS))
+        paper, ours = found["paper", PAPER], found["paper", OURS]
+        assert isinstance(paper, ThresholdedSample)
+        assert isinstance(ours, ThresholdedSample)
+        users = round(POPULATION * paper.rate)
+        chance, loose = message_rate(users, epsilon, DELTA), closed_form_messages(epsilon, DELTA)
+        # the closed form holds where its q is at most 1/2
+        deviation = f"{np.sqrt(loose * (1 - loose / users)):.0f}" if loose <= users / 2 else "too few clients"
+        rows.append(
+            f"| {epsilon:g} | {paper.rate:.4f}, {paper.sampling.threshold} | "
+            f"{ours.rate:.4f}, {ours.sampling.threshold} | "
+            f"{users * chance:.0f}, {np.sqrt(users * chance * (1 - chance)):.1f} | {loose:.0f}, {deviation} | "
+            f"{amplified_epsilon(epsilon, ours.rate):.2f} |"
+        )
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=10)
+    parser.add_argument("--full", action="store_true", help="print every epsilon, not four of the ten")
+    options = parser.parse_args()
+    shown = EPSILONS if options.full else SHOWN
+    began = time.perf_counter()
+    print(
+        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}; {POPULATION:,} clients, "
+        f"delta {DELTA:g}, {options.repetitions} repetitions, mean ± standard error"
+    )
+    if "SFUMATO_DATA" not in os.environ:
+        print("SFUMATO_DATA is not set: without Shakespeare")
+    print(f"\n{parameters(shown)}")
+    errors = measure(ERROR_BUCKETS, absolute_error, options.repetitions)
+    recalls = measure(RECALL_BUCKETS, top_recall, options.repetitions)
+    figures = (
+        ("Mean absolute error of a bucket, in millionths of the population", errors, min),
+        ("Recall of the top B/10", recalls, max),
+    )
+    for title, points, best in figures:
+        for rate, words in RATES.items():
+            print(f"\n{title}; peers at {words}\n\n{table(points, rate, best, shown)}\n\n{summary(points, rate, best)}")
+    print("\nError of the exact parameters over the error of the paper's\n")
+    print(ratios(errors, shown))
+    print(f"\n{time.perf_counter() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""`sfumato hotspots`: popular places, words or codes, found level by level by TrieHH++ (sample and threshold)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import apache_beam as beam
+
+from sfumato.pipelines.job import Inputs, add_release_arguments, release_options
+from sfumato.pipelines.options import JobParser, runner_settings
+from sfumato.pipelines.sampled import (
+    SampledRequest,
+    add_item_arguments,
+    add_plan_arguments,
+    cell_items,
+    column_or_cells,
+    columns,
+    plan_options,
+    run_sampled,
+)
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.items import PREFIXES
+from sfumato.transforms.histogram.assemble import trie_files
+from sfumato.transforms.histogram.combine import TrieHeavyHitters
+from sfumato.transforms.histogram.items import ColumnItems, Items
+from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.histogram.prefixes import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
+from sfumato.transforms.privacy.keys import RunKey
+
+# What --depth is where it is not given: levels of the quadtree, digits of integers, characters.
+_CELL_DEPTH, _DIGITS, _CHARACTERS = 12, 9, 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotspotsRequest(SampledRequest):
+    """One run of the job. depth: longest prefix, None for what suits the items; top: see `grow_trie`."""
+
+    JOB: ClassVar[str] = "hotspots"
+
+    depth: int | None
+    top: int | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("depth", "top"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise RequestError(f"{name}: must be a whole number >= 1, got {value}")
+
+    def prefixes(self, kind: str | None) -> Prefixes:
+        """The prefix code of map cells, or of a column that holds values of this kind."""
+        if kind is None:
+            return NumberPrefixes(4, self.depth or _CELL_DEPTH)
+        if kind == "integers":
+            return NumberPrefixes(10, self.depth or _DIGITS)
+        return TextPrefixes(self.depth or (10 if kind == "dates" else _CHARACTERS))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the job's options."""
+    add_release_arguments(parser)
+    add_item_arguments(parser, "find popular values of this column and their prefixes: text, integers or dates")
+    parser.add_argument(
+        "--depth",
+        type=int,
+        help=f"longest prefix: level of the region's quadtree (default {_CELL_DEPTH}), characters of text "
+        f"({_CHARACTERS}), digits of integers ({_DIGITS})",
+    )
+    parser.add_argument(
+        "--levels", type=int, default=3, help="levels of the trie, spread evenly up to the depth; each costs a round"
+    )
+    parser.add_argument("--top", type=int, metavar="N", help="publish so many of the last level, the most frequent")
+    add_plan_arguments(parser)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs the job for a command line. Raises RequestError or DataError."""
+    parser = JobParser("hotspots", __doc__)
+    add_arguments(parser)
+    options, beam_arguments = parser.parse_known_args(arguments)
+    settings = runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
+    plan = plan_options(options)
+    items: Items
+    kind_of_cells = column_or_cells(options, "--region W,S,E,N [--depth DEPTH]")
+    if kind_of_cells:
+        depth = _CELL_DEPTH if options.depth is None else options.depth
+        items = cell_items(options, depth)
+        plan["items"] = plan["items"] or 4**depth
+    else:
+        items = ColumnItems(columns(options, PREFIXES), digits=options.depth or _DIGITS)
+    title = "Private hot spots" + ("" if kind_of_cells else f" of {options.column}")
+    spread_levels(max(options.depth or options.levels, 1), options.levels)  # more levels than digits: a bad request
+    request = HotspotsRequest(
+        **release_options(options),
+        plan=SamplePlan(**plan, rounds=options.levels),
+        items=items,
+        depth=options.depth,
+        top=options.top,
+    )
+
+    def publish(inputs: Inputs, key: RunKey) -> beam.PTransform:
+        plan = request.plan
+        prefixes = request.prefixes(None if kind_of_cells else inputs.kinds[options.column])
+        return TrieHeavyHitters(
+            items,
+            plan.sampling,
+            key,
+            prefixes,
+            spread_levels(prefixes.depth, plan.rounds),
+            max_bad_fraction=plan.max_bad_fraction,
+            asked=plan.asked,
+            top=request.top,
+        )
+
+    run_sampled(request, settings, publish, trie_files, title, verbose=options.verbose)
+    return 0
+
+
+if __name__ == "__main__":
+    from sfumato.pipelines.cli import main
+
+    sys.exit(main(["hotspots", *sys.argv[1:]]))

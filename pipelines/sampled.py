@@ -1,0 +1,132 @@
+"""What the jobs of sample and threshold share: their options, their request, their graph."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+import apache_beam as beam
+
+from sfumato.pipelines.job import Inputs, ReleaseRequest, run_release
+from sfumato.pipelines.options import RunnerSettings
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.items import ItemColumns
+from sfumato.schemas.locations import Columns, LocationColumns
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.histogram.assemble import SampleFacts
+from sfumato.transforms.histogram.items import CellItems, Items
+from sfumato.transforms.histogram.plan import CONTACTS, SamplePlan
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.write import WriteRelease
+
+_HELP = {
+    "epsilon": "privacy budget of the whole release",
+    "delta": "chance that epsilon may fail to cover; keep it far below 1 / users",
+    "population": "number of users in the logs, where that is known from elsewhere; steers the sampling rate",
+    "items": "about how many different items there are, where that is known; steers the sampling rate",
+    "contact": "everybody: each user draws herself; limited: only m + 10 sqrt(m) users are asked, where m are expected "
+    "to take part (needs --population); fixed, a known number of participants, is refused",
+    "max_bad_fraction": "fail where a larger share of the rows has no usable user or item",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledRequest(ReleaseRequest):
+    """One run of such a job. items: what is counted. Jobs add their own fields."""
+
+    plan: SamplePlan
+    items: Items
+
+    # Fields that are settled by others, or that say nothing of the result.
+    _OWN: ClassVar[tuple[str, ...]] = ("plan", "items")
+
+    def source(self) -> Columns:
+        return self.items.columns
+
+    def parameters(self) -> dict[str, Any]:
+        ours = {field.name for field in fields(self)} - {field.name for field in fields(ReleaseRequest)}
+        own = {name: getattr(self, name) for name in sorted(ours - set(self._OWN))}
+        columns = self.items.columns
+        column = {"column": columns.column} if isinstance(columns, ItemColumns) else {}
+        return {**asdict(self.plan), **own, **column, "counted": asdict(self.items)}  # type: ignore[call-overload]
+
+    def check_rows(self, rows: int) -> None:
+        self.plan.check_rows(rows)
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds an option for each field of SamplePlan but the number of rounds, and the column of user ids."""
+    for field in fields(SamplePlan):
+        if field.name == "rounds":
+            continue
+        name, help_text = f"--{field.name}", _HELP[field.name]
+        if field.name == "contact":
+            parser.add_argument(name, choices=CONTACTS, default=field.default, help=help_text)
+        else:
+            kind = float if isinstance(field.default, float) else int
+            parser.add_argument(name, type=kind, default=field.default, help=help_text)
+    parser.add_argument("--user_id_column", default="user_id", help="column of the user_id")
+
+
+def plan_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The fields of SamplePlan that the command line gave."""
+    return {field.name: getattr(options, field.name) for field in fields(SamplePlan) if field.name != "rounds"}
+
+
+def add_item_arguments(parser: argparse.ArgumentParser, column_help: str) -> None:
+    """Adds what says where items come from: a column, or the cells of a region."""
+    parser.add_argument("--column", metavar="NAME", help=column_help)
+    parser.add_argument("--region", metavar="W,S,E,N", help="count map cells of this region; borders in degrees")
+    parser.add_argument("--latitude_column", default="latitude", help="column of the latitude")
+    parser.add_argument("--longitude_column", default="longitude", help="column of the longitude")
+
+
+def cell_items(options: argparse.Namespace, depth: int) -> CellItems:
+    """The cells of the command line's region. Raises RequestError."""
+    columns = LocationColumns(options.user_id_column, options.latitude_column, options.longitude_column)
+    return CellItems(columns, Grid(Region.parse(options.region), depth))
+
+
+def column_or_cells(options: argparse.Namespace, cells: str) -> bool:
+    """Whether items are map cells. Raises RequestError unless it is either a column or a region. cells: its options."""
+    if (options.column is None) == (options.region is None):
+        raise RequestError(f"column, region: give --column NAME or {cells}, one of them")
+    return options.region is not None
+
+
+def columns(options: argparse.Namespace, kinds: tuple[str, ...]) -> ItemColumns:
+    """The columns of the command line's items."""
+    return ItemColumns(options.column, options.user_id_column, kinds)
+
+
+# (inputs, key) -> what makes the published result of paths; (published result, facts) -> {file name: content}
+Publish = Callable[[Inputs, RunKey], beam.PTransform]
+Assemble = Callable[..., dict[str, bytes]]
+
+
+def run_sampled(
+    request: SampledRequest,
+    settings: RunnerSettings,
+    publish: Publish,
+    assemble: Assemble,
+    title: str,
+    *more: Any,
+    verbose: bool = False,
+) -> None:
+    """Runs a job to the end. more: further arguments of `assemble`. Raises RequestError or DataError."""
+    _ = request.plan.delta_spent  # a plan that cannot be kept is a bad request
+
+    def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
+        sample_facts = SampleFacts(facts, request.plan, request.items, title)
+        return (
+            root
+            | "Paths" >> beam.Create(inputs.paths)
+            | "Publish" >> publish(inputs, key)  # what is public from here on
+            | "Assemble" >> beam.Map(assemble, sample_facts, *more)  # {name: content}
+            | "Write" >> WriteRelease(request.output, facts.release_id, request.overwrite)
+        )
+
+    run_release(request, settings, build, verbose=verbose)

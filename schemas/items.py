@@ -1,0 +1,58 @@
+"""Columns of items: categories that are counted, codes with prefixes, numbers with quantiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.locations import check_user_id, field_type
+
+# What a job can do with: kinds of columns, in the order of _KINDS.
+CATEGORIES = ("text", "integers", "booleans", "dates")
+PREFIXES = ("text", "integers", "dates")
+NUMBERS = ("integers", "floating-point numbers")
+
+_KINDS = (
+    ("text", lambda kind: pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)),
+    ("integers", lambda kind: pt.is_integer(kind) and not pt.is_uint64(kind)),
+    ("booleans", pt.is_boolean),
+    ("dates", pt.is_date),
+    ("floating-point numbers", pt.is_floating),
+)
+_ADVICE = {
+    CATEGORIES: "categories; for the distribution of a number use `sfumato quantiles`, for others convert to text",
+    PREFIXES: "text, integers or dates, whose characters or digits are a prefix code; convert it to text",
+    NUMBERS: "integers or floating-point numbers; convert it",
+}
+
+
+@dataclass(frozen=True)
+class ItemColumns:
+    """A log's column of items, one item a record, and its column of user ids. kinds: what the column may hold."""
+
+    column: str
+    user_id: str = "user_id"
+    kinds: tuple[str, ...] = CATEGORIES
+
+    def __post_init__(self) -> None:
+        if self.column == self.user_id:
+            raise RequestError(f"column: {self.column!r} is the column of user ids; publishing it would name users")
+
+    def names(self) -> list[str]:
+        return [self.user_id, self.column]
+
+    def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
+        """See Columns.check."""
+        users = check_user_id(schema, self.user_id, path)
+        return {self.user_id: users, self.column: self.kind(schema, path)}
+
+    def kind(self, schema: pa.Schema, path: str) -> str:
+        """What the column holds, one of `kinds`. Raises RequestError where it is missing or holds something else."""
+        held = field_type(schema, self.column, "column", path)
+        kind = next((name for name, test in _KINDS if test(held)), None)
+        if kind not in self.kinds:
+            raise RequestError(f"{path}: column {self.column!r} holds {held}, and must hold {_ADVICE[self.kinds]}")
+        return kind

@@ -1,0 +1,208 @@
+"""The transforms on real runners against the same thing done in memory, over files, bundles and groups of users."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from sfumato.schemas.items import NUMBERS, ItemColumns
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.region import Grid
+from sfumato.transforms.histogram.combine import (
+    CountSamples,
+    InteractiveQuantiles,
+    SampleAndThreshold,
+    TrieHeavyHitters,
+    bind_key,
+)
+from sfumato.transforms.histogram.interactive import search_quantiles
+from sfumato.transforms.histogram.items import CellItems, ColumnItems, NumberItems
+from sfumato.transforms.histogram.prefixes import NumberPrefixes, TextPrefixes
+from sfumato.transforms.histogram.sample import SampledCounts, Sampler
+from sfumato.transforms.histogram.sampling import Sampling
+from sfumato.transforms.locations.encode import hash_users
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.conftest import REGION, make_logs, write_files
+
+KEY = RunKey.derive(FixedSecret(b"combine tests" * 3), {"job": "combine"})
+SAMPLING = Sampling.of(0.3, 8)
+GRID = Grid(REGION, 5)
+
+
+def with_items(users: int, records: int, kind: str = "int") -> pa.Table:
+    """Logs of places with a category (a few of many texts), a code and a number beside them."""
+    logs = make_logs(users, records, 0, kind)
+    rng = np.random.default_rng(1)
+    numbers = np.minimum(rng.zipf(1.5, logs.num_rows), 10**6)
+    return (
+        logs.append_column("category", pa.array([f"kind {n % 97:02d}" for n in numbers.tolist()]))
+        .append_column("code", pa.array(numbers))
+        .append_column("length", pa.array(rng.exponential(3.0, logs.num_rows)))
+    )
+
+
+def expected_counts(table: pa.Table, sampler: Sampler, prefix, levels) -> list[Counter]:
+    """Counts by round of what prefix(row, level) says of one record of each drawn user; loops and dictionaries."""
+    users = hash_users(table["user_id"].combine_chunks(), sampler.key.subkey("users"))
+    drawn = dict(zip(users.tolist(), sampler.drawn(users).tolist(), strict=True))
+    records: defaultdict[int, list] = defaultdict(list)
+    rows = table.to_pylist()
+    for user, row in zip(users.tolist(), rows, strict=True):
+        records[user].append(prefix.code(row))
+    counts = [Counter() for _ in levels]
+    for user, codes in records.items():
+        codes.sort()
+        chosen = codes[int((user & 0xFFFFFFFF) / 2**32 * len(codes))]
+        for number, level in enumerate(levels):
+            if drawn[user][number]:
+                counts[number][prefix.cut(chosen, level)] += 1
+    return counts
+
+
+class Cells:
+    def code(self, row):
+        return int(GRID.codes(np.array([row["longitude"]]), np.array([row["latitude"]]))[0])
+
+    def cut(self, code, level):
+        return code >> 2 * (GRID.depth - level) if level else code
+
+
+class Texts:
+    def __init__(self, key: RunKey):
+        self.key = key.subkey("items")
+
+    def code(self, row):
+        from sfumato.transforms.histogram.prefixes import hash_texts
+
+        return int(hash_texts(self.key, np.array([row["category"], ""], dtype=object))[0]), row["category"]
+
+    def cut(self, code, level):
+        return code[1][:level] if level else code[1]
+
+
+@beam.typehints.with_input_types(str)
+class Batches(beam.DoFn):
+    def process(self, path):
+        yield from pq.ParquetFile(path).iter_batches(311)
+
+
+def run(pattern: str, transform, *options: str):
+    """The singleton that a transform makes of files, through a file: workers may be other processes."""
+    import pickle
+
+    out = Path(pattern).parent / "result.pickle"
+    paths = sorted(str(path) for path in Path(pattern).parent.glob("*.parquet"))
+    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(options))) as root:
+        _ = root | beam.Create(paths) | transform | beam.Map(lambda found: out.write_bytes(pickle.dumps(found)))
+    return pickle.loads(out.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("users", "records", "files", "kind", "options"),
+    [
+        (4000, 1, 3, "int", ()),
+        (1500, 4, 5, "string", ()),
+        (1500, 3, 2, "dictionary", ("--direct_runner_bundle_repeat=2",)),
+        (2000, 2, 4, "int", ("--direct_running_mode=multi_threading", "--direct_num_workers=2")),
+        (2000, 2, 4, "int", ("--direct_running_mode=multi_processing", "--direct_num_workers=2")),
+    ],
+)
+def test_counted_cells_equal_the_in_memory_answer(tmp_path: Path, users, records, files, kind, options) -> None:
+    table = make_logs(users, records, 0, kind)
+    pattern = write_files(table, tmp_path / "logs", files, row_group_size=300)
+    items, prefixes, levels = CellItems(LocationColumns(), GRID), NumberPrefixes(4, GRID.depth), (2, 4, 5)
+    sampler = Sampler(bind_key(KEY, items, SAMPLING, prefixes, levels), SAMPLING, len(levels))
+    found = run(pattern, CountSamples(items, SAMPLING, KEY, prefixes, levels), *options)
+    expected = expected_counts(table, sampler, Cells(), levels)
+    for counts, wanted in zip(found, expected, strict=True):
+        assert dict(zip(counts.items.tolist(), counts.counts.tolist(), strict=True)) == wanted
+
+
+def test_the_combine_fn_the_large_way_and_memory_agree(tmp_path: Path) -> None:
+    table = with_items(3000, 2)
+    pattern = write_files(table, tmp_path / "logs", 3, row_group_size=300)
+    items, prefixes, levels = ColumnItems(ItemColumns("category")), TextPrefixes(7), (6, 7)
+    key = bind_key(KEY, items, SAMPLING, prefixes, levels)
+    expected = expected_counts(table, Sampler(key, SAMPLING, 2), Texts(key), levels)
+    combine = SampleAndThreshold(items, SAMPLING, KEY, prefixes, levels)
+    combined = run(pattern, beam.ParDo(Batches()) | beam.CombineGlobally(combine))
+    trie = run(pattern, TrieHeavyHitters(items, SAMPLING, KEY, prefixes, levels))
+    for number, wanted in enumerate(expected):
+        shown = {name: count for name, count in wanted.items() if count >= SAMPLING.threshold}
+        assert shown
+        assert len(shown) < len(wanted)
+        published = combined[number]
+        assert dict(zip(published.texts, published.sampled.tolist(), strict=True)) == shown
+        assert published.level == levels[number]
+        if number:
+            shown = {name: count for name, count in shown.items() if name[:6] in trie.levels[0].texts}
+        assert dict(zip(trie.levels[number].texts, trie.levels[number].sampled.tolist(), strict=True)) == shown
+
+
+def test_searches_on_beam_are_searches_in_memory(tmp_path: Path) -> None:
+    table = with_items(4000, 1)
+    pattern = write_files(table, tmp_path / "logs", 3, row_group_size=300)
+    items = NumberItems(ItemColumns("length", kinds=NUMBERS), 0.0, 16.0, 6)
+    levels = (0,) * 6
+    sampler = Sampler(bind_key(KEY, items, SAMPLING, None, levels), SAMPLING, 6)
+
+    class Bins:
+        def code(self, row):
+            return min(int(row["length"] / 16 * 64), 63)
+
+        def cut(self, code, level):
+            return code
+
+    counts = expected_counts(table, sampler, Bins(), levels)
+    rounds = [
+        SampledCounts(np.array(sorted(one), np.uint64), np.array([one[bin_] for bin_ in sorted(one)])) for one in counts
+    ]
+    wanted = search_quantiles(rounds, SAMPLING, (0.25, 0.5), 0.0, 16.0)
+    found = run(pattern, InteractiveQuantiles(items, SAMPLING, KEY, (0.25, 0.5)))
+    assert found.quantiles == wanted.quantiles
+    assert np.array_equal(found.curve.share, wanted.curve.share)
+    truth = np.quantile(table["length"].to_numpy(), [0.25, 0.5])
+    assert [one.value for one in found.quantiles] == pytest.approx(truth, abs=0.5)
+
+
+def test_one_key_for_other_items_or_another_rate_draws_other_users(tmp_path: Path) -> None:
+    items = ColumnItems(ItemColumns("category"))
+    keys = [
+        bind_key(KEY, items, SAMPLING, None, (0,)),
+        bind_key(KEY, ColumnItems(ItemColumns("code")), SAMPLING, None, (0,)),
+        bind_key(KEY, items, Sampling.of(0.31, 8), None, (0,)),
+        bind_key(KEY, items, Sampling.of(0.3, 9), None, (0,)),
+        bind_key(KEY, items, SAMPLING, TextPrefixes(3), (0,)),
+        bind_key(KEY, items, SAMPLING, TextPrefixes(3), (1, 3)),
+        bind_key(KEY, CellItems(LocationColumns(), GRID), SAMPLING, None, (0,)),
+    ]
+    assert len({key.subkey("participation") for key in keys}) == len(keys)
+
+
+def test_more_participants_than_are_asked_end_the_run(tmp_path: Path) -> None:
+    table = with_items(1000, 1)
+    pattern = write_files(table, tmp_path / "logs", 2)
+    items = ColumnItems(ItemColumns("category"))
+    sampler = Sampler(bind_key(KEY, items, SAMPLING, None, (0,)), SAMPLING)
+    users = hash_users(table["user_id"].combine_chunks(), sampler.key.subkey("users"))
+    taking_part = int(sampler.drawn(users).sum())
+    assert run(pattern, CountSamples(items, SAMPLING, KEY, asked=taking_part))[0].users == taking_part
+    with pytest.raises(Exception, match="contact: more users drew themselves than are asked"):
+        run(pattern, CountSamples(items, SAMPLING, KEY, asked=taking_part - 1))
+
+
+def test_too_many_bad_rows_end_the_run(tmp_path: Path) -> None:
+    table = pa.table({"user_id": range(100), "category": ["a"] * 80 + [None] * 20})
+    pattern = write_files(table, tmp_path / "logs", 1)
+    items = ColumnItems(ItemColumns("category"))
+    assert run(pattern, CountSamples(items, SAMPLING, KEY, max_bad_fraction=0.2))
+    with pytest.raises(Exception, match=r"more than max_bad_fraction=0\.19 of the rows were dropped, most often"):
+        run(pattern, CountSamples(items, SAMPLING, KEY, max_bad_fraction=0.19))

@@ -1,0 +1,115 @@
+"""What pages and pictures of samples accept, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sfumato.transforms.release.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer, check_cells, readable
+
+ITEMS = ItemBars(["a", "ab", "abc"], np.array([1, 2, 0]), np.array([-1, 0, 1]), np.full(3, 40.0), np.full(3, 6.0))
+CELLS = CellLayer(3, np.array([0, 7]), np.array([7, 0]), np.full(2, 40.0), np.full(2, 6.0), ["r1", "r2"], 0.5, 20)
+CURVE = Curve(np.array([0.0, 1.0]), np.array([0.2, 1.0]), np.array([0.1, 0.9]), np.array([0.3, 1.1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("level", np.array([1, 2])),
+        ("level", np.array([1, -1, 0])),
+        ("parent", np.array([-1, 0, 3])),
+        ("parent", np.array([-1, 0, -2])),
+        ("parent", np.array([1, 0, 1])),  # a cycle
+        ("parent", np.array([2, 0, 1])),  # a whole item above a prefix
+        ("parent", np.array([0, 0, 1])),  # its own parent
+        ("count", np.array([1.0, math.nan, 1.0])),
+        ("count", np.array([1.0, -1.0, 1.0])),
+        ("stddev", np.array([1.0, math.inf, 1.0])),
+        ("stddev", np.array([1.0])),
+    ],
+)
+def test_items_without_sense_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^{name}: must"):
+        replace(ITEMS, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("level", 21),
+        ("level", -1),
+        ("level", 2),  # x = 7 leaves its grid; x is named
+        ("x", np.array([0, 8])),
+        ("y", np.array([-1, 0])),
+        ("y", np.array([0])),
+        ("count", np.array([1.0, math.nan])),
+        ("stddev", np.array([1.0, -1.0])),
+        ("cell_id", ["r1"]),
+        ("sampling_rate", 0.0),
+        ("sampling_rate", 1.5),
+        ("sampling_rate", math.nan),
+        ("threshold", 0),
+    ],
+)
+def test_cells_without_sense_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=r"^(level|x|y|count|stddev|sampling_rate|threshold): must"):
+        replace(CELLS, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("value", np.array([1.0, 0.0])),
+        ("value", np.array([0.0, math.inf])),
+        ("share", np.array([0.2, 1.2])),
+        ("share", np.array([0.2])),
+        ("low", np.array([0.25, 0.9])),
+        ("high", np.array([0.3, 0.95])),
+        ("high", np.array([0.3, math.nan])),
+    ],
+)
+def test_curves_without_sense_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=r"^(value|share|low|high|low, high): must"):
+        replace(CURVE, **{name: value})
+
+
+@pytest.mark.parametrize("values", [(1.1, 1, 0, 2), (math.nan, 1, 0, 2), (0.5, 3, 0, 2), (0.5, math.nan, 0, 2)])
+def test_quantiles_without_sense_are_refused(values: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^(share|value): must"):
+        Quantile(*values)
+
+
+@pytest.mark.parametrize(
+    "values", [(1, 1, 5, 1), (2, 1, 5, 1), (0, math.inf, 5, 1), (0, 1, -5, 1), (0, 1, 5, math.nan)]
+)
+def test_ranges_without_sense_are_refused(values: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^(low|users|stddev): must"):
+        RangeAnswer(*values)
+
+
+def test_a_cell_for_every_count() -> None:
+    with pytest.raises(ValueError, match=r"^x: must hold one value"):
+        check_cells(3, np.array([1, 2]), np.array([1]), np.array([1.0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("plain café 東京", "plain café 東京"),
+        ("a\tb\nc\x00", "a␉b␊c␀"),
+        ("\u202egnp.exe", "⟨U+202E⟩gnp.exe"),
+        ("zero\u200bwidth", "zero⟨U+200B⟩width"),
+        ("half\ud800", "half⟨U+D800⟩"),
+        (" both  ", "␣both␣␣"),
+        ("  ", "␣␣"),
+        ("", ""),
+        ("<b>&amp;", "<b>&amp;"),  # markup is no matter here: names are only ever text
+        ("x" * 500, "x" * 199 + "…"),
+    ],
+)
+def test_names_do_nothing_but_be_read(name: str, shown: str) -> None:
+    assert readable(name) == shown
+    readable(name).encode()

@@ -1,0 +1,1 @@
+"""Sample and threshold (paper 004): histograms, heavy hitters, quantiles; no noise, and an exact guarantee."""

@@ -1,0 +1,298 @@
+"""The exact guarantee of one sample-and-threshold round, and the paper's bounds beside it (paper 004, Section 3.1).
+
+Neighbours D and D' differ by one user, who holds an item of k copies in D and k - 1 in D'; all other counts have the
+same law. So the guarantee is that of one count: X ~ Bin(k, p) against Bin(k - 1, p), everything below the threshold tau
+being one outcome, "absent". delta(epsilon) is the larger of two hockey-stick divergences, each maximised over k >= 1:
+
+    remove  sup_S  P_k(S) - e^eps P_{k-1}(S)   the best S is {v, v + 1, ...},          v >= tau
+    add     sup_S  P_{k-1}(S) - e^eps P_k(S)   the best S is {absent, ..., w} or none, w >= tau - 1
+
+since P_k(v) / P_{k-1}(v) = (1 - p) k / (k - v) grows with v. For these sets Pascal's rule leaves
+
+    remove(k, v) = p b(v - 1; k - 1) - (e^eps - 1) Pr[Bin(k - 1, p) >= v]
+    add(k, w)    = p b(w; k - 1)     - (e^eps - 1) Pr[Bin(k, p) <= w]
+
+with b the binomial probability. Their differences from k to k + 1 change sign once, at k = (v - 1) / q and k = w / s,
+with q = 1 - e^-eps (1 - p) and s = 1 - e^eps (1 - p) (if s <= 0 the add direction costs nothing). So the best k of a
+given v or w is known, and the supremum over all counts is a search over v >= tau (w >= tau - 1), which a decreasing
+bound ends.
+
+The guarantee gets worse with p and better with tau: who holds the counts of (p, tau) can thin them to p' < p and drop
+those below tau' >= tau without asking anybody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special, stats
+
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.histogram.sampling import GRID, check_count, check_rate
+from sfumato.transforms.privacy.budget import check_epsilon
+
+Floats = NDArray[np.float64]
+
+# Binomial tails and probabilities of scipy are good to 1e-12 over the whole range (a test measures it against mpmath).
+_SAFETY = 1e-9
+# Probabilities of 1e-300 and less are reported as 1e-300.
+_FLOOR = 1e-300
+_LARGEST_EPSILON = 600.0  # e^epsilon must be finite; divergences fall with epsilon, so rounding it down is safe
+_LARGEST_THRESHOLD = 2**16
+
+
+def check_delta(delta: float) -> float:
+    """Returns the value. Raises RequestError unless 0 < delta < 1 (NaN is not)."""
+    if isinstance(delta, bool) or not 0 < delta < 1:
+        raise RequestError(f"delta: must be a number between 0 and 1, got {delta}; give one far below 1 / users")
+    return float(delta)
+
+
+def delta(epsilon: float, rate: float, threshold: int) -> float:
+    """The least delta of one round, over all item counts and both directions, rounded up (by about 1e-9 of itself).
+
+    Raises RequestError unless epsilon > 0 is finite, 0 < rate < 1 and threshold >= 1.
+    """
+    check_epsilon("epsilon", epsilon)
+    remove, add = profile([epsilon], rate, threshold)
+    return float(max(remove[0], add[0]))
+
+
+_delta = delta  # for functions with a parameter of that name
+
+
+def profile(epsilons: ArrayLike, rate: float, threshold: int) -> tuple[Floats, Floats]:
+    """Hockey-stick divergences (remove, add), float64[n] each, at epsilons float64[n]; rounded up.
+
+    Epsilons may be negative. Each result is a supremum of privacy profiles, hence convex in e^epsilon and a privacy
+    profile itself. Raises RequestError unless 0 < rate < 1 and threshold >= 1.
+    """
+    check_rate(rate)
+    check_count("threshold", threshold)
+    given = np.asarray(epsilons, np.float64)
+    sizes, where = np.unique(np.minimum(np.abs(given), _LARGEST_EPSILON), return_inverse=True)
+    # Neither can exceed p: with probability 1 - p the extra user is not sampled, and the outcomes agree.
+    remove = np.minimum(_remove(sizes, rate, threshold), rate)[where]
+    add = np.minimum(_add(sizes, rate, threshold), rate)[where]
+    # H_-e(P || Q) = 1 - e^-e + e^-e H_e(Q || P); so it is for suprema over k, too.
+    turned, rest = np.exp(-sizes[where]), -np.expm1(-sizes[where])
+    below = given < 0
+    return (
+        np.minimum(np.where(below, rest + turned * add, remove), 1.0),
+        np.minimum(np.where(below, rest + turned * remove, add), 1.0),
+    )
+
+
+def _remove(epsilons: Floats, rate: float, threshold: int) -> Floats:
+    """sup over k and v of remove(k, v), at epsilons float64[n] >= 0."""
+    q = rate - np.expm1(-epsilons) * (1 - rate)
+    growth = np.expm1(epsilons)
+    kl = np.maximum(q * np.log(q / rate) - epsilons * (1 - q), 0.0)  # of Bernoulli(q) from Bernoulli(p)
+    ratio = rate * np.exp(-epsilons) / q  # of neighbouring probabilities b(u + 1; k) / b(u; k) from u = k q on, at most
+
+    def values(at: NDArray[np.intp], v: Floats) -> Floats:
+        k = np.maximum(v, np.ceil((v - 1) / q[at, None]))
+        tail = np.where(k > v, special.betainc(v, np.maximum(k - v, 0.5), rate), 0.0)
+        peak = rate * stats.binom.pmf(v - 1, k - 1, rate)
+        return np.asarray(peak * (1 + _SAFETY) - growth[at, None] * tail * (1 - _SAFETY))
+
+    def bound(at: NDArray[np.intp], v: float) -> Floats:
+        # p b(v - 1; n) (1 - (e^eps - 1) / p odds), with n = k - 1 >= (v - 1) / q - 1 and so (v - 1) / n > q, and odds
+        # Pr[Bin(n, p) >= v] / b(v - 1; n), which grow with n, and with v if n is (v - 1) / q - 1 (substitute
+        # t = p (1 - y / (v - 1)) in the incomplete beta function).
+        n = np.maximum(v - 1, (v - 1) / q[at] - 1)
+        first = rate * np.exp(-n * kl[at]) * _stirling(v - 1, (v - 1) / np.maximum(n, 0.5))
+        tail = special.betainc(v, np.maximum(n - v + 1, _FLOOR), rate)
+        peak = special.betainc(v - 1, n - v + 2, rate) - tail
+        first *= _share(growth[at] / rate, np.where(n > v - 1, tail, 0.0), peak)
+        # And the sum over u >= v of b(u; k) (u / k - q) / (1 - q), with k q = v - theta for some theta in [0, 1].
+        n = np.maximum(v, (v - 1) / q[at])
+        decay = kl[at] / q[at]
+        falling = _falling(ratio[at], -decay) / (np.exp(-epsilons[at]) * (1 - rate) * n)
+        return np.asarray(np.minimum(first, falling * np.exp(-v * decay) * _stirling(v, v / n)))
+
+    return _supremum(len(epsilons), threshold, values, bound)
+
+
+def _add(epsilons: Floats, rate: float, threshold: int) -> Floats:
+    """sup over k and w of add(k, w), or 0 of the empty set, at epsilons float64[n] >= 0."""
+    s = rate - np.expm1(epsilons) * (1 - rate)
+    result = np.zeros(len(epsilons))
+    able = s > 0
+    epsilons, s = epsilons[able], s[able]
+    growth = np.expm1(epsilons)
+    ratio = s * np.exp(-epsilons) / rate  # b(u - 1; k) / b(u; k) from u = k s down, at most
+
+    def kl(share: Floats) -> Floats:
+        return np.maximum(share * np.log(share / rate) + (1 - share) * np.log((1 - share) / (1 - rate)), 0.0)
+
+    def values(at: NDArray[np.intp], w: Floats) -> Floats:
+        k = np.clip(np.ceil(w / s[at, None]), 1, 2.0**52)
+        tail = special.betaincc(w + 1, k - w, rate)
+        peak = rate * stats.binom.pmf(w, k - 1, rate)
+        return np.asarray(peak * (1 + _SAFETY) - growth[at, None] * tail * (1 - _SAFETY))
+
+    def bound(at: NDArray[np.intp], w: float) -> Floats:
+        # p b(w; n) (1 - (e^eps - 1) / p odds), with n = k - 1 >= w / s - 1 and so s < w / n <= share, and odds
+        # Pr[Bin(n + 1, p) <= w] / b(w; n), which fall with n < w / s, and grow with w if n is w / s (term by term).
+        n = np.maximum(w / s[at] - 1, w)
+        share = w / n
+        first = rate * np.exp(-n * kl(np.minimum(share, rate))) * _stirling(w, share)
+        n = w / s[at]
+        peak = special.betaincc(w + 1, n - w, rate) - special.betaincc(w, n - w + 1, rate)
+        first *= _share(growth[at] / rate, special.betaincc(w + 1, n - w + 1, rate), peak)
+        # And the sum over u <= w of b(u; k) (s - u / k) / (1 - p), with k s = w + theta for some theta in [0, 1].
+        decay = kl(s[at]) / s[at]
+        falling = _falling(ratio[at], decay) / ((1 - rate) * np.maximum(w / s[at], 1))
+        return np.asarray(np.minimum(first, falling * np.exp(-w * decay) * _stirling(w, s[at])))
+
+    result[able] = _supremum(len(s), threshold - 1, values, bound)
+    return result
+
+
+def _share(weight: Floats, tail: Floats, peak: Floats) -> Floats:
+    """1 - weight tail / peak, rounded up; 1 where it cannot be told."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        share = np.clip(1 - weight * (tail / peak), 0.0, 1.0) + _SAFETY
+    return np.asarray(np.where(peak > _FLOOR, share, 1.0))
+
+
+def _falling(ratio: Floats, decay: Floats) -> Floats:
+    """The largest sum over j >= 0 of (theta + j) ratio^(theta + j) e^(-theta decay), over theta in [0, 1]."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = decay - np.log(ratio)
+        theta = np.clip(1 / slope - ratio / (1 - ratio), 0, 1)
+        sums = np.exp(-slope * theta) * (theta * (1 - ratio) + ratio) / (1 - ratio) ** 2
+    return np.asarray(np.where(ratio < 1, sums, np.inf))
+
+
+def _stirling(x: float, share: Floats) -> Floats:
+    """Bounds b(x; n) / exp(-n KL(x / n || p)) by 1 / sqrt(2 pi x (1 - x / n)), where x / n <= share, and by 1."""
+    room = 2 * math.pi * x * np.maximum(1 - share, 0.0)
+    return np.asarray(1 / np.sqrt(np.maximum(room, 1.0)))
+
+
+def _supremum(
+    n: int,
+    start: int,
+    values: Callable[[NDArray[np.intp], Floats], Floats],
+    bound: Callable[[NDArray[np.intp], float], Floats],
+) -> Floats:
+    """The largest of values(at, x) over all integers x >= start, for each of n problems: float64[n].
+
+    values(at, x) gives float64[len(at), len(x)] for problems `at` and whole x; bound(at, x) >= values(at, y)
+    for all y >= x.
+    """
+    best = np.full(n, _FLOOR)
+    active = np.arange(n)
+    width = 4
+    end = 8 * start + 2**10  # reached only where delta is above a half; the bound is then good enough
+    while len(active):
+        x = np.arange(start, start + width, dtype=np.float64)
+        best[active] = np.maximum(best[active], values(active, x).max(axis=1))
+        start += width
+        rest = bound(active, float(start)) * (1 + _SAFETY)
+        if start > end:
+            best[active] = np.maximum(best[active], rest)
+            break
+        active = active[rest > best[active]]
+        width = max(4, min(2 * width, 2**18 // max(1, len(active))))
+    return best
+
+
+def theorem_delta(epsilon: float, rate: float, threshold: int) -> float:
+    """The paper's Theorem 1: delta <= exp(-tau KL(q || p) / q), if e^-epsilon <= 1 - p; else it promises nothing: 1."""
+    check_epsilon("epsilon", epsilon)
+    check_rate(rate)
+    check_count("threshold", threshold)
+    if rate > -math.expm1(-epsilon):
+        return 1.0
+    q = rate - math.expm1(-epsilon) * (1 - rate)
+    return math.exp(-threshold * (math.log(q / rate) - epsilon * (1 - q) / q))
+
+
+def corollary_rate(epsilon: float, alpha: float = 1 / 6) -> float:
+    """The paper's corollary: sampling rate p = alpha (1 - e^-epsilon)."""
+    check_epsilon("epsilon", epsilon)
+    _corollary_exponent(alpha)
+    return alpha * -math.expm1(-epsilon)
+
+
+def corollary_threshold(epsilon: float, delta: float, alpha: float = 1 / 6) -> int:
+    """The paper's corollary: threshold tau = ceil(ln(1 / delta) / C_alpha), which does not depend on epsilon."""
+    check_epsilon("epsilon", epsilon)
+    return math.ceil(-math.log(check_delta(delta)) / _corollary_exponent(alpha))
+
+
+def _corollary_exponent(alpha: float) -> float:
+    """C_alpha = ln(1 / alpha) - 1 / (1 + alpha). Raises RequestError unless it is positive."""
+    exponent = -math.log(alpha) - 1 / (1 + alpha) if 0 < alpha < 1 else 0.0
+    if not exponent > 0:
+        raise RequestError(f"alpha: must be a number > 0 and so small that ln(1/alpha) > 1/(1 + alpha), got {alpha}")
+    return exponent
+
+
+def max_rate(epsilon: float, delta: float, threshold: int) -> float:
+    """The largest rate, a multiple of 2**-32, at which one round with this threshold is (epsilon, delta)-private.
+
+    Raises RequestError for bad parameters, or if not even a rate of 2**-32 will do.
+    """
+    check_epsilon("epsilon", epsilon)
+    check_count("threshold", threshold)
+    return largest_rate(lambda rate: _delta(epsilon, rate, threshold), check_delta(delta))
+
+
+def min_threshold(epsilon: float, delta: float, rate: float) -> int:
+    """The smallest threshold with which one round at this sampling rate is (epsilon, delta)-private.
+
+    Raises RequestError for bad parameters, or if it lies above 2**16.
+    """
+    check_epsilon("epsilon", epsilon)
+    check_delta(delta)
+    low, high = 0, 1
+    while _delta(epsilon, rate, high) > delta:
+        low, high = high, 2 * high
+        if high > _LARGEST_THRESHOLD:
+            raise RequestError(f"rate: {rate} would need a threshold above 2**16; lower it, or raise epsilon or delta")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _delta(epsilon, rate, middle) <= delta else (middle, high)
+    return high
+
+
+def largest_rate(
+    cost: Callable[[float], float], delta: float, tolerance: float = 0.0, guess: float | None = None
+) -> float:
+    """The largest rate on the grid of 2**-32 with cost(rate) <= delta, to within a factor 1 + tolerance.
+
+    What is returned always has cost(rate) <= delta. cost must be non-decreasing; the search starts at `guess`, or at
+    delta, since a round can cost no more than its rate. Raises RequestError if cost(2**-32) > delta.
+    """
+    low, high = 0, GRID
+    below, above = -math.inf, math.inf  # ln(cost / delta) at low and at high, once known
+    stayed = 0  # +1: low was kept in the last step, -1: high was
+    words = max(1, min(GRID - 1, math.floor((guess or delta) * GRID)))
+    while high - low > 1 and high > low * (1 + tolerance):
+        excess = math.log(max(cost(words / GRID), _FLOOR) / delta)
+        if excess <= 0:
+            low, below, above, stayed = words, excess, above / 2 if stayed < 0 else above, -1  # Illinois' rule
+        else:
+            high, above, below, stayed = words, excess, below / 2 if stayed > 0 else below, 1
+        words = _next_words(low, below, high, above)
+    if not low:
+        raise RequestError(f"delta: {delta} is out of reach at any rate; raise delta, epsilon or the threshold")
+    return low / GRID
+
+
+def _next_words(low: int, below: float, high: int, above: float) -> int:
+    """Where to look next, strictly between low and high: regula falsi in logarithms, or wide steps with an end open."""
+    if not low:
+        guess = high / 8
+    elif math.isinf(above):
+        guess = min(2.0 * low, (low + high) / 2)
+    else:
+        guess = low * (high / low) ** (below / (below - above) if above > below else 0.5)
+    return min(max(math.floor(guess), low + 1), high - 1)

@@ -1,0 +1,216 @@
+"""Everything that the releases of sample and threshold hold, made of what was published alone. Pure."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, SAMPLING_ASSUMPTIONS, SampleRound
+from sfumato.schemas.release import (
+    BINS_FILE,
+    CELLS_FILE,
+    CURVE_FILE,
+    CURVE_SCHEMA,
+    HISTOGRAM_PICTURE,
+    HOTSPOTS_PICTURE,
+    ITEMS_FILE,
+    MANIFEST_FILE,
+    PAGE_FILE,
+    QUANTILES_FILE,
+    QUANTILES_PICTURE,
+    QUANTILES_SCHEMA,
+    RANGES_FILE,
+    RANGES_SCHEMA,
+)
+from sfumato.transforms.histogram.curve import quantile
+from sfumato.transforms.histogram.hierarchy import build_hierarchy
+from sfumato.transforms.histogram.interactive import Search
+from sfumato.transforms.histogram.items import CellItems, Items, NumberItems
+from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.histogram.prefixes import WHOLE
+from sfumato.transforms.histogram.tables import bins_table, cell_places, cells_table, item_names, items_table
+from sfumato.transforms.histogram.trie import Trie
+from sfumato.transforms.release.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer
+from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, release_manifest
+from sfumato.transforms.release.page_charts import render_cells_page, render_items_page, render_quantiles_page
+from sfumato.transforms.release.picture_cells import render_cells_picture
+from sfumato.transforms.release.picture_charts import render_items_picture, render_quantiles_picture
+
+_PICTURES = {"histogram": HISTOGRAM_PICTURE, "hotspots": HOTSPOTS_PICTURE}
+_BOUND = "one record a user, chosen uniformly among her records by the key"
+_MECHANISM = "sample and threshold: no noise is added"
+
+
+@dataclass(frozen=True)
+class SampleFacts:
+    """What the launcher knows of such a release: identity, plan, what is counted, and the picture's title."""
+
+    release: ReleaseFacts
+    plan: SamplePlan
+    items: Items
+    title: str
+
+
+def sample_manifest(facts: SampleFacts, rounds: Sequence[tuple[int, int]], users: float) -> dict[str, Any]:
+    """The manifest. rounds: (level, published items) of each; users: estimated users who hold what is published."""
+    plan, sampling = facts.plan, facts.plan.sampling
+    content: dict[str, Any] = {}
+    if isinstance(facts.items, CellItems):
+        grid = facts.items.grid
+        content = {"region": asdict(grid.region), "grid": {"depth": grid.depth, "side": grid.side}}
+    shown = [
+        SampleRound(number, level, sampling.rate, sampling.threshold, published)
+        for number, (level, published) in enumerate(rounds)
+    ]
+    content["privacy"] = {
+        "unit": PRIVACY_UNIT,
+        "contribution_bound": _BOUND,
+        "adjacency": ADD_OR_REMOVE,
+        "epsilon": plan.epsilon,
+        "epsilon_spent": plan.epsilon,
+        "delta": plan.delta,
+        "delta_spent": plan.delta_spent,
+        "mechanism": _MECHANISM,
+        "randomness": facts.release.source,
+        "rounds": [asdict(one) for one in shown],
+        "round_guarantee": {"epsilon": plan.epsilon, "delta": plan.round_delta},
+        "composition": "one round, exact" if plan.rounds == 1 else "privacy loss distributions",
+        "contact": plan.contact_manifest,
+        "population": {"users": plan.population, "source": "unknown" if plan.population is None else "given"},
+        "assumptions": list(SAMPLING_ASSUMPTIONS),
+    }
+    content["results"] = {
+        "published": rounds[-1][1],
+        "estimated_users": users,
+        "hidden_count": plan.hidden_count,
+    }
+    return release_manifest(facts.release, content, _warnings(plan, rounds, users))
+
+
+def _warnings(plan: SamplePlan, rounds: Sequence[tuple[int, int]], users: float) -> list[str]:
+    warnings = []
+    population = plan.population if plan.population is not None else users
+    if population * plan.delta >= 1:
+        warnings.append(
+            f"delta {plan.delta:g} is not below 1 / {population:,.0f} users: it would allow a mechanism that exposes "
+            "one of them; lower it."
+        )
+    if not rounds[-1][1]:
+        what = "the last level is empty." if any(published for _, published in rounds) else "this release is empty."
+        warnings.append(f"No item was held by enough sampled users to be published: {what}")
+    return warnings
+
+
+def trie_files(trie: Trie, facts: SampleFacts) -> dict[str, bytes]:
+    """The files of a histogram (a trie of one level) or of hot spots by name, the manifest last."""
+    last = trie.levels[-1]
+    users = float(trie.levels[0].counts.sum())
+    manifest = sample_manifest(facts, [(one.level, len(one)) for one in trie.levels], users)
+    plan, release = facts.plan, facts.release
+    words: dict[str, Any] = {
+        "title": facts.title,
+        "epsilon": plan.epsilon,
+        "delta": plan.delta,
+        "hidden_count": plan.hidden_count,
+        "safe": release.safe,
+    }
+    if isinstance(facts.items, CellItems):
+        grid = facts.items.grid
+        layers = []
+        for one in trie.levels:
+            level, x, y, names = cell_places(one, grid.depth)
+            layers.append(
+                CellLayer(level, x, y, one.counts, one.stddev, names, one.sampling.rate, one.sampling.threshold)
+            )
+        finest = layers[-1]
+        table_file, table = CELLS_FILE, pa.concat_tables([cells_table(one, grid) for one in trie.levels])
+        page = render_cells_page(manifest, layers)
+        picture = render_cells_picture(finest.level, finest.x, finest.y, finest.count, grid.region, **words)
+    else:
+        table_file, table = ITEMS_FILE, pa.concat_tables([items_table(one) for one in trie.levels])
+        page = render_items_page(manifest, _bars(trie))
+        picture = render_items_picture(item_names(last), last.counts, last.stddev, **words)
+    return {
+        table_file: _parquet(table),
+        _PICTURES[release.job]: picture,
+        PAGE_FILE: page.encode(),
+        MANIFEST_FILE: manifest_bytes(manifest),
+    }
+
+
+def _bars(trie: Trie) -> ItemBars:
+    before = np.concatenate(([0], np.cumsum([len(one) for one in trie.levels])))
+    parents = [
+        np.full(len(trie.levels[0]), -1),
+        *(rows + start for rows, start in zip(trie.parents, before, strict=False)),
+    ]
+    return ItemBars(
+        name=[name for one in trie.levels for name in item_names(one)],
+        level=np.concatenate([np.full(len(one), one.level) for one in trie.levels]),
+        parent=np.concatenate(parents),
+        count=np.concatenate([one.counts for one in trie.levels]),
+        stddev=np.concatenate([one.stddev for one in trie.levels]),
+    )
+
+
+def search_files(search: Search, facts: SampleFacts) -> dict[str, bytes]:
+    """The files of interactive quantiles by name, the manifest last."""
+    rounds = [(WHOLE, published) for published in search.published]
+    manifest = sample_manifest(facts, rounds, float(np.mean(search.users)))
+    return _quantile_files(manifest, search.curve, list(search.quantiles), [], facts)
+
+
+def hierarchy_files(
+    trie: Trie, facts: SampleFacts, shares: Sequence[float], ranges: Sequence[tuple[float, float]]
+) -> dict[str, bytes]:
+    """The files of quantiles and ranges from a trie over bins by name, the manifest last. Raises DataError."""
+    items = facts.items
+    assert isinstance(items, NumberItems)
+    hierarchy = build_hierarchy(trie, items.bits, items.low, items.high)
+    manifest = sample_manifest(facts, [(one.level, len(one)) for one in trie.levels], hierarchy.users)
+    curve = hierarchy.curve()
+    quantiles = [quantile(curve, share) for share in shares]
+    answers = [hierarchy.answer(low, high) for low, high in ranges]
+    bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
+    return {BINS_FILE: _parquet(bins), **_quantile_files(manifest, curve, quantiles, answers, facts)}
+
+
+def _quantile_files(
+    manifest: dict[str, Any], curve: Curve, quantiles: list[Quantile], ranges: list[RangeAnswer], facts: SampleFacts
+) -> dict[str, bytes]:
+    items = facts.items
+    assert isinstance(items, NumberItems)
+    plan = facts.plan
+    points = pa.table([curve.value, curve.share, curve.low, curve.high], schema=CURVE_SCHEMA)
+    return {
+        QUANTILES_FILE: _parquet(pa.Table.from_pylist([asdict(one) for one in quantiles], QUANTILES_SCHEMA)),
+        **(
+            {RANGES_FILE: _parquet(pa.Table.from_pylist([asdict(one) for one in ranges], RANGES_SCHEMA))}
+            if ranges
+            else {}
+        ),
+        CURVE_FILE: _parquet(points),
+        QUANTILES_PICTURE: render_quantiles_picture(
+            curve,
+            quantiles,
+            title=facts.title,
+            column=items.columns.column,
+            epsilon=plan.epsilon,
+            delta=plan.delta,
+            safe=facts.release.safe,
+        ),
+        PAGE_FILE: render_quantiles_page(manifest, curve, quantiles, ranges).encode(),
+        MANIFEST_FILE: manifest_bytes(manifest),
+    }
+
+
+def _parquet(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()

@@ -1,0 +1,282 @@
+"""Sample and threshold on Beam: a CombineFn over Arrow batches, and the same over groups of users for large logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam import typehints
+
+from sfumato.schemas.errors import DataError
+from sfumato.transforms.histogram.interactive import Search, search_quantiles
+from sfumato.transforms.histogram.items import Items, NumberItems
+from sfumato.transforms.histogram.prefixes import WHOLE, Prefixes
+from sfumato.transforms.histogram.published import Histogram
+from sfumato.transforms.histogram.sample import (
+    Sample,
+    SampledCounts,
+    Sampler,
+    add_counts,
+    count_rounds,
+    merge,
+    threshold,
+)
+from sfumato.transforms.histogram.sampling import Sampling
+from sfumato.transforms.histogram.trie import Trie, grow_trie
+from sfumato.transforms.locations.read import ROW_COUNTS, FileSlice, RowCounts, read_batches, slice_file, sum_row_counts
+from sfumato.transforms.locations.users import GROUP_BITS
+from sfumato.transforms.logs import OPERATIONS, PROGRESS
+from sfumato.transforms.privacy.keys import RunKey
+
+_COMPACT_ROWS = 1 << 20  # an accumulator grows by so many records at least before they are merged
+
+
+def bind_key(
+    key: RunKey, items: Items, sampling: Sampling, prefixes: Prefixes | None, levels: tuple[int, ...]
+) -> RunKey:
+    """The key for one use: the same draws at another rate, or for other items, would tell what a threshold hid."""
+    facts = {"items": items, "sampling": sampling, "prefixes": prefixes}
+    return key.narrowed({"levels": levels, **{name: _described(value) for name, value in facts.items()}})
+
+
+def _described(value: Any) -> Any:
+    """A dataclass in JSON's types."""
+    return [type(value).__name__, asdict(value)] if value is not None else None
+
+
+class MergeSamples(beam.CombineFn):
+    """Samples of users -> one Sample. Accumulators are lists of Samples, merged when they have doubled."""
+
+    def create_accumulator(self) -> list[Sample]:
+        return []
+
+    def add_input(self, accumulator: list[Sample], element: Any) -> list[Sample]:
+        accumulator.append(element)
+        if sum(map(len, accumulator[1:])) > max(len(accumulator[0]), _COMPACT_ROWS):
+            return [merge(accumulator)]
+        return accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[list[Sample]]) -> list[Sample]:
+        merged = self.create_accumulator()
+        for accumulator in accumulators:
+            for sample in accumulator:
+                merged = MergeSamples.add_input(self, merged, sample)
+        return merged
+
+    def compact(self, accumulator: list[Sample]) -> list[Sample]:
+        return [merge(accumulator)]
+
+    def extract_output(self, accumulator: list[Sample]) -> Any:
+        return merge(accumulator)
+
+
+class SampleAndThreshold(MergeSamples):
+    """Arrow record batches -> the published Histograms, one a level (paper 004, Section 3); for `beam.CombineGlobally`.
+
+    Each round draws its own Poisson sample of the users by a keyed hash, one record of each drawn user counts, and what
+    fewer than tau of them hold is dropped. All of a user's records must meet in one combine: do not combine by a key
+    that splits them. `CountSamples` does the same for logs whose samples one worker cannot hold.
+
+    One key serves one input, once.
+    """
+
+    def __init__(
+        self,
+        items: Items,
+        sampling: Sampling,
+        key: RunKey,
+        prefixes: Prefixes | None = None,
+        levels: tuple[int, ...] = (WHOLE,),
+    ):
+        self._items = items
+        self._sampler = Sampler(bind_key(key, items, sampling, prefixes, levels), sampling, len(levels))
+        self._prefixes = prefixes
+        self._levels = levels
+
+    def add_input(self, accumulator: list[Sample], element: pa.RecordBatch) -> list[Sample]:
+        encoded = self._items.encode(element, self._sampler.key, self._sampler.drawn_at_all)
+        return super().add_input(accumulator, encoded.sample)
+
+    def extract_output(self, accumulator: list[Sample]) -> list[Histogram]:
+        counts = count_rounds(merge(accumulator), self._sampler, self._prefixes, self._levels)
+        return [threshold(one, self._sampler.sampling, level) for one, level in zip(counts, self._levels, strict=True)]
+
+
+@typehints.with_input_types(FileSlice)
+class _SampleSliceFn(beam.DoFn):
+    def __init__(self, items: Items, sampler: Sampler):
+        self._items = items
+        self._sampler = sampler
+
+    def process(self, part: FileSlice) -> Iterator[Any]:
+        counts = RowCounts()
+        for batch in read_batches(part, self._items.columns):
+            encoded = self._items.encode(batch, self._sampler.key, self._sampler.drawn_at_all)
+            texts = encoded.rows if encoded.text_ids else 0
+            counts += RowCounts(encoded.rows, texts, encoded.dropped, encoded.clamped)
+            yield from split_by_user_group(encoded.sample)
+        counts.report(part)
+        yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
+
+
+def split_by_user_group(sample: Sample) -> Iterator[tuple[int, Sample]]:
+    """Splits a sample by the upper bits of the users' hashes, so that all of a user's records meet in one group."""
+    group = (sample.users >> np.uint64(64 - GROUP_BITS)).astype(np.uint8)
+    order = np.argsort(group, kind="stable")
+    ends = np.cumsum(np.bincount(group, minlength=1 << GROUP_BITS))
+    begin = 0
+    for number, end in enumerate(ends.tolist()):
+        if end > begin:
+            at = order[begin:end]
+            items = sample.items[at]
+            texts = {code: sample.texts[code] for code in np.unique(items).tolist()} if sample.texts else {}
+            yield number, Sample(sample.users[at], items, sample.records[at], texts)
+        begin = end
+
+
+class SumCounts(beam.CombineFn):
+    """SampledCounts -> their sum."""
+
+    def create_accumulator(self) -> list[SampledCounts]:
+        return []
+
+    def add_input(self, accumulator: list[SampledCounts], element: SampledCounts) -> list[SampledCounts]:
+        accumulator.append(element)
+        return accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[list[SampledCounts]]) -> list[SampledCounts]:
+        return [one for accumulator in accumulators for one in accumulator]
+
+    def compact(self, accumulator: list[SampledCounts]) -> list[SampledCounts]:
+        return [add_counts(accumulator)]
+
+    def extract_output(self, accumulator: list[SampledCounts]) -> SampledCounts:
+        return add_counts(accumulator)
+
+
+class CountSamples(beam.PTransform):
+    """Paths of Parquet files -> one list of SampledCounts, one a round; raw, for a step that thresholds them.
+
+    Raises DataError for damaged files, where more than max_bad_fraction of the rows are unusable, and where more users
+    than `asked` drew themselves in a round of fixed-size contact.
+    """
+
+    def __init__(
+        self,
+        items: Items,
+        sampling: Sampling,
+        key: RunKey,
+        prefixes: Prefixes | None = None,
+        levels: tuple[int, ...] = (WHOLE,),
+        max_bad_fraction: float = 0.1,
+        asked: int | None = None,
+    ):
+        super().__init__()
+        self._sampler = Sampler(bind_key(key, items, sampling, prefixes, levels), sampling, len(levels))
+        self._items = items
+        self.sampling, self.prefixes, self.levels = sampling, prefixes, levels
+        self._max_bad_fraction = max_bad_fraction
+        self._asked = asked
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        sampler, prefixes, levels = self._sampler, self.prefixes, self.levels
+        max_bad_fraction, asked = self._max_bad_fraction, self._asked
+
+        def count(group: tuple[int, Sample]) -> Iterator[tuple[int, SampledCounts]]:
+            yield from enumerate(count_rounds(group[1], sampler, prefixes, levels))
+
+        def collect(_: None, counts: dict[int, SampledCounts], rows: RowCounts) -> list[SampledCounts]:
+            OPERATIONS.debug("rows read: %s", rows)
+            rows.check(max_bad_fraction)
+            found = [counts.get(number, add_counts([])) for number in range(len(levels))]
+            if asked is not None and max(one.users for one in found) > asked:
+                raise DataError(
+                    "contact: more users drew themselves than are asked, and nothing may be published; that is a "
+                    "matter of chance unless the population is larger than --population says: run again"
+                )
+            PROGRESS.info("read and sampled the logs")
+            return found
+
+        sampled = (
+            paths
+            | "Slice" >> beam.FlatMap(slice_file)  # FileSlice
+            | "SpreadSlices" >> beam.Reshuffle()
+            | "Sample" >> beam.ParDo(_SampleSliceFn(self._items, sampler)).with_outputs(ROW_COUNTS, main="samples")
+        )
+        counts = (
+            sampled.samples  # (user group, Sample)
+            | "MeetUsers" >> beam.CombinePerKey(MergeSamples())  # (user group, Sample)
+            | "CountGroup" >> beam.FlatMap(count)  # (round, SampledCounts)
+            | "SumCounts" >> beam.CombinePerKey(SumCounts())  # (round, SampledCounts)
+        )
+        rows = sampled[ROW_COUNTS] | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
+        return (
+            paths.pipeline
+            | "Begin" >> beam.Create([None])
+            | "Collect" >> beam.Map(collect, beam.pvalue.AsDict(counts), beam.pvalue.AsSingleton(rows))
+        )
+
+
+class TrieHeavyHitters(beam.PTransform):
+    """Paths of Parquet files -> a singleton Trie of published prefixes with counts (TrieHH++, paper 004, Section 4.1).
+
+    One level is a plain histogram. top: keep so many items of the last level. For the rest see CountSamples.
+    """
+
+    def __init__(
+        self,
+        items: Items,
+        sampling: Sampling,
+        key: RunKey,
+        prefixes: Prefixes | None = None,
+        levels: tuple[int, ...] = (WHOLE,),
+        max_bad_fraction: float = 0.1,
+        asked: int | None = None,
+        top: int | None = None,
+    ):
+        super().__init__()
+        self._counts = CountSamples(items, sampling, key, prefixes, levels, max_bad_fraction, asked)
+        self._top = top
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        sampling, prefixes, levels, top = self._counts.sampling, self._counts.prefixes, self._counts.levels, self._top
+
+        def publish(counts: list[SampledCounts]) -> Trie:
+            shown = [threshold(one, sampling, level) for one, level in zip(counts, levels, strict=True)]
+            return grow_trie(shown, prefixes, top)
+
+        return paths | "Count" >> self._counts | "Threshold" >> beam.Map(publish)
+
+
+class InteractiveQuantiles(beam.PTransform):
+    """Paths of Parquet files -> a singleton Search: quantiles by binary search, a round a bit (Section 4.2).
+
+    items: NumberItems, whose bits are the rounds. For the rest see CountSamples.
+    """
+
+    def __init__(
+        self,
+        items: NumberItems,
+        sampling: Sampling,
+        key: RunKey,
+        shares: tuple[float, ...],
+        max_bad_fraction: float = 0.1,
+        asked: int | None = None,
+    ):
+        super().__init__()
+        levels = (WHOLE,) * items.bits
+        self._counts = CountSamples(items, sampling, key, None, levels, max_bad_fraction, asked)
+        self._items = items
+        self._shares = shares
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        sampling, shares, items = self._counts.sampling, self._shares, self._items
+
+        def search(counts: list[SampledCounts]) -> Search:
+            return search_quantiles(counts, sampling, shares, items.low, items.high)
+
+        return paths | "Count" >> self._counts | "Search" >> beam.Map(search)

@@ -1,0 +1,1 @@
+"""Other mechanisms for the same histogram, behind one interface, to compare with."""

@@ -1,0 +1,69 @@
+// Pieces of a report that every page has.
+
+  const unsafe = get("privacy.randomness.safe", true) === false;
+  const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter((pair) => pair && pair[1] !== null && pair[1] !== undefined).map(([term, value]) => [h("dt", null, term), h("dd", null, value)]));
+  const section = (title, ...children) => h("section", null, title && h("h2", null, title), ...children);
+  const paragraph = (...words) => h("p", null, ...words);
+  const written = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : String(value));
+  const list = (items) => h("ul", null, items.map((item) => h("li", null, written(item))));
+  const listOf = (path) => {
+    const value = get(path, get(`privacy.${path}`, []));
+    return Array.isArray(value) ? value : [value];
+  };
+
+  /** A table that scrolls sideways where it must; the first cell of a row is its name. */
+  function tableOf(label, heads, rows, total = null) {
+    return h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": label }, h("table", null,
+      h("thead", null, h("tr", null, heads.map((text) => h("th", { scope: "col" }, text)))),
+      h("tbody", null, rows.map((row) => h("tr", null, row.map((text) => h("td", null, text))))),
+      total && h("tfoot", null, h("tr", null, total.map((text) => h("td", null, text))))));
+  }
+  function fold(title, values) {
+    const entries = values && typeof values === "object" ? Object.entries(values) : [];
+    return entries.length ? h("details", null, h("summary", null, title), h("div", { class: "wide" }, h("table", { class: "plain" }, h("tbody", null,
+      entries.map(([name, value]) => h("tr", null, h("td", null, name), h("td", null, written(value)))))))) : null;
+  }
+
+  function showHeader(heading, chips) {
+    const created = new Date(get("created", ""));
+    const made = Number.isNaN(created.getTime()) ? null : ["Made", created.toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric", timeZone: "UTC" })];
+    $("heading").textContent = heading;
+    $("chips").append(...[...chips, made].filter(Boolean).map(([term, value]) => h("div", null, h("dt", null, term), h("dd", null, value))));
+  }
+
+  /** What e to the epsilon, `factor`, does to an even bet, with a caption made of the two ends. */
+  function beliefPicture(factor, caption) {
+    const [low, high] = [1 / (1 + factor), factor / (1 + factor)];
+    const placed = (element, left) => {
+      element.style.left = `${100 * left}%`;
+      return element;
+    };
+    const range = placed(h("div", { class: "range" }), low);
+    range.style.width = `${100 * (high - low)}%`;
+    const crowded = low < 0.14;
+    return h("figure", { class: "belief" },
+      h("div", { class: "track", "aria-hidden": "true" }, range, placed(h("div", { class: "mark" }), 0.5)),
+      h("div", { class: "ends", "aria-hidden": "true" }, h("span", null, crowded ? "" : "surely not in"),
+        placed(h("span", null, percent(low)), low), placed(h("span", null, "50%"), 0.5), placed(h("span", null, percent(high)), high),
+        h("span", null, crowded ? "" : "surely in")),
+      h("figcaption", null, caption(percent(high))));
+  }
+
+  const trusted = () => {
+    const assumed = listOf("assumptions");
+    return section("What must be trusted", assumed.length ? list(assumed) : paragraph("The manifest names no assumptions. Ask whoever made this release."));
+  };
+  const siblings = () => section("The files beside this page", h("ul", { class: "files" },
+    data.files.map(([name, text]) => h("li", null, h("a", { href: name }, name), `: ${text}`))));
+
+  /** Fills the report: what was wrong, the page's own sections, trust and files, and the small print. */
+  function showReport(own, identity) {
+    const warnings = [...data.problems, ...listOf("warnings")];
+    $("report").append(...[
+      warnings.length ? h("section", { class: "warnings" }, h("h2", null, plural(warnings.length, "warning")), list(warnings)) : null,
+      ...own,
+      h("div", { class: "columns" }, trusted(), siblings()),
+      section(null, fold("Parameters", get("parameters")), fold("Versions", get("versions")),
+        fold("This release", { "release id": get("release_id", "unknown"), job: get("job", "unknown"), created: get("created", "unknown"), ...identity })),
+    ].filter(Boolean));
+  }

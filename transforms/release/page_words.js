@@ -1,0 +1,56 @@
+// Words, numbers and elements: what every page needs. All parts share one scope (page_shell.py).
+
+  const data = JSON.parse(document.getElementById("sfumato-data").textContent);
+  const { manifest } = data;
+  const $ = (id) => document.getElementById(id);
+  document.documentElement.classList.add("live"); // before this, the style sheet shows only what needs no script
+  const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+  // ---------------------------------------------------------------- words and numbers
+
+  const get = (path, fallback = null) => {
+    let value = manifest;
+    for (const key of path.split(".")) value = value !== null && typeof value === "object" ? value[key] : undefined;
+    return value ?? fallback;
+  };
+  const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+  const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+  const minus = (text) => text.replace(/^-/, "\u2212");
+  const rounded = (value, digits) => minus(value.toLocaleString("en", { maximumFractionDigits: digits }));
+  const significant = (value, digits = 3) => minus(value.toLocaleString("en", { maximumSignificantDigits: digits }));
+  const whole = (value) => (isNumber(value) ? rounded(value, Math.abs(value) < 9.95 ? 1 : 0).replace(/^\u22120$/, "0") : "unknown");
+  const large = (value) => {
+    const [size, unit] = [[1e12, "trillion"], [1e9, "billion"], [1e6, "million"]].find(([least]) => value >= least * 0.9995) || [1, ""];
+    return unit ? `${significant(value / size)} ${unit}` : whole(value);
+  };
+  /** A small number, such as a delta: powers of ten below a thousandth. */
+  const tiny = (value) => {
+    if (!(value > 0 && value < 1e-3)) return significant(value);
+    const [mantissa, power] = value.toExponential(2).split("e-");
+    const raised = [...power].map((digit) => "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"[digit]).join("");
+    return `${Number(mantissa) === 1 ? "" : `${Number(mantissa)} \u00d7 `}10\u207b${raised}`;
+  };
+  const bytes = (bits) => {
+    const b = bits / 8;
+    return b >= 1e6 ? `${significant(b / 1e6)} MB` : b >= 1e4 ? `${significant(b / 1e3)} kB` : `${rounded(b, 0)} bytes`;
+  };
+  const percent = (share) => `${rounded(100 * share, share > 0.01 && share < 0.99 ? 0 : 1)}%`;
+  /** Room for few characters only: 250k, 1.2M. */
+  const short = (value) => {
+    const [size, unit] = [[1e9, "B"], [1e6, "M"], [1e4, "k"]].find(([least]) => value >= least) || [1, ""];
+    return `${significant(value / (unit === "k" ? 1e3 : size))}${unit}`;
+  };
+  const plural = (n, one, many = `${one}s`) => `${whole(n)} ${n === 1 ? one : many}`;
+  /** The smallest of 1, 2, 5 times a power of ten that is not below `least`. */
+  function niceStep(least) {
+    const ten = 10 ** Math.floor(Math.log10(least));
+    return [1, 2, 5, 10].map((m) => m * ten).find((s) => s >= least * 0.999);
+  }
+
+  /** An element from text and elements; attributes by name; no markup is ever parsed. */
+  function h(tag, attributes, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) element.setAttribute(name, value);
+    for (const child of children.flat(9)) if (child !== null && child !== undefined && child !== false) element.append(child);
+    return element;
+  }
