@@ -67,9 +67,10 @@ def run(arguments: Sequence[str]) -> int:
         title = f"Private histogram of {options.column}"
     request = HistogramRequest(**release_options(options), plan=SamplePlan(**plan), items=items)
 
-    def publish(_: Inputs, key: RunKey) -> beam.PTransform:
+    def publish(inputs: Inputs, key: RunKey) -> beam.PTransform:
         plan = request.plan
-        return TrieHeavyHitters(items, plan.sampling, key, max_bad_fraction=plan.max_bad_fraction, asked=plan.asked)
+        bad, asked = plan.max_bad_fraction, plan.asked
+        return TrieHeavyHitters(items, plan.sampling, key, max_bad_fraction=bad, asked=asked, spill=inputs.spill)
 
     run_sampled(request, settings, publish, trie_files, title, verbose=options.verbose)
     return 0

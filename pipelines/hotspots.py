@@ -113,6 +113,7 @@ def run(arguments: Sequence[str]) -> int:
             spread_levels(prefixes.depth, plan.rounds),
             max_bad_fraction=plan.max_bad_fraction,
             asked=plan.asked,
+            spill=inputs.spill,
             top=request.top,
         )
 

@@ -93,12 +93,12 @@ def run(arguments: Sequence[str]) -> int:
         ranges=parse_pairs("ranges", options.ranges) if options.ranges else (),
     )
 
-    def publish(_: Inputs, key: RunKey) -> beam.PTransform:
+    def publish(inputs: Inputs, key: RunKey) -> beam.PTransform:
         plan = request.plan
         sampling, bad, asked = plan.sampling, plan.max_bad_fraction, plan.asked
         if interactive:
-            return InteractiveQuantiles(items, sampling, key, request.quantiles, bad, asked)
-        return TrieHeavyHitters(items, sampling, key, NumberPrefixes(2, items.bits), levels, bad, asked)
+            return InteractiveQuantiles(items, sampling, key, request.quantiles, bad, asked, inputs.spill)
+        return TrieHeavyHitters(items, sampling, key, NumberPrefixes(2, items.bits), levels, bad, asked, inputs.spill)
 
     title = f"Private distribution of {options.column}"
     if interactive:

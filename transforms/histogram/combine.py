@@ -28,6 +28,7 @@ from sfumato.transforms.histogram.sample import (
 from sfumato.transforms.histogram.sampling import Sampling
 from sfumato.transforms.histogram.trie import Trie, grow_trie
 from sfumato.transforms.locations.read import ROW_COUNTS, FileSlice, RowCounts, read_batches, slice_file, sum_row_counts
+from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import GROUP_BITS
 from sfumato.transforms.logs import OPERATIONS, PROGRESS
 from sfumato.transforms.privacy.keys import RunKey
@@ -49,29 +50,39 @@ def _described(value: Any) -> Any:
 
 
 class MergeSamples(beam.CombineFn):
-    """Samples of users -> one Sample. Accumulators are lists of Samples, merged when they have doubled."""
+    """Samples of users -> one Sample. An accumulator is a list of Samples, or of what stands for them while it travels.
 
-    def create_accumulator(self) -> list[Sample]:
+    spill: where samples wait between stages; see Spill.
+    """
+
+    def __init__(self, spill: Spill | None = None):
+        self._spill = spill or Spill()
+
+    def create_accumulator(self) -> list[Sample | bytes]:
         return []
 
-    def add_input(self, accumulator: list[Sample], element: Any) -> list[Sample]:
+    def add_input(self, accumulator: list[Sample | bytes], element: Any) -> list[Sample | bytes]:
         accumulator.append(element)
-        if sum(map(len, accumulator[1:])) > max(len(accumulator[0]), _COMPACT_ROWS):
-            return [merge(accumulator)]
+        if sum(map(_waiting, accumulator[1:])) > max(_waiting(accumulator[0]), _COMPACT_ROWS):
+            return [self._merged(accumulator)]
         return accumulator
 
-    def merge_accumulators(self, accumulators: Iterable[list[Sample]]) -> list[Sample]:
-        merged = self.create_accumulator()
-        for accumulator in accumulators:
-            for sample in accumulator:
-                merged = MergeSamples.add_input(self, merged, sample)
-        return merged
+    def merge_accumulators(self, accumulators: Iterable[list[Sample | bytes]]) -> list[Sample | bytes]:
+        return [sample for accumulator in accumulators for sample in accumulator]
 
-    def compact(self, accumulator: list[Sample]) -> list[Sample]:
-        return [merge(accumulator)]
+    def compact(self, accumulator: list[Sample | bytes]) -> list[Sample | bytes]:
+        return [self._merged(accumulator).pack(self._spill)]
 
-    def extract_output(self, accumulator: list[Sample]) -> Any:
-        return merge(accumulator)
+    def extract_output(self, accumulator: list[Sample | bytes]) -> Any:
+        return self._merged(accumulator)
+
+    def _merged(self, accumulator: list[Sample | bytes]) -> Sample:
+        return merge([Sample.unpack(one) if isinstance(one, bytes) else one for one in accumulator])
+
+
+def _waiting(one: Sample | bytes) -> int:
+    """Records that a merge would have to look at."""
+    return 0 if isinstance(one, bytes) else len(one)
 
 
 class SampleAndThreshold(MergeSamples):
@@ -92,17 +103,18 @@ class SampleAndThreshold(MergeSamples):
         prefixes: Prefixes | None = None,
         levels: tuple[int, ...] = (WHOLE,),
     ):
+        super().__init__()
         self._items = items
         self._sampler = Sampler(bind_key(key, items, sampling, prefixes, levels), sampling, len(levels))
         self._prefixes = prefixes
         self._levels = levels
 
-    def add_input(self, accumulator: list[Sample], element: pa.RecordBatch) -> list[Sample]:
+    def add_input(self, accumulator: list[Sample | bytes], element: pa.RecordBatch) -> list[Sample | bytes]:
         encoded = self._items.encode(element, self._sampler.key, self._sampler.drawn_at_all)
         return super().add_input(accumulator, encoded.sample)
 
-    def extract_output(self, accumulator: list[Sample]) -> list[Histogram]:
-        counts = count_rounds(merge(accumulator), self._sampler, self._prefixes, self._levels)
+    def extract_output(self, accumulator: list[Sample | bytes]) -> list[Histogram]:
+        counts = count_rounds(self._merged(accumulator), self._sampler, self._prefixes, self._levels)
         return [threshold(one, self._sampler.sampling, level) for one, level in zip(counts, self._levels, strict=True)]
 
 
@@ -162,7 +174,8 @@ class CountSamples(beam.PTransform):
     """Paths of Parquet files -> one list of SampledCounts, one a round; raw, for a step that thresholds them.
 
     Raises DataError for damaged files, where more than max_bad_fraction of the rows are unusable, and where more users
-    than `asked` drew themselves in a round of fixed-size contact.
+    than `asked` drew themselves in a round of limited contact. spill: a place for bulky intermediate data (see Spill)
+    where all workers share a disk or are one process; None keeps these data in the runner's hands.
     """
 
     def __init__(
@@ -174,8 +187,10 @@ class CountSamples(beam.PTransform):
         levels: tuple[int, ...] = (WHOLE,),
         max_bad_fraction: float = 0.1,
         asked: int | None = None,
+        spill: str | None = None,
     ):
         super().__init__()
+        self._spill = Spill(spill)
         self._sampler = Sampler(bind_key(key, items, sampling, prefixes, levels), sampling, len(levels))
         self._items = items
         self.sampling, self.prefixes, self.levels = sampling, prefixes, levels
@@ -209,7 +224,7 @@ class CountSamples(beam.PTransform):
         )
         counts = (
             sampled.samples  # (user group, Sample)
-            | "MeetUsers" >> beam.CombinePerKey(MergeSamples())  # (user group, Sample)
+            | "MeetUsers" >> beam.CombinePerKey(MergeSamples(self._spill))  # (user group, Sample)
             | "CountGroup" >> beam.FlatMap(count)  # (round, SampledCounts)
             | "SumCounts" >> beam.CombinePerKey(SumCounts())  # (round, SampledCounts)
         )
@@ -236,10 +251,11 @@ class TrieHeavyHitters(beam.PTransform):
         levels: tuple[int, ...] = (WHOLE,),
         max_bad_fraction: float = 0.1,
         asked: int | None = None,
+        spill: str | None = None,
         top: int | None = None,
     ):
         super().__init__()
-        self._counts = CountSamples(items, sampling, key, prefixes, levels, max_bad_fraction, asked)
+        self._counts = CountSamples(items, sampling, key, prefixes, levels, max_bad_fraction, asked, spill)
         self._top = top
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
@@ -266,10 +282,11 @@ class InteractiveQuantiles(beam.PTransform):
         shares: tuple[float, ...],
         max_bad_fraction: float = 0.1,
         asked: int | None = None,
+        spill: str | None = None,
     ):
         super().__init__()
         levels = (WHOLE,) * items.bits
-        self._counts = CountSamples(items, sampling, key, None, levels, max_bad_fraction, asked)
+        self._counts = CountSamples(items, sampling, key, None, levels, max_bad_fraction, asked, spill)
         self._items = items
         self._shares = shares
 

@@ -6,6 +6,7 @@ users, and no order of files or bundles shows. All that is here is raw: only `th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from sfumato.transforms.histogram.prefixes import Prefixes
 from sfumato.transforms.histogram.published import Histogram
 from sfumato.transforms.histogram.sampling import Sampling
+from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.privacy.keys import RunKey, random_words_16
 
 
@@ -75,6 +77,22 @@ class Sample:
         """A sample with narrow arrays. records: 1 each where they are not given."""
         records = np.ones(len(users), np.uint8) if records is None else _narrow(records)
         return cls(users, _narrow(items), records, texts or {})
+
+    def pack(self, spill: Spill) -> bytes:
+        """The sample, stored: what may travel in its place (see Spill)."""
+        form = json.dumps([self.items.dtype.str, self.records.dtype.str, list(self.texts.values())])
+        codes = np.fromiter(self.texts, np.uint64, len(self.texts))
+        arrays = (np.ascontiguousarray(array).data for array in (self.users, self.items, self.records, codes))
+        return spill.store(form.encode(), *arrays)
+
+    @classmethod
+    def unpack(cls, stored: bytes) -> Sample:
+        """The sample that `pack` stored."""
+        form, users, items, records, codes = load(stored)
+        item_type, record_type, names = json.loads(bytes(form))
+        texts = dict(zip(np.frombuffer(codes, np.uint64).tolist(), names, strict=True))
+        arrays = np.frombuffer(items, item_type), np.frombuffer(records, record_type)
+        return cls(np.frombuffer(users, np.uint64), *arrays, texts)
 
 
 def _narrow(values: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from sfumato.transforms.histogram.sample import (
     threshold,
 )
 from sfumato.transforms.histogram.sampling import Sampling
+from sfumato.transforms.locations.spill import Spill, forget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from tests.statistics import FLAKE_RATE
 
@@ -162,6 +164,20 @@ def test_the_threshold_lets_tau_pass_and_tau_minus_one_not() -> None:
     assert shown.texts == ("a", "b")
     assert shown.counts.tolist() == [14, 16]
     assert shown.stddev.tolist() == pytest.approx([(7 * 0.5) ** 0.5 / 0.5, (8 * 0.5) ** 0.5 / 0.5])
+
+
+@pytest.mark.parametrize("place", ["in line", "in memory", "in a folder"])
+def test_what_travels_in_a_samples_place_is_the_sample(place: str, tmp_path: Path) -> None:
+    texts = {7: 'é, "quoted"', 2**63: ""}
+    full = Sample.of(hashes(3), np.array([7, 2**63, 7], np.uint64), np.array([1, 70_000, 2], np.uint64), texts)
+    spill = Spill({"in line": None, "in memory": "memory:test sample", "in a folder": str(tmp_path)}[place])
+    for sample in (full, merge([]), Sample.of(hashes(2), np.array([1, 2], np.uint64))):
+        back = Sample.unpack(sample.pack(spill))
+        for name in ("users", "items", "records"):
+            assert np.array_equal(getattr(back, name), getattr(sample, name))
+            assert getattr(back, name).dtype == getattr(sample, name).dtype
+        assert dict(back.texts) == dict(sample.texts)
+    forget("memory:test sample")
 
 
 def test_neither_the_key_nor_its_children_travel_with_a_sampler() -> None:
