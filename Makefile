@@ -10,7 +10,14 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato synth --users 1000000 --output demo/logs --overwrite
 	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/release --overwrite \
 	  --region $(REGION) --depth 10 --epsilon 1
-	@echo "Open demo/release/index.html in a browser."
+	$(BIN)/sfumato histogram --input 'demo/logs/*.parquet' --output demo/histogram --overwrite \
+	  --region $(REGION) --cells 8 --epsilon 1 --delta 1e-8
+	$(BIN)/sfumato hotspots --input 'demo/logs/*.parquet' --output demo/hotspots --overwrite \
+	  --region $(REGION) --depth 12 --epsilon 1 --delta 1e-8 --top 50
+	$(BIN)/sfumato quantiles --input 'demo/logs/*.parquet' --output demo/quantiles --overwrite \
+	  --column longitude --range -122.51,-122.35 --quantiles 0.1,0.5,0.9 --ranges=-122.42:-122.40 \
+	  --epsilon 1 --delta 1e-8
+	@echo "Open demo/release/index.html in a browser, and those in demo/histogram, demo/hotspots, demo/quantiles."
 
 test: check
 	$(BIN)/python -m pytest -n auto
@@ -31,7 +38,10 @@ check: $(VENV)/.developed
 bench: $(VENV)/.benched
 	$(BIN)/python -m benchmarks.speed --data bench_data --plot docs
 	$(BIN)/python -m benchmarks.peers --data bench_data
-	if [ -n "$$SFUMATO_DATA" ]; then $(BIN)/python -m benchmarks.accuracy; fi
+	$(BIN)/python -m benchmarks.accountant
+	$(BIN)/python -m benchmarks.sampled_speed --data bench_data
+	$(BIN)/python -m benchmarks.histograms
+	if [ -n "$$SFUMATO_DATA" ]; then $(BIN)/python -m benchmarks.accuracy && $(BIN)/python -m benchmarks.hotspots; fi
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

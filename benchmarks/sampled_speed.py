@@ -27,13 +27,13 @@ JOBS = {
 }
 _DUCKDB = """
 import duckdb, sys
-west, south, east, north = {region}
-print(duckdb.connect(config={{"threads": 2}}).sql(f'''
+west, south, east, north = map(float, sys.argv[2:])
+duckdb.connect(config={"threads": 2}).execute(f'''
     select x, y, count(*) from (
-        select user_id, any_value(floor((longitude - {{west}}) * 1024 / {{east - west}})) x,
-               any_value(floor(({{north}} - latitude) * 1024 / {{north - south}})) y
-        from read_parquet('{{sys.argv[1]}}/*.parquet') group by user_id
-    ) group by x, y''').aggregate("count(*)").fetchone())
+        select user_id, any_value(floor((longitude - {west}) * 1024 / {east - west})) as x,
+               any_value(floor(({north} - latitude) * 1024 / {north - south})) as y
+        from read_parquet('{sys.argv[1]}/*.parquet') group by user_id
+    ) group by x, y''').fetchnumpy()
 """
 
 
@@ -53,7 +53,7 @@ def duckdb_row(folder: Path, users: float) -> tuple[float, list[str]]:
     """The same for duckdb."""
     bare = floor(folder)
     began = time.perf_counter()
-    program = [sys.executable, "-c", _DUCKDB.format(region=REGION), str(folder)]
+    program = [sys.executable, "-c", _DUCKDB, str(folder), *map(str, REGION)]
     subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - began
     row = [f"{seconds:.1f}", f"{seconds / bare:.1f}", f"{users / seconds / 1e6:.2f}", "-", "-", "-", "-", "-"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import re
 from pathlib import Path
 
@@ -26,11 +28,13 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_pipeline_of_a_readers_own(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (code,) = blocks("docs/pipelines.md")
-    assert len([line for line in code.splitlines() if line.strip()]) <= 15
-    exec(code.replace("demo/logs/", f"{logs}/"), {})
+    heatmap, histogram = blocks("docs/pipelines.md")
+    for code in (heatmap, histogram):
+        assert len([line for line in code.splitlines() if line.strip()]) <= 15
+        exec(code.replace("demo/logs/", f"{logs}/"), {})
     shown = capfd.readouterr().out
     assert re.search(r"\[\[[\d.e+-]+ ", shown), shown
+    assert re.search(r"'(true|false)'.*\[[\d. ]+\]", shown), shown
 
 
 def test_reading_a_release(published: Path) -> None:  # noqa: F811
@@ -42,13 +46,32 @@ def test_reading_a_release(published: Path) -> None:  # noqa: F811
     assert release.manifest["privacy"]["epsilon_spent"] == release.manifest["privacy"]["epsilon"]
 
 
-def test_the_readme_lists_only_options_that_exist() -> None:
-    import argparse
+@pytest.mark.parametrize(
+    ("jobs", "start", "end"),
+    [
+        (["heatmap"], "## Your own logs", "### Counts without noise"),
+        (["histogram", "hotspots", "quantiles"], "### Counts without noise", "### On Dataflow"),
+    ],
+)
+def test_the_readme_lists_only_options_that_exist(jobs: list[str], start: str, end: str) -> None:
+    options: set[str] = set()
+    for job in jobs:
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"sfumato.pipelines.{job}").add_arguments(parser)
+        options |= set(parser._option_string_actions)
+    part = (ROOT / "README.md").read_text().split(start)[1].split(end)[0]
+    assert set(re.findall(r"--\w+", part)) <= options
 
-    from sfumato.pipelines import heatmap
 
-    parser = argparse.ArgumentParser()
-    heatmap.add_arguments(parser)
-    options = set(parser._option_string_actions)
-    table = (ROOT / "README.md").read_text().split("## Your own logs")[1].split("### On Dataflow")[0]
-    assert set(re.findall(r"--\w+", table)) <= options
+def commands(path: str) -> set[str]:
+    """The `sfumato` commands over the demonstration's logs that a file shows, each in one line."""
+    text = (ROOT / path).read_text().replace("\\\n", " ").replace("$(REGION)", "-122.51,37.70,-122.35,37.82")
+    lines = [" ".join(line.split()).replace(" --overwrite", "") for line in text.splitlines()]
+    found = [re.fullmatch(r"(?:\$\(BIN\)/)?sfumato (.*demo/logs.*)", line) for line in lines]
+    return {one[1] for one in found if one}
+
+
+def test_the_readmes_commands_are_those_that_make_demo_runs() -> None:
+    """CI runs them as `make demo`, so the two must not drift apart."""
+    assert len(commands("README.md")) == 5
+    assert commands("README.md") == commands("Makefile")
