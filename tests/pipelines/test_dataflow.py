@@ -60,7 +60,12 @@ def command(pattern: str, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def job(logs: str) -> Any:
-    """What the command would submit: its `proto_pipeline` is the graph, `options` are Beam's."""
+    """What the heatmap's command would submit: its `proto_pipeline` is the graph, `options` are Beam's."""
+    return submitted(command(logs))
+
+
+def submitted(arguments: list[str]) -> Any:
+    """The job of a dry run, which publishes nothing."""
     jobs = []
     run_pipeline = DataflowRunner.run_pipeline
 
@@ -71,8 +76,8 @@ def job(logs: str) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DataflowRunner, "run_pipeline", watch)
-        arguments = command(logs, "--key_file", KEY_PATH, "--dataflow_region", "europe-west1", "--dry_run=True")
-        assert cli.main(arguments) == 0
+        more = ["--key_file", KEY_PATH, "--dataflow_region", "europe-west1", "--dry_run=True"]
+        assert cli.main([*arguments, *more]) == 0
     assert len(jobs) == 1
     assert names(f"{BUCKET}/out") == []
     return jobs[0]
@@ -136,6 +141,27 @@ def test_the_graph_names_the_key_file_and_holds_no_secret(job: Any) -> None:
     submitted = str(job.proto).encode()
     assert len(submitted) > 100
     assert not holds(submitted, SECRET)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["hotspots", "--region", "-1,50,1,51", "--depth", "6"],
+        ["quantiles", "--column", "latitude", "--range", "50,51", "--method", "interactive", "--bits", "4"],
+    ],
+)
+def test_the_graphs_of_sampling_jobs_hold_no_secret_and_no_folder(logs: str, options: list[str]) -> None:
+    found = submitted([options[0], "--input", logs, "--output", f"{BUCKET}/out", *options[1:], *CLOUD])
+    graph = found.proto_pipeline
+    samplers = [fn._sampler for fn in dofns(graph).values() if hasattr(fn, "_sampler")]
+    assert samplers
+    assert samplers[0].key.secret == FileSecret(KEY_PATH)
+    text = graph.SerializeToString()
+    assert holds(text, KEY_PATH.encode())
+    assert not holds(text, SECRET)
+    for derived in (samplers[0].key._key, samplers[0].key.subkey("users"), samplers[0].key.subkey("participation")):
+        assert not holds(text, derived)
+    assert not holds(text, b"/sfumato-")  # samples travel in line: workers share no disk
 
 
 def test_the_search_for_secrets_finds_one() -> None:

@@ -127,6 +127,17 @@ def test_logs_in_a_bucket_give_what_local_logs_give(logs: str, local_logs: Path,
     assert [one.counts.tolist() for one in remote.answers] == [one.counts.tolist() for one in local.answers]
 
 
+def test_a_histogram_from_a_bucket_to_a_bucket(logs: str, local_logs: Path, tmp_path: Path) -> None:
+    """The users drawn depend on the files' paths, so both are read from the bucket."""
+    options = ["--region", "-1,50,1,51", "--cells", "4", "--seed", "1"]
+    assert cli.main(["histogram", "--input", logs, "--output", f"{BUCKET}/histogram", *options]) == 0
+    assert cli.main(["histogram", "--input", logs, "--output", str(tmp_path / "out"), *options]) == 0
+    remote, local = open_release(f"{BUCKET}/histogram"), open_release(tmp_path / "out")
+    assert len(remote.cells)
+    assert remote.cells.equals(local.cells)
+    assert names(f"{BUCKET}/histogram") == ["cells.parquet", "histogram.png", "index.html", "manifest.json"]
+
+
 def _state(pattern: str, parameters: HeatmapParameters, secret: Any, out: Path) -> Any:
     paths = [path for path, _, _ in match_files(pattern)]
     assert len(paths) == 3
