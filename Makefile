@@ -13,7 +13,7 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato histogram --input 'demo/logs/*.parquet' --output demo/histogram --overwrite \
 	  --region $(REGION) --cells 8 --epsilon 1 --delta 1e-8
 	$(BIN)/sfumato hotspots --input 'demo/logs/*.parquet' --output demo/hotspots --overwrite \
-	  --region $(REGION) --depth 12 --epsilon 1 --delta 1e-8 --top 50
+	  --region $(REGION) --depth 9 --epsilon 1 --delta 1e-8 --top 50
 	$(BIN)/sfumato quantiles --input 'demo/logs/*.parquet' --output demo/quantiles --overwrite \
 	  --column longitude --range -122.51,-122.35 --quantiles 0.1,0.5,0.9 --ranges=-122.42:-122.40 \
 	  --epsilon 1 --delta 1e-8

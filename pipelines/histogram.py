@@ -19,7 +19,7 @@ from sfumato.pipelines.sampled import (
     cell_items,
     column_or_cells,
     columns,
-    plan_options,
+    plan_of,
     run_sampled,
 )
 from sfumato.schemas.errors import RequestError
@@ -27,7 +27,6 @@ from sfumato.schemas.items import CATEGORIES
 from sfumato.transforms.histogram.assemble import trie_files
 from sfumato.transforms.histogram.combine import TrieHeavyHitters
 from sfumato.transforms.histogram.items import ColumnItems, Items
-from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.privacy.keys import RunKey
 
 
@@ -52,23 +51,22 @@ def run(arguments: Sequence[str]) -> int:
     add_arguments(parser)
     options, beam_arguments = parser.parse_known_args(arguments)
     settings = runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
-    plan = plan_options(options)
     items: Items
     if column_or_cells(options, "--cells DEPTH --region W,S,E,N"):
         if options.cells is None:
             raise RequestError("cells: a region needs --cells DEPTH, the depth of its grid")
         items = cell_items(options, options.cells)
-        plan["items"] = plan["items"] or 4**options.cells
+        plan = plan_of(options, 1, 4**options.cells)
         title = f"Private histogram of {1 << options.cells} x {1 << options.cells} cells"
     else:
         if options.cells is not None:
             raise RequestError("cells: a grid of cells needs --region W,S,E,N")
         items = ColumnItems(columns(options, CATEGORIES))
+        plan = plan_of(options, 1)
         title = f"Private histogram of {options.column}"
-    request = HistogramRequest(**release_options(options), plan=SamplePlan(**plan), items=items)
+    request = HistogramRequest(**release_options(options), plan=plan, counted=items)
 
     def publish(inputs: Inputs, key: RunKey) -> beam.PTransform:
-        plan = request.plan
         bad, asked = plan.max_bad_fraction, plan.asked
         return TrieHeavyHitters(items, plan.sampling, key, max_bad_fraction=bad, asked=asked, spill=inputs.spill)
 

@@ -19,7 +19,7 @@ from sfumato.pipelines.sampled import (
     cell_items,
     column_or_cells,
     columns,
-    plan_options,
+    plan_of,
     run_sampled,
 )
 from sfumato.schemas.errors import RequestError
@@ -27,7 +27,6 @@ from sfumato.schemas.items import PREFIXES
 from sfumato.transforms.histogram.assemble import trie_files
 from sfumato.transforms.histogram.combine import TrieHeavyHitters
 from sfumato.transforms.histogram.items import ColumnItems, Items
-from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.prefixes import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
 from sfumato.transforms.privacy.keys import RunKey
 
@@ -83,28 +82,27 @@ def run(arguments: Sequence[str]) -> int:
     add_arguments(parser)
     options, beam_arguments = parser.parse_known_args(arguments)
     settings = runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
-    plan = plan_options(options)
     items: Items
-    kind_of_cells = column_or_cells(options, "--region W,S,E,N [--depth DEPTH]")
-    if kind_of_cells:
+    of_cells = column_or_cells(options, "--region W,S,E,N [--depth DEPTH]")
+    spread_levels(options.depth or _CHARACTERS, options.levels)  # too many levels are a bad request, before any search
+    if of_cells:
         depth = _CELL_DEPTH if options.depth is None else options.depth
         items = cell_items(options, depth)
-        plan["items"] = plan["items"] or 4**depth
+        plan = plan_of(options, options.levels, 4**depth)
     else:
         items = ColumnItems(columns(options, PREFIXES), digits=options.depth or _DIGITS)
-    title = "Private hot spots" + ("" if kind_of_cells else f" of {options.column}")
-    spread_levels(max(options.depth or options.levels, 1), options.levels)  # more levels than digits: a bad request
+        plan = plan_of(options, options.levels)
+    title = "Private hot spots" + ("" if of_cells else f" of {options.column}")
     request = HotspotsRequest(
         **release_options(options),
-        plan=SamplePlan(**plan, rounds=options.levels),
-        items=items,
+        plan=plan,
+        counted=items,
         depth=options.depth,
         top=options.top,
     )
 
     def publish(inputs: Inputs, key: RunKey) -> beam.PTransform:
-        plan = request.plan
-        prefixes = request.prefixes(None if kind_of_cells else inputs.kinds[options.column])
+        prefixes = request.prefixes(None if of_cells else inputs.kinds[options.column])
         return TrieHeavyHitters(
             items,
             plan.sampling,

@@ -12,14 +12,13 @@ import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, add_release_arguments, release_options
 from sfumato.pipelines.options import JobParser, runner_settings
-from sfumato.pipelines.sampled import SampledRequest, add_plan_arguments, columns, plan_options, run_sampled
+from sfumato.pipelines.sampled import SampledRequest, add_plan_arguments, columns, plan_of, run_sampled
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import NUMBERS
 from sfumato.transforms.histogram.assemble import hierarchy_files, search_files
 from sfumato.transforms.histogram.combine import InteractiveQuantiles, TrieHeavyHitters
 from sfumato.transforms.histogram.curve import check_shares
 from sfumato.transforms.histogram.items import NumberItems
-from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.prefixes import NumberPrefixes, spread_levels
 from sfumato.transforms.privacy.keys import RunKey
 
@@ -37,14 +36,14 @@ class QuantilesRequest(SampledRequest):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shares(self.quantiles)
-        assert isinstance(self.items, NumberItems)
+        assert isinstance(self.counted, NumberItems)
         if self.ranges and self.method == "interactive":
             raise RequestError("ranges: the interactive method answers quantiles alone; use --method hierarchical")
         for low, high in self.ranges:
-            if not self.items.low <= low < high <= self.items.high:
+            if not self.counted.low <= low < high <= self.counted.high:
                 raise RequestError(
                     f"ranges: {low:g}:{high:g} must be LOW:HIGH with LOW < HIGH within the range "
-                    f"{self.items.low:g},{self.items.high:g}"
+                    f"{self.counted.low:g},{self.counted.high:g}"
                 )
 
 
@@ -81,20 +80,19 @@ def run(arguments: Sequence[str]) -> int:
     interactive = options.method == "interactive"
     levels = () if interactive else spread_levels(options.bits, options.levels)
     shares = parse_numbers("quantiles", options.quantiles)
-    plan = plan_options(options)
     # What an interactive round counts is the parts between the searches.
-    plan["items"] = plan["items"] or (len(shares) + 1 if interactive else 1 << options.bits)
+    counted = len(shares) + 1 if interactive else 1 << options.bits
+    plan = plan_of(options, options.bits if interactive else options.levels, counted)
     request = QuantilesRequest(
         **release_options(options),
-        plan=SamplePlan(**plan, rounds=options.bits if interactive else options.levels),
-        items=items,
+        plan=plan,
+        counted=items,
         method=options.method,
         quantiles=shares,
         ranges=parse_pairs("ranges", options.ranges) if options.ranges else (),
     )
 
     def publish(inputs: Inputs, key: RunKey) -> beam.PTransform:
-        plan = request.plan
         sampling, bad, asked = plan.sampling, plan.max_bad_fraction, plan.asked
         if interactive:
             return InteractiveQuantiles(items, sampling, key, request.quantiles, bad, asked, inputs.spill)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any
 
 import apache_beam as beam
 
@@ -28,30 +28,27 @@ _HELP = {
     "population": "number of users in the logs, where that is known from elsewhere; steers the sampling rate",
     "items": "about how many different items there are, where that is known; steers the sampling rate",
     "contact": "everybody: each user draws herself; limited: only m + 10 sqrt(m) users are asked, where m are expected "
-    "to take part (needs --population); fixed, a known number of participants, is refused",
+    "to take part (needs --population; delta holds if there are no more users); fixed, a known number, is refused",
     "max_bad_fraction": "fail where a larger share of the rows has no usable user or item",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampledRequest(ReleaseRequest):
-    """One run of such a job. items: what is counted. Jobs add their own fields."""
+    """One run of such a job. counted: the items. Jobs add their own fields."""
 
     plan: SamplePlan
-    items: Items
-
-    # Fields that are settled by others, or that say nothing of the result.
-    _OWN: ClassVar[tuple[str, ...]] = ("plan", "items")
+    counted: Items
 
     def source(self) -> Columns:
-        return self.items.columns
+        return self.counted.columns
 
     def parameters(self) -> dict[str, Any]:
-        ours = {field.name for field in fields(self)} - {field.name for field in fields(ReleaseRequest)}
-        own = {name: getattr(self, name) for name in sorted(ours - set(self._OWN))}
-        columns = self.items.columns
+        settled = {field.name for field in fields(ReleaseRequest)}
+        options = {name: value for name, value in asdict(self).items() if name not in settled}
+        columns = self.counted.columns
         column = {"column": columns.column} if isinstance(columns, ItemColumns) else {}
-        return {**asdict(self.plan), **own, **column, "counted": asdict(self.items)}  # type: ignore[call-overload]
+        return {**options.pop("plan"), **column, **options}
 
     def check_rows(self, rows: int) -> None:
         self.plan.check_rows(rows)
@@ -71,9 +68,12 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user_id_column", default="user_id", help="column of the user_id")
 
 
-def plan_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The fields of SamplePlan that the command line gave."""
-    return {field.name: getattr(options, field.name) for field in fields(SamplePlan) if field.name != "rounds"}
+def plan_of(options: argparse.Namespace, rounds: int, items: int | None = None) -> SamplePlan:
+    """The command line's plan. items: how many there are, unless --items says it. Raises RequestError."""
+    given = {field.name: getattr(options, field.name) for field in fields(SamplePlan) if field.name != "rounds"}
+    if given["items"] is None:
+        given["items"] = items
+    return SamplePlan(**given, rounds=rounds)
 
 
 def add_item_arguments(parser: argparse.ArgumentParser, column_help: str) -> None:
@@ -120,7 +120,7 @@ def run_sampled(
     _ = request.plan.delta_spent  # a plan that cannot be kept is a bad request
 
     def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
-        sample_facts = SampleFacts(facts, request.plan, request.items, title)
+        sample_facts = SampleFacts(facts, request.plan, request.counted, title)
         return (
             root
             | "Paths" >> beam.Create(inputs.paths)

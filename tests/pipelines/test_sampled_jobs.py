@@ -187,6 +187,32 @@ def test_the_same_key_gives_the_same_release_and_another_does_not(pattern: str, 
     assert one["sampled"].tolist() != other["sampled"].tolist()
 
 
+def test_what_the_top_leaves_out_may_be_as_large_as_what_it_shows(tmp_path: Path) -> None:
+    """Three items of 2,000 users each, of which one is shown: the others are not 'at most a hundred'."""
+    logs = write_files(pa.table({"user_id": range(6000), "x": ["a", "b", "c"] * 2000}), tmp_path / "logs", 2)
+    assert run("hotspots", logs, tmp_path / "out", "--column", "x", "--depth", "1", "--levels", "1", "--top", "1") == 0
+    results = open_release(tmp_path / "out").manifest["results"]
+    assert results["published"] == 1
+    assert results["hidden_count"] > 1800
+    assert results["estimated_users"] == pytest.approx(6000, rel=0.1)
+
+
+def test_values_beyond_the_range_are_warned_of(pattern: str, tmp_path: Path) -> None:
+    for name, end, warned in (("wide", "60", False), ("narrow", "2", True)):
+        assert run("quantiles", pattern, tmp_path / name, "--column", "length", "--range", f"0,{end}") == 0
+        warnings = open_release(tmp_path / name).manifest["warnings"]
+        assert any("where values outside it count too" in warning for warning in warnings) == warned
+
+
+def test_too_small_a_population_for_limited_contact_ends_the_run(
+    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--column", "kind", "--population", "1000", "--contact", "limited"]
+    assert run("histogram", pattern, tmp_path / "out", *more) == 1
+    assert "contact: more users drew themselves than are asked" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_limited_contact_says_whom_it_asks(pattern: str, tmp_path: Path) -> None:
     more = ["--column", "kind", "--population", "6000", "--contact", "limited"]
     assert run("histogram", pattern, tmp_path / "out", *more) == 0
@@ -195,6 +221,7 @@ def test_limited_contact_says_whom_it_asks(pattern: str, tmp_path: Path) -> None
     assert privacy["contact"]["kind"] == "limited"
     assert privacy["contact"]["asked"] == min(int(np.ceil(expected + 10 * expected**0.5)), 6000)
     assert privacy["contact"]["overflow_chance"] < 1e-12
+    assert any("population of 6000: delta holds if there are no more" in one for one in privacy["assumptions"])
 
 
 def test_nothing_raw_is_in_the_release_or_the_log(
@@ -238,7 +265,7 @@ def test_an_empty_histogram_is_a_release_that_says_so(tmp_path: Path) -> None:
     for job in ("histogram", "hotspots"):
         assert run(job, logs, tmp_path / job, "--column", "x") == 0
         release = open_release(tmp_path / job)
-        assert any("No item was held by enough" in warning for warning in release.manifest["warnings"])
+        assert any("was held by enough sampled users" in warning for warning in release.manifest["warnings"])
         assert len(release.items) == 0 or job == "hotspots"
 
 
@@ -251,6 +278,7 @@ WRONG = [
     ("histogram", ["--column", "kind", "--population", "0"], "population: must be"),
     ("histogram", ["--column", "kind", "--population", "20"], "population"),
     ("histogram", ["--column", "kind", "--items", "-1"], "items: must be"),
+    ("histogram", [*REGION, "--cells", "3", "--items", "0"], "items: must be"),
     ("histogram", ["--column", "kind", "--max_bad_fraction", "2"], "max_bad_fraction: must lie in 0..1"),
     ("histogram", ["--column", "kind", "--contact", "limited"], "contact: limited contact asks a number of users"),
     ("histogram", ["--column", "kind", "--contact", "fixed"], "leak"),

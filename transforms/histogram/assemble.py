@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, SAMPLING_ASSUMPTIONS, SampleRound
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, SampleRound
 from sfumato.schemas.release import (
     BINS_FILE,
     CELLS_FILE,
@@ -44,6 +44,7 @@ from sfumato.transforms.release.picture_charts import render_items_picture, rend
 
 _PICTURES = {"histogram": HISTOGRAM_PICTURE, "hotspots": HOTSPOTS_PICTURE}
 _BOUND = "one record a user, chosen uniformly among her records by the key"
+_BORDER_SHARE = 0.01  # of the users in one bin at a border of the range
 _MECHANISM = "sample and threshold: no noise is added"
 
 
@@ -53,16 +54,25 @@ class SampleFacts:
 
     release: ReleaseFacts
     plan: SamplePlan
-    items: Items
+    counted: Items
     title: str
 
 
-def sample_manifest(facts: SampleFacts, rounds: Sequence[tuple[int, int]], users: float) -> dict[str, Any]:
-    """The manifest. rounds: (level, published items) of each; users: estimated users who hold what is published."""
+def sample_manifest(
+    facts: SampleFacts,
+    rounds: Sequence[tuple[int, int]],
+    users: float,
+    warnings: Sequence[str] = (),
+    cut: int | None = None,
+) -> dict[str, Any]:
+    """The manifest. rounds: (level, published items) of each; users: estimated users who hold what the first published.
+
+    cut: see SamplePlan.hidden_count.
+    """
     plan, sampling = facts.plan, facts.plan.sampling
     content: dict[str, Any] = {}
-    if isinstance(facts.items, CellItems):
-        grid = facts.items.grid
+    if isinstance(facts.counted, CellItems):
+        grid = facts.counted.grid
         content = {"region": asdict(grid.region), "grid": {"depth": grid.depth, "side": grid.side}}
     shown = [
         SampleRound(number, level, sampling.rate, sampling.threshold, published)
@@ -83,17 +93,17 @@ def sample_manifest(facts: SampleFacts, rounds: Sequence[tuple[int, int]], users
         "composition": "one round, exact" if plan.rounds == 1 else "privacy loss distributions",
         "contact": plan.contact_manifest,
         "population": {"users": plan.population, "source": "unknown" if plan.population is None else "given"},
-        "assumptions": list(SAMPLING_ASSUMPTIONS),
+        "assumptions": plan.assumptions,
     }
     content["results"] = {
         "published": rounds[-1][1],
         "estimated_users": users,
-        "hidden_count": plan.hidden_count,
+        "hidden_count": plan.hidden_count(cut),
     }
-    return release_manifest(facts.release, content, _warnings(plan, rounds, users))
+    return release_manifest(facts.release, content, [*_warnings(plan, users), *warnings])
 
 
-def _warnings(plan: SamplePlan, rounds: Sequence[tuple[int, int]], users: float) -> list[str]:
+def _warnings(plan: SamplePlan, users: float) -> list[str]:
     warnings = []
     population = plan.population if plan.population is not None else users
     if population * plan.delta >= 1:
@@ -101,34 +111,44 @@ def _warnings(plan: SamplePlan, rounds: Sequence[tuple[int, int]], users: float)
             f"delta {plan.delta:g} is not below 1 / {population:,.0f} users: it would allow a mechanism that exposes "
             "one of them; lower it."
         )
-    if not rounds[-1][1]:
-        what = "the last level is empty." if any(published for _, published in rounds) else "this release is empty."
-        warnings.append(f"No item was held by enough sampled users to be published: {what}")
     return warnings
+
+
+def _emptiness(trie: Trie, what: str) -> list[str]:
+    """A warning where the last level has nothing; `what` makes it finer."""
+    deepest = next((one for one in reversed(trie.levels) if len(one)), None)
+    if deepest is trie.levels[-1]:
+        return []
+    if deepest is None:
+        return ["No item was held by enough sampled users to be published: this release is empty."]
+    return [
+        f"No item of the last level was held by enough sampled users to be published; level {deepest.level} has "
+        f"{len(deepest)}. A smaller {what} would spend the budget there."
+    ]
 
 
 def trie_files(trie: Trie, facts: SampleFacts) -> dict[str, bytes]:
     """The files of a histogram (a trie of one level) or of hot spots by name, the manifest last."""
-    last = trie.levels[-1]
-    users = float(trie.levels[0].counts.sum())
-    manifest = sample_manifest(facts, [(one.level, len(one)) for one in trie.levels], users)
+    # What the picture shows: the finest level that has anything.
+    last = next((one for one in reversed(trie.levels) if len(one)), trie.levels[-1])
+    manifest = sample_manifest(facts, _rounds(trie, facts), trie.users, _emptiness(trie, "--depth"), trie.cut)
     plan, release = facts.plan, facts.release
     words: dict[str, Any] = {
         "title": facts.title,
         "epsilon": plan.epsilon,
         "delta": plan.delta,
-        "hidden_count": plan.hidden_count,
+        "hidden_count": plan.hidden_count(trie.cut),
         "safe": release.safe,
     }
-    if isinstance(facts.items, CellItems):
-        grid = facts.items.grid
+    if isinstance(facts.counted, CellItems):
+        grid = facts.counted.grid
         layers = []
         for one in trie.levels:
             level, x, y, names = cell_places(one, grid.depth)
             layers.append(
                 CellLayer(level, x, y, one.counts, one.stddev, names, one.sampling.rate, one.sampling.threshold)
             )
-        finest = layers[-1]
+        finest = layers[trie.levels.index(last)]
         table_file, table = CELLS_FILE, pa.concat_tables([cells_table(one, grid) for one in trie.levels])
         page = render_cells_page(manifest, layers)
         picture = render_cells_picture(finest.level, finest.x, finest.y, finest.count, grid.region, **words)
@@ -162,19 +182,41 @@ def _bars(trie: Trie) -> ItemBars:
 def search_files(search: Search, facts: SampleFacts) -> dict[str, bytes]:
     """The files of interactive quantiles by name, the manifest last."""
     rounds = [(WHOLE, published) for published in search.published]
-    manifest = sample_manifest(facts, rounds, float(np.mean(search.users)))
+    assert isinstance(facts.counted, NumberItems)
+    warnings = _border_warnings(search.curve, facts.counted)
+    manifest = sample_manifest(facts, rounds, float(np.mean(search.users)), warnings)
     return _quantile_files(manifest, search.curve, list(search.quantiles), [], facts)
+
+
+def _rounds(trie: Trie, facts: SampleFacts) -> list[tuple[int, int]]:
+    """(level, published items) of each round; whole cells have the grid's depth for a level."""
+    whole = facts.counted.grid.depth if isinstance(facts.counted, CellItems) else WHOLE
+    return [(one.level or whole, len(one)) for one in trie.levels]
+
+
+def _border_warnings(curve: Curve, items: NumberItems) -> list[str]:
+    """Warnings where much of the distribution lies in the range's first or last bin, and so perhaps outside it."""
+    width = (items.high - items.low) / (1 << items.bits)
+    inner = np.interp([items.low + width, items.high - width], curve.value, curve.share)
+    shares = {f"lowest {width:.3g}": inner[0], f"highest {width:.3g}": 1 - inner[1]}
+    return [
+        f"{share:.1%} of the users have values in the {end} of the range, where values outside it count too: how they "
+        "lie there is not known. A wider --range would tell."
+        for end, share in shares.items()
+        if share > _BORDER_SHARE
+    ]
 
 
 def hierarchy_files(
     trie: Trie, facts: SampleFacts, shares: Sequence[float], ranges: Sequence[tuple[float, float]]
 ) -> dict[str, bytes]:
     """The files of quantiles and ranges from a trie over bins by name, the manifest last. Raises DataError."""
-    items = facts.items
+    items = facts.counted
     assert isinstance(items, NumberItems)
     hierarchy = build_hierarchy(trie, items.bits, items.low, items.high)
-    manifest = sample_manifest(facts, [(one.level, len(one)) for one in trie.levels], hierarchy.users)
     curve = hierarchy.curve()
+    warnings = [*_emptiness(trie, "--bits"), *_border_warnings(curve, items)]
+    manifest = sample_manifest(facts, _rounds(trie, facts), hierarchy.users, warnings)
     quantiles = [quantile(curve, share) for share in shares]
     answers = [hierarchy.answer(low, high) for low, high in ranges]
     bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
@@ -184,7 +226,7 @@ def hierarchy_files(
 def _quantile_files(
     manifest: dict[str, Any], curve: Curve, quantiles: list[Quantile], ranges: list[RangeAnswer], facts: SampleFacts
 ) -> dict[str, bytes]:
-    items = facts.items
+    items = facts.counted
     assert isinstance(items, NumberItems)
     plan = facts.plan
     points = pa.table([curve.value, curve.share, curve.low, curve.high], schema=CURVE_SCHEMA)

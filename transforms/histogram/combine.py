@@ -210,8 +210,8 @@ class CountSamples(beam.PTransform):
             found = [counts.get(number, add_counts([])) for number in range(len(levels))]
             if asked is not None and max(one.users for one in found) > asked:
                 raise DataError(
-                    "contact: more users drew themselves than are asked, and nothing may be published; that is a "
-                    "matter of chance unless the population is larger than --population says: run again"
+                    "contact: more users drew themselves than are asked, and nothing is published; --population is "
+                    "probably too small, and delta holds only if there are no more users than it says"
                 )
             PROGRESS.info("read and sampled the logs")
             return found
@@ -286,6 +286,7 @@ class InteractiveQuantiles(beam.PTransform):
     ):
         super().__init__()
         levels = (WHOLE,) * items.bits
+        key = key.narrowed({"quantiles": shares})  # two searches split one sample in two ways, and would tell the rest
         self._counts = CountSamples(items, sampling, key, None, levels, max_bad_fraction, asked, spill)
         self._items = items
         self._shares = shares

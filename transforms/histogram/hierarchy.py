@@ -7,32 +7,35 @@ is the difference, where children are missing, and is spread over them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError
-from sfumato.transforms.histogram.curve import DEVIATIONS, banded
+from sfumato.transforms.histogram.curve import DEVIATIONS, banded, bounds
+from sfumato.transforms.histogram.sampling import hidden_count
 from sfumato.transforms.histogram.trie import Trie
 from sfumato.transforms.release.charts import Curve, RangeAnswer
 
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """A distribution over [low, high], constant within each piece.
+    """A distribution over [low, high], constant within each piece; all arrays are float64[n + 1], one value a border.
 
-    edges: float64[n + 1], borders of the pieces. below: float64[n + 1], estimated users below each border.
-    path: float64[n + 1], what dividing nodes adds to the variance of `below`, in users^2. excess: (1 - p) / p, the
-    variance that sampling gives to the estimate of one user. hidden: users that a missing bin of a level may hold.
+    edges: borders of the pieces. below: estimated users below each. path: what dividing nodes adds to the variance of
+    `below`, in users^2. fewer, more: users that `below` may have too many and too few of, by where in a node lies what
+    the threshold hid. absent: users below each border that may be there though no node of the first level shows them.
+    excess: (1 - p) / p, the variance that sampling gives to the estimate of one user.
     """
 
     edges: NDArray[np.float64]
     below: NDArray[np.float64]
     path: NDArray[np.float64]
+    fewer: NDArray[np.float64]
+    more: NDArray[np.float64]
+    absent: NDArray[np.float64]
     excess: float
-    hidden: float
 
     @property
     def users(self) -> float:
@@ -41,9 +44,11 @@ class Hierarchy:
 
     def curve(self) -> Curve:
         """The distribution function at the borders of the pieces."""
+        noise = DEVIATIONS * np.sqrt(self.path)
+        spread = (self.fewer + noise, self.more + noise)
+        low, high = bounds(self.below, self.users, spread, (self.absent, self.absent[-1] - self.absent))
         share = self.below / self.users
-        margin = (DEVIATIONS * np.sqrt(self.path) + np.where(self.path > 0, self.hidden, 0.0)) / self.users
-        return banded(self.edges, share, margin)
+        return banded(self.edges, share, np.minimum(low, share), np.maximum(high, share))
 
     def answer(self, low: float, high: float) -> RangeAnswer:
         """Users with values in [low, high); parts of a piece count in proportion."""
@@ -59,14 +64,19 @@ class Hierarchy:
 def build_hierarchy(trie: Trie, bits: int, low: float, high: float) -> Hierarchy:
     """The distribution that a trie over 2^bits bins of [low, high] tells of. Raises DataError where it is empty."""
     if not len(trie.levels[0]):
-        raise DataError("no part of the range is held by enough users to be published; nothing is published")
+        raise DataError(
+            "no part of the range is held by enough users to be published; nothing is published, and the budget of "
+            "this run is spent all the same"
+        )
     sampling = trie.levels[0].sampling
     excess = (1 - sampling.rate) / sampling.rate
     top = trie.levels[0]
     users = float(top.counts.sum())
     # Pieces are nodes in order: first bin, bins, users, variance of the users below the first bin.
     first, size = np.zeros(1, np.int64), np.full(1, 1 << bits)
-    mass, path = np.array([users]), np.zeros(1)
+    mass = np.array([users])
+    path, fewer, more = np.zeros(1), np.zeros(1), np.zeros(1)
+    most = float(hidden_count(sampling))  # users of one node that is not published
     row = np.zeros(1, np.int64)  # of the node among the published ones of the level above; -1 where it was not
     for number, level in enumerate(trie.levels):
         width = 1 << (bits - level.level)
@@ -95,19 +105,39 @@ def build_hierarchy(trie: Trie, bits: int, low: float, high: float) -> Hierarchy
         whole = np.where(divided, shown_in + missing, 1.0)
         share = np.where(divided[at], spread / whole[at], 1.0)
         # X of a node and of what is left of it are Bin(c, p): the share's variance is s (1 - s) excess / users.
-        running = np.cumsum(share) - share
-        left = np.clip(running - running[starts][at], 0, 1)
-        ends = np.append(path, 0.0)  # what is uncertain about the whole is not in here
-        path = (
-            path[at] + left * (ends[at + 1] - path[at]) + np.where(divided, mass, 0.0)[at] * left * (1 - left) * excess
-        )
+        left = _before(share, starts)
+        division = np.where(divided, mass, 0.0)[at] * np.clip(left * (1 - left), 0, None) * excess
+        path = _between(path, left, at) + division
+        # Of a node's missing users those in its first children may be none, or as many as these can hide.
+        unseen = _before(absent.astype(float), starts)
+        missed, guessed = missing[at], (missing / np.maximum(absent_in, 1))[at] * unseen
+        least = np.maximum(missed - most * (absent_in[at] - unseen), 0)
+        greatest = np.minimum(missed, most * unseen)
+        division = np.array([guessed - np.minimum(least, guessed), np.maximum(greatest, guessed) - guessed])
+        fewer, more = _between(fewer, left, at) + division[0], _between(more, left, at) + division[1]
         mass, first, size, row = mass[at] * share, child_first, child_size, child_row
-    edges = low + (high - low) * np.concatenate((first, [1 << bits])) / (1 << bits)
-    below = np.concatenate(([0], np.cumsum(mass)))
-    hidden = (sampling.threshold - 1) / sampling.rate
-    return Hierarchy(edges, below, np.concatenate((path, [0])), excess, hidden)
+    borders = np.append(first, 1 << bits)
+    width = 1 << (bits - top.level)
+    seen = np.searchsorted((top.items.astype(np.int64) + 1) * width, borders, side="right")
+    return Hierarchy(
+        edges=low + (high - low) * borders / (1 << bits),
+        below=np.append(0, np.cumsum(mass)),
+        path=np.append(path, 0),
+        fewer=np.append(fewer, 0),
+        more=np.append(more, 0),
+        absent=np.asarray(most * (borders // width - seen), dtype=np.float64),
+        excess=excess,
+    )
 
 
-def answer_ranges(hierarchy: Hierarchy, ranges: Sequence[tuple[float, float]]) -> list[RangeAnswer]:
-    """The answers to several ranges [low, high)."""
-    return [hierarchy.answer(low, high) for low, high in ranges]
+def _before(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """For each child the sum of the values of its elder siblings. starts: the first child of each node."""
+    running = np.cumsum(values) - values
+    node = np.searchsorted(starts, np.arange(len(values)), side="right") - 1
+    return running - running[starts][node]
+
+
+def _between(values: NDArray[np.float64], left: NDArray[np.float64], at: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Values at nodes' starts, carried to children with a share `left` before them; 0 at the very end."""
+    ends = np.append(values, 0.0)
+    return values[at] + left * (ends[at + 1] - values[at])

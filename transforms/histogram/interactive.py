@@ -13,12 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError
-from sfumato.transforms.histogram.curve import DEVIATIONS, banded, quantile
+from sfumato.transforms.histogram.curve import DEVIATIONS, banded, bounds, quantile
 from sfumato.transforms.histogram.sample import SampledCounts, threshold
-from sfumato.transforms.histogram.sampling import Sampling
+from sfumato.transforms.histogram.sampling import Sampling, hidden_count
 from sfumato.transforms.release.charts import Curve, Quantile
 
-_NOTHING = "no half of the range is held by enough users for a single count to be published; nothing is published"
+_NOTHING = (
+    "no half of the range is held by enough users for a single count to be published; nothing is published, and the "
+    "budget of this run is spent all the same"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +54,10 @@ def search_quantiles(
         found.append(below)
         totals.append(total)
         published.append(buckets)
-        first = np.where(below[place] < np.asarray(shares), first + width, first)
+        first = np.where(below[0][place] < np.asarray(shares), first + width, first)
     users = np.array(totals) / sampling.rate
     scale = (high - low) / (1 << bits)
-    curve = _curve(np.concatenate(tried), np.concatenate(found), float(users.mean()), sampling, 1 << bits, low, scale)
+    curve = _curve(np.concatenate(tried), np.concatenate(found, axis=1), 1 << bits, low, scale)
     answers = []
     for share, at in zip(shares, first.tolist(), strict=True):
         value = low + (at + 0.5) * scale
@@ -66,7 +69,10 @@ def search_quantiles(
 def _shares_below(
     sampled: SampledCounts, sampling: Sampling, splits: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], int, int]:
-    """Share of the published counts below each split, the sampled users published, and the buckets published."""
+    """Of one round: the share of users below each split with its bounds, the sampled users and buckets published.
+
+    The shares are float64[3, n]: of the published counts, and the least and the most that it may be at 95%.
+    """
     bucket = np.searchsorted(splits, sampled.items.astype(np.int64), side="right")
     counts = np.zeros(len(splits) + 1, dtype=np.int64)
     np.add.at(counts, bucket, sampled.counts)
@@ -76,25 +82,21 @@ def _shares_below(
     shown = np.zeros(len(counts), dtype=np.int64)
     shown[histogram.items.astype(np.int64)] = histogram.sampled
     total = int(shown.sum())
-    return np.cumsum(shown)[:-1] / total, total, len(histogram)
+    below, users = np.cumsum(shown)[:-1] / sampling.rate, total / sampling.rate
+    share = below / users
+    # X ~ Bin(c, p) on both sides of the split: Var(share) = F (1 - F) (1 - p) / (p U).
+    noise = DEVIATIONS * np.sqrt(share * (1 - share) * (1 - sampling.rate) / sampling.rate * users)
+    may_hide = hidden_count(sampling) * (shown == 0).astype(float)
+    left = np.cumsum(may_hide)[:-1]
+    low, high = bounds(below, users, (noise, noise), (left, may_hide.sum() - left))
+    return np.array([share, low, high]), total, len(histogram)
 
 
-def _curve(
-    splits: NDArray[np.int64],
-    below: NDArray[np.float64],
-    users: float,
-    sampling: Sampling,
-    bins: int,
-    low: float,
-    scale: float,
-) -> Curve:
-    """The curve through every value tried; several answers at one value are averaged, and order is restored."""
+def _curve(splits: NDArray[np.int64], shares: NDArray[np.float64], bins: int, low: float, scale: float) -> Curve:
+    """The curve through every split tried, float64[3, n] as of `_shares_below`; answers at one split are averaged."""
     at, place, answers = np.unique(splits, return_inverse=True, return_counts=True)
-    share = np.maximum.accumulate(np.bincount(place, below) / answers)
-    # X ~ Bin(c, p) on both sides of the split: Var(share) = F (1 - F) (1 - p) / (p U). A side that is not published
-    # may hold tau - 1 of the sample.
-    variance = share * (1 - share) * (1 - sampling.rate) / (sampling.rate * users * answers)
-    hidden = (sampling.threshold - 1) / (sampling.rate * users)
-    margin = DEVIATIONS * np.sqrt(variance) + np.where((share == 0) | (share == 1), hidden, 0.0)
+    share, least, most = (np.bincount(place, one) / answers for one in shares)
+    share = np.maximum.accumulate(share)
     value = low + scale * np.concatenate(([0], at, [bins]))
-    return banded(value, np.concatenate(([0], share, [1])), np.concatenate(([0], margin, [0])))
+    ends = [np.concatenate(([0], one, [1])) for one in (share, np.minimum(least, share), np.maximum(most, share))]
+    return banded(value, *ends)

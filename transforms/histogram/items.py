@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import ItemColumns
 from sfumato.schemas.locations import Columns, LocationColumns, holds_text
 from sfumato.schemas.region import Grid
@@ -22,8 +22,8 @@ from sfumato.transforms.locations.encode import DROP_REASONS, encode_locations, 
 from sfumato.transforms.privacy.keys import RunKey
 
 Drawn = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
-_NULL_USER, _NOT_FINITE, _NULL_VALUE, _NO_CODE = (
-    DROP_REASONS.index(reason) for reason in ("null_user_id", "not_finite", "null_value", "no_prefix_code")
+_NULL_USER, _NOT_FINITE, _NULL_VALUE, _NO_CODE, _NOT_UTF8 = map(
+    DROP_REASONS.index, ("null_user_id", "not_finite", "null_value", "no_prefix_code", "not_utf8")
 )
 
 
@@ -45,7 +45,7 @@ class Items(Protocol):
     def columns(self) -> Columns: ...
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
-        """drawn: which of some users, uint64[n] hashes, are in the sample, bool[n]. Raises DataError."""
+        """drawn: which of some users, uint64[n] hashes, are in the sample, bool[n]."""
         ...
 
 
@@ -80,6 +80,11 @@ class ColumnItems:
         if pt.is_dictionary(values.type) and pt.is_integer(values.type.value_type):
             values = values.dictionary_decode()
         if not pt.is_integer(values.type):
+            readable = _readable(values)
+            if readable is not None:  # for all users alike: that a run fails must not depend on who is drawn
+                dropped[_NOT_UTF8] += len(readable) - readable.sum()
+                rows = rows.filter(pa.array(readable))
+                values = rows.column(1)
             users, kept = _drawn_users(rows, key, drawn)
             return self._encoded(_sample_texts(users, values.filter(kept), key), batch, dropped)
         if self.digits is not None:
@@ -154,16 +159,33 @@ def _drawn_users(rows: pa.RecordBatch, key: RunKey, drawn: Drawn) -> tuple[NDArr
     return users[kept], pa.array(kept)
 
 
+def _readable(values: pa.Array) -> NDArray[np.bool_] | None:
+    """Which texts are UTF-8, bool[n]; None where all are."""
+    if pt.is_dictionary(values.type):
+        readable = _readable(values.dictionary)
+        return None if readable is None else readable[values.indices.to_numpy(zero_copy_only=False)]
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        return np.array([_decodes(raw) for raw in values.cast(pa.large_binary()).to_pylist()])
+    return None
+
+
+def _decodes(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _sample_texts(users: NDArray[np.uint64], values: pa.Array, key: RunKey) -> Sample:
     """values: the drawn users' texts; booleans and dates are written out. Only texts that occur are kept."""
     if not pt.is_dictionary(values.type):
         values = values.dictionary_encode()
     indices = values.indices.to_numpy(zero_copy_only=False)
     present, places = np.unique(indices, return_inverse=True)
-    try:
-        names = values.dictionary.take(pa.array(present)).cast(pa.string()).to_pylist()
-    except (pa.ArrowInvalid, UnicodeDecodeError):
-        raise DataError("column: holds text that is not UTF-8") from None  # the cause would quote it
+    names = values.dictionary.take(pa.array(present)).cast(pa.string()).to_pylist()
     texts = np.array([*names, ""], dtype=object)[:-1]  # object even where all have one length
     codes = hash_texts(key.subkey("items"), texts)
     return Sample.of(users, codes[places], texts=dict(zip(codes.tolist(), names, strict=True)))

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.guarantee import SAMPLING_ASSUMPTIONS
 from sfumato.transforms.histogram.accountant import delta
 from sfumato.transforms.histogram.choose import choose
 from sfumato.transforms.histogram.composition import rounds_delta
@@ -25,7 +26,8 @@ class SamplePlan:
 
     population: users in the logs, known from elsewhere. items: how many different items there are about; both only
     steer the choice, and neither is needed. contact: everybody draws herself; or `limited`: only m + c sqrt(m) users
-    are asked. Raises RequestError for values out of range, and where no item of such a population could pass.
+    are asked, and delta holds if there are no more users than `population`. Raises RequestError for values out of
+    range, and where no item of such a population could pass.
     """
 
     epsilon: float = 1.0
@@ -80,8 +82,8 @@ class SamplePlan:
         spent = rounds_delta(self.epsilon, sampling.rate, sampling.threshold, self.rounds) + extra
         if spent > self.delta:
             raise RequestError(
-                f"contact: the chance {extra:.2g} that more users draw themselves than are asked costs too much of "
-                f"delta {self.delta:g}; let everybody draw"
+                f"delta: {spent:g} would be spent of {self.delta:g}, {extra:.2g} of it on the chance that more users "
+                "draw themselves than are asked; use --contact everybody"
             )
         return spent
 
@@ -94,13 +96,23 @@ class SamplePlan:
     def contact_manifest(self) -> dict[str, Any]:
         """What the manifest says of whom a round asks."""
         plan = self.contact_plan
-        limits = {"asked": plan.asked, "overflow_chance": plan.overflow_chance} if plan else {}
-        return {"kind": self.contact, **limits}
+        if plan is None:
+            return {"kind": self.contact}
+        return {"kind": self.contact, "asked": plan.asked, "overflow_chance": plan.overflow_chance}
 
-    @cached_property
-    def hidden_count(self) -> int:
-        """The largest true count that an absent item can have at 99%."""
-        return hidden_count(self.sampling, rounds=self.rounds)
+    @property
+    def assumptions(self) -> list[str]:
+        """What the guarantee rests on."""
+        limited = [f"Users were asked as for a population of {self.population}: delta holds if there are no more."]
+        return [*(limited if self.contact == "limited" else []), *SAMPLING_ASSUMPTIONS]
+
+    def hidden_count(self, cut: int | None = None) -> int:
+        """The largest true count that an absent item can have at 99%.
+
+        cut: the sampled count that items had at most which were left out though they passed the threshold.
+        """
+        least = self.sampling.threshold if cut is None else cut + 1
+        return hidden_count(Sampling(self.sampling.words, least), rounds=self.rounds)
 
     def check_rows(self, rows: int) -> None:
         """Raises DataError where so many rows, a bound on the users, let no item pass."""

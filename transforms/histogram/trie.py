@@ -17,11 +17,15 @@ class Trie:
     """Published prefixes, coarse to fine.
 
     levels: one Histogram a level, of which every prefix extends one of the level above. parents: for each level but the
-    first the rows of its prefixes' parents, int64[m].
+    first the rows of its prefixes' parents, int64[m]. users: estimated users of the first level's prefixes, those that
+    `top` left out with them. cut: the sampled count that prefixes of the last level had at most which `top` left out,
+    or None where it left none out.
     """
 
     levels: tuple[Histogram, ...]
     parents: tuple[NDArray[np.int64], ...]
+    users: float
+    cut: int | None = None
 
     @property
     def published(self) -> int:
@@ -37,6 +41,7 @@ def grow_trie(histograms: Sequence[Histogram], prefixes: Prefixes | None, top: i
     """
     levels: list[Histogram] = []
     parents: list[NDArray[np.int64]] = []
+    cut = None
     for number, histogram in enumerate(histograms):
         rows = np.zeros(len(histogram), dtype=np.int64)
         if number:
@@ -45,8 +50,10 @@ def grow_trie(histograms: Sequence[Histogram], prefixes: Prefixes | None, top: i
         kept = np.flatnonzero(rows >= 0)
         if top is not None and number == len(histograms) - 1:
             order = np.argsort(-histogram.sampled[kept], kind="stable")
+            cut = int(histogram.sampled[kept[order[top]]]) if len(kept) > top else None
             kept = np.sort(kept[order[:top]])
         levels.append(histogram.only(kept))
         if number:
             parents.append(rows[kept])
-    return Trie(tuple(levels), tuple(parents))
+    users = float(histograms[0].counts.sum())
+    return Trie(tuple(levels), tuple(parents), users, cut)

@@ -23,6 +23,12 @@ DROP_REASONS = (
     "out_of_region",
     "null_value",
     "no_prefix_code",
+    "not_utf8",
+)
+_BYTES_OF = (
+    (pt.is_string, pa.binary()),
+    (pt.is_large_string, pa.large_binary()),
+    (pt.is_string_view, pa.binary_view()),
 )
 
 # Rows worked on at a time: the temporary columns of one block stay in the processor's cache.
@@ -103,6 +109,9 @@ def hash_users(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
     if pt.is_dictionary(ids.type):
         return np.asarray(hash_users(ids.dictionary, user_key)[ids.indices.to_numpy(zero_copy_only=False)])
     if holds_text(ids.type):
+        for text, raw in _BYTES_OF:  # strings hash as their bytes do, and bytes need not be UTF-8
+            if text(ids.type):
+                ids = ids.cast(raw)
         return keyed_hash(user_key, np.asarray(ids.to_numpy(zero_copy_only=False), dtype=object))
     return keyed_hash(user_key, ids.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
 

@@ -2,6 +2,7 @@
 
   const NOUNS = {
     page: "map", one: "cell", many: "cells", article: "a cell", level: "level", finest: String(depth),
+    whose: layers.length > 1 ? "in the first level's cells" : "in the cells shown",
     rounds: "A round looked only inside the cells that the round before had published.",
   };
   // How the map draws these layers: `first` is the palette's colour for the least, `least` a cell's least width in pixels.
@@ -41,6 +42,7 @@
   /** Round densities and where they stand on the shown level's scale, as [share, text], no two closer than `room`. */
   function legendTicks(room) {
     const layer = layers[state.layer];
+    if (layer.n === layer.from) return [];
     const ticks = [];
     for (let power = Math.floor(Math.log10(layer.low)); power <= Math.log10(layer.top); power++) {
       for (const step of [1, 2, 5]) {
@@ -87,7 +89,7 @@
     }
     const around = nodeAt(layer, (x + 0.5) / 2 ** level, (y + 0.5) / 2 ** level);
     return {
-      value: isNumber(hiddenCount) ? `fewer than about ${whole(hiddenCount)} users` : "too few users to be shown",
+      value: isNumber(hiddenCount) ? `at most about ${whole(hiddenCount)} users` : "too few users to be shown",
       margin: "or nobody: not published",
       rows: [...(around < 0 ? [] : [["Around it", `about ${whole(layer.count[around])} users in the cell of level ${layer.level[around]}`]]), ...rows],
     };

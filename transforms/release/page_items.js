@@ -5,13 +5,18 @@
   // Prefix lengths, short to long; 0 is a whole item, the longest.
   const levels = [...new Set(items.level)].sort((a, b) => (a || Infinity) - (b || Infinity));
   const finest = levels.length ? levels[levels.length - 1] : 0;
+  const asked = rounds.map((round) => round.level || 0);
+  const deepest = Math.max(finest, ...asked); // of the last round, which may have published nothing
+  const last = finest === 0 || asked.includes(0) ? 0 : deepest;
   const NOUNS = {
     page: "list", one: "item", many: "items", article: "an item",
     finest: "whole",
+    whose: rounds.length > 1 ? "who hold what the first level shows" : "who hold what is shown",
     level: levels.some((level) => level) || rounds.some((round) => round.level) ? "prefix length" : null,
     rounds: "A round looked only inside the prefixes that the round before had published.",
   };
-  const many = (level) => (level ? "prefixes" : "items");
+  const counted = (n, level) => (level === last ? plural(n, "item") : plural(n, "prefix", "prefixes"));
+  const many = (level) => (level === last ? "items" : "prefixes");
   const WINDOW = 100; // rows at first; every further click doubles them
 
   const usersOf = new Map(levels.map((level) => [level, 0])); // estimated users of all rows of a level
@@ -120,7 +125,7 @@
     const [name, parent] = [items.name[i], items.parent[i]];
     const stem = depth && name.startsWith(items.name[parent]) ? items.name[parent] : "";
     const rest = name.slice(stem.length);
-    const words = h("bdi", { title: name }, stem && h("span", { class: "stem" }, stem), rest || (stem ? "" : h("em", null, "(empty)")), items.level[i] ? h("span", { class: "stem" }, "\u2026") : null);
+    const words = h("bdi", { title: name }, stem && h("span", { class: "stem" }, stem), rest || (stem ? "" : h("em", null, "(empty)")), items.cut[i] ? h("span", { class: "stem" }, "\u2026") : null);
     const inside = childrenOf.get(i);
     if (!inside) return [branching() && h("span", { class: "leaf", "aria-hidden": "true" }), words];
     const button = h("button", { type: "button", class: "fold", "aria-expanded": String(open), "aria-label": `${plural(inside.length, "entry", "entries")} inside ${name || "(empty)"}` },
@@ -154,9 +159,9 @@
     const all = sizeOf.get(state.level) || 0;
     const shown = rows.slice(0, state.shown).filter(([, depth]) => !depth).length;
     const kinds = many(state.level);
-    $("status").textContent = state.filter ? `${whole(roots.length)} of ${whole(all)} ${kinds} match` : shown < all ? `First ${whole(shown)} of ${whole(all)} ${kinds}` : plural(all, state.level ? "prefix" : "item", kinds);
+    $("status").textContent = state.filter ? `${whole(roots.length)} of ${whole(all)} ${kinds} match` : shown < all ? `First ${whole(shown)} of ${whole(all)} ${kinds}` : counted(all, state.level);
     $("nothing").hidden = rows.length > 0;
-    $("nothing").textContent = state.filter ? "No published name holds this text. What is not here may still exist, with few users." : "Nothing was published: nothing was shared by enough of the drawn users.";
+    $("nothing").textContent = state.filter ? "No published name holds this text. What is not here may still exist." : "Nothing was published: nothing was shared by enough of the drawn users.";
     $("next").hidden = rows.length <= state.shown;
     $("next").textContent = `Show ${whole(state.shown)} more`;
   }
@@ -164,9 +169,11 @@
   function setLevel(level) {
     state.level = levels.includes(level) ? level : finest;
     const round = rounds.find((one) => (one.level || 0) === state.level) || (rounds.length === 1 ? rounds[0] : null);
+    const size = sizeOf.get(state.level) || 0;
     $("step").replaceChildren(
-      h("b", null, `${plural(sizeOf.get(state.level) || 0, state.level ? "prefix" : "item", many(state.level))}`),
-      ` that stand for about ${large(usersOf.get(state.level) || 0)} users. ${round ? drawWords(round) : ""}`);
+      h("b", null, size ? counted(size, state.level) : "Nothing was published"),
+      [size ? ` that ${size === 1 ? "stands" : "stand"} for about ${large(usersOf.get(state.level))} users.` : ".", round ? drawWords(round) : "",
+        state.level === last ? topWords() : "", size && finest !== last ? `At prefix length ${last || "“whole”"} nothing was published.` : ""].filter(Boolean).join(" "));
     for (const button of $("levels").children) button.setAttribute("aria-pressed", String(Number(button.dataset.level) === state.level));
     restart();
   }
@@ -226,13 +233,13 @@
 
   // ---------------------------------------------------------------- begin
 
-  showHeader(headline(), [budgetChip(), ["Published", plural(sizeOf.get(finest) || 0, finest ? "prefix" : "item", many(finest))], hiddenChip()]);
+  showHeader(headline(), [budgetChip(), ["Published", counted(sizeOf.get(finest) || 0, finest)], hiddenChip()]);
   showPledge();
   showSampleReport([
     paragraph("An estimate is what was counted among the drawn users, scaled up. Its range of \u00b1 1.96 standard deviations holds the truth about 95 times in 100. Large items are known well for their size, small ones poorly."),
     paragraph(missingLong("An item")),
     paragraph("An item that only just passed the threshold tends to be estimated a little high: had fewer of its users been drawn, it would not be here."),
-    paragraph(`Shares are of the users that the published ${finest ? "prefixes of the same length" : "items"} stand for.`),
+    paragraph(`Shares are of the users that the published ${levels.length > 1 ? "names of the same length" : many(finest)} stand for.`),
   ]);
   setLevel(finest);
   window.sfumato = { items, setLevel, setLog, setFilter, sortBy, get state() { return { ...state, toggled: [...state.toggled] }; } };

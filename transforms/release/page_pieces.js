@@ -31,9 +31,32 @@
     $("chips").append(...[...chips, made].filter(Boolean).map(([term, value]) => h("div", null, h("dt", null, term), h("dd", null, value))));
   }
 
-  /** What e to the epsilon, `factor`, does to an even bet, with a caption made of the two ends. */
-  function beliefPicture(factor, caption) {
-    const [low, high] = [1 / (1 + factor), factor / (1 + factor)];
+  // A bound is rounded away from what it bounds: no promise may read better than it is.
+  const ceiling = (value, digits) => Math.ceil(value * 10 ** digits - 1e-6) / 10 ** digits;
+  /** e to the power epsilon, rounded up so that it stays above 1. */
+  function factorUp(epsilon) {
+    const factor = Math.exp(epsilon);
+    const digits = factor >= 100 ? 2 - Math.floor(Math.log10(factor)) : clamp(Math.ceil(-Math.log10(Math.expm1(epsilon))), 2, 15);
+    return rounded(ceiling(factor, digits), Math.max(digits, 0));
+  }
+  /** The surest that an even bet can become, as a percentage below 100, rounded up; and the other end. */
+  function beliefEnds(epsilon) {
+    const rest = 100 / (1 + Math.exp(epsilon)); // percent
+    const digits = clamp(Math.ceil(-Math.log10(rest)), 1, 12);
+    const low = Math.floor(rest * 10 ** digits + 1e-6) / 10 ** digits;
+    return [`${rounded(low, digits)}%`, `${rounded(100 - low, digits)}%`];
+  }
+  const VAGUE = 10; // an epsilon above this one promises next to nothing
+  /** What epsilon and delta promise, in one sentence; `page` says what was made, `chance` what delta is. */
+  const promised = (page, epsilon, chance = "") => (epsilon > VAGUE
+    ? `A privacy budget of ε = ${significant(epsilon)} promises next to nothing: by this ${page}, somebody may become all but certain whether you were in the data.`
+    : `Whether or not you were in the data, anyone who looks at this ${page} would see nearly the same thing: no conclusion's odds can change by more than a factor of ${factorUp(epsilon)}${chance}.`);
+
+  /** What epsilon does to an even bet, with a caption made of the upper end. */
+  function beliefPicture(epsilon, caption) {
+    const factor = Math.exp(epsilon);
+    const [low, high] = [1 / (1 + factor), 1 - 1 / (1 + factor)];
+    const [lowText, highText] = beliefEnds(epsilon);
     const placed = (element, left) => {
       element.style.left = `${100 * left}%`;
       return element;
@@ -41,12 +64,18 @@
     const range = placed(h("div", { class: "range" }), low);
     range.style.width = `${100 * (high - low)}%`;
     const crowded = low < 0.14;
+    const tight = high - low < 0.3; // no room for the middle's number
+    const shifted = (element, share) => {
+      element.style.transform = `translateX(${share}%)`;
+      return element;
+    };
+    const [before, after] = tight ? [-100, 0] : crowded ? [0, -100] : [-50, -50];
     return h("figure", { class: "belief" },
       h("div", { class: "track", "aria-hidden": "true" }, range, placed(h("div", { class: "mark" }), 0.5)),
       h("div", { class: "ends", "aria-hidden": "true" }, h("span", null, crowded ? "" : "surely not in"),
-        placed(h("span", null, percent(low)), low), placed(h("span", null, "50%"), 0.5), placed(h("span", null, percent(high)), high),
+        shifted(placed(h("span", null, lowText), low), before), placed(h("span", null, tight ? "" : "50%"), 0.5), shifted(placed(h("span", null, highText), high), after),
         h("span", null, crowded ? "" : "surely in")),
-      h("figcaption", null, caption(percent(high))));
+      h("figcaption", null, caption(highText)));
   }
 
   const trusted = () => {

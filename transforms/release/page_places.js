@@ -40,9 +40,11 @@
     const own = layer.n - layer.from;
     const name = `${nameOf(layer)}${layers.length > 1 ? ` of ${layers[layers.length - 1].depth}` : ""}`;
     const users = layer.count.slice(layer.from).reduce((sum, count) => sum + count, 0);
-    $("step").replaceChildren(h("b", null, name), `: ${plural(own, "cell")} of ${cellSize(layer.depth)}, about ${large(users)} users. ${drawWords(layer)}`);
+    const what = own ? `${plural(own, "cell")} of ${cellSize(layer.depth)}, about ${large(users)} users.` : `of the cells of ${cellSize(layer.depth)}, none was published.`;
+    $("step").replaceChildren(h("b", null, name), `: ${[what, drawWords(layer), next === layers.length - 1 ? topWords() : ""].filter(Boolean).join(" ")}`);
     showPlaces();
     buildLegend();
+    $("scale-title").hidden = $("ramp").hidden = $("ticks").hidden = own === 0;
     return name;
   }
   $("next").addEventListener("click", () => {
@@ -54,7 +56,9 @@
 
   // ---------------------------------------------------------------- begin
 
-  const finest = layers[layers.length - 1];
+  const deepest = Math.max(layers.findLastIndex((layer) => layer.n > layer.from), 0); // the last rounds may have published nothing
+  const finest = layers[deepest];
+  state.layer = deepest;
   const single = layers.length === 1;
   if (single) $("steps").querySelector("h2").textContent = "What is shown";
   $("slide").hidden = $("beneath").hidden = single;

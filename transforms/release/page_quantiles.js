@@ -171,7 +171,7 @@
   showSampleReport([
     paragraph("The curve says what share of the users lie at or below a value. Where it is steep there are many users; where it is flat there are few or none."),
     paragraph("The band shows what the draw alone leaves open: it holds the true curve at a value about 95 times in 100. A quantile's range is read off in the same way."),
-    isNumber(hiddenCount) && paragraph(`A stretch of values that is dropped counts as nobody. A dropped stretch has fewer than ${whole(hiddenCount)} users, with 99% confidence, so the curve can run a little low or high beside rare values.`),
+    isNumber(hiddenCount) && paragraph(`A stretch of values that too few of the drawn users share is not seen on its own. It has at most ${whole(hiddenCount)} users, with 99% confidence, so the curve can run a little low or high beside rare values.`),
     paragraph("Values outside the range that was asked about count as its nearest end."),
   ], {}, asked);
   draw();

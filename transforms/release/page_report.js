@@ -21,8 +21,7 @@
   const epsilon = get("privacy.epsilon", spent + last.remaining);
 
   const users = get("cohort.users", get("privacy.cohort.users", population.users ?? null));
-  const factor = Math.exp(epsilon);
-  const pledge = () => `Whether or not you were in the data, anyone who looks at this map would see nearly the same thing: no conclusion's odds can change by more than a factor of ${significant(factor)}.`;
+  const pledge = () => promised("map", epsilon);
 
   function buildPanel() {
     const most = Math.max(...layers.map((layer) => layer.epsilon), 1e-12);
@@ -68,7 +67,7 @@
     return section("What this map promises",
       lead && h("p", { class: "lead" }, lead),
       h("p", { class: "lead" }, pledge()),
-      h("div", { class: "columns" }, beliefPicture(factor, (high) =>
+      h("div", { class: "columns" }, beliefPicture(epsilon, (high) =>
         `Suppose someone thinks it an even bet that you are in the data. However they study this map, and whatever else they know, they cannot end up more than ${high} sure that you are in it, nor more than ${high} sure that you are not.`), facts([
         ["Who is protected", `Each ${get("privacy.unit", "user")} as a whole, not just a single record`],
         ["What is compared", get("privacy.adjacency")],

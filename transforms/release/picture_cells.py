@@ -119,7 +119,7 @@ def few_users(hidden_count: float | None) -> str:
     """How many users something that is not shown may have, as the rest of a sentence."""
     if hidden_count is None:
         return "too few users to be shown, or nobody"
-    return f"fewer than {hidden_count:,.0f} users (99% sure), or nobody"
+    return f"at most {hidden_count:,.0f} users (99% sure), or nobody"
 
 
 def _drawn_level(level: int, n: int) -> int:

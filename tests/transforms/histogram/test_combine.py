@@ -152,7 +152,8 @@ def test_searches_on_beam_are_searches_in_memory(tmp_path: Path) -> None:
     pattern = write_files(table, tmp_path / "logs", 3, row_group_size=300)
     items = NumberItems(ItemColumns("length", kinds=NUMBERS), 0.0, 16.0, 6)
     levels = (0,) * 6
-    sampler = Sampler(bind_key(KEY, items, SAMPLING, None, levels), SAMPLING, 6)
+    key = KEY.narrowed({"quantiles": (0.25, 0.5)})
+    sampler = Sampler(bind_key(key, items, SAMPLING, None, levels), SAMPLING, 6)
 
     class Bins:
         def code(self, row):

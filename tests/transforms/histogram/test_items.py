@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import CATEGORIES, NUMBERS, PREFIXES, ItemColumns
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
@@ -106,10 +106,27 @@ def test_cells_are_those_of_the_heatmap() -> None:
     assert dropped(encoded) == {"out_of_region": 1, "null_coordinate": 1}
 
 
-def test_text_that_is_not_utf8_is_an_error_without_the_text() -> None:
-    broken = pa.StringArray.from_buffers(2, pa.py_buffer(np.array([0, 1, 3], np.int32)), pa.py_buffer(b"a\xff\xfe"))
-    with pytest.raises(DataError, match="column: holds text that is not UTF-8"):
-        ColumnItems(ItemColumns("x")).encode(batch(broken), KEY, everybody)
+@pytest.mark.parametrize("encode", [lambda array: array, lambda array: array.dictionary_encode()])
+def test_text_that_is_not_utf8_is_dropped_whoever_is_drawn(encode) -> None:
+    """A run that failed for it would tell whether its user was drawn."""
+    offsets = pa.py_buffer(np.array([0, 1, 3, 5], np.int32))
+    broken = pa.StringArray.from_buffers(3, offsets, pa.py_buffer(b"a\xff\xfe\xc3\xa9"))
+    for drawn in (everybody, lambda users: np.zeros(len(users), bool)):
+        encoded = ColumnItems(ItemColumns("x")).encode(batch(encode(broken)), KEY, drawn)
+        assert dropped(encoded) == {"not_utf8": 1}
+        assert list(encoded.sample.texts.values()) == (["a", "é"] if drawn is everybody else [])
+
+
+def test_user_ids_that_are_not_utf8_are_users_like_others() -> None:
+    offsets = pa.py_buffer(np.array([0, 1, 3], np.int32))
+    broken = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b"a\xff\xfe"))
+    for ids in (broken, broken.dictionary_encode(), broken.cast(pa.binary())):
+        hashes = hash_users(ids, b"k" * 32)
+        assert np.array_equal(hashes, hash_users(pa.array([b"a", b"\xff\xfe"]), b"k" * 32))
+    assert (
+        hash_users(pa.array(["a", "é"]), b"k" * 32).tolist()
+        == hash_users(pa.array([b"a", "é".encode()]), b"k" * 32).tolist()
+    )
 
 
 @pytest.mark.parametrize(

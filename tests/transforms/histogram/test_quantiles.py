@@ -125,12 +125,41 @@ def test_a_search_reads_only_what_passes_the_threshold() -> None:
         search_quantiles([SampledCounts(np.array([0], np.uint64), np.array([9]))] * BITS, sampling, (0.5,), 0.0, 1.0)
 
 
-def test_the_band_is_ordered_and_encloses_the_curve() -> None:
-    curve = banded(np.arange(5.0), np.array([0, 0.4, 0.5, 0.9, 1]), np.array([0, 0.3, 0.01, 0.2, 0]))
+def test_the_band_is_ordered_and_encloses_all_that_may_be_between_two_points() -> None:
+    share = np.array([0, 0.4, 0.5, 0.9, 1])
+    curve = banded(np.arange(5.0), share, np.array([0, 0.1, 0.49, 0.7, 1]), np.array([0, 0.7, 0.51, 1.1, 1]))
     assert (np.diff(curve.low) >= 0).all()
     assert (np.diff(curve.high) >= 0).all()
     assert (curve.low <= curve.share).all()
     assert (curve.share <= curve.high).all()
+    # On (1, 2) the true curve may jump at once or at the end.
+    inside = (curve.value >= 1) & (curve.value <= 2)
+    assert curve.low[inside].min() <= 0.1
+    assert curve.high[inside].max() >= 0.51
+    found = quantile(curve, 0.45)
+    assert (found.low, found.high) == (0.0, 2.0)
+    assert 1 < found.value < 2
+
+
+@pytest.mark.parametrize("users", [800, 3000])
+def test_the_band_holds_the_truth_where_much_is_hidden(users: int) -> None:
+    """Few users over a wide range: most stretches are not published, and the band says so."""
+    rng = np.random.default_rng(1)
+    values = np.clip(rng.normal(90, 30, users), 0, 255).astype(np.int64)
+    sampling = Sampling.of(0.26, 24)
+    edges = np.arange(257.0)
+    truth = np.array([(values < edge).mean() for edge in edges])
+    missed = 0.0
+    for seed in range(20):
+        hierarchy = build_hierarchy(trie_of(values, sampling, (4, 6, 8), seed), BITS, 0.0, 256.0)
+        search = search_quantiles([draw(values, sampling, rng) for _ in range(BITS)], sampling, (0.1, 0.5), 0.0, 256.0)
+        for curve in (hierarchy.curve(), search.curve):
+            # The band at a value: the widest of the two points there.
+            low = [curve.low[curve.value <= edge][-1] for edge in edges]
+            high = [curve.high[curve.value >= edge][0] for edge in edges]
+            missed += ((truth < np.array(low) - 1e-9) | (truth > np.array(high) + 1e-9)).mean() / 40
+    assert missed < 0.05
+    assert (hierarchy.curve().high - hierarchy.curve().low).max() > 0.02
 
 
 @pytest.mark.parametrize("shares", [(), (0.0,), (0.5, 1.0), (float("nan"),)])

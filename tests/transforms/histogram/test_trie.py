@@ -59,7 +59,11 @@ def test_a_prefix_without_its_parent_is_dropped_and_all_below_it() -> None:
     assert [one.items.tolist() for one in trie.levels] == [[0, 2], [1, 8, 9], [4, 6, 35]]
     assert [rows.tolist() for rows in trie.parents] == [[0, 1, 1], [0, 0, 1]]
     assert trie.published == 8
+    assert trie.cut is None
+    assert trie.users == 40
     best = grow_trie([top, middle, bottom], NumberPrefixes(4, 3), top=2)
+    assert best.cut == 11
+    assert best.users == 40
     assert best.levels[-1].items.tolist() == [6, 35]
     assert best.parents[-1].tolist() == [0, 1]
     assert best.levels[0] is not None

@@ -104,7 +104,7 @@ def test_without_scripts_the_largest_and_the_guarantee_are_read() -> None:
     assert f"<td>{items.name[0]}</td><td>{items.count[0]:,.0f}</td>" in still
     assert still.count("<tr>") == 101
     assert "ε = 1 and δ = 10⁻⁸" in still
-    assert "fewer than 118 users" in still
+    assert "at most 118 users" in still
     prefixes = prefix_items(n=300)
     still = render_items_page(sample_manifest("hotspots"), prefixes).split("<noscript>")[1].split("</noscript>")[0]
     assert "…" not in still  # whole items where there are some

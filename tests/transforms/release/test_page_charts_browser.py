@@ -115,7 +115,7 @@ def test_report_says_what_was_done_and_what_may_hide(list_page: Visit) -> None:
     text = list_page.page.inner_text("body")
     assert "Each user was drawn with probability 25%; what fewer than 20 of the drawn users share was dropped" in text
     assert "nothing was added" in text
-    assert f"An item that is not shown has fewer than {HIDDEN} users, with 99% confidence, or nobody at all." in text
+    assert f"An item that is not shown has at most {HIDDEN} users, with 99% confidence, or nobody at all." in text
     assert "by more than a factor of 2.72, but for a chance of 1 in 100 million" in text
     assert "δ = 10⁻⁸" in text
     assert "times 4, that is, 1 / 0.25" in text
@@ -282,7 +282,7 @@ def test_words_under_the_pointer(map_page: Visit, cells: list[CellLayer]) -> Non
     map_page.page.mouse.move(*map_page.place(*middle(empty, 0)))
     map_page.settle()
     text = map_page.page.inner_text("#tip")
-    assert f"fewer than about {HIDDEN} users" in text
+    assert f"at most about {HIDDEN} users" in text
     assert "or nobody: not published" in text
 
 
@@ -315,7 +315,7 @@ def test_levels_step_and_the_legend_follows(map_page: Visit, cells: list[CellLay
     assert page.inner_text("#ticks") != ticks
     page.click("#play")
     map_page.until("sfumato.layer === 1")
-    assert f"fewer than about {HIDDEN} users, or nobody" in page.inner_text(".legend")
+    assert f"at most about {HIDDEN} users, or nobody" in page.inner_text(".legend")
 
 
 def test_one_level_has_no_slider(opened: Callable[..., Visit]) -> None:

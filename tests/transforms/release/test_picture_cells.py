@@ -35,7 +35,7 @@ def test_the_caption_says_what_is_promised_and_what_may_hide() -> None:
     text = render_cells_picture(3, *ONE, MANHATTAN, epsilon=0.5, delta=2.5e-9, hidden_count=118)
     assert b"About 500 users in 1 cell, each protected by differential privacy" in text
     assert "ε = 0.5 and δ = 2.5 × 10⁻⁹.".encode() in text
-    assert b"A cell left dark has fewer than 118 users (99% sure), or nobody." in text
+    assert b"A cell left dark has at most 118 users (99% sure), or nobody." in text
     unsafe = render_cells_picture(3, *ONE, MANHATTAN, epsilon=0.5, delta=2.5e-9, hidden_count=118, safe=False)
     assert b"NOT private" in unsafe
     assert b"protected by" not in unsafe

@@ -22,7 +22,7 @@ def test_items_picture_is_large_and_repeatable() -> None:
     assert f"users of {len(items.name)} items, each protected by differential privacy with ε = 1".encode() in data
     assert "δ = 10⁻⁸".encode() in data
     assert f"The 30 largest of {len(items.name)}.".encode() in data
-    assert b"fewer than 118 users (99% sure), or nobody" in data
+    assert b"at most 118 users (99% sure), or nobody" in data
     unsafe = render_items_picture(*given, epsilon=1.0, safe=False)
     assert b"NOT private" in unsafe
     assert b"protected by" not in unsafe
