@@ -15,18 +15,15 @@ from typing import Any, NoReturn
 import apache_beam as beam
 import yaml
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner, worker_handlers
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineRunner, create_runner
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms import lossless  # noqa: F401
 
 LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")
 # From here on two threads are faster than one (benchmarks/speed.py); NumPy, Arrow and AES run beside each other.
 LARGE_INPUT_ROWS = 10_000_000
-# With threads or processes Beam's local runner flushes its output buffers once a second from another thread, without a
-# lock: what a worker writes while the flush hands the buffer over is lost without a word (Beam 2.77; of 480 elements of
-# 3 MB one to four went missing in every run). With 0 buffers are flushed by size alone, by the thread that writes.
-worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
 
 
 def _processors() -> int:

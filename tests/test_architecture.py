@@ -18,6 +18,7 @@ WITH_BEAM = {
     "transforms/heatmap/refine.py",
     "transforms/histogram/combine.py",
     "transforms/locations/group.py",
+    "transforms/lossless.py",
     "transforms/locations/read.py",
     "transforms/privacy/secrets.py",
     "transforms/release/store.py",

@@ -109,7 +109,7 @@ def test_worker_errors_are_found_in_wrapped_tracebacks(kind: type[Exception]) ->
 
 @pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
 def test_no_second_thread_flushes_the_local_runners_buffers(mode: str, monkeypatch) -> None:
-    """Beam's timed flush loses what is written meanwhile; see DATA_BUFFER_TIME_LIMIT_MS in options.py."""
+    """Beam's timed flush loses what is written meanwhile; see transforms/lossless.py."""
     from apache_beam.runners.worker import data_plane
 
     made: list[int] = []

@@ -34,6 +34,9 @@ from sfumato.transforms.logs import OPERATIONS, PROGRESS
 from sfumato.transforms.privacy.keys import RunKey
 
 _COMPACT_ROWS = 1 << 20  # an accumulator grows by so many records at least before they are merged
+_SUMMED_AT_ONCE = 64
+_PART_BITS = 4
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: neighbouring codes go to different parts
 
 
 def bind_key(
@@ -63,7 +66,8 @@ class MergeSamples(beam.CombineFn):
 
     def add_input(self, accumulator: list[Sample | bytes], element: Any) -> list[Sample | bytes]:
         accumulator.append(element)
-        if sum(map(_waiting, accumulator[1:])) > max(_waiting(accumulator[0]), _COMPACT_ROWS):
+        # Looked at whenever the list has doubled: many small samples cost no more than few large ones.
+        if len(accumulator).bit_count() == 1 and sum(map(_waiting, accumulator[1:])) > _COMPACT_ROWS:
             return [self._merged(accumulator)]
         return accumulator
 
@@ -86,11 +90,13 @@ def _waiting(one: Sample | bytes) -> int:
 
 
 class SampleAndThreshold(MergeSamples):
-    """Arrow record batches -> the published Histograms, one a level (paper 004, Section 3); for `beam.CombineGlobally`.
+    """Arrow batches or tables -> the published Histograms, one a level (paper 004, Section 3); for `CombineGlobally`.
 
     Each round draws its own Poisson sample of the users by a keyed hash, one record of each drawn user counts, and what
-    fewer than tau of them hold is dropped. All of a user's records must meet in one combine: do not combine by a key
-    that splits them. `CountSamples` does the same for logs whose samples one worker cannot hold.
+    fewer than tau of them hold is dropped. All of a user's records must meet in one combine that fires once: not by a
+    key or windows that split them, and not again for the same users in another window. Rows without a usable user or
+    item are dropped. Raises DataError where ids or items are integers in some batches and text in others.
+    `CountSamples` does the same for logs whose samples one worker cannot hold.
 
     One key serves one input, once.
     """
@@ -105,16 +111,23 @@ class SampleAndThreshold(MergeSamples):
     ):
         super().__init__()
         self._items = items
+        levels = tuple(map(int, levels))
         self._sampler = Sampler(bind_key(key, items, sampling, prefixes, levels), sampling, len(levels))
         self._prefixes = prefixes
         self._levels = levels
 
-    def add_input(self, accumulator: list[Sample | bytes], element: pa.RecordBatch) -> list[Sample | bytes]:
-        encoded = self._items.encode(element, self._sampler.key, self._sampler.drawn_at_all)
-        return super().add_input(accumulator, encoded.sample)
+    def add_input(self, accumulator: list[Sample | bytes], element: pa.RecordBatch | pa.Table) -> list[Sample | bytes]:
+        for batch in element.to_batches() if isinstance(element, pa.Table) else [element]:
+            encoded = self._items.encode(batch, self._sampler.key, self._sampler.drawn_at_all)
+            accumulator = super().add_input(accumulator, encoded.sample)
+        return accumulator
 
     def extract_output(self, accumulator: list[Sample | bytes]) -> list[Histogram]:
-        counts = count_rounds(self._merged(accumulator), self._sampler, self._prefixes, self._levels)
+        sample = self._merged(accumulator)
+        for mixed in ({"text ids", "integer ids"}, {"text items", "integer items"}):
+            if mixed <= sample.kinds:
+                raise DataError(f"{' and '.join(sorted(mixed))} in one input: what is in both would count twice")
+        counts = count_rounds(sample, self._sampler, self._prefixes, self._levels)
         return [threshold(one, self._sampler.sampling, level) for one, level in zip(counts, self._levels, strict=True)]
 
 
@@ -151,14 +164,17 @@ def split_by_user_group(sample: Sample) -> Iterator[tuple[int, Sample]]:
 
 
 class SumCounts(beam.CombineFn):
-    """SampledCounts -> their sum."""
+    """SampledCounts of the same items -> their sum, of which items that fewer than `least` hold are left out."""
+
+    def __init__(self, least: int = 1):
+        self._least = least
 
     def create_accumulator(self) -> list[SampledCounts]:
         return []
 
     def add_input(self, accumulator: list[SampledCounts], element: SampledCounts) -> list[SampledCounts]:
         accumulator.append(element)
-        return accumulator
+        return [add_counts(accumulator)] if len(accumulator) >= _SUMMED_AT_ONCE else accumulator
 
     def merge_accumulators(self, accumulators: Iterable[list[SampledCounts]]) -> list[SampledCounts]:
         return [one for accumulator in accumulators for one in accumulator]
@@ -167,11 +183,20 @@ class SumCounts(beam.CombineFn):
         return [add_counts(accumulator)]
 
     def extract_output(self, accumulator: list[SampledCounts]) -> SampledCounts:
-        return add_counts(accumulator)
+        return add_counts(accumulator).at_least(self._least)
+
+
+def split_by_item(counts: SampledCounts) -> Iterator[tuple[int, SampledCounts]]:
+    """Splits counts into parts that different workers can add up: (part, counts)."""
+    part = (counts.items * _SPREAD) >> np.uint64(64 - _PART_BITS)  # multiplication wraps around
+    for number in np.unique(part).tolist():
+        yield number, counts.only(part == number)
 
 
 class CountSamples(beam.PTransform):
     """Paths of Parquet files -> one list of SampledCounts, one a round; raw, for a step that thresholds them.
+
+    least: counts of items that fewer sampled users hold are left out; 1 keeps all.
 
     Raises DataError for damaged files, where more than max_bad_fraction of the rows are unusable, and where more users
     than `asked` drew themselves in a round of limited contact. spill: a place for bulky intermediate data (see Spill)
@@ -188,9 +213,12 @@ class CountSamples(beam.PTransform):
         max_bad_fraction: float = 0.1,
         asked: int | None = None,
         spill: str | None = None,
+        least: int = 1,
     ):
         super().__init__()
         self._spill = Spill(spill)
+        self._least = least
+        levels = tuple(map(int, levels))
         self._sampler = Sampler(bind_key(key, items, sampling, prefixes, levels), sampling, len(levels))
         self._items = items
         self.sampling, self.prefixes, self.levels = sampling, prefixes, levels
@@ -201,13 +229,17 @@ class CountSamples(beam.PTransform):
         sampler, prefixes, levels = self._sampler, self.prefixes, self.levels
         max_bad_fraction, asked = self._max_bad_fraction, self._asked
 
-        def count(group: tuple[int, Sample]) -> Iterator[tuple[int, SampledCounts]]:
-            yield from enumerate(count_rounds(group[1], sampler, prefixes, levels))
+        def count(group: tuple[int, Sample]) -> Iterator[tuple[tuple[int, int], SampledCounts]]:
+            for number, counts in enumerate(count_rounds(group[1], sampler, prefixes, levels)):
+                for part, some in split_by_item(counts):
+                    yield (number, part), some
 
-        def collect(_: None, counts: dict[int, SampledCounts], rows: RowCounts) -> list[SampledCounts]:
+        def collect(_: None, counts: dict[tuple[int, int], SampledCounts], rows: RowCounts) -> list[SampledCounts]:
             OPERATIONS.debug("rows read: %s", rows)
             rows.check(max_bad_fraction)
-            found = [counts.get(number, add_counts([])) for number in range(len(levels))]
+            found = [
+                add_counts(one for (at, _), one in counts.items() if at == number) for number in range(len(levels))
+            ]
             if asked is not None and max(one.users for one in found) > asked:
                 raise DataError(
                     "contact: more users drew themselves than are asked, and nothing is published; --population is "
@@ -225,8 +257,9 @@ class CountSamples(beam.PTransform):
         counts = (
             sampled.samples  # (user group, Sample)
             | "MeetUsers" >> beam.CombinePerKey(MergeSamples(self._spill))  # (user group, Sample)
-            | "CountGroup" >> beam.FlatMap(count)  # (round, SampledCounts)
-            | "SumCounts" >> beam.CombinePerKey(SumCounts())  # (round, SampledCounts)
+            | "CountGroup"
+            >> beam.FlatMap(count).with_output_types(tuple[tuple[int, int], SampledCounts])  # ((round, part), counts)
+            | "SumCounts" >> beam.CombinePerKey(SumCounts(self._least))  # ((round, part of the items), SampledCounts)
         )
         rows = sampled[ROW_COUNTS] | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
         return (
@@ -255,7 +288,8 @@ class TrieHeavyHitters(beam.PTransform):
         top: int | None = None,
     ):
         super().__init__()
-        self._counts = CountSamples(items, sampling, key, prefixes, levels, max_bad_fraction, asked, spill)
+        least = sampling.threshold
+        self._counts = CountSamples(items, sampling, key, prefixes, levels, max_bad_fraction, asked, spill, least)
         self._top = top
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:

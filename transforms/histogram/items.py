@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -59,7 +59,7 @@ class CellItems:
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
         """See Items.encode."""
         found = encode_locations(batch, self.columns, self.grid, key.subkey("users"), drawn)
-        sample = Sample.of(found.users, found.codes)
+        sample = Sample.of(found.users, found.codes, kinds=_kinds(found.text_ids))
         return EncodedItems(sample, found.rows, found.dropped, found.text_ids)
 
 
@@ -86,7 +86,7 @@ class ColumnItems:
                 rows = rows.filter(pa.array(readable))
                 values = rows.column(1)
             users, kept = _drawn_users(rows, key, drawn)
-            return self._encoded(_sample_texts(users, values.filter(kept), key), batch, dropped)
+            return self._encoded(_sample_texts(users, values.filter(kept), key), batch, dropped, "text items")
         if self.digits is not None:
             numbers = values.to_numpy(zero_copy_only=False)
             coded = (numbers >= 0) & (numbers < 10**self.digits)
@@ -95,10 +95,12 @@ class ColumnItems:
             values = rows.column(1)
         users, kept = _drawn_users(rows, key, drawn)
         items = values.filter(kept).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
-        return self._encoded(Sample.of(users, items), batch, dropped)
+        return self._encoded(Sample.of(users, items), batch, dropped, "integer items")
 
-    def _encoded(self, sample: Sample, batch: pa.RecordBatch, dropped: NDArray[np.int64]) -> EncodedItems:
-        return EncodedItems(sample, batch.num_rows, tuple(dropped.tolist()), _text_ids(batch, self.columns))
+    def _encoded(self, sample: Sample, batch: pa.RecordBatch, dropped: NDArray[np.int64], kind: str) -> EncodedItems:
+        text_ids = _text_ids(batch, self.columns)
+        sample = replace(sample, kinds=_kinds(text_ids) | {kind})
+        return EncodedItems(sample, batch.num_rows, tuple(dropped.tolist()), text_ids)
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,10 @@ def _sample_texts(users: NDArray[np.uint64], values: pa.Array, key: RunKey) -> S
     texts = np.array([*names, ""], dtype=object)[:-1]  # object even where all have one length
     codes = hash_texts(key.subkey("items"), texts)
     return Sample.of(users, codes[places], texts=dict(zip(codes.tolist(), names, strict=True)))
+
+
+def _kinds(text_ids: bool) -> frozenset[str]:
+    return frozenset(["text ids" if text_ids else "integer ids"])
 
 
 def _text_ids(batch: pa.RecordBatch, columns: ItemColumns) -> bool:

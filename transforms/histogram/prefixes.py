@@ -75,8 +75,9 @@ class TextPrefixes:
     def cut(
         self, items: NDArray[np.uint64], texts: NDArray[np.object_] | None, level: int, key: bytes
     ) -> tuple[NDArray[np.uint64], NDArray[np.object_] | None]:
-        """See Prefixes.cut. texts: distinct texts, one an item."""
-        assert texts is not None
+        """See Prefixes.cut. texts: distinct texts, one an item; None only where there is no item."""
+        if texts is None:
+            return items, None
         if level == WHOLE:
             return items, texts
         short: NDArray[np.object_] = np.array([text[:level] for text in texts.tolist()] or [""], dtype=object)

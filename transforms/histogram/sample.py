@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -55,13 +55,14 @@ class Sample:
     """Records of sampled users: users uint64[n] (hashes), items uint[n] (codes), records uint[n] of that user and item.
 
     items and records have the narrowest type that holds them: samples travel between workers. texts: what the codes of
-    texts stand for.
+    texts stand for. kinds: what kinds of ids and items were seen, whoever was drawn.
     """
 
     users: NDArray[np.uint64]
     items: NDArray[np.unsignedinteger]
     records: NDArray[np.unsignedinteger]
     texts: Mapping[int, str] = field(default_factory=dict)
+    kinds: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.users)
@@ -73,14 +74,16 @@ class Sample:
         items: NDArray[np.unsignedinteger],
         records: NDArray[np.unsignedinteger] | None = None,
         texts: Mapping[int, str] | None = None,
+        kinds: Iterable[str] = (),
     ) -> Sample:
         """A sample with narrow arrays. records: 1 each where they are not given."""
         records = np.ones(len(users), np.uint8) if records is None else _narrow(records)
-        return cls(users, _narrow(items), records, texts or {})
+        return cls(users, _narrow(items), records, texts or {}, frozenset(kinds))
 
     def pack(self, spill: Spill) -> bytes:
         """The sample, stored: what may travel in its place (see Spill)."""
-        form = json.dumps([self.items.dtype.str, self.records.dtype.str, list(self.texts.values())])
+        types = self.items.dtype.str, self.records.dtype.str
+        form = json.dumps([*types, list(self.texts.values()), sorted(self.kinds)], ensure_ascii=False)
         codes = np.fromiter(self.texts, np.uint64, len(self.texts))
         arrays = (np.ascontiguousarray(array).data for array in (self.users, self.items, self.records, codes))
         return spill.store(form.encode(), *arrays)
@@ -89,10 +92,10 @@ class Sample:
     def unpack(cls, stored: bytes) -> Sample:
         """The sample that `pack` stored."""
         form, users, items, records, codes = load(stored)
-        item_type, record_type, names = json.loads(bytes(form))
+        item_type, record_type, names, kinds = json.loads(bytes(form))
         texts = dict(zip(np.frombuffer(codes, np.uint64).tolist(), names, strict=True))
         arrays = np.frombuffer(items, item_type), np.frombuffer(records, record_type)
-        return cls(np.frombuffer(users, np.uint64), *arrays, texts)
+        return cls(np.frombuffer(users, np.uint64), *arrays, texts, frozenset(kinds))
 
 
 def _narrow(values: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
@@ -109,12 +112,13 @@ def merge(samples: Sequence[Sample]) -> Sample:
     items = np.concatenate([sample.items for sample in samples])
     records = np.concatenate([sample.records for sample in samples])
     texts = {code: text for sample in samples for code, text in sample.texts.items()}
+    kinds = frozenset().union(*(sample.kinds for sample in samples))
     if _repeated(users):
         order = np.lexsort((items, users))
         users, items, records = users[order], items[order], records[order]
         starts = _starts((users[1:] != users[:-1]) | (items[1:] != items[:-1]))
         users, items, records = users[starts], items[starts], np.add.reduceat(records, starts, dtype=np.uint64)
-    return Sample.of(users, items, records, texts)
+    return Sample.of(users, items, records, texts, kinds)
 
 
 def _repeated(users: NDArray[np.uint64]) -> bool:
@@ -148,16 +152,29 @@ def one_item_a_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.unsi
 
 @dataclass(frozen=True, eq=False)
 class SampledCounts:
-    """Sampled users of each item: items uint64[m] ascending, counts int64[m], texts object[m] or None. Raw."""
+    """Sampled users of each item: items uint64[m] ascending, counts int64[m], texts object[m] or None. Raw.
+
+    left_out: sampled users of items that are not listed any more.
+    """
 
     items: NDArray[np.uint64]
     counts: NDArray[np.int64]
     texts: NDArray[np.object_] | None = None
+    left_out: int = 0
 
     @property
     def users(self) -> int:
         """Sampled users."""
-        return int(self.counts.sum())
+        return int(self.counts.sum()) + self.left_out
+
+    def only(self, kept: NDArray[np.bool_]) -> SampledCounts:
+        """The counts of some items."""
+        return SampledCounts(self.items[kept], self.counts[kept], None if self.texts is None else self.texts[kept])
+
+    def at_least(self, least: int) -> SampledCounts:
+        """The counts of items that so many sampled users hold; of the others their number of users alone."""
+        found = self.only(self.counts >= least)
+        return replace(found, left_out=self.users - found.users)
 
 
 def count_rounds(
@@ -182,19 +199,21 @@ def count_rounds(
 
 def add_counts(counts: Iterable[SampledCounts]) -> SampledCounts:
     """The sum, item by item."""
+    counts = list(counts)
+    left_out = sum(one.left_out for one in counts)
     parts = [one for one in counts if len(one.items)]
     if not parts:
-        return SampledCounts(np.empty(0, np.uint64), np.empty(0, np.int64))
+        return SampledCounts(np.empty(0, np.uint64), np.empty(0, np.int64), None, left_out)
     items, numbers = (
         np.concatenate(arrays) for arrays in zip(*((one.items, one.counts) for one in parts), strict=True)
     )
     texts = [one.texts for one in parts if one.texts is not None]
     if not texts:
-        return _sum_by_item(items, numbers)
+        return replace(_sum_by_item(items, numbers), left_out=left_out)
     order = np.argsort(items, kind="stable")
     starts = _starts(items[order][1:] != items[order][:-1])
     sums = np.add.reduceat(numbers[order], starts)
-    return SampledCounts(items[order][starts], sums, np.concatenate(texts)[order][starts])
+    return SampledCounts(items[order][starts], sums, np.concatenate(texts)[order][starts], left_out)
 
 
 def _sum_by_item(items: NDArray[np.uint64], counts: NDArray[np.int64] | None = None) -> SampledCounts:

@@ -40,8 +40,8 @@ class Sampling:
     threshold: int
 
     def __post_init__(self) -> None:
-        check_count("words", self.words)
-        check_count("threshold", self.threshold)
+        for name in ("words", "threshold"):  # NumPy's integers become Python's, which JSON knows
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
         if self.words >= GRID:
             raise RequestError(f"words: must be below 2**32, got {self.words}; a sample of everybody hides nobody")
 

@@ -18,6 +18,7 @@ from apache_beam.metrics import Metrics
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid
+from sfumato.transforms import lossless  # noqa: F401
 from sfumato.transforms.files import is_remote, open_file
 from sfumato.transforms.locations.encode import DROP_REASONS, encode_locations
 from sfumato.transforms.locations.spill import Spill
@@ -28,6 +29,12 @@ from sfumato.transforms.privacy.keys import RunKey
 _SLICE_ROWS = 4_000_000
 _BATCH_ROWS = 1 << 20
 ROW_COUNTS = "row_counts"
+_HINT = "check the columns"
+_HINTS = {
+    "out_of_range": "check the columns: latitude and longitude may be swapped",
+    "out_of_region": "check the region and the columns",
+    "no_prefix_code": "integers must be 0 or more and have no more digits than --depth",
+}
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class RowCounts:
             reasons = sorted(zip(self.dropped, DROP_REASONS, strict=True), reverse=True)
             raise DataError(
                 f"more than max_bad_fraction={max_bad_fraction} of the rows were dropped, most often as "
-                f"{', '.join(reason for number, reason in reasons if number)}; check the region and the columns, "
+                f"{', '.join(reason for number, reason in reasons if number)}; {_HINTS.get(reasons[0][1], _HINT)}, "
                 "or raise --max_bad_fraction (the job's counters, and --verbose, tell the numbers)"
             )
 

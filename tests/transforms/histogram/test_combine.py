@@ -13,6 +13,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
+from sfumato.schemas.errors import DataError
 from sfumato.schemas.items import NUMBERS, ItemColumns
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
@@ -20,8 +21,10 @@ from sfumato.transforms.histogram.combine import (
     CountSamples,
     InteractiveQuantiles,
     SampleAndThreshold,
+    SumCounts,
     TrieHeavyHitters,
     bind_key,
+    split_by_item,
 )
 from sfumato.transforms.histogram.interactive import search_quantiles
 from sfumato.transforms.histogram.items import CellItems, ColumnItems, NumberItems
@@ -145,6 +148,64 @@ def test_the_combine_fn_the_large_way_and_memory_agree(tmp_path: Path) -> None:
         if number:
             shown = {name: count for name, count in shown.items() if name[:6] in trie.levels[0].texts}
         assert dict(zip(trie.levels[number].texts, trie.levels[number].sampled.tolist(), strict=True)) == shown
+
+
+def combined(batches: list, combine: SampleAndThreshold) -> list:
+    """The CombineFn's own steps, two accumulators that travel in between."""
+    halves = []
+    for half in (batches[::2], batches[1::2]):
+        accumulator = combine.create_accumulator()
+        for one in half:
+            accumulator = combine.add_input(accumulator, one)
+        halves.append(combine.compact(accumulator))
+    return combine.extract_output(combine.merge_accumulators(halves))
+
+
+def test_tables_and_many_small_batches_are_batches(tmp_path: Path) -> None:
+    table = with_items(2000, 1)
+    combine = SampleAndThreshold(ColumnItems(ItemColumns("category")), SAMPLING, KEY, TextPrefixes(7), (7,))
+    (whole,) = combined([table], combine)
+    (pieces,) = combined(table.to_batches(max_chunksize=7), combine)
+    assert len(whole)
+    assert whole.texts == pieces.texts
+    assert whole.sampled.tolist() == pieces.sampled.tolist()
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_nobody_or_nobody_drawn_is_an_empty_histogram(rows: int) -> None:
+    table = with_items(2000, 1).slice(0, rows)
+    rare = Sampling(1, 8)
+    for items, prefixes in (
+        (ColumnItems(ItemColumns("category")), TextPrefixes(3)),
+        (ColumnItems(ItemColumns("code"), digits=7), NumberPrefixes(10, 7)),
+    ):
+        combine = SampleAndThreshold(items, rare, KEY, prefixes, (2, 3))
+        assert [len(one) for one in combined([table], combine)] == [0, 0]
+        assert [len(one) for one in combine.apply([])] == [0, 0]
+
+
+def test_ids_or_items_of_two_kinds_are_refused_whoever_is_drawn() -> None:
+    numbers = pa.table({"user_id": range(50), "category": ["a"] * 50})
+    texts = pa.table({"user_id": [str(i) for i in range(50)], "category": ["a"] * 50})
+    codes = pa.table({"user_id": range(50), "category": range(50)})
+    combine = SampleAndThreshold(ColumnItems(ItemColumns("category")), Sampling(1, 8), KEY)
+    with pytest.raises(DataError, match="integer ids and text ids in one input"):
+        combined([numbers, texts], combine)
+    with pytest.raises(DataError, match="integer items and text items in one input"):
+        combined([numbers, codes], combine)
+
+
+def test_rare_items_are_left_out_of_sums_and_their_users_are_not() -> None:
+    some = SampledCounts(np.array([1, 2, 3], np.uint64), np.array([5, 2, 1]))
+    more = SampledCounts(np.array([2, 3], np.uint64), np.array([2, 1]))
+    fn = SumCounts(least=4)
+    total = fn.extract_output(fn.add_input(fn.add_input(fn.create_accumulator(), some), more))
+    assert total.items.tolist() == [1, 2]
+    assert total.counts.tolist() == [5, 4]
+    assert total.users == 11
+    parts = dict(split_by_item(some))
+    assert sum(one.users for one in parts.values()) == 8
+    assert sorted(item for one in parts.values() for item in one.items.tolist()) == [1, 2, 3]
 
 
 def test_searches_on_beam_are_searches_in_memory(tmp_path: Path) -> None:
