@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sfumato.schemas.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, SampleRound
 from sfumato.schemas.release import (
     BINS_FILE,
@@ -36,7 +37,6 @@ from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.prefixes import WHOLE
 from sfumato.transforms.histogram.tables import bins_table, cell_places, cells_table, item_names, items_table
 from sfumato.transforms.histogram.trie import Trie
-from sfumato.transforms.release.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer
 from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, release_manifest
 from sfumato.transforms.release.page_charts import render_cells_page, render_items_page, render_quantiles_page
 from sfumato.transforms.release.picture_cells import render_cells_picture

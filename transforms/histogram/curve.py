@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.charts import Curve, Quantile
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.release.charts import Curve, Quantile
 
 DEVIATIONS = 1.96  # of a 95% interval
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.charts import Curve, RangeAnswer
 from sfumato.schemas.errors import DataError
 from sfumato.transforms.histogram.curve import DEVIATIONS, banded, bounds
 from sfumato.transforms.histogram.sampling import hidden_count
 from sfumato.transforms.histogram.trie import Trie
-from sfumato.transforms.release.charts import Curve, RangeAnswer
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.charts import Curve, Quantile
 from sfumato.schemas.errors import DataError
 from sfumato.transforms.histogram.curve import DEVIATIONS, banded, bounds, quantile
 from sfumato.transforms.histogram.sample import SampledCounts, threshold
 from sfumato.transforms.histogram.sampling import Sampling, hidden_count
-from sfumato.transforms.release.charts import Curve, Quantile
 
 _NOTHING = (
     "no half of the range is held by enough users for a single count to be published; nothing is published, and the "

@@ -7,13 +7,17 @@ They share the heatmap's look, map, words and report (page_shell.py); what diffe
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer, readable
 from sfumato.schemas.release import (
     BINS_FILE,
     CELLS_FILE,
@@ -23,7 +27,6 @@ from sfumato.schemas.release import (
     QUANTILES_FILE,
     RANGES_FILE,
 )
-from sfumato.transforms.release.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer, readable
 from sfumato.transforms.release.page_shell import (
     PALETTE,
     Files,
@@ -53,6 +56,7 @@ _CELL_FILES: Files = (
     (CELLS_FILE, "one row for each published cell: bounds, estimated users, standard deviation, shape"),
     _MANIFEST,
 )
+_COMPLETE = re.compile(r"\d+|\d{4}-\d{2}-\d{2}")  # numbers and dates, which no trie cuts on its last level
 _STILL_ROWS = 100  # of a table that is shown where scripts do not run
 
 
@@ -66,10 +70,11 @@ def render_items_page(manifest: Mapping[str, Any], items: ItemBars, files: Files
     """
     facts = plain(manifest)
     names = [readable(name) for name in items.name]
+    cut = _cut(items, facts)
     finest = 0 if (items.level == 0).any() else items.level.max(initial=0)
     order = np.flatnonzero(items.level == finest)
     order = order[np.argsort(-items.count[order], kind="stable")][:_STILL_ROWS]
-    rows = [(names[i] + ("…" if items.level[i] else ""), *_estimate(items.count[i], items.stddev[i])) for i in order]
+    rows = [(names[i] + ("…" if cut[i] else ""), *_estimate(items.count[i], items.stddev[i])) for i in order]
     return render_shell(
         title="Private hot spots" if facts.get("job") == "hotspots" else "Private histogram",
         facts=facts,
@@ -78,6 +83,7 @@ def render_items_page(manifest: Mapping[str, Any], items: ItemBars, files: Files
             "items": {
                 "name": names,
                 "level": _integers(items.level),
+                "cut": cut,
                 "parent": _integers(items.parent),
                 "count": _rounded(items.count),
                 "stddev": _rounded(items.stddev),
@@ -113,7 +119,7 @@ def render_cells_page(manifest: Mapping[str, Any], layers: Iterable[CellLayer], 
     problems = [*repair_region(facts), *repair_randomness(facts, "the draws")]
     repair_depth(facts, levels[-1])
     facts["grid"]["depth"] = max(facts["grid"]["depth"], levels[-1])
-    last = layers[-1]
+    last = next((layer for layer in reversed(layers) if layer.cell_id), layers[-1])
     order = np.argsort(-last.count, kind="stable")[:_STILL_ROWS]
     rows = [(last.cell_id[i], *_estimate(last.count[i], last.stddev[i])) for i in order]
     thumbnail = render_cells_thumbnail(last.level, last.x, last.y, last.count)
@@ -169,10 +175,16 @@ def render_quantiles_page(
     picture = render_quantiles_picture(curve, quantiles, title="Estimated distribution", column=column)
     still = [image(picture, "The estimated distribution function with its band", *QUANTILES_SHAPE)]
     if quantiles:
-        shares = [(f"{100 * one.share:g}%", f"{one.value:.6g}", f"{one.low:.6g} – {one.high:.6g}") for one in quantiles]
-        still.append(_table(("Share of users", "At or below", "At 95%"), shares))
+        write = _column([value for one in quantiles for value in (one.value, one.low, one.high)])
+        shares = [
+            (f"{100 * one.share:g}%", write(one.value), f"{write(one.low)} to {write(one.high)}") for one in quantiles
+        ]
+        still.append(_table(("Share of users", "Lie below", "At 95%"), shares))
     if ranges:
-        answers = [(f"{one.low:.6g} – {one.high:.6g}", *_estimate(one.users, one.stddev)) for one in ranges]
+        write = _column([value for one in ranges for value in (one.low, one.high)])
+        answers = [
+            (f"{write(one.low)} to below {write(one.high)}", *_estimate(one.users, one.stddev)) for one in ranges
+        ]
         still.append(_table(("Range", "Users", "± at 95%"), answers))
     return render_shell(
         title="Private quantiles",
@@ -223,6 +235,25 @@ def _integers(values: NDArray[np.int64]) -> list[int]:
 def _rounded(values: NDArray[np.float64], digits: int = 7) -> list[float]:
     """Rounded to so many significant digits: the page's size, not its precision."""
     return [float(f"{value:.{digits}g}") for value in values]
+
+
+def _cut(items: ItemBars, facts: dict[str, Any]) -> list[int]:
+    """1 for each name that is the beginning of longer ones, as far as can be seen; 0 for a complete one."""
+    rounds = _part(facts, "privacy").get("rounds")
+    asked = [one.get("level") for one in rounds if isinstance(one, dict)] if isinstance(rounds, list) else []
+    levels = {*items.level.tolist(), *(level for level in asked if isinstance(level, int))}
+    greatest = math.inf if 0 in levels else max(levels, default=0)
+    return [
+        int(0 < level == len(name) and (level < greatest or not _COMPLETE.fullmatch(name)))
+        for name, level in zip(items.name, items.level.tolist(), strict=True)
+    ]
+
+
+def _column(values: Sequence[float]) -> Callable[[float], str]:
+    """Writes the numbers of a column with equally many decimals: as many as one of them needs, of six digits in all."""
+    exponents = (int(Decimal(f"{value:.6g}").as_tuple().exponent) for value in values)
+    places = min(max((-power for power in exponents if power < 0), default=0), 12)
+    return lambda value: f"{value:,.{places}f}".replace("-", "−")
 
 
 def _estimate(users: float, stddev: float) -> tuple[str, str]:

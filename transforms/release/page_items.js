@@ -173,7 +173,7 @@
     $("step").replaceChildren(
       h("b", null, size ? counted(size, state.level) : "Nothing was published"),
       [size ? ` that ${size === 1 ? "stands" : "stand"} for about ${large(usersOf.get(state.level))} users.` : ".", round ? drawWords(round) : "",
-        state.level === last ? topWords() : "", size && finest !== last ? `At prefix length ${last || "“whole”"} nothing was published.` : ""].filter(Boolean).join(" "));
+        state.level === last ? topWords() : "", size && finest !== last ? `${last ? `At prefix length ${last}` : "Of whole items"} nothing was published.` : ""].filter(Boolean).join(" "));
     for (const button of $("levels").children) button.setAttribute("aria-pressed", String(Number(button.dataset.level) === state.level));
     restart();
   }

@@ -2,20 +2,33 @@
 
   const { curve, quantiles, ranges } = data;
   const { column } = data;
+  const method = get("parameters.method");
+  const [interactive, hierarchical] = ["interactive", "hierarchical"].map((one) => one === method);
   const NOUNS = {
-    page: "page", one: "stretch of values", many: "stretches of values", article: "a stretch of values", level: null,
-    rounds: "A round asked only about values that the answers before had left open, or one length of stretches at a time.",
+    page: "page", one: "stretch of values", many: "stretches of values", article: "a stretch of values",
+    level: hierarchical ? "stretches that the range is cut into" : null, levelText: (level) => whole(2 ** level), finest: "all",
+    rounds: hierarchical ? "Each round counted stretches of values of one length, and looked only inside the stretches that the round before had published. What the threshold held back is spread over the stretches that are missing."
+      : interactive ? "Each round asked about parts of the range that earlier answers had left open." : "",
   };
   const everything = [...curve.value, ...quantiles.flatMap((one) => [one.low, one.high]), ...ranges.flatMap((one) => [one.low, one.high])];
   const extent = everything.length ? [Math.min(...everything), Math.max(...everything)] : [0, 1];
   if (extent[0] === extent[1]) extent.splice(0, 2, extent[0] - 0.5, extent[0] + 0.5);
   const [first, last] = extent;
   const digits = clamp(Math.ceil(-Math.log10((last - first) / 2000)), 0, 12);
-  const number = (value) => rounded(value, digits).replace(/^\u22120$/, "0");
+  const fixed = (value, places) => minus(value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places })).replace(/^\u2212(?=[0.]*$)/, "");
+  /** Writes the numbers of a column with equally many decimals: as many as one of them needs, up to `digits`. */
+  const columnOf = (values) => {
+    const enough = (places) => values.every((value) => Number(value.toFixed(places)) === Number(value.toFixed(digits)));
+    let places = 0;
+    while (places < digits && !enough(places)) places++;
+    return (value) => fixed(value, places);
+  };
+  const number = (value) => fixed(value, digits);
   const exactly = (share) => `${significant(100 * share, 4)}%`;
-  const between = (low, high) => `${number(low)} \u2013 ${number(high)}`;
+  const inQuantiles = columnOf(quantiles.flatMap((one) => [one.value, one.low, one.high]));
+  const inRanges = columnOf(ranges.flatMap((one) => [one.low, one.high]));
 
-  /** Share of the users at or below a value and its band, by straight lines between the curve's points. */
+  /** Share of the users below a value and its band, by straight lines between the curve's points. */
   function lookup(value) {
     const at = curve.value.findIndex((one) => one >= value);
     if (!curve.value.length) return null;
@@ -50,15 +63,18 @@
     const stepSize = niceStep((last - first) / Math.max((right - left) / 105, 2));
     const places = clamp(Math.ceil(-Math.log10(stepSize) - 1e-9), 0, 12);
     for (let n = Math.ceil(first / stepSize - 1e-9); n * stepSize <= last + stepSize * 1e-9; n++) {
-      parts.push(line("rule", x(n * stepSize), top, x(n * stepSize), bottom), text("tick", x(n * stepSize), bottom + 19, rounded(n * stepSize, places).replace(/^\u22120$/, "0"), "middle"));
+      const [at, words] = [x(n * stepSize), fixed(n * stepSize, places)];
+      const edge = right + (wide ? 38 : 16); // a number that would run over it ends there
+      const over = at + words.length * 3.8 > edge;
+      parts.push(line("rule", at, top, at, bottom), text("tick", over ? edge : at, bottom + 19, words, over ? "end" : "middle"));
     }
     const name = column.length > 60 ? `${column.slice(0, 59)}\u2026` : column;
-    return [...parts, text("title", left, top - 14, "Share of users at or below"), text("title", right, bottom + 40, name, "end")];
+    return [...parts, text("title", left, top - 14, "Share of users below"), text("title", right, bottom + 40, name, "end")];
   }
   /** An asked quantile: lines to both axes, its range, and, where there is room, its words. */
   function mark(one, i, { x, y, left, right, bottom }, taken) {
     const [px, py] = [x(one.value), y(one.share)];
-    const words = `${exactly(one.share)}: ${number(one.value)}`;
+    const words = `${exactly(one.share)}: ${inQuantiles(one.value)}`;
     const room = words.length * 7.4 + 14;
     const fits = px + room < right && taken.every(([tx, ty]) => Math.abs(ty - py) > 19 || px > tx + room || px + room < tx);
     if (fits) taken.push([px, py]);
@@ -86,7 +102,7 @@
       curve.value.length > 1 && [
         svg("path", { class: "band", d: `${path([...along(curve.high), ...along(curve.low).reverse()])}Z` }),
         svg("path", { class: "curve", d: path(along(curve.share)) })],
-      curve.value.length < 60 && along(curve.share).map(([cx, cy]) => svg("circle", { class: "point", cx, cy, r: 2.4 })),
+      (interactive || curve.value.length < 60) && along(curve.share).map(([cx, cy]) => svg("circle", { class: "point", cx, cy, r: 2.4 })),
       quantiles.map((one, i) => mark(one, i, f, taken)),
       now && [line("cross", f.x(state.value), f.top, f.x(state.value), f.bottom), line("whisker", f.x(state.value), f.y(now.low), f.x(state.value), f.y(now.high)), svg("circle", { class: "here", cx: f.x(state.value), cy: f.y(now.share), r: 4.5 })],
     );
@@ -96,13 +112,14 @@
 
   // ---------------------------------------------------------------- the value under the pointer
 
-  const sharesWords = (now) => (now ? `about ${percent(now.share)} of users` : "not estimated here");
-  const rangeWords = (now) => (now ? `between ${percent(clamp(now.low, 0, 1))} and ${percent(clamp(now.high, 0, 1))} at 95%` : "outside the curve");
+  const finely = (share) => `${fixed(100 * clamp(share, 0, 1), 2)}%`;
+  const sharesWords = (now) => (now ? `about ${finely(now.share)} of users` : "not estimated here");
+  const rangeWords = (now) => (now ? `between ${finely(now.low)} and ${finely(now.high)} at 95%` : "outside the curve");
   function showTip(now, w, tall) {
     const tip = $("tip");
     tip.hidden = state.value === null;
     if (tip.hidden) return;
-    tip.replaceChildren(h("p", { class: "value" }, sharesWords(now)), h("p", { class: "margin" }, `at or below ${number(state.value)}`), h("p", { class: "margin" }, rangeWords(now)));
+    tip.replaceChildren(h("p", { class: "value" }, sharesWords(now)), h("p", { class: "margin" }, `below ${number(state.value)}`), h("p", { class: "margin" }, rangeWords(now)));
     const [px, py] = [frame.x(state.value), frame.y(now ? now.share : 0.5)];
     const x = px + 18 + tip.offsetWidth > w - 6 ? px - 18 - tip.offsetWidth : px + 18;
     tip.style.transform = `translate(${Math.round(clamp(x, 6, w - tip.offsetWidth - 6))}px,${Math.round(clamp(py + 22, 6, tall - tip.offsetHeight - 6))}px)`;
@@ -112,7 +129,7 @@
     if (state.value !== null) {
       const now = lookup(state.value);
       chart.setAttribute("aria-valuenow", String(state.value));
-      chart.setAttribute("aria-valuetext", `${number(state.value)}: ${sharesWords(now)} at or below, ${rangeWords(now)}`);
+      chart.setAttribute("aria-valuetext", `${number(state.value)}: ${sharesWords(now)} below, ${rangeWords(now)}`);
     }
     draw();
   }
@@ -151,26 +168,36 @@
     });
     $(id).querySelector("ol").append(...buttons.map((button) => h("li", null, button)));
   }
-  answers("quantiles", "quantile", quantiles.map((one) => [h("span", null, exactly(one.share)), h("b", null, number(one.value)), h("span", { class: "number" }, between(one.low, one.high))]));
-  answers("ranges", "range", ranges.map((one) => [h("span", null, between(one.low, one.high)), h("b", null, whole(one.users)), h("span", { class: "number" }, `\u00b1 ${whole(Z * one.stddev)}`)]));
+  answers("quantiles", "quantile", quantiles.map((one) => [h("span", null, exactly(one.share)), h("b", null, inQuantiles(one.value)), h("span", { class: "number" }, `${inQuantiles(one.low)} to ${inQuantiles(one.high)}`)]));
+  answers("ranges", "range", ranges.map((one) => [h("span", null, `${inRanges(one.low)} to ${inRanges(one.high)}`), h("b", null, whole(one.users)), h("span", { class: "number" }, `\u00b1 ${whole(Z * one.stddev)}`)]));
 
   // ---------------------------------------------------------------- begin
 
-  const widest = curve.share.length ? Math.max(...curve.share.map((_, i) => curve.high[i] - curve.low[i])) / 2 : null;
+  // The band of a search steps at its dots, so a dot's value stands in the curve twice, and both bands hold there. At the
+  // ends of the range nothing is estimated.
+  const dots = new Map();
+  curve.value.forEach((value, i) => {
+    const { low, high } = dots.get(value) ?? { low: 0, high: 1 };
+    if (!interactive || (value > curve.value[0] && value < curve.value[curve.value.length - 1])) dots.set(value, { share: curve.share[i], low: Math.max(low, curve.low[i]), high: Math.min(high, curve.high[i]) });
+  });
+  const widest = dots.size ? [...dots.values()].reduce((most, { share, low, high }) => Math.max(most, high - share, share - low), 0) : null;
+  const margin = widest === null ? "" : `\u00b1 ${rounded(ceiling(100 * widest, 2), 2)} percentage points`;
   const drawn = rounds.length ? drawWords(rounds[0]) : "";
   $("step").textContent = [
     rounds.length === 1 ? drawn : draws.length === 1 ? `In each of ${plural(rounds.length, "round")}: ${drawn.charAt(0).toLowerCase()}${drawn.slice(1)}` : "",
-    widest === null ? "" : `The curve is known to \u00b1 ${significant(100 * widest, 2)} percentage points or better.`,
+    widest === null ? "" : interactive ? `At the dots the curve is known to ${margin}; between them it may run anywhere between its neighbours.` : `The curve is known to ${margin}.`,
   ].join(" ").trim();
-  showHeader(headline(), [budgetChip(), ["Column", column.length > 40 ? `${column.slice(0, 39)}\u2026` : column], ["Range", `${number(first)} to ${number(last)}`]]);
+  showHeader(headline(), [budgetChip(), ["Column", column.length > 40 ? `${column.slice(0, 39)}\u2026` : column], ["Range", [first, last].map(columnOf([first, last])).join(" to ")]]);
   showPledge();
   const asked = [
-    quantiles.length ? section("The quantiles", tableOf("Table of quantiles", ["Share of users", "Lie at or below", "At 95%, between", "and"], quantiles.map((one) => [exactly(one.share), number(one.value), number(one.low), number(one.high)]))) : null,
-    ranges.length ? section("The ranges", tableOf("Table of ranges", ["From", "To", "Users", "\u00b1 at 95%", "Std. dev."], ranges.map((one) => [number(one.low), number(one.high), whole(one.users), whole(Z * one.stddev), whole(one.stddev)]))) : null,
+    quantiles.length ? section("The quantiles", tableOf("Table of quantiles", ["Share of users", "Lie below", "At 95%, between", "and"], quantiles.map((one) => [exactly(one.share), inQuantiles(one.value), inQuantiles(one.low), inQuantiles(one.high)]))) : null,
+    ranges.length ? section("The ranges", tableOf("Table of ranges", ["From", "To below", "Users", "\u00b1 at 95%", "Std. dev."], ranges.map((one) => [inRanges(one.low), inRanges(one.high), whole(one.users), whole(Z * one.stddev), whole(one.stddev)]))) : null,
   ].filter(Boolean);
   showSampleReport([
-    paragraph("The curve says what share of the users lie at or below a value. Where it is steep there are many users; where it is flat there are few or none."),
+    paragraph("The curve says what share of the users lie below a value. Where it is steep there are many users; where it is flat there are few or none."),
     paragraph("The band shows what the draw alone leaves open: it holds the true curve at a value about 95 times in 100. A quantile's range is read off in the same way."),
+    interactive && paragraph("The curve is known at the dots only, the values that were asked about. Between two dots it may run anywhere between their heights; the straight line is no more than a guess."),
+    ranges.length > 0 && paragraph("A range from LOW to HIGH counts the users with LOW \u2264 value < HIGH, so ranges that meet share nobody."),
     isNumber(hiddenCount) && paragraph(`A stretch of values that too few of the drawn users share is not seen on its own. It has at most ${whole(hiddenCount)} users, with 99% confidence, so the curve can run a little low or high beside rare values.`),
     paragraph("Values outside the range that was asked about count as its nearest end."),
   ], {}, asked);

@@ -67,12 +67,12 @@
     return section("What this map promises",
       lead && h("p", { class: "lead" }, lead),
       h("p", { class: "lead" }, pledge()),
-      h("div", { class: "columns" }, beliefPicture(epsilon, (high) =>
+      h("div", { class: "columns" }, epsilon <= VAGUE && beliefPicture(epsilon, (high) =>
         `Suppose someone thinks it an even bet that you are in the data. However they study this map, and whatever else they know, they cannot end up more than ${high} sure that you are in it, nor more than ${high} sure that you are not.`), facts([
         ["Who is protected", `Each ${get("privacy.unit", "user")} as a whole, not just a single record`],
         ["What is compared", get("privacy.adjacency")],
         ["What each adds", get("privacy.contribution_bound")],
-        ["Privacy budget", `ε = ${significant(epsilon)}, of which ${significant(spent)} is spent. The factor above is e to the power ε.`],
+        ["Privacy budget", `ε = ${significant(epsilon)}, of which ${significant(spent)} is spent.${epsilon <= VAGUE ? " The factor above is e to the power ε." : ""}`],
         ["Chance of failure", delta > 0 ? `δ = ${significant(delta)}: the bound may fail with about this chance` : "none: δ = 0, given which devices take part"],
         ["Source of the noise", source && `${source}${unsafe ? " (known to others: not private)" : source === "key file" ? ": private as long as the key stays secret" : ""}`],
         ["Number of users", population.source === "noisy" ? `estimated with noise of its own, ± ${whole(1.96 * (population.stddev ?? population.noise_stddev ?? 0))} at 95%, for ε = ${significant(populationEpsilon)}` : population.source === "public" ? "public knowledge, given to the job" : null],

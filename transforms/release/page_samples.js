@@ -33,7 +33,7 @@
   /** What was done in a round, in one sentence: {sampling_rate, threshold}. */
   const drawWords = (round) => `Each user was drawn with probability ${chance(round.sampling_rate)}; what fewer than ${whole(round.threshold)} of the drawn users share was dropped; nothing was added.`;
   /** What `--top N` did, in one sentence, or "". */
-  const topWords = () => (top === null ? "" : `Only the ${top === 1 ? NOUNS.one : `${whole(top)}`} with the most users are shown.`);
+  const topWords = () => (top === null ? "" : top === 1 ? "Only the one with the most users is shown." : `Only the ${whole(top)} with the most users are shown.`);
   const headline = () => {
     if (isNumber(estimatedUsers) && NOUNS.whose) return estimatedUsers > 0 ? `About ${large(estimatedUsers)} users ${NOUNS.whose}` : "Nothing was published";
     const users = isNumber(estimatedUsers) ? estimatedUsers : population.users;
@@ -57,12 +57,12 @@
     return section(`What this ${NOUNS.page} promises`,
       unsafe && h("p", { class: "lead" }, "This release keeps no one's secret: its users were drawn by a seed that is known. With a secret key, the following would hold."),
       h("p", { class: "lead" }, pledge()),
-      h("div", { class: "columns" }, epsilon !== null && beliefPicture(epsilon, (high) =>
+      h("div", { class: "columns" }, epsilon !== null && epsilon <= VAGUE && beliefPicture(epsilon, (high) =>
         `Suppose someone thinks it an even bet that you are in the data. However they study this ${NOUNS.page}, and whatever else they know, they cannot end up more than ${high} sure that you are in it, nor more than ${high} sure that you are not${delta > 0 ? `. With a chance of about ${oneIn(delta)} they can` : ""}.`), facts([
         ["Who is protected", `Each ${get("privacy.unit", "user")} as a whole, not just a single record`],
         ["What is compared", privacy.adjacency],
         ["What each adds", privacy.contribution_bound],
-        ["Privacy budget", epsilon === null ? null : `ε = ${significant(epsilon)}: the factor above is e to the power ε`],
+        ["Privacy budget", epsilon === null ? null : `ε = ${significant(epsilon)}${epsilon <= VAGUE ? ": the factor above is e to the power ε" : ""}`],
         ["Chance of failure", delta === null ? null : delta > 0 ? `δ = ${tiny(delta)}: an unlucky draw can give someone away, when ${NOUNS.article} passes the threshold only because of them. δ bounds the chance of that: ${oneIn(delta)}.` : "none: δ = 0"],
         ["What protects", privacy.mechanism],
         ["Over all rounds", rounds.length > 1 && epsilon !== null && delta !== null ? `all rounds together: ${guaranteed(epsilon, delta)}${privacy.composition ? ` (by ${privacy.composition})` : ""}${alone && isNumber(alone.epsilon) && isNumber(alone.delta) ? `. One round alone: ${guaranteed(alone.epsilon, alone.delta)}; this is part of the above, nothing has to be added up or multiplied` : ""}` : null],

@@ -80,7 +80,7 @@ def map_picture(
     *,
     norm: Normalize,
     colours: Colormap,
-    ticks: list[float],
+    ticks: list[float] | None,
     unit: str,
     title: str,
     captions: list[str],
@@ -88,8 +88,8 @@ def map_picture(
 ) -> bytes:
     """A PNG of values over a region, float64[rows, columns], row 0 in the north, with frame, scale and colour bar.
 
-    NaN is drawn in the colour map's own colour for what is missing. `ticks` and `unit` dress the colour bar;
-    `captions` are one or two lines below the map, in `colour`.
+    NaN is drawn in the colour map's own colour for what is missing. `ticks` and `unit` dress the colour bar,
+    which None leaves out; `captions` are one or two lines below the map, in `colour`.
     """
     middle = (region.south + region.north) / 2
     cosine = max(math.cos(math.radians(middle)), 0.01)
@@ -118,9 +118,10 @@ def map_picture(
     if tall > 0.6:
         _scale_bar(axes, ground_width, wide, tall)
 
-    bar_left = left + wide + 0.22
-    bar_axes = figure.add_axes((bar_left / full_wide, _BOTTOM / full_tall, 0.16 / full_wide, frame / full_tall))
-    _dress_bar(figure.colorbar(image, cax=bar_axes), ticks, unit)
+    if ticks is not None:
+        bar_left = left + wide + 0.22
+        bar_axes = figure.add_axes((bar_left / full_wide, _BOTTOM / full_tall, 0.16 / full_wide, frame / full_tall))
+        _dress_bar(figure.colorbar(image, cax=bar_axes), ticks, unit)
 
     edge = _LEFT / full_wide
     above = (frame + _BOTTOM + 0.36) / full_tall

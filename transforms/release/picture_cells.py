@@ -11,8 +11,8 @@ from matplotlib.colors import ListedColormap, LogNorm, to_rgb
 from matplotlib.image import imsave
 from numpy.typing import NDArray
 
+from sfumato.schemas.charts import check_cells
 from sfumato.schemas.region import Region
-from sfumato.transforms.release.charts import check_cells
 from sfumato.transforms.release.picture import ALARM, SOFT, UNSAFE, in_words, map_picture, per_square_km, tiny
 
 CELLS_GROUND = "#191720"
@@ -60,7 +60,9 @@ def render_cells_picture(
     values[users <= 0] = np.nan
     low, top = _ends(values)
     captions = sample_captions(
-        f"About {in_words(count.sum())} users in {len(count):,} {'cell' if len(count) == 1 else 'cells'}",
+        f"About {in_words(count.sum())} users in {len(count):,} {'cell' if len(count) == 1 else 'cells'}"
+        if len(count)
+        else "",
         epsilon,
         delta,
         safe,
@@ -68,13 +70,14 @@ def render_cells_picture(
     if safe:
         times = 2 ** (level - drawn)
         larger = f" Drawn in squares of {times} × {times} cells." if times > 1 else ""
-        captions.append(f"A cell left dark has {few_users(hidden_count)}.{larger}")
+        nothing = "" if len(count) else "No cell was published. "
+        captions.append(f"{nothing}A cell left dark has {few_users(hidden_count)}.{larger if len(count) else ''}")
     return map_picture(
         values,
         region,
         norm=LogNorm(low, top, clip=True),
         colours=_COLOURS,
-        ticks=_ticks(low, top),
+        ticks=_ticks(low, top) if len(count) else None,
         unit="users per km²",
         title=title,
         captions=captions,

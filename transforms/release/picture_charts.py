@@ -12,11 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from sfumato.transforms.release.charts import Curve, Quantile, check_amounts, readable
+from sfumato.schemas.charts import Curve, Quantile, check_amounts, readable
 from sfumato.transforms.release.picture import ALARM, DPI, FAINT, GROUND, INK, SOFT, in_words, png
 from sfumato.transforms.release.picture_cells import few_users, sample_captions
 
@@ -62,14 +61,15 @@ def render_items_picture(
     order = np.argsort(-count, kind="stable")[:_MOST_BARS]
     users, margin = count[order], _Z * stddev[order]
     captions = sample_captions(
-        f"About {in_words(count.sum())} users of {len(name):,} {'item' if len(name) == 1 else 'items'}",
+        _holders(float(count.sum()), len(name)),
         epsilon,
         delta,
         safe,
     )
+    reading = [f"The {len(order)} largest of {len(name):,}."] if len(order) < len(name) else []
     if safe:
-        rest = f"The {len(order)} largest of {len(name):,}. " if len(order) < len(name) else ""
-        captions.append(f"{rest}Whiskers: ± at 95%. An item that was not published has {few_users(hidden_count)}.")
+        reading.append(f"Whiskers: ± at 95%. An item that was not published has {few_users(hidden_count)}.")
+    captions += [" ".join(reading)] if reading else []
 
     figure, axes = _canvas(title, captions, SOFT if safe else ALARM, tall=max(len(order), 3) * 0.27, left=2.75)
     top = float((users + margin).max(initial=0.0)) * 1.02 or 1.0
@@ -112,7 +112,7 @@ def render_quantiles_picture(
     """
     captions = sample_captions("", epsilon, delta, safe)
     if safe:
-        captions.append("The share of users at or below a value. Band and whiskers: ± at 95%.")
+        captions.append("The share of users below a value. Band and whiskers: ± at 95%.")
     figure, axes = _canvas(title, captions, SOFT if safe else ALARM, tall=_CURVE_TALL, left=0.95)
     axes.set_ylim(0, 1)
     ends = [*curve.value, *(end for one in quantiles for end in (one.low, one.high))]
@@ -166,11 +166,19 @@ def _mark(axes: Axes, quantiles: Sequence[Quantile], digits: int) -> None:
         if one.share - last < 0.045:
             continue
         last = one.share
+        words = f"{100 * one.share:g}%: {one.value:,.{digits}f}".replace("-", "−")
         axes.annotate(
-            f"{100 * one.share:g}%: {one.value:,.{digits}f}", (max(one.value, one.high), one.share), (9, -13),
+            words, (max(one.value, one.high), one.share), (9, -13),
             textcoords="offset points", color=INK, fontsize=9, annotation_clip=False,
-            path_effects=[withStroke(linewidth=3, foreground=GROUND)], zorder=6,
+            bbox={"facecolor": GROUND, "edgecolor": "none", "alpha": 0.85, "pad": 1.5}, zorder=6,
         )  # fmt: skip
+
+
+def _holders(users: float, items: int) -> str:
+    """Whom a picture of items shows, without a full stop; "" for nobody."""
+    if not items:
+        return ""
+    return f"About {in_words(users)} users who hold {'the one item' if items == 1 else f'one of {items:,} items'}"
 
 
 def _label(name: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
-from sfumato.transforms.release.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer
+from sfumato.schemas.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer
 from tests.transforms.release.city import REGION, city_density
 
 RATE, THRESHOLD, HIDDEN = 0.25, 20, 118

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfumato.transforms.release.charts import CellLayer, Curve, ItemBars
+from sfumato.schemas.charts import CellLayer, Curve, ItemBars
 from sfumato.transforms.release.page_charts import render_cells_page, render_items_page, render_quantiles_page
 from tests.transforms.release.city import embedded
 from tests.transforms.release.samples import city_cells, prefix_items, sample_manifest, trip_lengths, zipf_items

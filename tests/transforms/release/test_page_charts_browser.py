@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfumato.transforms.release.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer
+from sfumato.schemas.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer
 from sfumato.transforms.release.page_charts import render_cells_page, render_items_page, render_quantiles_page
 from tests.transforms.release.browsing import Visit
 from tests.transforms.release.city import REGION
@@ -359,7 +359,12 @@ def test_curve_passes_through_its_points_and_marks(curve_page: Visit) -> None:
         assert slope * sign > 10  # right is more, and up is more
         assert np.abs(slope * wanted + start - pixels).max() < 0.02  # coordinates have two decimals
     text = page.inner_text("#report")
-    assert f"{quantiles[2].value:.2f}".rstrip("0") in text
+    for one in quantiles:
+        row = f"{one.value:.2f}\n{one.low:.2f} to {one.high:.2f}"
+        assert row in page.inner_text("#quantile-list")
+        assert f"{one.value:.2f}" in text
+    assert "2 to 10" in page.inner_text("#range-list")
+    assert "LOW ≤ value < HIGH" in text
     assert f"{ranges[0].users:,.0f}" in page.inner_text("#range-list")
     assert "trip_km" in page.inner_text("#chips")
 
@@ -370,7 +375,7 @@ def test_arrow_keys_read_the_curve_out(curve_page: Visit) -> None:
     page.keyboard.press("ArrowRight")
     assert page.get_attribute("#chart", "aria-valuenow") == "25.25"
     spoken = page.get_attribute("#chart", "aria-valuetext")
-    assert re.match(r"25\.25: about 9\d% of users at or below, between 9\d% and 9\d% at 95%", spoken)
+    assert re.match(r"25\.25: about 9\d\.\d\d% of users below, between 9\d\.\d\d% and 9\d\.\d\d% at 95%", spoken)
     assert "about 9" in page.inner_text("#tip")
     page.keyboard.press("End")
     assert page.get_attribute("#chart", "aria-valuenow") == "50"
@@ -389,7 +394,118 @@ def test_answers_mark_the_chart(curve_page: Visit) -> None:
     assert page.locator(".mark.chosen").count() == 1
 
 
+def test_each_method_is_described_on_its_own(opened: Callable[..., Visit]) -> None:
+    curve, quantiles, ranges = trip_lengths()
+    search = opened(render_quantiles_page(made_by("interactive", (0, 0)), curve, quantiles, []))
+    text = search.page.inner_text("main")
+    assert "that earlier answers had left open" in text
+    assert "between them it may run anywhere between its neighbours" in text
+    assert "spread over" not in text
+    assert search.page.locator("#plot .point").count() == len(curve.value)  # its dots, however many
+    steps = Curve(
+        np.array([0, 4, 4, 9.0]), np.array([0, 0.5, 0.5, 1]), np.array([0, 0, 0.47, 0.47]), np.array([0.52, 0.52, 1, 1])
+    )
+    steep = opened(render_quantiles_page(made_by("interactive", (0, 0)), steps, [], []))
+    assert "At the dots the curve is known to ± 3 percentage points" in steep.page.inner_text("#step")
+    bins = opened(render_quantiles_page(made_by("hierarchical", (3, 6, 9)), curve, quantiles, ranges))
+    text = bins.page.inner_text("main")
+    assert "held back is spread over the stretches that are missing" in text
+    assert "left open" not in text
+    assert "dots" not in text
+    rows = bins.page.locator("[aria-label='Table of rounds'] tbody tr").all()
+    assert [row.locator("td").nth(1).inner_text() for row in rows] == ["8", "64", "512"]
+    for visit in (search, bins):
+        visit.settle()
+        assert "or better" not in visit.page.inner_text("main")
+        assert not re.search(r"\bitems?\b", visit.page.inner_text(".panel"))
+        widest = 100 * max((curve.high - curve.share).max(), (curve.share - curve.low).max())
+        said = re.search(r"known to ± ([\d.]+) percentage points", visit.page.inner_text("#step"))
+        assert said
+        assert widest <= float(said[1]) < widest + 0.011
+
+
+def made_by(method: str, levels: tuple[int, ...]) -> dict[str, Any]:
+    return sample_manifest("quantiles", levels, parameters={"column": "trip_km", "method": method})
+
+
 # ---------------------------------------------------------------- all of them
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "said"),
+    [
+        (0.001, ("a factor of 1.002", "more than 50.1% sure", "49.9%")),
+        (1.0, ("a factor of 2.72", "more than 73.2% sure", "26.8%")),
+        (8.0, ("a factor of 2,990", "more than 99.97% sure", "0.03%")),
+        (50.0, ("promises next to nothing",)),
+    ],
+)
+def test_bounds_round_outwards(opened: Callable[..., Visit], epsilon: float, said: tuple[str, ...]) -> None:
+    manifest = sample_manifest("histogram")
+    manifest["privacy"] |= {"epsilon": epsilon, "delta": 3e-9}
+    visit = opened(render_items_page(manifest, zipf_items(60)), **PHONE)
+    text = visit.page.inner_text("#report")
+    for words in said:
+        assert words in text
+    assert "more than 100%" not in text
+    assert ("sure that you are in it" in text) == (epsilon <= 10)
+    assert "1 in 333 million" in text
+    assert ("a factor of" in text) == (epsilon <= 10)
+    assert visit.run("document.documentElement.scrollWidth") == 390
+
+
+def test_only_beginnings_of_names_are_marked_so(opened: Callable[..., Visit]) -> None:
+    name = ["Trai", "Cafe", "Train Station", "Cafe Nero 12", "2026", "Train Statio"]
+    level, parent = np.array([4, 4, 16, 12, 4, 12]), np.array([-1, -1, 5, 1, -1, 0])
+    visit = opened(
+        render_items_page(
+            sample_manifest("hotspots", (4, 12, 16)), ItemBars(name, level, parent, np.ones(6) * 90, np.ones(6))
+        )
+    )
+    assert visit.page.locator("#list bdi").all_inner_texts() == ["Train Station"]
+    assert visit.page.inner_text("#step").startswith("1 item that stands for about 90 users.")
+    visit.run("sfumato.setLevel(4)")
+    assert visit.page.locator("#list bdi").all_inner_texts() == ["Trai…", "Cafe…", "2026…"]
+    assert visit.page.inner_text("#step").startswith("3 prefixes that stand for about 270 users.")
+
+
+def test_top_is_not_blamed_on_the_threshold(opened: Callable[..., Visit]) -> None:
+    manifest = sample_manifest("hotspots", LEVELS, parameters={"top": 25})
+    for text in (render_cells_page(manifest, city_cells(LEVELS)), render_items_page(manifest, prefix_items(n=300))):
+        visit = opened(text)
+        assert "Only the 25 with the most users are shown." in visit.page.inner_text("#report")
+        assert "or have fewer users than those shown" in visit.page.inner_text("#report")
+        assert "Only the 25 with the most users are shown." in visit.page.inner_text("#step")
+
+
+def test_an_empty_finest_level_is_not_opened(opened: Callable[..., Visit]) -> None:
+    coarse = city_cells((3, 5))
+    none, zeros = np.zeros(0), np.zeros(0, int)
+    visit = opened(
+        render_cells_page(
+            sample_manifest("hotspots", LEVELS), [*coarse, CellLayer(7, zeros, zeros, none, none, [], 0.5, 20)]
+        )
+    )
+    visit.settle()
+    assert visit.page.inner_text("#step").startswith("Level 5 of 7")
+    assert visit.page.is_visible("#ramp")
+    visit.run("sfumato.setLayer(2)")
+    assert "none was published" in visit.page.inner_text("#step")
+    assert not visit.page.is_visible("#ramp")
+    assert visit.page.inner_text("#ticks") == ""
+    assert "0 users" not in re.sub(r"\d0 users", "", visit.page.inner_text(".panel"))
+
+
+def test_the_report_names_key_rounds_and_contact(opened: Callable[..., Visit]) -> None:
+    manifest = sample_manifest("hotspots", LENGTHS)
+    manifest["privacy"]["contact"] = {"kind": "limited", "asked": 4321, "overflow_chance": 1e-20}
+    visit = opened(render_items_page(manifest, prefix_items(n=300)))
+    text = visit.page.inner_text("body")
+    assert "Randomness\na secret key from the operating system" in text
+    assert "all rounds together: ε = 1, δ = 10⁻⁸" in text
+    assert "Each round asked 4,321 users" in text
+    assert visit.page.inner_text("h1") == "About 3.91 million users who hold what the first level shows"
+
 
 ATTACK = "</script><script>window.hurt = 1</script><img src=x onerror='window.hurt = 1'>\u202e"
 

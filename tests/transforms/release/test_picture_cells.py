@@ -41,6 +41,15 @@ def test_the_caption_says_what_is_promised_and_what_may_hide() -> None:
     assert b"protected by" not in unsafe
 
 
+def test_without_cells_there_is_no_scale() -> None:
+    none = np.zeros(0, int)
+    text = render_cells_picture(3, none, none, np.zeros(0), MANHATTAN, epsilon=0.5, hidden_count=118)
+    assert b"No cell was published." in text
+    assert b"0 users" not in text
+    right = pixels(text)[:, -200:]  # where the colour bar stands otherwise
+    assert np.abs(right - right[0, -1]).max() < 0.01
+
+
 def test_published_cells_stand_out_and_the_rest_is_ground() -> None:
     image = pixels(render_cells_thumbnail(3, *ONE))
     assert image.shape == (8, 8, 3)

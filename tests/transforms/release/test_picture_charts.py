@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from sfumato.transforms.release.charts import Curve, Quantile
+from sfumato.schemas.charts import Curve, Quantile
 from sfumato.transforms.release.picture_charts import drawable, render_items_picture, render_quantiles_picture
 from tests.transforms.release.samples import trip_lengths, zipf_items
 from tests.transforms.release.test_picture import pixels
@@ -19,13 +19,18 @@ def test_items_picture_is_large_and_repeatable() -> None:
     data = render_items_picture(*given, epsilon=1.0, delta=1e-8, hidden_count=118)
     assert min(pixels(data).shape[:2]) >= 1000
     assert data == render_items_picture(*given, epsilon=1.0, delta=1e-8, hidden_count=118)
-    assert f"users of {len(items.name)} items, each protected by differential privacy with ε = 1".encode() in data
+    assert (
+        f"users who hold one of {len(items.name)} items, each protected by differential privacy with ε = 1".encode()
+        in data
+    )
     assert "δ = 10⁻⁸".encode() in data
     assert f"The 30 largest of {len(items.name)}.".encode() in data
     assert b"at most 118 users (99% sure), or nobody" in data
     unsafe = render_items_picture(*given, epsilon=1.0, safe=False)
     assert b"NOT private" in unsafe
     assert b"protected by" not in unsafe
+    assert f"The 30 largest of {len(items.name)}.".encode() in unsafe
+    assert b"users who hold the one item" in render_items_picture(["a"], np.ones(1), np.ones(1), epsilon=1.0)
 
 
 def test_bars_are_as_long_as_their_counts() -> None:

@@ -101,7 +101,7 @@ class Curve:
 
     Attributes:
         value: float64[n], ascending.
-        share: float64[n], share of the users at or below the value, in 0..1.
+        share: float64[n], share of the users below the value, in 0..1.
         low: float64[n], lower end of the share's band.
         high: float64[n], upper end of the share's band.
     """
@@ -126,7 +126,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Quantile:
-    """An asked quantile: `share` of the users lie at or below `value`, itself in low..high at 95%.
+    """An asked quantile: `share` of the users lie below `value`, itself in low..high at 95%.
 
     Raises ValueError for a share outside 0..1, or a value outside its own range.
     """

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sfumato.transforms.release.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer, check_cells, readable
+from sfumato.schemas.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer, check_cells, readable
 
 ITEMS = ItemBars(["a", "ab", "abc"], np.array([1, 2, 0]), np.array([-1, 0, 1]), np.full(3, 40.0), np.full(3, 6.0))
 CELLS = CellLayer(3, np.array([0, 7]), np.array([7, 0]), np.full(2, 40.0), np.full(2, 6.0), ["r1", "r2"], 0.5, 20)
