@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments, release_options, run_release
-from sfumato.pipelines.options import JobParser, RunnerSettings, runner_settings
+from sfumato.pipelines.options import JobParser, RunnerSettings
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.adaptive import AdaptiveHeatmap
@@ -88,9 +88,8 @@ def run(arguments: Sequence[str]) -> int:
     """Runs the job for a command line. Raises RequestError or DataError."""
     parser = JobParser("heatmap", __doc__)
     add_arguments(parser)
-    options, beam_arguments = parser.parse_known_args(arguments)
+    options, settings = parser.parse_job(arguments)
     values = vars(options)
-    settings = runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
     parameters = {field.name: values[field.name] for field in fields(HeatmapParameters)}
     if parameters["modulus"] == "auto":
         parameters["modulus"] = None

@@ -11,7 +11,7 @@ from typing import ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, add_release_arguments, release_options
-from sfumato.pipelines.options import JobParser, runner_settings
+from sfumato.pipelines.options import JobParser
 from sfumato.pipelines.sampled import (
     SampledRequest,
     add_item_arguments,
@@ -19,6 +19,7 @@ from sfumato.pipelines.sampled import (
     cell_items,
     column_or_cells,
     columns,
+    limits,
     plan_of,
     run_sampled,
 )
@@ -49,8 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     """Runs the job for a command line. Raises RequestError or DataError."""
     parser = JobParser("histogram", __doc__)
     add_arguments(parser)
-    options, beam_arguments = parser.parse_known_args(arguments)
-    settings = runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
+    options, settings = parser.parse_job(arguments)
     items: Items
     if column_or_cells(options, "--cells DEPTH --region W,S,E,N"):
         if options.cells is None:
@@ -67,8 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     request = HistogramRequest(**release_options(options), plan=plan, counted=items)
 
     def publish(inputs: Inputs, key: RunKey) -> beam.PTransform:
-        bad, asked = plan.max_bad_fraction, plan.asked
-        return TrieHeavyHitters(items, plan.sampling, key, max_bad_fraction=bad, asked=asked, spill=inputs.spill)
+        return TrieHeavyHitters(items, plan.sampling, key, **limits(plan, inputs))
 
     run_sampled(request, settings, publish, trie_files, title, verbose=options.verbose)
     return 0

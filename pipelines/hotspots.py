@@ -11,7 +11,7 @@ from typing import ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, add_release_arguments, release_options
-from sfumato.pipelines.options import JobParser, runner_settings
+from sfumato.pipelines.options import JobParser
 from sfumato.pipelines.sampled import (
     SampledRequest,
     add_item_arguments,
@@ -19,6 +19,7 @@ from sfumato.pipelines.sampled import (
     cell_items,
     column_or_cells,
     columns,
+    limits,
     plan_of,
     run_sampled,
 )
@@ -80,8 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     """Runs the job for a command line. Raises RequestError or DataError."""
     parser = JobParser("hotspots", __doc__)
     add_arguments(parser)
-    options, beam_arguments = parser.parse_known_args(arguments)
-    settings = runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
+    options, settings = parser.parse_job(arguments)
     items: Items
     of_cells = column_or_cells(options, "--region W,S,E,N [--depth DEPTH]")
     spread_levels(options.depth or _CHARACTERS, options.levels)  # too many levels are a bad request, before any search
@@ -103,17 +103,8 @@ def run(arguments: Sequence[str]) -> int:
 
     def publish(inputs: Inputs, key: RunKey) -> beam.PTransform:
         prefixes = request.prefixes(None if of_cells else inputs.kinds[options.column])
-        return TrieHeavyHitters(
-            items,
-            plan.sampling,
-            key,
-            prefixes,
-            spread_levels(prefixes.depth, plan.rounds),
-            max_bad_fraction=plan.max_bad_fraction,
-            asked=plan.asked,
-            spill=inputs.spill,
-            top=request.top,
-        )
+        levels = spread_levels(prefixes.depth, plan.rounds)
+        return TrieHeavyHitters(items, plan.sampling, key, prefixes, levels, request.top, **limits(plan, inputs))
 
     run_sampled(request, settings, publish, trie_files, title, verbose=options.verbose)
     return 0

@@ -8,6 +8,7 @@ import hashlib
 import os
 import sys
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -34,7 +35,7 @@ from sfumato.transforms.release.store import check_output, open_release
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReleaseRequest:
+class ReleaseRequest(ABC):
     """One run of a job, checked as far as it can be before any work. Jobs add their own fields.
 
     Raises RequestError where two options contradict each other.
@@ -55,15 +56,15 @@ class ReleaseRequest:
         if self.release_id is not None and not self.release_id.replace("-", "").replace("_", "").isalnum():
             raise RequestError(f"release_id: letters, digits, - and _ only, got {self.release_id!r}")
 
+    @abstractmethod
     def source(self) -> Columns:
         """The columns that the job reads, which know what types they may have."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parameters(self) -> dict[str, Any]:
         """Everything that the result depends on, in JSON's types: the manifest states it, the key is bound to it."""
-        raise NotImplementedError
 
-    def check_rows(self, rows: int) -> None:
+    def check_rows(self, rows: int) -> None:  # noqa: B027  (a job may support any number)
         """Raises DataError where so many rows, a bound on the users, cannot support a release."""
 
 

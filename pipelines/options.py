@@ -51,6 +51,11 @@ class JobParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         return super().parse_known_args(join_negative_values(sys.argv[1:] if args is None else args), namespace)
 
+    def parse_job(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, RunnerSettings]:
+        """The job's options, and the runner that its runner options and all others ask for. Raises RequestError."""
+        options, beam_arguments = self.parse_known_args(arguments)
+        return options, runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
+
     def error(self, message: str) -> NoReturn:
         raise RequestError(message.removeprefix("argument --"))
 

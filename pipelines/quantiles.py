@@ -11,8 +11,8 @@ from typing import ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, add_release_arguments, release_options
-from sfumato.pipelines.options import JobParser, runner_settings
-from sfumato.pipelines.sampled import SampledRequest, add_plan_arguments, columns, plan_of, run_sampled
+from sfumato.pipelines.options import JobParser
+from sfumato.pipelines.sampled import SampledRequest, add_plan_arguments, columns, limits, plan_of, run_sampled
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import NUMBERS
 from sfumato.transforms.histogram.assemble import hierarchy_files, search_files
@@ -71,8 +71,7 @@ def run(arguments: Sequence[str]) -> int:
     """Runs the job for a command line. Raises RequestError or DataError."""
     parser = JobParser("quantiles", __doc__)
     add_arguments(parser)
-    options, beam_arguments = parser.parse_known_args(arguments)
-    settings = runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
+    options, settings = parser.parse_job(arguments)
     (low, high), *more = parse_pairs("range", options.range.replace(",", ":"))
     if more:
         raise RequestError(f"range: expected two numbers LOW,HIGH, got {options.range!r}")
@@ -93,17 +92,15 @@ def run(arguments: Sequence[str]) -> int:
     )
 
     def publish(inputs: Inputs, key: RunKey) -> beam.PTransform:
-        sampling, bad, asked = plan.sampling, plan.max_bad_fraction, plan.asked
+        settled = limits(plan, inputs)
         if interactive:
-            return InteractiveQuantiles(items, sampling, key, request.quantiles, bad, asked, inputs.spill)
-        return TrieHeavyHitters(items, sampling, key, NumberPrefixes(2, items.bits), levels, bad, asked, inputs.spill)
+            return InteractiveQuantiles(items, plan.sampling, key, request.quantiles, **settled)
+        return TrieHeavyHitters(items, plan.sampling, key, NumberPrefixes(2, items.bits), levels, **settled)
 
     title = f"Private distribution of {options.column}"
-    if interactive:
-        run_sampled(request, settings, publish, search_files, title, verbose=options.verbose)
-    else:
-        asked = (request.quantiles, request.ranges)
-        run_sampled(request, settings, publish, hierarchy_files, title, *asked, verbose=options.verbose)
+    assemble = search_files if interactive else hierarchy_files
+    asked = () if interactive else (request.quantiles, request.ranges)
+    run_sampled(request, settings, publish, assemble, title, *asked, verbose=options.verbose)
     return 0
 
 

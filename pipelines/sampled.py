@@ -16,6 +16,7 @@ from sfumato.schemas.items import ItemColumns
 from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.assemble import SampleFacts
+from sfumato.transforms.histogram.combine import Limits
 from sfumato.transforms.histogram.items import CellItems, Items
 from sfumato.transforms.histogram.plan import CONTACTS, SamplePlan
 from sfumato.transforms.privacy.keys import RunKey
@@ -100,6 +101,11 @@ def column_or_cells(options: argparse.Namespace, cells: str) -> bool:
 def columns(options: argparse.Namespace, kinds: tuple[str, ...]) -> ItemColumns:
     """The columns of the command line's items."""
     return ItemColumns(options.column, options.user_id_column, kinds)
+
+
+def limits(plan: SamplePlan, inputs: Inputs) -> Limits:
+    """How a plan's counts run on these inputs."""
+    return {"max_bad_fraction": plan.max_bad_fraction, "asked": plan.asked, "spill": inputs.spill}
 
 
 # (inputs, key) -> what makes the published result of paths; (published result, facts) -> {file name: content}

@@ -24,7 +24,6 @@ from sfumato.pipelines.options import (
     JobParser,
     RunnerSettings,
     add_runner_arguments,
-    runner_settings,
 )
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Region
@@ -66,8 +65,7 @@ def run(argv: Sequence[str]) -> int:
     """Runs the job for a command line. Returns the exit status 0, or raises RequestError."""
     parser = JobParser("synth", __doc__)
     add_arguments(parser)
-    options, beam_arguments = parser.parse_known_args(argv)
-    settings = runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
+    options, settings = parser.parse_job(argv)
     request = SynthRequest(
         users=_whole(options, "users"),
         records_per_user=_whole(options, "records_per_user"),

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from sfumato.schemas.guarantee import ADJACENCY, ASSUMPTIONS, EXACT_NOISE, FLOATING_NOISE, PRIVACY_UNIT
 from sfumato.schemas.region import Grid
@@ -23,7 +22,7 @@ from sfumato.schemas.tree import node_names, node_positions
 from sfumato.transforms.heatmap.cells import cells_table
 from sfumato.transforms.heatmap.raster import density
 from sfumato.transforms.heatmap.schedule import Answer, HeatmapState
-from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, release_manifest
+from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page import Layer, render_page
 from sfumato.transforms.release.picture import render_picture
 
@@ -113,11 +112,10 @@ def release_files(state: HeatmapState, facts: ReleaseFacts, grid: Grid) -> dict[
     final = state.answers[-1]
     raster = density(final.tree, final.counts)
     cells = cells_table(final.tree, final.counts, final.spent.noise_stddev, grid)
-    table, array = io.BytesIO(), io.BytesIO()
-    pq.write_table(cells, table, compression="zstd")
+    array = io.BytesIO()
     np.save(array, raster)
     return {
-        CELLS_FILE: table.getvalue(),
+        CELLS_FILE: parquet_bytes(cells),
         DENSITY_FILE: array.getvalue(),
         PICTURE_FILE: render_picture(
             raster,

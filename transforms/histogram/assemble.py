@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from sfumato.schemas.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, SampleRound
@@ -37,7 +35,7 @@ from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.prefixes import WHOLE
 from sfumato.transforms.histogram.tables import bins_table, cell_places, cells_table, item_names, items_table
 from sfumato.transforms.histogram.trie import Trie
-from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, release_manifest
+from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page_charts import render_cells_page, render_items_page, render_quantiles_page
 from sfumato.transforms.release.picture_cells import render_cells_picture
 from sfumato.transforms.release.picture_charts import render_items_picture, render_quantiles_picture
@@ -116,7 +114,7 @@ def _warnings(plan: SamplePlan, users: float) -> list[str]:
 
 def _emptiness(trie: Trie, what: str) -> list[str]:
     """A warning where the last level has nothing; `what` makes it finer."""
-    deepest = next((one for one in reversed(trie.levels) if len(one)), None)
+    deepest = trie.deepest
     if deepest is trie.levels[-1]:
         return []
     if deepest is None:
@@ -129,8 +127,7 @@ def _emptiness(trie: Trie, what: str) -> list[str]:
 
 def trie_files(trie: Trie, facts: SampleFacts) -> dict[str, bytes]:
     """The files of a histogram (a trie of one level) or of hot spots by name, the manifest last."""
-    # What the picture shows: the finest level that has anything.
-    last = next((one for one in reversed(trie.levels) if len(one)), trie.levels[-1])
+    shown = trie.deepest or trie.levels[-1]  # in the picture
     manifest = sample_manifest(facts, _rounds(trie, facts), trie.users, _emptiness(trie, "--depth"), trie.cut)
     plan, release = facts.plan, facts.release
     words: dict[str, Any] = {
@@ -148,16 +145,16 @@ def trie_files(trie: Trie, facts: SampleFacts) -> dict[str, bytes]:
             layers.append(
                 CellLayer(level, x, y, one.counts, one.stddev, names, one.sampling.rate, one.sampling.threshold)
             )
-        finest = layers[trie.levels.index(last)]
+        finest = layers[trie.levels.index(shown)]
         table_file, table = CELLS_FILE, pa.concat_tables([cells_table(one, grid) for one in trie.levels])
         page = render_cells_page(manifest, layers)
         picture = render_cells_picture(finest.level, finest.x, finest.y, finest.count, grid.region, **words)
     else:
         table_file, table = ITEMS_FILE, pa.concat_tables([items_table(one) for one in trie.levels])
         page = render_items_page(manifest, _bars(trie))
-        picture = render_items_picture(item_names(last), last.counts, last.stddev, **words)
+        picture = render_items_picture(item_names(shown), shown.counts, shown.stddev, **words)
     return {
-        table_file: _parquet(table),
+        table_file: parquet_bytes(table),
         _PICTURES[release.job]: picture,
         PAGE_FILE: page.encode(),
         MANIFEST_FILE: manifest_bytes(manifest),
@@ -220,7 +217,7 @@ def hierarchy_files(
     quantiles = [quantile(curve, share) for share in shares]
     answers = [hierarchy.answer(low, high) for low, high in ranges]
     bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
-    return {BINS_FILE: _parquet(bins), **_quantile_files(manifest, curve, quantiles, answers, facts)}
+    return {BINS_FILE: parquet_bytes(bins), **_quantile_files(manifest, curve, quantiles, answers, facts)}
 
 
 def _quantile_files(
@@ -231,13 +228,13 @@ def _quantile_files(
     plan = facts.plan
     points = pa.table([curve.value, curve.share, curve.low, curve.high], schema=CURVE_SCHEMA)
     return {
-        QUANTILES_FILE: _parquet(pa.Table.from_pylist([asdict(one) for one in quantiles], QUANTILES_SCHEMA)),
+        QUANTILES_FILE: parquet_bytes(pa.Table.from_pylist([asdict(one) for one in quantiles], QUANTILES_SCHEMA)),
         **(
-            {RANGES_FILE: _parquet(pa.Table.from_pylist([asdict(one) for one in ranges], RANGES_SCHEMA))}
+            {RANGES_FILE: parquet_bytes(pa.Table.from_pylist([asdict(one) for one in ranges], RANGES_SCHEMA))}
             if ranges
             else {}
         ),
-        CURVE_FILE: _parquet(points),
+        CURVE_FILE: parquet_bytes(points),
         QUANTILES_PICTURE: render_quantiles_picture(
             curve,
             quantiles,
@@ -250,9 +247,3 @@ def _quantile_files(
         PAGE_FILE: render_quantiles_page(manifest, curve, quantiles, ranges).encode(),
         MANIFEST_FILE: manifest_bytes(manifest),
     }
-
-
-def _parquet(table: pa.Table) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()

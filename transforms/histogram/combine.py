@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import apache_beam as beam
 import numpy as np
@@ -29,7 +29,7 @@ from sfumato.transforms.histogram.sampling import Sampling
 from sfumato.transforms.histogram.trie import Trie, grow_trie
 from sfumato.transforms.locations.read import ROW_COUNTS, FileSlice, RowCounts, read_batches, slice_file, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.locations.users import GROUP_BITS
+from sfumato.transforms.locations.users import by_user_group
 from sfumato.transforms.logs import OPERATIONS, PROGRESS
 from sfumato.transforms.privacy.keys import RunKey
 
@@ -141,26 +141,20 @@ class _SampleSliceFn(beam.DoFn):
         counts = RowCounts()
         for batch in read_batches(part, self._items.columns):
             encoded = self._items.encode(batch, self._sampler.key, self._sampler.drawn_at_all)
-            texts = encoded.rows if encoded.text_ids else 0
-            counts += RowCounts(encoded.rows, texts, encoded.dropped, encoded.clamped)
-            yield from split_by_user_group(encoded.sample)
+            counts += RowCounts.of(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
+            yield from split_sample(encoded.sample)
         counts.report(part)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 
 
-def split_by_user_group(sample: Sample) -> Iterator[tuple[int, Sample]]:
-    """Splits a sample by the upper bits of the users' hashes, so that all of a user's records meet in one group."""
-    group = (sample.users >> np.uint64(64 - GROUP_BITS)).astype(np.uint8)
-    order = np.argsort(group, kind="stable")
-    ends = np.cumsum(np.bincount(group, minlength=1 << GROUP_BITS))
-    begin = 0
-    for number, end in enumerate(ends.tolist()):
-        if end > begin:
-            at = order[begin:end]
-            items = sample.items[at]
-            texts = {code: sample.texts[code] for code in np.unique(items).tolist()} if sample.texts else {}
-            yield number, Sample(sample.users[at], items, sample.records[at], texts)
-        begin = end
+def split_sample(sample: Sample) -> Iterator[tuple[int, Sample]]:
+    """Splits a sample by user group, so that all of a user's records meet: (group, the group's sample)."""
+    order, groups = by_user_group(sample.users)
+    for number, place in groups:
+        at = order[place]
+        items = sample.items[at]
+        texts = {code: sample.texts[code] for code in np.unique(items).tolist()} if sample.texts else {}
+        yield number, Sample(sample.users[at], items, sample.records[at], texts)
 
 
 class SumCounts(beam.CombineFn):
@@ -193,14 +187,25 @@ def split_by_item(counts: SampledCounts) -> Iterator[tuple[int, SampledCounts]]:
         yield number, counts.only(part == number)
 
 
+class Limits(TypedDict, total=False):
+    """How CountSamples and what is made of it run.
+
+    max_bad_fraction: largest share of rows that may be unusable. asked: most users that may draw themselves in a round
+    of limited contact. spill: a place for bulky intermediate data (see Spill) where all workers share a disk or are
+    one process; None keeps these data in the runner's hands.
+    """
+
+    max_bad_fraction: float
+    asked: int | None
+    spill: str | None
+
+
 class CountSamples(beam.PTransform):
     """Paths of Parquet files -> one list of SampledCounts, one a round; raw, for a step that thresholds them.
 
     least: counts of items that fewer sampled users hold are left out; 1 keeps all.
 
-    Raises DataError for damaged files, where more than max_bad_fraction of the rows are unusable, and where more users
-    than `asked` drew themselves in a round of limited contact. spill: a place for bulky intermediate data (see Spill)
-    where all workers share a disk or are one process; None keeps these data in the runner's hands.
+    Raises DataError for damaged files, and where rows or users exceed the Limits.
     """
 
     def __init__(
@@ -210,20 +215,18 @@ class CountSamples(beam.PTransform):
         key: RunKey,
         prefixes: Prefixes | None = None,
         levels: tuple[int, ...] = (WHOLE,),
-        max_bad_fraction: float = 0.1,
-        asked: int | None = None,
-        spill: str | None = None,
         least: int = 1,
+        **limits: Unpack[Limits],
     ):
         super().__init__()
-        self._spill = Spill(spill)
+        self._spill = Spill(limits.get("spill"))
         self._least = least
         levels = tuple(map(int, levels))
         self._sampler = Sampler(bind_key(key, items, sampling, prefixes, levels), sampling, len(levels))
         self._items = items
         self.sampling, self.prefixes, self.levels = sampling, prefixes, levels
-        self._max_bad_fraction = max_bad_fraction
-        self._asked = asked
+        self._max_bad_fraction = limits.get("max_bad_fraction", 0.1)
+        self._asked = limits.get("asked")
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         sampler, prefixes, levels = self._sampler, self.prefixes, self.levels
@@ -282,14 +285,11 @@ class TrieHeavyHitters(beam.PTransform):
         key: RunKey,
         prefixes: Prefixes | None = None,
         levels: tuple[int, ...] = (WHOLE,),
-        max_bad_fraction: float = 0.1,
-        asked: int | None = None,
-        spill: str | None = None,
         top: int | None = None,
+        **limits: Unpack[Limits],
     ):
         super().__init__()
-        least = sampling.threshold
-        self._counts = CountSamples(items, sampling, key, prefixes, levels, max_bad_fraction, asked, spill, least)
+        self._counts = CountSamples(items, sampling, key, prefixes, levels, sampling.threshold, **limits)
         self._top = top
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
@@ -314,14 +314,12 @@ class InteractiveQuantiles(beam.PTransform):
         sampling: Sampling,
         key: RunKey,
         shares: tuple[float, ...],
-        max_bad_fraction: float = 0.1,
-        asked: int | None = None,
-        spill: str | None = None,
+        **limits: Unpack[Limits],
     ):
         super().__init__()
         levels = (WHOLE,) * items.bits
         key = key.narrowed({"quantiles": shares})  # two searches split one sample in two ways, and would tell the rest
-        self._counts = CountSamples(items, sampling, key, None, levels, max_bad_fraction, asked, spill)
+        self._counts = CountSamples(items, sampling, key, None, levels, **limits)
         self._items = items
         self._shares = shares
 

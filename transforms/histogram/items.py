@@ -188,8 +188,7 @@ def _sample_texts(users: NDArray[np.uint64], values: pa.Array, key: RunKey) -> S
     indices = values.indices.to_numpy(zero_copy_only=False)
     present, places = np.unique(indices, return_inverse=True)
     names = values.dictionary.take(pa.array(present)).cast(pa.string()).to_pylist()
-    texts = np.array([*names, ""], dtype=object)[:-1]  # object even where all have one length
-    codes = hash_texts(key.subkey("items"), texts)
+    codes = hash_texts(key.subkey("items"), np.array(names, dtype=object))
     return Sample.of(users, codes[places], texts=dict(zip(codes.tolist(), names, strict=True)))
 
 

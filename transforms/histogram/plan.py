@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.guarantee import SAMPLING_ASSUMPTIONS
-from sfumato.transforms.histogram.accountant import delta
+from sfumato.transforms.histogram.accountant import check_delta, delta
 from sfumato.transforms.histogram.choose import choose
 from sfumato.transforms.histogram.composition import rounds_delta
 from sfumato.transforms.histogram.contact import ContactPlan, refuse_fixed_size
-from sfumato.transforms.histogram.sampling import Sampling, hidden_count
+from sfumato.transforms.histogram.sampling import Sampling, check_count, hidden_count
 from sfumato.transforms.privacy.budget import check_epsilon
 
 CONTACTS = ("everybody", "limited", "fixed")
@@ -40,12 +39,10 @@ class SamplePlan:
 
     def __post_init__(self) -> None:
         check_epsilon("epsilon", self.epsilon)
-        if not (math.isfinite(self.delta) and 0 < self.delta < 1):
-            raise RequestError(f"delta: must be a number between 0 and 1, got {self.delta}")
+        check_delta(self.delta)
         for name in ("population", "items"):
-            value = getattr(self, name)
-            if value is not None and not value >= 1:
-                raise RequestError(f"{name}: must be a whole number >= 1, got {value}")
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
         if not 0 <= self.max_bad_fraction <= 1:
             raise RequestError(f"max_bad_fraction: must lie in 0..1, got {self.max_bad_fraction}")
         if self.contact not in CONTACTS:

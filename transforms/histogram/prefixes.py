@@ -80,8 +80,8 @@ class TextPrefixes:
             return items, None
         if level == WHOLE:
             return items, texts
-        short: NDArray[np.object_] = np.array([text[:level] for text in texts.tolist()] or [""], dtype=object)
-        return hash_texts(key, short[: len(items)]), short[: len(items)]
+        short: NDArray[np.object_] = np.array([text[:level] for text in texts.tolist()], dtype=object)
+        return hash_texts(key, short), short
 
     def parents(self, below: Histogram, above: Histogram) -> NDArray[np.int64]:
         """See Prefixes.parents."""

@@ -18,6 +18,7 @@ from sfumato.transforms.histogram.prefixes import Prefixes
 from sfumato.transforms.histogram.published import Histogram
 from sfumato.transforms.histogram.sampling import Sampling
 from sfumato.transforms.locations.spill import Spill, load
+from sfumato.transforms.locations.users import any_repeated
 from sfumato.transforms.privacy.keys import RunKey, random_words_16
 
 
@@ -113,18 +114,12 @@ def merge(samples: Sequence[Sample]) -> Sample:
     records = np.concatenate([sample.records for sample in samples])
     texts = {code: text for sample in samples for code, text in sample.texts.items()}
     kinds = frozenset().union(*(sample.kinds for sample in samples))
-    if _repeated(users):
+    if any_repeated(users):
         order = np.lexsort((items, users))
         users, items, records = users[order], items[order], records[order]
         starts = _starts((users[1:] != users[:-1]) | (items[1:] != items[:-1]))
         users, items, records = users[starts], items[starts], np.add.reduceat(records, starts, dtype=np.uint64)
     return Sample.of(users, items, records, texts, kinds)
-
-
-def _repeated(users: NDArray[np.uint64]) -> bool:
-    """Whether any user is there twice: a sort of hashes alone is far faster than one of pairs."""
-    ordered = np.sort(users)
-    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 def _starts(changes: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -137,7 +132,7 @@ def one_item_a_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.unsi
 
     sample: all records of these users. The choice depends on nobody else and on no order.
     """
-    if not _repeated(sample.users):
+    if not any_repeated(sample.users):
         return sample.users, sample.items
     order = np.lexsort((sample.items, sample.users))
     users, items = sample.users[order], sample.items[order]
@@ -188,8 +183,8 @@ def count_rounds(
     for number, level in enumerate(levels):
         counted = _sum_by_item(items[drawn[:, number]].astype(np.uint64))
         if sample.texts:
-            texts = np.array([*(sample.texts[code] for code in counted.items.tolist()), ""], dtype=object)[:-1]
-            counted = SampledCounts(counted.items, counted.counts, texts)
+            texts = np.array([sample.texts[code] for code in counted.items.tolist()], dtype=object)
+            counted = replace(counted, texts=texts)
         if prefixes is not None:
             codes, shorter = prefixes.cut(counted.items, counted.texts, level, item_key)
             counted = add_counts([SampledCounts(codes, counted.counts, shorter)])
@@ -208,17 +203,15 @@ def add_counts(counts: Iterable[SampledCounts]) -> SampledCounts:
         np.concatenate(arrays) for arrays in zip(*((one.items, one.counts) for one in parts), strict=True)
     )
     texts = [one.texts for one in parts if one.texts is not None]
-    if not texts:
-        return replace(_sum_by_item(items, numbers), left_out=left_out)
-    order = np.argsort(items, kind="stable")
-    starts = _starts(items[order][1:] != items[order][:-1])
-    sums = np.add.reduceat(numbers[order], starts)
-    return SampledCounts(items[order][starts], sums, np.concatenate(texts)[order][starts], left_out)
+    total = _sum_by_item(items, numbers, np.concatenate(texts) if texts else None)
+    return replace(total, left_out=left_out)
 
 
-def _sum_by_item(items: NDArray[np.uint64], counts: NDArray[np.int64] | None = None) -> SampledCounts:
-    """Sums of counts (1 each where they are not given) over equal items."""
-    if len(items) and int(items.max()) < 2 * len(items):  # few codes: a table is faster than a sort
+def _sum_by_item(
+    items: NDArray[np.uint64], counts: NDArray[np.int64] | None = None, texts: NDArray[np.object_] | None = None
+) -> SampledCounts:
+    """Sums of counts (1 each where they are not given) over equal items, whose texts are equal too."""
+    if texts is None and len(items) and int(items.max()) < 2 * len(items):  # few codes: a table is faster than a sort
         dense = np.bincount(items.astype(np.int64), counts).astype(np.int64)  # exact: far below 2^53
         present = np.flatnonzero(dense)
         return SampledCounts(present.astype(np.uint64), dense[present])
@@ -228,11 +221,12 @@ def _sum_by_item(items: NDArray[np.uint64], counts: NDArray[np.int64] | None = N
     order = np.argsort(items, kind="stable")
     items = items[order]
     starts = _starts(items[1:] != items[:-1])
-    return SampledCounts(items[starts], np.add.reduceat(counts[order], starts))
+    sums = np.add.reduceat(counts[order], starts)
+    return SampledCounts(items[starts], sums, None if texts is None else texts[order][starts])
 
 
 def threshold(counts: SampledCounts, sampling: Sampling, level: int) -> Histogram:
     """What may be published of a round: the items that at least tau sampled users hold, with their sampled counts."""
-    kept = counts.counts >= sampling.threshold
-    texts = tuple(counts.texts[kept].tolist()) if counts.texts is not None else None
-    return Histogram(level, sampling, counts.items[kept], counts.counts[kept], texts)
+    shown = counts.at_least(sampling.threshold)
+    texts = tuple(shown.texts.tolist()) if shown.texts is not None else None
+    return Histogram(level, sampling, shown.items, shown.counts, texts)

@@ -28,6 +28,11 @@ class Trie:
     cut: int | None = None
 
     @property
+    def deepest(self) -> Histogram | None:
+        """The finest level that has anything."""
+        return next((one for one in reversed(self.levels) if len(one)), None)
+
+    @property
     def published(self) -> int:
         """Number of prefixes."""
         return sum(map(len, self.levels))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam import typehints
@@ -57,6 +56,11 @@ class RowCounts:
     text_ids: int = 0
     dropped: tuple[int, ...] = (0,) * len(DROP_REASONS)
     clamped: int = 0
+
+    @classmethod
+    def of(cls, rows: int, text_ids: bool, dropped: tuple[int, ...], clamped: int = 0) -> RowCounts:
+        """The counts of one batch, whose ids are text or not."""
+        return cls(rows, rows if text_ids else 0, dropped, clamped)
 
     def __str__(self) -> str:
         dropped = ", ".join(f"{why} {n:,}" for why, n in zip(DROP_REASONS, self.dropped, strict=True) if n) or "none"
@@ -165,14 +169,11 @@ class _EncodeSliceFn(beam.DoFn):
 
     def process(self, part: FileSlice) -> Iterator[Any]:
         user_key = self._run_key.subkey("users")
-        rows, texts, dropped = 0, 0, np.zeros(len(DROP_REASONS), dtype=np.int64)
+        counts = RowCounts()
         for batch in read_batches(part, self._columns):
             encoded = encode_locations(batch, self._columns, self._grid, user_key)
-            rows += encoded.rows
-            texts += encoded.rows if encoded.text_ids else 0
-            dropped += encoded.dropped
+            counts += RowCounts.of(encoded.rows, encoded.text_ids, encoded.dropped)
             yield from split_by_user_group(encoded, self._spill)
-        counts = RowCounts(rows, texts, tuple(dropped.tolist()))
         counts.report(part)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 

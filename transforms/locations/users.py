@@ -18,17 +18,30 @@ from sfumato.transforms.locations.spill import Spill, load
 GROUP_BITS = 6  # 64 groups: few large elements
 
 
+def by_user_group(users: NDArray[np.uint64]) -> tuple[NDArray[np.int64], list[tuple[int, slice]]]:
+    """An order of the records that brings user groups together, int64[n], and where in it each group is that has any.
+
+    users: uint64[n], hashes. A user's group is the upper bits of her hash.
+    """
+    group = (users >> np.uint64(64 - GROUP_BITS)).astype(np.uint8)
+    ends = np.cumsum(np.bincount(group, minlength=1 << GROUP_BITS)).tolist()
+    places = enumerate(map(slice, [0, *ends], ends))
+    order = np.argsort(group, kind="stable")  # a radix sort, for bytes
+    return order, [(number, place) for number, place in places if place.stop > place.start]
+
+
 def split_by_user_group(batch: EncodedLocations, spill: Spill) -> Iterator[tuple[int, bytes]]:
     """Splits a batch by user group: (group, the group's hashes and then its codes, stored)."""
-    group = (batch.users >> np.uint64(64 - GROUP_BITS)).astype(np.uint8)
-    order = np.argsort(group, kind="stable")  # a radix sort, for bytes
+    order, groups = by_user_group(batch.users)
     users, codes = batch.users[order], batch.codes[order]
-    ends = np.cumsum(np.bincount(group, minlength=1 << GROUP_BITS))
-    begin = 0
-    for number, end in enumerate(ends.tolist()):
-        if end > begin:
-            yield number, spill.store(users[begin:end].data, codes[begin:end].data)
-        begin = end
+    for number, place in groups:
+        yield number, spill.store(users[place].data, codes[place].data)
+
+
+def any_repeated(users: NDArray[np.uint64]) -> bool:
+    """Whether any user is there twice: a sort of hashes alone is far faster than one of pairs."""
+    ordered = np.sort(users)
+    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 def bound_users(chunks: Iterable[bytes], depth: int) -> NDArray[np.uint64]:
@@ -38,8 +51,7 @@ def bound_users(chunks: Iterable[bytes], depth: int) -> NDArray[np.uint64]:
     records by the lower bits of her hash, so the choice depends on nobody else and on no order.
     """
     users, codes = _join(chunks, depth)
-    ordered = np.sort(users)
-    if (ordered[1:] == ordered[:-1]).any():
+    if any_repeated(users):
         users, codes = _choose(users, codes, depth)
     shift = np.uint64(2 * depth)
     return ((users >> shift) << shift) | codes

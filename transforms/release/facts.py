@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from sfumato.schemas.release import MANIFEST_FORMAT
 
@@ -48,6 +52,13 @@ def release_manifest(facts: ReleaseFacts, content: Mapping[str, Any], warnings: 
         "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}},
         "warnings": warnings if facts.safe else [_UNSAFE, *warnings],
     }
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """A table as it is published."""
+    file = io.BytesIO()
+    pq.write_table(table, file, compression="zstd")
+    return file.getvalue()
 
 
 def manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
