@@ -13,7 +13,9 @@ from sfumato.schemas.errors import DataError, RequestError, SfumatoError
 
 JOBS = {
     "synth": "make location logs of a synthetic city",
-    "heatmap": "publish an adaptive, differentially private heatmap of location logs",
+    "plan": "tell what a heatmap will cost and show; no data are read",
+    "heatmap": "publish a differentially private heatmap of location logs",
+    "compare": "try heatmap methods side by side on data that you may look at: an evaluation",
     "histogram": "publish how many users hold each category or visit each map cell, without noise",
     "hotspots": "publish popular places, words or codes, level by level, without noise",
     "quantiles": "publish the distribution of a number over users: quantiles and range counts",

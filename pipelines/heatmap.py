@@ -1,4 +1,4 @@
-"""`sfumato heatmap`: an adaptive, differentially private heatmap of Parquet location logs, as one Beam job."""
+"""`sfumato heatmap`: a differentially private heatmap of Parquet location logs, as one Beam job."""
 
 from __future__ import annotations
 
@@ -14,34 +14,15 @@ from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments,
 from sfumato.pipelines.options import JobParser, RunnerSettings
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.heatmap.adaptive import AdaptiveHeatmap
 from sfumato.transforms.heatmap.assemble import release_files
+from sfumato.transforms.heatmap.methods import METHODS, Adaptive
+from sfumato.transforms.heatmap.options import heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.schedule import check_modulus
+from sfumato.transforms.heatmap.schedule import check_plan
+from sfumato.transforms.heatmap.whole import PrivateHeatmap
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.facts import ReleaseFacts
 from sfumato.transforms.release.write import WriteRelease
-
-_HELP = {
-    "depth": "levels of the quadtree: the finest grid has 2^depth x 2^depth cells",
-    "epsilon": "privacy budget of the whole release",
-    "shard_size": "expected users a secure-aggregation shard (S)",
-    "dropout": "largest share of a shard's users that may fail to answer; below that the shard is lost",
-    "users": "size of the cohort that takes part; everybody where it is not given",
-    "population": "number of users in the logs, where that is known from elsewhere; else it is counted privately",
-    "population_share": "share of epsilon that the private count of users costs",
-    "calibration": "c: noise aimed at, as a share of the users an entry has on average",
-    "expansion": "b: a sub-query leaves at least (b - 1) times its own epsilon, or takes all",
-    "split_threshold": "k: a node is split above k standard deviations of the noise to come",
-    "start_level": "level of the uniform tree that is asked first",
-    "max_sub_queries": "at most so many sub-queries; the last spends what is left",
-    "overflow_chance": "chance that any shard's sum wraps around the modulus, in the whole run",
-    "modulus": "auto, or the modulus m of the secure sums",
-    "allow_overflow": "run with a modulus that is too small",
-    "noise": "shard: a shard's noise in closed form; client: every client's share (slow)",
-    "simulated_dropout": "chance that a client vanishes once the noise is decided",
-    "max_bad_fraction": "fail where a larger share of the rows has no usable user or place",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,30 +39,21 @@ class HeatmapRequest(ReleaseRequest):
         return self.columns
 
     def parameters(self) -> dict[str, Any]:
-        return {"region": asdict(self.region), **asdict(self.heatmap), "columns": asdict(self.columns)}
+        return {"region": asdict(self.region), **self.heatmap.facts(), "columns": asdict(self.columns)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the job's options, one for each field of HeatmapParameters among them."""
+    """Adds the job's options: one for each field of HeatmapParameters, and one for each option of a method."""
     add_release_arguments(parser)
     parser.add_argument("--region", required=True, metavar="W,S,E,N", help="the map's borders in degrees")
-    for field in fields(HeatmapParameters):
-        name, help_text = f"--{field.name}", _HELP[field.name]
-        if field.name == "modulus":
-            parser.add_argument(name, type=_modulus, default="auto", metavar="M", help=help_text)
-        elif isinstance(field.default, bool):
-            parser.add_argument(name, action="store_true", help=help_text)
-        elif field.name == "noise":
-            parser.add_argument(name, choices=("shard", "client"), default=field.default, help=help_text)
+    parser.add_argument("--method", default=Adaptive.NAME, help=f"how the map is made: {', '.join(METHODS)}")
+    for name, option in heatmap_options().items():
+        if option.kind is bool:
+            parser.add_argument(f"--{name}", action="store_true", help=option.help)
         else:
-            kind = float if isinstance(field.default, float) else int
-            parser.add_argument(name, type=kind, default=field.default, help=help_text)
+            parser.add_argument(f"--{name}", type=option.read, metavar=option.metavar, help=option.text())
     for field in fields(LocationColumns):
         parser.add_argument(f"--{field.name}_column", default=field.default, help=f"column of the {field.name}")
-
-
-def _modulus(text: str) -> int | str:
-    return text if text == "auto" else int(text)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -90,13 +62,10 @@ def run(arguments: Sequence[str]) -> int:
     add_arguments(parser)
     options, settings = parser.parse_job(arguments)
     values = vars(options)
-    parameters = {field.name: values[field.name] for field in fields(HeatmapParameters)}
-    if parameters["modulus"] == "auto":
-        parameters["modulus"] = None
     request = HeatmapRequest(
         **release_options(options),
         region=Region.parse(options.region),
-        heatmap=HeatmapParameters(**parameters),
+        heatmap=heatmap_parameters(options.method, {name: values[name] for name in heatmap_options()}),
         columns=LocationColumns(**{f.name: values[f"{f.name}_column"] for f in fields(LocationColumns)}),
     )
     run_heatmap(request, settings, verbose=options.verbose)
@@ -105,16 +74,16 @@ def run(arguments: Sequence[str]) -> int:
 
 def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: bool = False) -> None:
     """Checks the request, then runs the job to the end. Raises RequestError or DataError."""
-    check_modulus(request.heatmap)
+    check_plan(request.heatmap)
     grid = Grid(request.region, request.heatmap.depth)
 
     def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
-        heatmap = AdaptiveHeatmap(request.region, request.heatmap, key, request.columns, inputs.spill)
+        heatmap = PrivateHeatmap(request.region, request.heatmap, key, request.columns, inputs.spill)
         return (
             root
             | "Paths" >> beam.Create(inputs.paths)
             | "Heatmap" >> heatmap  # HeatmapState
-            | "Assemble" >> beam.Map(release_files, facts, grid)  # {name: content}
+            | "Assemble" >> beam.Map(release_files, request.heatmap, facts, grid)  # {name: content}
             | "Write" >> WriteRelease(request.output, facts.release_id, request.overwrite)
         )
 

@@ -38,6 +38,13 @@ RELEASE_FILES = frozenset(
 )
 MANIFEST_FORMAT = "sfumato-release/1"
 
+# What `sfumato compare` writes has the same page and manifest files, and a format that no reader of releases opens.
+RUNS_FILE = "runs.csv"
+TABLE_FILE = "table.csv"
+TABLE_TEXT_FILE = "table.md"
+EVALUATION_FILES = frozenset({RUNS_FILE, TABLE_FILE, TABLE_TEXT_FILE, PAGE_FILE, MANIFEST_FILE})
+EVALUATION_FORMAT = "sfumato-evaluation/1"
+
 _GEO = {
     "version": "1.1.0",
     "primary_column": "geometry",

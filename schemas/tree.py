@@ -9,7 +9,7 @@ than four children owns one vector entry; a location counts at the deepest node 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.region import deinterleave
 
 _TWO = np.uint64(2)
+_MAX_KEPT_LEVEL = 10  # some 100 MB with its index
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +38,16 @@ class Tree:
     @classmethod
     def uniform(cls, depth: int, level: int) -> Tree:
         """The complete tree down to a level."""
-        parts = [np.arange(1 << (2 * i), 2 << (2 * i), dtype=np.uint64) for i in range(level + 1)]
-        return cls.of(depth, np.concatenate(parts))
+        return _uniform(depth, level) if level <= _MAX_KEPT_LEVEL else _uniform.__wrapped__(depth, level)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Tree) and self.depth == other.depth and np.array_equal(self.nodes, other.nodes)
 
     def __hash__(self) -> int:
         return hash((self.depth, self.nodes.tobytes()))
+
+    def __reduce__(self) -> tuple[type[Tree], tuple[int, NDArray[np.uint64]]]:
+        return Tree, (self.depth, self.nodes)  # what it has computed of itself does not travel
 
     @cached_property
     def entries(self) -> NDArray[np.uint64]:
@@ -130,6 +133,13 @@ class TreeIndex:
         else:
             sums[:, owners] = np.add.reduceat(values[:, self.order], self.groups, axis=1)
         return sums
+
+
+@lru_cache(maxsize=32)
+def _uniform(depth: int, level: int) -> Tree:
+    """The complete tree; kept, with what it has computed of itself, because methods ask for it again and again."""
+    parts = [np.arange(1 << (2 * i), 2 << (2 * i), dtype=np.uint64) for i in range(level + 1)]
+    return Tree(depth, np.concatenate(parts))
 
 
 def node_levels(nodes: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -13,8 +13,9 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("schemas", "transforms", "pipelines")
 # The modules of transforms/ that wire pipelines or reach for remote files; all others are pure.
 WITH_BEAM = {
+    "transforms/evaluation/compare.py",
     "transforms/files.py",
-    "transforms/heatmap/adaptive.py",
+    "transforms/heatmap/whole.py",
     "transforms/heatmap/refine.py",
     "transforms/histogram/combine.py",
     "transforms/locations/group.py",
@@ -55,6 +56,16 @@ def test_the_mathematics_does_not_import_beam_even_indirectly() -> None:
     assert {p for p in SOURCES if p.startswith("transforms") and "apache_beam" in imports(p)} <= WITH_BEAM
 
 
+def test_nothing_that_reads_the_truth_has_a_way_into_a_release() -> None:
+    """Only the evaluation and the command that runs it may use what looks at the exact data."""
+    users = {
+        path for path in SOURCES if any(name.startswith("sfumato.transforms.evaluation") for name in imports(path))
+    }
+    outside = {path for path in users if not path.startswith("transforms/evaluation/")}
+    assert outside <= {"pipelines/compare.py", "transforms/release/page_compare.py"}
+    assert "pipelines/compare.py" in outside
+
+
 def test_no_file_is_too_long() -> None:
     kinds = ("*.py", "*.js", "*.css", "*.html")
     paths = [p for folder in (*FOLDERS, "tests", "benchmarks") for kind in kinds for p in (ROOT / folder).rglob(kind)]
@@ -68,7 +79,7 @@ def test_randomness_is_keyed() -> None:
             continue
         text = (ROOT / path).read_text()
         assert "np.random" not in text, path
-        assert "import random" not in text, path
+        assert not {"random", "secrets"} & imports(path), path
 
 
 def test_every_public_thing_has_a_docstring() -> None:

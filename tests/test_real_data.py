@@ -13,6 +13,7 @@ from benchmarks import accuracy, hotspots
 from sfumato.pipelines import cli
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_names
+from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.release import open_release
 
@@ -81,5 +82,5 @@ def test_cabs_stay_near_the_non_private_yardstick(data: Path) -> None:
     runs = [accuracy.run(path, parameters, number) for number in range(10)]
     ratio = np.mean([one["mse"] for one in runs]) / np.mean([one["yardstick"] for one in runs])
     assert ratio < 1.4
-    stopped = HeatmapParameters(users=10_000, population=217_438, max_sub_queries=1)
+    stopped = HeatmapParameters(users=10_000, population=217_438, method=Adaptive(max_sub_queries=1))
     assert accuracy.run(path, stopped, 0)["mse"] / runs[0]["yardstick"] > 1.4

@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from sfumato.pipelines import cli
 from sfumato.pipelines.job import match_files
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.adaptive import AdaptiveHeatmap
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.whole import PrivateHeatmap
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release import open_release
@@ -123,7 +123,7 @@ def test_logs_in_a_bucket_give_what_local_logs_give(logs: str, local_logs: Path,
     remote = _state(logs, parameters, FileSecret(f"{BUCKET}/key"), tmp_path / "remote")
     assert len(local.answers) >= 2
     assert (remote.population, remote.cohort, remote.budget) == (local.population, local.cohort, local.budget)
-    assert [one.tree for one in remote.answers] == [one.tree for one in local.answers]
+    assert [one.encoding for one in remote.answers] == [one.encoding for one in local.answers]
     assert [one.counts.tolist() for one in remote.answers] == [one.counts.tolist() for one in local.answers]
 
 
@@ -142,9 +142,7 @@ def _state(pattern: str, parameters: HeatmapParameters, secret: Any, out: Path) 
     paths = [path for path, _, _ in match_files(pattern)]
     assert len(paths) == 3
     with beam.Pipeline(runner=FnApiRunner()) as root:
-        state = (
-            root | beam.Create(paths) | AdaptiveHeatmap(REGION, parameters, RunKey.derive(secret, {"job": "bucket"}))
-        )
+        state = root | beam.Create(paths) | PrivateHeatmap(REGION, parameters, RunKey.derive(secret, {"job": "bucket"}))
         _ = state | beam.Map(lambda found: out.write_bytes(beam.coders.registry.get_coder(object).encode(found)))
     return beam.coders.registry.get_coder(object).decode(out.read_bytes())
 

@@ -21,10 +21,12 @@ from sfumato.pipelines.job import key_and_facts, match_files
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.heatmap.adaptive import AdaptiveHeatmap, bind_key
 from sfumato.transforms.heatmap.assemble import release_files
+from sfumato.transforms.heatmap.methods import Adaptive
+from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.heatmap.whole import PrivateHeatmap, bind_key
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -42,7 +44,7 @@ def run_state(pattern: str, parameters: HeatmapParameters, options: tuple[str, .
     paths = [path for path, _, _ in match_files(pattern)]
     out = Path(pattern).parent / "state.pickle"
     with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(options))) as root:
-        state = root | beam.Create(paths) | AdaptiveHeatmap(REGION, parameters, KEY)
+        state = root | beam.Create(paths) | PrivateHeatmap(REGION, parameters, KEY)
         _ = state | beam.Map(_keep, str(out))
     found = beam.coders.registry.get_coder(object).decode(out.read_bytes())
     out.unlink()
@@ -59,7 +61,7 @@ def assert_same(state, expected) -> None:
     assert state.budget == expected.budget
     assert len(state.answers) == len(expected.answers)
     for mine, theirs in zip(state.answers, expected.answers, strict=True):
-        assert mine.tree == theirs.tree
+        assert mine.encoding == theirs.encoding
         assert mine.spent == theirs.spent
         assert np.array_equal(mine.counts, theirs.counts)
 
@@ -74,11 +76,16 @@ def assert_same(state, expected) -> None:
         (3000, 1, 4, "int", {"simulated_dropout": 0.2}),
         (40_000, 1, 3, "int", {"shard_size": 200, "dropout": 0.2, "depth": 12}),  # 200 shards in 4 shard groups
         (3000, 1, 3, "int", {"modulus": 150, "allow_overflow": True}),
+        (3000, 2, 3, "int", {"noise": "central"}),
+        (1500, 5, 3, "int", {"contribution": "all", "gamma": 1000}),
+        (1500, 5, 3, "string", {"contribution": "all", "gamma": 7, "users": 900, "population": 1500}),
+        (1500, 5, 4, "int", {"contribution": "all", "gamma": 100, "simulated_dropout": 0.2}),
+        (1500, 3, 2, "int", {"contribution": "all", "gamma": 10, "noise": "client"}),
     ],
 )
 def test_the_job_equals_the_in_memory_oracle(logs, users, records, files, kind, changes) -> None:
     pattern = logs(users, records, files, kind=kind)
-    parameters = HeatmapParameters(**{**SMALL, **changes})
+    parameters = heatmap_parameters("adaptive", {**SMALL, **changes})
     state = run_state(pattern, parameters)
     assert len(state.answers) >= 2
     assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY))
@@ -86,7 +93,7 @@ def test_the_job_equals_the_in_memory_oracle(logs, users, records, files, kind, 
 
 def test_two_processes_give_what_one_gives(logs) -> None:
     pattern = logs(3000, 3, 4)
-    parameters = HeatmapParameters(**SMALL)
+    parameters = heatmap_parameters("adaptive", SMALL)
     one = run_state(pattern, parameters)
     two = run_state(pattern, parameters, ("--direct_running_mode=multi_processing", "--direct_num_workers=2"))
     assert_same(two, one)
@@ -96,7 +103,7 @@ def test_two_processes_give_what_one_gives(logs) -> None:
 def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
     table = make_logs(2000, 3, seed=5)
     shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
-    parameters = HeatmapParameters(**SMALL)
+    parameters = heatmap_parameters("adaptive", SMALL)
     one = run_state(write_files(table, tmp_path / "a", 1, row_group_size=10_000), parameters)
     many = run_state(write_files(shuffled, tmp_path / "b", 7, row_group_size=97), parameters)
     assert_same(many, one)
@@ -106,7 +113,7 @@ def test_a_retried_bundle_draws_the_same_noise(logs, monkeypatch: pytest.MonkeyP
     """The shard-summing stage is done twice for every element, as after a lost worker; the second result is used."""
     from sfumato.transforms.heatmap import refine
 
-    pattern, parameters = logs(3000), HeatmapParameters(**SMALL)
+    pattern, parameters = logs(3000), heatmap_parameters("adaptive", SMALL)
     expected = run_state(pattern, parameters)
     first_try = refine._SumShardsFn.process
     retries = []
@@ -128,7 +135,7 @@ def test_a_user_with_a_thousand_rows_weighs_one(tmp_path: Path) -> None:
     """Her thousand rows lie in one cell, and the total of the answer grows by what a user with one row adds."""
     table = make_logs(1000, 1, seed=3)
     parameters = HeatmapParameters(
-        depth=4, shard_size=1000, dropout=0.5, population=1000, max_sub_queries=1, epsilon=30
+        depth=4, shard_size=1000, dropout=0.5, population=1000, epsilon=30, method=Adaptive(max_sub_queries=1)
     )
 
     def total(rows: int, name: str) -> float:
@@ -150,7 +157,7 @@ def test_one_id_in_two_types_is_refused(tmp_path: Path, capsys) -> None:
     assert cli.main(command(str(tmp_path / "logs" / "*.parquet"), tmp_path / "out")) == 2
     assert "column 'user_id' holds integers in" in capsys.readouterr().err
     with pytest.raises(DataError, match="integers in some files and text in others"):
-        run_state(str(tmp_path / "logs" / "*.parquet"), HeatmapParameters(**SMALL))
+        run_state(str(tmp_path / "logs" / "*.parquet"), heatmap_parameters("adaptive", SMALL))
 
 
 def test_overwriting_under_the_same_release_id_replaces_the_release(logs, tmp_path: Path) -> None:
@@ -184,7 +191,7 @@ def test_more_chunks_than_a_process_may_open_files(tmp_path: Path) -> None:
 
 def test_no_coder_warnings(logs, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        run_state(logs(600), HeatmapParameters(**SMALL))
+        run_state(logs(600), heatmap_parameters("adaptive", SMALL))
     assert "coder" not in caplog.text.lower()
 
 
@@ -272,14 +279,14 @@ def test_python_m_and_relative_outputs(logs, tmp_path: Path, monkeypatch: pytest
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "relative/out/index.html"
-    assert "sub-query 1: 4 cells, epsilon" in done.stderr
+    assert "sub-query 1: 4 entries, epsilon" in done.stderr
     assert (tmp_path / "relative/out/manifest.json").is_file()
 
 
 def test_progress_from_worker_processes(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(command(logs(600), tmp_path / "out", "--runner_config", "direct_processes")) == 0
     shown = capfd.readouterr().err
-    assert shown.count("sub-query 1: 4 cells, epsilon") == 1
+    assert shown.count("sub-query 1: 4 entries, epsilon") == 1
     assert "noise ±" in shown
     assert "\ufffd" not in shown
     assert "apache_beam" not in shown
@@ -331,7 +338,7 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         subkey(),
         subkey(release_id="s"),
         subkey(parameters=HeatmapParameters(epsilon=1.1)),
-        subkey(parameters=HeatmapParameters(calibration=0.2)),
+        subkey(parameters=HeatmapParameters(method=Adaptive(calibration=0.2))),
         subkey(columns=LocationColumns(user_id="u")),
         subkey(files=files[1:]),
         subkey(files=[(path, size + 1, time), *files[1:]]),
@@ -438,7 +445,7 @@ def test_a_damaged_file_is_named_and_nothing_is_published(logs, tmp_path: Path, 
 
 
 def test_raster_of_the_release_is_of_the_last_answer(logs) -> None:
-    pattern, parameters = logs(3000), HeatmapParameters(**SMALL)
+    pattern, parameters = logs(3000), heatmap_parameters("adaptive", SMALL)
     state = run_state(pattern, parameters)
     from sfumato.pipelines.heatmap import HeatmapRequest
     from sfumato.pipelines.options import runner_settings
@@ -447,11 +454,11 @@ def test_raster_of_the_release_is_of_the_last_answer(logs) -> None:
         input=pattern, output="out", region=REGION, heatmap=parameters, columns=LocationColumns(), seed=1
     )
     _, facts = key_and_facts(request, match_files(pattern), runner_settings(None, None, []))
-    files = release_files(state, facts, Grid(REGION, parameters.depth))
+    files = release_files(state, parameters, facts, Grid(REGION, parameters.depth))
     assert list(files)[-1] == "manifest.json"
     final = state.answers[-1]
     import io
 
-    assert np.array_equal(np.load(io.BytesIO(files["density.npy"])), density(final.tree, final.counts))
+    assert np.array_equal(np.load(io.BytesIO(files["density.npy"])), density(final.encoding.tree, final.counts))
     cells = pq.read_table(io.BytesIO(files["cells.parquet"]))
     assert np.array_equal(cells["count"].to_numpy(), final.counts)

@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid, area_km2
 from sfumato.schemas.release import CELLS_SCHEMA
-from sfumato.schemas.tree import Tree, node_names, node_positions
+from sfumato.schemas.tree import node_names, node_positions
+from sfumato.transforms.heatmap.state import Estimate
 
 
-def cells_table(tree: Tree, counts: NDArray[np.float64], stddev: float, grid: Grid) -> pa.Table:
-    """The cells of a tree by CELLS_SCHEMA. counts: float64[T] in the order of the tree's entries."""
+def cells_table(estimate: Estimate, grid: Grid) -> pa.Table:
+    """The cells of an estimate's tree by CELLS_SCHEMA, in the order of the tree's entries."""
+    tree, counts = estimate.tree, estimate.counts
     level, x, y = node_positions(tree.nodes)
     west, south, east, north = grid.bounds(x, y, level)
     area = area_km2(west, south, east, north)
@@ -22,6 +24,7 @@ def cells_table(tree: Tree, counts: NDArray[np.float64], stddev: float, grid: Gr
     np.subtract.at(left, parents[1:], area[1:])
     entry = np.searchsorted(tree.nodes, tree.entries)
     covers = tree.areas > 0
+    geometries = _geometries(shapely.box(west, south, east, north), parents, entry)
     table = {
         "cell_id": node_names(tree.entries),
         "depth": level[entry].astype(np.int8),
@@ -30,19 +33,21 @@ def cells_table(tree: Tree, counts: NDArray[np.float64], stddev: float, grid: Gr
         "east": east[entry],
         "north": north[entry],
         "count": counts,
-        "stddev": np.full(len(counts), stddev),
+        "stddev": estimate.stddev,
         "density": pa.array(counts / np.where(covers, left[entry], 1), mask=~covers),
-        "geometry": shapely.to_wkb(_geometries(shapely.box(west, south, east, north), parents)[entry]),
+        "geometry": shapely.to_wkb(geometries),
     }
     return pa.table(table, schema=CELLS_SCHEMA)
 
 
-def _geometries(boxes: NDArray[np.object_], parents: NDArray[np.int64]) -> NDArray[np.object_]:
-    """Each node's box less the boxes of the nodes right under it."""
-    geometries = boxes.copy()
+def _geometries(
+    boxes: NDArray[np.object_], parents: NDArray[np.int64], wanted: NDArray[np.int64]
+) -> NDArray[np.object_]:
+    """The boxes of the wanted nodes, each less the boxes of the nodes right under it: object[len(wanted)]."""
+    geometries = boxes[wanted]
     children = np.argsort(parents, kind="stable")[1:]  # the root, whose parent is -1, comes first
-    for group in np.split(children, np.flatnonzero(np.diff(parents[children])) + 1):
-        if len(group):
-            parent = parents[group[0]]
-            geometries[parent] = shapely.difference(boxes[parent], shapely.union_all(boxes[group]))
+    first, last = (np.searchsorted(parents[children], wanted, side) for side in ("left", "right"))
+    for place in np.flatnonzero(last > first).tolist():
+        inner = shapely.union_all(boxes[children[first[place] : last[place]]])
+        geometries[place] = shapely.difference(geometries[place], inner)
     return geometries

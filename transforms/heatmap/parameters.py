@@ -1,46 +1,58 @@
-"""Parameters of the adaptive heatmap (paper 000, Algorithm 2), all validated before anything is spent."""
+"""Parameters of a heatmap, whatever its method: all validated before anything is spent."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import MAX_DEPTH
+from sfumato.transforms.heatmap.checks import check_between, check_whole, check_within, option
+from sfumato.transforms.heatmap.methods import Adaptive, Method
+from sfumato.transforms.heatmap.methods.base import Contribution
+from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 from sfumato.transforms.secagg.shards import NoiseMode
+
+_NOISE_MODES = ("shard", "client", "central")
+MAX_MODULUS = 1 << 62
 
 
 @dataclass(frozen=True)
 class HeatmapParameters:
     """Everything that shapes the statistics. Raises RequestError naming the first field that is wrong.
 
-    depth: levels of the quadtree. epsilon: the whole budget. shard_size: expected users a shard (S). dropout: largest
-    tolerated share of a shard that does not answer. users: cohort size, None for everybody. population: public number
-    of users, None to count them privately with population_share of the budget. calibration: c of Eq. 7.
-    expansion: b of Eq. 9. split_threshold: k of Eq. 6. overflow_chance: that any sum wraps around in the whole run.
-    modulus: None chooses it. start_level: level of the uniform tree asked first.
+    users: cohort size, None for everybody. population: public number of users, None to count them privately with
+    population_share of the budget. modulus: None chooses it. contribution: None is the method's own.
     """
 
-    depth: int = 10
-    epsilon: float = 1.0
-    shard_size: int = 10_000
-    dropout: float = 0.05
-    users: int | None = None
-    population: int | None = None
-    population_share: float = 0.01
-    calibration: float = 0.1
-    expansion: float = 2.0
-    split_threshold: float = 2.0
-    start_level: int = 1
-    max_sub_queries: int = 10
-    overflow_chance: float = 1e-6
-    modulus: int | None = None
-    allow_overflow: bool = False
-    noise: NoiseMode = "shard"
-    simulated_dropout: float = 0.0
-    max_bad_fraction: float = 0.1
+    depth: int = option(10, "levels of the quadtree: the finest grid has 2^depth x 2^depth cells")
+    epsilon: float = option(1.0, "privacy budget of the whole release")
+    shard_size: int = option(10_000, "expected users a secure-aggregation shard (S)")
+    dropout: float = option(
+        0.05, "largest share of a shard's users that may fail to answer; below that the shard is lost"
+    )
+    users: int | None = option(None, "size of the cohort that takes part; everybody where it is not given")
+    population: int | None = option(
+        None, "number of users in the logs, where that is known from elsewhere; else it is counted privately"
+    )
+    population_share: float = option(0.01, "share of epsilon that the private count of users costs")
+    contribution: Contribution | None = option(
+        None, "what a user adds: one of her locations, or a distribution over all; default: all for emd, else one"
+    )
+    gamma: int = option(10_000, "whole number that a user's distribution adds up to, with contribution all")
+    overflow_chance: float = option(1e-6, "chance that any shard's sum wraps around the modulus, in the whole run")
+    modulus: int | None = option(None, "auto, or the modulus m of the secure sums")
+    allow_overflow: bool = option(False, "run with a modulus that is too small")
+    noise: NoiseMode = option(
+        "shard",
+        "shard: a shard's noise in closed form; client: every client's share (slow); central: no secure aggregation, "
+        "a trusted server adds noise once",
+    )
+    simulated_dropout: float = option(0.0, "chance that a client vanishes once the noise is decided")
+    max_bad_fraction: float = option(0.1, "fail where a larger share of the rows has no usable user or place")
+    method: Method = field(default_factory=Adaptive)
 
     def __post_init__(self) -> None:
         check_epsilon("epsilon", self.epsilon)
@@ -48,37 +60,31 @@ class HeatmapParameters:
             raise RequestError(
                 f"epsilon: {self.epsilon} is out of reach; give 0.0001 to {MAX_NOISE_EPSILON:g} (1 is a common choice)"
             )
-        _whole("depth", self.depth, 1, MAX_DEPTH)
-        _whole("shard_size", self.shard_size, 2, 1 << 24)
-        _within("dropout", self.dropout, 0, 0.9)
-        _within("simulated_dropout", self.simulated_dropout, 0, 1)
-        _within("max_bad_fraction", self.max_bad_fraction, 0, 1)
+        check_whole("depth", self.depth, 1, MAX_DEPTH)
+        check_whole("shard_size", self.shard_size, 2, 1 << 24)
+        check_within("dropout", self.dropout, 0, 0.9)
+        check_within("simulated_dropout", self.simulated_dropout, 0, 1)
+        check_within("max_bad_fraction", self.max_bad_fraction, 0, 1)
         for name in ("users", "population"):
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), 1, 1 << 40)
-        _within("population_share", self.population_share, 0.001, 0.5)
-        _open("calibration", self.calibration, 0, 100)
-        _within("expansion", self.expansion, 1, 1000)
-        _open("split_threshold", self.split_threshold, 0, 1000)
-        _open("overflow_chance", self.overflow_chance, 0, 1)
-        _whole("start_level", self.start_level, 0, min(self.depth, 8))
-        _whole("max_sub_queries", self.max_sub_queries, 1, 40)
+                check_whole(name, getattr(self, name), 1, 1 << 40)
+        check_within("population_share", self.population_share, 0.001, 0.5)
+        if self.contribution not in (None, "one", "all"):
+            raise RequestError(f"contribution: must be one or all, got {self.contribution!r}")
+        check_whole("gamma", self.gamma, 1, MAX_GAMMA)
+        check_between("overflow_chance", self.overflow_chance, 0, 1)
         if self.modulus is not None:
-            _whole("modulus", self.modulus, 2, 1 << 40)
-        if self.noise not in ("shard", "client"):
-            raise RequestError(f"noise: must be shard or client, got {self.noise!r}")
+            check_whole("modulus", self.modulus, 2, MAX_MODULUS)
+        if self.noise not in _NOISE_MODES:
+            raise RequestError(f"noise: must be one of {', '.join(_NOISE_MODES)}, got {self.noise!r}")
+        self.method.check(self.depth)
 
+    @property
+    def distribution_gamma(self) -> int | None:
+        """What a user's distribution over her cells adds up to; None where she gives one location."""
+        return self.gamma if (self.contribution or self.method.CONTRIBUTION) == "all" else None
 
-def _whole(name: str, value: object, low: int, high: int) -> None:
-    if not (isinstance(value, int) and not isinstance(value, bool) and low <= value <= high):
-        raise RequestError(f"{name}: must be a whole number in {low}..{high}, got {value}")
-
-
-def _within(name: str, value: float, low: float, high: float) -> None:
-    if not (math.isfinite(value) and low <= value <= high):
-        raise RequestError(f"{name}: must be a number in [{low}, {high}], got {value}")
-
-
-def _open(name: str, value: float, low: float, high: float) -> None:
-    if not (math.isfinite(value) and low < value < high):
-        raise RequestError(f"{name}: must be a number > {low} and < {high}, got {value}")
+    def facts(self) -> dict[str, Any]:
+        """All of it in JSON's types, the method's own options beside the others."""
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "method"}
+        return {**own, "method": self.method.NAME, **asdict(self.method)}

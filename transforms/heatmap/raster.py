@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import interleave
-from sfumato.schemas.tree import Tree
+from sfumato.schemas.tree import Tree, node_levels, node_paths
+from sfumato.transforms.heatmap.state import Estimate
 
 MAX_RASTER_DEPTH = 12  # 4096 x 4096 float64 is 128 MiB; finer trees are summed into such cells
 
@@ -29,13 +32,33 @@ def density(tree: Tree, counts: NDArray[np.float64], depth: int | None = None) -
         mass = np.add.reduceat(mass, np.searchsorted(borders, cells[:-1]))
     total = mass.sum()
     mass = mass / total if total > 0 else np.full(len(mass), 1 / len(mass))
-    return np.asarray(mass[_codes_by_row(depth)])
+    return by_row(mass)
 
 
-def histogram(codes: NDArray[np.uint64], grid_depth: int, depth: int) -> NDArray[np.int64]:
-    """Counts of codes by cell at a depth, int64[2^depth, 2^depth], row 0 in the north: the plain, unprotected truth."""
-    counts = np.bincount((codes >> np.uint64(2 * (grid_depth - depth))).astype(np.int64), minlength=1 << (2 * depth))
-    return np.asarray(counts[_codes_by_row(depth)])
+def coarsen(estimate: Estimate, entries: int) -> Estimate:
+    """The estimate on the tree's upper levels alone, as many as keep it at so many entries or fewer.
+
+    What lies deeper is added up at the deepest node that is left; deviations are those of sums of independent noise.
+    """
+    tree = estimate.tree
+    level, upper = tree.level, tree
+    while len(upper.entries) > entries:
+        level -= 1
+        upper = Tree.of(tree.depth, tree.nodes[node_levels(tree.nodes) <= level])
+    if upper is tree:
+        return estimate
+    first = node_paths(tree.entries) << (2 * (tree.depth - node_levels(tree.entries))).astype(np.uint64)
+    place = upper.index.owner[np.searchsorted(upper.index.boundaries, first, side="right") - 1]
+    # A node that is left may begin where one of its descendants does; it is its own place.
+    kept = node_levels(tree.entries) <= level
+    place[kept] = np.searchsorted(upper.entries, tree.entries[kept])
+    counts, variance = (np.bincount(place, x, len(upper.entries)) for x in (estimate.counts, estimate.stddev**2))
+    return Estimate(upper, counts.astype(np.float64), np.sqrt(variance))
+
+
+def by_row(sums: NDArray[Any]) -> NDArray[Any]:
+    """Values by code, [4^d], as a picture, [2^d, 2^d], row 0 in the north."""
+    return np.asarray(sums[_codes_by_row((len(sums).bit_length() - 1) // 2)])
 
 
 def _codes_by_row(depth: int) -> NDArray[np.uint64]:

@@ -12,12 +12,13 @@ from apache_beam.metrics import Metrics
 
 from sfumato.schemas.errors import DataError
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.schedule import HeatmapState, advance, start
+from sfumato.transforms.heatmap.schedule import advance, start
+from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.locations.read import RowCounts, sum_row_counts
 from sfumato.transforms.locations.shards import Cohort, ShardGroup
 from sfumato.transforms.logs import OPERATIONS, PROGRESS
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.secagg.shards import NOTHING, ShardTotals, sum_shards
+from sfumato.transforms.secagg.shards import NOTHING, ShardTotals, add_central_noise, sum_shards
 
 _COUNTERS = "sfumato.heatmap"
 
@@ -107,10 +108,10 @@ def _add_totals(parts: Iterable[ShardTotals]) -> ShardTotals:
     return functools.reduce(operator.add, parts, NOTHING)
 
 
-class RefineTree(beam.PTransform):
-    """ShardGroups and a singleton HeatmapState -> the final HeatmapState, after at most max_sub_queries stages.
+class AskShards(beam.PTransform):
+    """ShardGroups and a singleton HeatmapState -> the final HeatmapState, a stage for each of the method's rounds.
 
-    The stages are unrolled, so that one run is one job on any runner; once the budget is spent the rest do nothing.
+    The stages are unrolled, so that one run is one job on any runner; once all is asked the rest do nothing.
     """
 
     def __init__(self, parameters: HeatmapParameters, key: RunKey, state: beam.PCollection):
@@ -121,22 +122,24 @@ class RefineTree(beam.PTransform):
 
     def expand(self, shards: beam.PCollection) -> beam.PCollection:
         parameters, state = self._parameters, self._state
-        for index in range(1, parameters.max_sub_queries + 1):
+        for index in range(1, parameters.method.rounds(parameters.depth) + 1):
             totals = shards | f"SumShards{index}" >> SumShards(parameters, self._key, state)  # ShardTotals
             # The totals are the main input, so that this runs in one stage with the last step of combining them.
             state = totals | f"Advance{index}" >> beam.Map(
-                _advance, beam.pvalue.AsSingleton(state), parameters
+                _advance, beam.pvalue.AsSingleton(state), parameters, self._key
             ).with_output_types(HeatmapState)
         return state
 
 
-def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParameters) -> HeatmapState:
+def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
     if state.query is None:
         return state
+    if parameters.noise == "central":
+        totals = add_central_noise(totals, state.query, key)
     state = advance(state, totals, parameters)
     spent = state.answers[-1].spent
     PROGRESS.info(
-        "sub-query %d: %d cells, epsilon %.4g, %.4g remaining, noise ±%s users%s",
+        "sub-query %d: %d entries, epsilon %.4g, %.4g remaining, noise ±%s users%s",
         spent.index,
         spent.vector_length,
         spent.epsilon,

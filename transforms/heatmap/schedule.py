@@ -1,4 +1,4 @@
-"""The adaptive hierarchical histogram as a state machine (paper 000, Algorithm 2): pure, one step a sub-query.
+"""A heatmap as a state machine, whatever its method: pure, one step a sub-query.
 
 state = start(...); while state.query: totals = <sum over shards>; state = advance(state, totals, ...)
 """
@@ -6,49 +6,24 @@ state = start(...); while state.query: totals = <sum over shards>; state = advan
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sfumato.schemas.errors import DataError
+from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.guarantee import Population, SubQuery
-from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.state import Answer, HeatmapState, Question
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.mechanism import (
-    discrete_laplace_stddev,
-    epsilon_for_stddev,
-    polya_difference_stddev,
-)
-from sfumato.transforms.privacy.noise import discrete_laplace
-from sfumato.transforms.secagg.modulus import choose_window, least_window
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON, discrete_laplace
+from sfumato.transforms.secagg.encodings import Encoding
+from sfumato.transforms.secagg.modulus import Window, choose_window, least_window
 from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
 
 _LEAST_SHARE = 1e-5  # of the budget, for one sub-query: noise that wide says nothing, wider is no cheaper
-_COLLAPSE_SHARE = 0.25  # a node at a quarter of the splitting threshold is collapsed (Algorithm 2, line 24)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A sub-query's noisy counts: float64[T], in users, for the entries of its tree."""
-
-    tree: Tree
-    counts: NDArray[np.float64]
-    spent: SubQuery
-
-
-@dataclass(frozen=True)
-class HeatmapState:
-    """What the server knows between sub-queries; nothing in it is raw. query is None when all is done."""
-
-    population: Population
-    cohort: Cohort
-    budget: Budget
-    query: ShardQuery | None
-    answers: tuple[Answer, ...] = ()
 
 
 def count_population(users: int, parameters: HeatmapParameters, key: RunKey) -> tuple[Population, Budget]:
@@ -65,10 +40,14 @@ def count_population(users: int, parameters: HeatmapParameters, key: RunKey) -> 
 def start(users: int, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
     """The cohort's plan and the first sub-query. users: true number of distinct users, which only noise leaves."""
     population, budget = count_population(users, parameters, key)
+    return plan(population, budget, parameters)
+
+
+def plan(population: Population, budget: Budget, parameters: HeatmapParameters) -> HeatmapState:
+    """The cohort's plan and the first sub-query for a known population and what is left of the budget."""
     cohort = Cohort.plan(population.users, parameters.users, parameters.shard_size, parameters.dropout)
-    tree = Tree.uniform(parameters.depth, parameters.start_level)
-    state = HeatmapState(population, cohort, budget, None)
-    return replace(state, query=_next_query(state, tree, parameters, final=False))
+    noisy_sums = 1 if parameters.noise == "central" else cohort.shards
+    return _ask(HeatmapState(population, cohort, budget, parameters.distribution_gamma or 1, noisy_sums), parameters)
 
 
 def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters) -> HeatmapState:
@@ -82,9 +61,12 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
             "nothing is published (use a smaller shard_size, a larger dropout, or more data)"
         )
     scale = cohort.shards / totals.live  # the live shards speak for the lost ones
-    shape = cohort.users / cohort.shards * (1 - parameters.simulated_dropout) / query.required_survivors
-    noise_stddev = scale * math.sqrt(totals.live) * polya_difference_stddev(max(shape, 1.0), query.epsilon)
-    length = len(query.tree.entries)
+    noise_stddev = state.noise_stddev(query.epsilon, query.encoding.sensitivity)
+    if parameters.noise != "central":
+        expected = cohort.users / cohort.shards * (1 - parameters.simulated_dropout)
+        shape = max(expected / query.required_survivors, 1.0)  # survivors above the required number add noise
+        noise_stddev *= math.sqrt(scale * shape)  # scale * sqrt(live) = sqrt(scale) * sqrt(shards)
+    length = query.encoding.length
     spent = SubQuery(
         index=query.index,
         epsilon=query.epsilon,
@@ -95,69 +77,53 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
         modulus=query.window.modulus,
         bits_per_client=length * query.window.bits,
     )
-    answer = Answer(query.tree, totals.sums.astype(np.float64) * scale, spent)
-    state = replace(state, budget=state.budget.charge(query.epsilon), answers=(*state.answers, answer), query=None)
-    if state.budget.remaining <= 0:
-        return state
-    tree = update_tree(query.tree, answer.counts, remaining_stddev(state), parameters.split_threshold)
-    # A tree that has been asked before will not get finer: the rest of the budget buys its counts.
-    converged = any(tree == earlier.tree for earlier in state.answers)
-    return replace(state, query=_next_query(state, tree, parameters, final=converged))
+    answer = Answer(query.encoding, totals.sums.astype(np.float64) * (scale / state.unit), spent)
+    budget = state.budget.charge(query.epsilon)
+    return _ask(replace(state, budget=budget, answers=(*state.answers, answer), query=None), parameters)
 
 
-def check_modulus(parameters: HeatmapParameters) -> None:
-    """Raises RequestError where a given modulus is too small for the first and noisiest sub-query.
+def check_plan(parameters: HeatmapParameters) -> None:
+    """Raises RequestError where the first sub-query cannot be asked: the modulus is too small, or gamma too large.
 
     Only where the cohort's size is public, or stated; otherwise the first sub-query checks it.
     """
     users = parameters.population or parameters.users
-    if parameters.modulus is None or users is None:
-        return
-    population = Population(float(users), "public")
-    cohort = Cohort.plan(population.users, parameters.users, parameters.shard_size, parameters.dropout)
-    state = HeatmapState(population, cohort, Budget(parameters.epsilon), None)
-    _next_query(state, Tree.uniform(parameters.depth, parameters.start_level), parameters, final=False)
+    if users is not None:
+        plan(Population(float(users), "public"), Budget(parameters.epsilon), parameters)
 
 
-def remaining_stddev(state: HeatmapState) -> float:
-    """Standard deviation of an aggregated count if all that remains were spent at once (Eq. 5 over all shards)."""
-    return math.sqrt(state.cohort.shards) * discrete_laplace_stddev(state.budget.remaining)
+def _ask(state: HeatmapState, parameters: HeatmapParameters) -> HeatmapState:
+    """The state with the method's next question as its query, if there is one and it can be paid."""
+    question = parameters.method.encode(state, parameters.depth) if state.budget.remaining > 0 else None
+    return state if question is None else replace(state, query=_query(state, question, parameters))
 
 
-def target_epsilon(users: float, length: int, shards: int, calibration: float) -> float:
-    """The epsilon at which the aggregated noise is c U / T (Eqs. 7 and 8).
+def _query(state: HeatmapState, question: Question, parameters: HeatmapParameters) -> ShardQuery:
+    cohort, encoding = state.cohort, question.encoding
+    sensitivity = state.unit * encoding.sensitivity
+    least_epsilon = _LEAST_SHARE * state.budget.total + MIN_NOISE_EPSILON * sensitivity
+    epsilon = state.budget.affordable(min(max(question.epsilon, least_epsilon), state.budget.remaining))
+    if epsilon / sensitivity < MIN_NOISE_EPSILON:
+        raise RequestError(
+            f"gamma: {state.unit} is too large for a sub-query of epsilon {epsilon:.3g}: their ratio must be at least "
+            f"{MIN_NOISE_EPSILON:g}; give a smaller gamma or a larger epsilon"
+        )
+    chance = parameters.overflow_chance / parameters.method.rounds(parameters.depth)
+    least = window_for(encoding, epsilon, state, chance)
+    window = choose_window(least, parameters.modulus, parameters.allow_overflow)
+    return ShardQuery(len(state.answers) + 1, encoding, epsilon, window, cohort.required_survivors, state.unit)
 
-    Errata: c U / T is two standard deviations (only so do the paper's vector length 340 and last epsilon 0.76 come
-    out), and the printed factor sqrt(ceil(S / U)) should divide the target by sqrt(ceil(U / S)).
-    """
-    aggregated = calibration * users / length / 2
-    return epsilon_for_stddev(aggregated / math.sqrt(shards))
 
-
-def update_tree(tree: Tree, counts: NDArray[np.float64], stddev: float, threshold: float) -> Tree:
-    """Splits what exceeds `threshold` standard deviations, collapses what is below a quarter of that (Eq. 6)."""
-    split = tree.entries[counts > threshold * stddev]
-    collapse = tree.entries[counts <= _COLLAPSE_SHARE * threshold * stddev]
-    return tree.refine(split, collapse)
-
-
-def _next_query(state: HeatmapState, tree: Tree, parameters: HeatmapParameters, *, final: bool) -> ShardQuery:
-    cohort, budget = state.cohort, state.budget
-    index, length = len(state.answers) + 1, len(tree.entries)
-    target = target_epsilon(cohort.users, length, cohort.shards, parameters.calibration)
-    target = max(target, _LEAST_SHARE * budget.total)
-    final = final or index == parameters.max_sub_queries
-    enough = parameters.expansion * target <= budget.remaining  # Eq. 9
-    epsilon = budget.affordable(target) if enough and not final else budget.remaining
-    least = least_window(
+def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, chance: float) -> Window:
+    """The least window in which any sum of a sub-query wraps around with at most this chance."""
+    cohort = state.cohort
+    return least_window(
         expected_size=cohort.users / cohort.shards,
         required_survivors=cohort.required_survivors,
         epsilon=epsilon,
-        sensitivity=1,
-        contribution=1,
-        entries=length,
+        sensitivity=state.unit * encoding.sensitivity,
+        contribution=state.unit,
+        entries=encoding.length,
         shards=cohort.shards,
-        chance=parameters.overflow_chance / parameters.max_sub_queries,
+        chance=chance,
     )
-    window = choose_window(least, parameters.modulus, parameters.allow_overflow)
-    return ShardQuery(index, tree, epsilon, window, cohort.required_survivors)

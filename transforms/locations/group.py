@@ -1,4 +1,8 @@
-"""From encoded chunks to shards, as pipeline stages: users meet, one location of each is kept, indexes are built."""
+"""From encoded chunks to shards, as pipeline stages: users meet, are bounded, and indexes over shards are built.
+
+What is kept of a user is one location (`users.py`) or a distribution (`distributions.py`); the stored elements between
+the stages have one column for the first and three for the second.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,14 @@ import apache_beam as beam
 import numpy as np
 from apache_beam import typehints
 
-from sfumato.transforms.locations.shards import (
-    Cohort,
-    ShardGroup,
-    build_shard_group,
-    key_dtype,
-    split_by_shard_group,
+from sfumato.transforms.locations.distributions import (
+    Distributions,
+    bound_distributions,
+    build_weighted_shard_group,
+    check_gamma,
+    split_distributions,
 )
+from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.locations.users import bound_users
 
@@ -26,47 +31,56 @@ _WORDS_PER_ELEMENT = 2_000_000
 class _BoundUsersFn(beam.DoFn):
     USERS = "users"
 
-    def __init__(self, depth: int, spill: Spill):
+    def __init__(self, depth: int, spill: Spill, gamma: int | None):
         self._depth = depth
         self._spill = spill
+        self._gamma = gamma
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes | beam.pvalue.TaggedOutput]:
-        words = bound_users(element[1], self._depth)
-        for part in np.array_split(words, 1 + len(words) // _WORDS_PER_ELEMENT):
-            yield self._spill.store(part.data)
-        yield beam.pvalue.TaggedOutput(self.USERS, len(words))
+        if self._gamma is None:
+            words = bound_users(element[1], self._depth)
+            users = len(words)
+            for part in np.array_split(words, 1 + users // _WORDS_PER_ELEMENT):
+                yield self._spill.store(part.data)
+        else:
+            rows = bound_distributions(element[1], self._depth, self._gamma)
+            users = rows.population()
+            yield from rows.store(self._spill)
+        yield beam.pvalue.TaggedOutput(self.USERS, users)
 
 
 class BoundUsers(beam.PTransform):
-    """(user group, chunk) pairs -> a pair of PCollections: words of bounded users (bytes), and numbers of users.
+    """(user group, chunk) pairs -> a pair of PCollections: bounded users (bytes), and numbers of users.
 
-    Each element of the first is uint64[users], as `bound_users` returns it, stored.
+    Each element of the first is uint64[users], as `bound_users` returns it, stored; or with gamma, the whole number
+    that a user's weights sum to, rows of `bound_distributions`, stored. Raises RequestError for a gamma out of range.
     """
 
-    def __init__(self, depth: int, spill: Spill):
+    def __init__(self, depth: int, spill: Spill, gamma: int | None = None):
         super().__init__()
-        self._bound = _BoundUsersFn(depth, spill)
+        if gamma is not None:
+            check_gamma(gamma)
+        self._bound = _BoundUsersFn(depth, spill, gamma)
 
     def expand(self, chunks: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         bounded = (
             chunks
             | "GroupByUser" >> beam.GroupByKey()  # (user group, [chunk])
-            | "OneLocation" >> beam.ParDo(self._bound).with_outputs(_BoundUsersFn.USERS, main="words")
+            | "Bound" >> beam.ParDo(self._bound).with_outputs(_BoundUsersFn.USERS, main="bounded")
         )
-        return bounded.words, bounded[_BoundUsersFn.USERS]
+        return bounded.bounded, bounded[_BoundUsersFn.USERS]
 
 
 class ShardGroupCoder(beam.coders.Coder):
-    """Shard groups as a 24-byte header and the keys as they were stored."""
+    """Shard groups as a 24-byte header and their columns as they were stored."""
 
     def encode(self, value: ShardGroup) -> bytes:
         header = np.array([value.first, value.shards, value.depth], dtype="<i8")
-        return header.tobytes() + (value.stored or Spill().store(value.keys.data))
+        return header.tobytes() + (value.stored or Spill().store(*value.columns()))
 
     def decode(self, encoded: bytes) -> ShardGroup:
         first, shards, depth = np.frombuffer(encoded, "<i8", 3).tolist()
-        stored = encoded[24:]
-        return ShardGroup(first, shards, depth, np.frombuffer(load(stored)[0], key_dtype(depth)), stored)
+        return ShardGroup.of_columns(first, shards, depth, encoded[24:])
 
     def is_deterministic(self) -> bool:
         return True
@@ -82,8 +96,14 @@ class _SplitByShardGroupFn(beam.DoFn):
         self._depth = depth
         self._spill = spill
 
-    def process(self, words: bytes, cohort: Cohort) -> Iterator[tuple[int, bytes]]:
-        yield from split_by_shard_group(np.frombuffer(load(words)[0], np.uint64), cohort, self._depth, self._spill)
+    def process(self, bounded: bytes, cohort: Cohort) -> Iterator[tuple[int, bytes]]:
+        columns = load(bounded)
+        if len(columns) == 1:
+            words = np.frombuffer(columns[0], np.uint64)
+            yield from split_by_shard_group(words, cohort, self._depth, self._spill)
+        else:
+            rows = Distributions.of_columns(columns, self._depth)
+            yield from split_distributions(rows, cohort, self._depth, self._spill)
 
 
 @typehints.with_input_types(tuple[int, Iterable[bytes]], Cohort)
@@ -94,11 +114,13 @@ class _BuildShardGroupFn(beam.DoFn):
         self._spill = spill
 
     def process(self, element: tuple[int, Iterable[bytes]], cohort: Cohort) -> Iterator[ShardGroup]:
-        yield build_shard_group(*element, cohort, self._depth, self._spill)
+        group, chunks = element[0], list(element[1])  # references, or in line what the runner has read anyway
+        build = build_shard_group if len(load(chunks[0])) == 1 else build_weighted_shard_group
+        yield build(group, chunks, cohort, self._depth, self._spill)
 
 
 class BuildShards(beam.PTransform):
-    """Words of bounded users (bytes) and a singleton Cohort -> ShardGroups; deterministic, given the key."""
+    """Bounded users (bytes, of `BoundUsers`) and a singleton Cohort -> ShardGroups; deterministic, given the key."""
 
     def __init__(self, depth: int, cohort: beam.PCollection, spill: Spill):
         super().__init__()
@@ -106,11 +128,11 @@ class BuildShards(beam.PTransform):
         self._spill = spill
         self._cohort = beam.pvalue.AsSingleton(cohort)
 
-    def expand(self, words: beam.PCollection) -> beam.PCollection:
+    def expand(self, bounded: beam.PCollection) -> beam.PCollection:
         return (
-            words
+            bounded
             | "SplitByShard"
-            >> beam.ParDo(_SplitByShardGroupFn(self._depth, self._spill), self._cohort)  # (shard group, keys)
+            >> beam.ParDo(_SplitByShardGroupFn(self._depth, self._spill), self._cohort)  # (shard group, rows)
             | "GroupByShard" >> beam.GroupByKey()
             | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(self._depth, self._spill), self._cohort)
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -60,9 +60,15 @@ class Cohort:
 class ShardGroup:
     """An index over the users of some consecutive shards: it answers any tree's counts, and is built once.
 
-    first: number of the first shard; shards: how many; depth: of the grid; keys: uint32[users] or uint64[users],
+    first: number of the first shard; shards: how many; depth: of the grid; keys: uint32[rows] or uint64[rows],
     sorted, (shard - first) << 2 depth | code. Holds raw locations: it has no way into a release.
-    stored: the keys' bytes as `Spill.store` gave them out, where the group came that way.
+    stored: the bytes that `Spill.store` gave out for the `columns`, where the group came that way.
+
+    Without weights a row is a user, who counts 1. With weights, int64[rows], a user may have several rows; clients,
+    uint32[rows], is her rank in her shard, and each of the ranks 0 .. users - 1 of a shard has a row. A user more moves
+    the ranks above hers, and no other row. Counts do not depend on ranks: they only say whose a keyed draw of the shard
+    is (a noise share, dropout), and these are alike and know nothing of the data, so what a shard reveals has the
+    same distribution whoever has which rank.
     """
 
     first: int
@@ -70,34 +76,88 @@ class ShardGroup:
     depth: int
     keys: NDArray[Any]
     stored: bytes | None = None
+    weights: NDArray[np.int64] | None = None
+    clients: NDArray[np.uint32] | None = None
+
+    @classmethod
+    def of_columns(cls, first: int, shards: int, depth: int, stored: bytes) -> ShardGroup:
+        """The group whose `columns` are stored."""
+        *weighted, keys = load(stored)
+        group = cls(first, shards, depth, np.frombuffer(keys, key_dtype(depth)), stored)
+        if not weighted:
+            return group
+        weights, clients = weighted
+        return replace(group, weights=np.frombuffer(weights, np.int64), clients=np.frombuffer(clients, np.uint32))
+
+    def columns(self) -> tuple[memoryview, ...]:
+        """What makes up the group's rows: their keys; with weights, their weights, clients and keys."""
+        if self.weights is None or self.clients is None:
+            return (self.keys.data,)
+        return self.weights.data, self.clients.data, self.keys.data
 
     def sizes(self) -> NDArray[np.int64]:
         """Users in each shard: int64[shards]."""
-        return np.diff(self.starts)
+        return np.diff(self.user_starts)
 
     def counts_below(self, boundaries: NDArray[np.uint64], block: slice) -> NDArray[np.int64]:
         """Users of each shard of the block whose code is below each boundary: int64[shards, len(boundaries)].
 
-        boundaries: uint64, ascending, at most 4^depth.
+        With weights: the sum of the weights below. boundaries: uint64, ascending, at most 4^depth.
         """
-        return self._positions(boundaries, block) - self.starts[block, None]
+        positions, starts = self._positions(boundaries, block), self.starts[block, None]
+        return (
+            positions - starts
+            if self.weights is None
+            else self._weights_before[positions] - self._weights_before[starts]
+        )
 
     def keys_of(self, block: slice) -> NDArray[Any]:
         """The keys of the block's shards, a view."""
         return self.keys[self.starts[block.start] : self.starts[block.stop]]
+
+    def weights_of(self, block: slice) -> NDArray[np.int64] | None:
+        """The weights of `keys_of(block)`, a view; None where every row counts 1."""
+        return None if self.weights is None else self.weights[self.starts[block.start] : self.starts[block.stop]]
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
         """Where each shard's keys start, and the end of the last: int64[shards + 1]."""
         return self._positions(np.zeros(1, dtype=np.uint64), slice(0, self.shards + 1))[:, 0]
 
+    @cached_property
+    def user_starts(self) -> NDArray[np.int64]:
+        """Users before each shard, and those of all: int64[shards + 1]. Equals `starts` without weights."""
+        if self.clients is None:
+            return self.starts
+        users = np.zeros(self.shards + 1, dtype=np.int64)
+        filled = np.flatnonzero(np.diff(self.starts))
+        if len(filled):
+            users[1 + filled] = 1 + np.maximum.reduceat(self.clients, self.starts[filled]).astype(np.int64)
+        return np.cumsum(users)
+
     def only(self, mask: NDArray[np.bool_]) -> ShardGroup:
-        """The same shards without the users for whom the mask, bool[users], is false."""
-        return ShardGroup(self.first, self.shards, self.depth, self.keys[mask])
+        """The same shards without the users for whom the mask is false, and so without all their rows.
+
+        mask: bool[users], by shard and in it by rank (without weights, the order of the keys). Those who stay are
+        ranked anew.
+        """
+        if self.weights is None or self.clients is None:
+            return ShardGroup(self.first, self.shards, self.depth, self.keys[mask])
+        shard_start = np.repeat(self.user_starts[:-1], np.diff(self.starts))
+        user = shard_start + self.clients
+        kept_before = np.concatenate([[0], np.cumsum(mask)])
+        rank = (kept_before[user] - kept_before[shard_start]).astype(np.uint32)
+        kept = mask[user]
+        return ShardGroup(self.first, self.shards, self.depth, self.keys[kept], None, self.weights[kept], rank[kept])
 
     def numbers(self) -> NDArray[np.uint64]:
         """The shards' numbers in the run: uint64[shards]."""
         return np.arange(self.first, self.first + self.shards, dtype=np.uint64)
+
+    @cached_property
+    def _weights_before(self) -> NDArray[np.int64]:
+        assert self.weights is not None
+        return np.concatenate([[0], np.cumsum(self.weights)])
 
     def _positions(self, codes: NDArray[np.uint64], block: slice) -> NDArray[np.int64]:
         shard = np.arange(block.start, block.stop, dtype=np.uint64)[:, None]
@@ -115,6 +175,32 @@ def key_dtype(depth: int) -> np.dtype[Any]:
     return np.dtype(np.uint32 if bits <= 32 else np.uint64)
 
 
+def shards_of(users: NDArray[np.uint64], cohort: Cohort, depth: int) -> NDArray[np.int64]:
+    """The shard of each user, int64[n], by the upper 64 - 2 depth bits of her hash; `cohort.shards` or more: of none.
+
+    users: uint64[n], hashes or words of `bound_users`. Ascending hashes have ascending shards.
+    """
+    scale = cohort.shards / cohort.sampling_rate * 2.0 ** (2 * depth - 64)
+    shard = ((users >> np.uint64(2 * depth)).astype(np.float64) * scale).astype(np.int64)
+    if cohort.sampling_rate >= 1:
+        np.minimum(shard, cohort.shards - 1, out=shard)
+    return shard
+
+
+def keys_in_groups(
+    shard: NDArray[np.int64], codes: NDArray[Any], cohort: Cohort, depth: int
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """The shard group of each row, int64[n], and the row's key in it, key_dtype(depth)[n]."""
+    group, place = shard >> cohort.group_shift, shard & ((1 << cohort.group_shift) - 1)
+    return group, ((place.astype(np.uint64) << np.uint64(2 * depth)) | codes).astype(key_dtype(depth))
+
+
+def shards_in(group: int, cohort: Cohort) -> tuple[int, int]:
+    """The first shard of a shard group, and how many it has."""
+    first = group << cohort.group_shift
+    return first, min(1 << cohort.group_shift, cohort.shards - first)
+
+
 def split_by_shard_group(
     words: NDArray[np.uint64], cohort: Cohort, depth: int, spill: Spill
 ) -> Iterator[tuple[int, bytes]]:
@@ -123,19 +209,13 @@ def split_by_shard_group(
     Group 0 is always among them, if with no keys: a run without any group would have nobody to say that it failed.
     """
     yield 0, spill.store(b"")
-    hash_bits = 64 - 2 * depth
-    scale = cohort.shards / cohort.sampling_rate * 2.0**-hash_bits
-    shard = ((words >> np.uint64(2 * depth)).astype(np.float64) * scale).astype(np.int64)
+    shard = shards_of(words, cohort, depth)
     if cohort.sampling_rate < 1:
         takes_part = shard < cohort.shards
         words, shard = words[takes_part], shard[takes_part]
-    else:
-        np.minimum(shard, cohort.shards - 1, out=shard)
     if not len(words):
         return
-    group, place = shard >> cohort.group_shift, shard & ((1 << cohort.group_shift) - 1)
-    code = words & np.uint64((1 << (2 * depth)) - 1)
-    keys = ((place.astype(np.uint64) << np.uint64(2 * depth)) | code).astype(key_dtype(depth))
+    group, keys = keys_in_groups(shard, words & np.uint64((1 << (2 * depth)) - 1), cohort, depth)
     for number in range(int(group.min()), int(group.max()) + 1):  # a few: groups follow the hash's order
         chosen = keys[group == number]
         if len(chosen):
@@ -146,6 +226,5 @@ def build_shard_group(group: int, chunks: Iterable[bytes], cohort: Cohort, depth
     """The index of one shard group, from what `split_by_shard_group` made of every word."""
     keys = np.concatenate([np.frombuffer(load(chunk)[0], key_dtype(depth)) for chunk in chunks])
     keys.sort()
-    first = group << cohort.group_shift
-    shards = min(1 << cohort.group_shift, cohort.shards - first)
+    first, shards = shards_in(group, cohort)
     return ShardGroup(first, shards, depth, keys, spill.store(keys.data))

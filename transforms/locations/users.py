@@ -7,6 +7,7 @@ and bundles. Within a group the records of one user meet, and one of them, chose
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,14 +51,15 @@ def bound_users(chunks: Iterable[bytes], depth: int) -> NDArray[np.uint64]:
     chunks: what `split_by_user_group` made of one group's records. A user's record is chosen uniformly among her
     records by the lower bits of her hash, so the choice depends on nobody else and on no order.
     """
-    users, codes = _join(chunks, depth)
+    users, codes = join_records(chunks, depth)
     if any_repeated(users):
         users, codes = _choose(users, codes, depth)
     shift = np.uint64(2 * depth)
     return ((users >> shift) << shift) | codes
 
 
-def _join(chunks: Iterable[bytes], depth: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def join_records(chunks: Iterable[bytes], depth: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """All records of one user group, from what `split_by_user_group` made of them: hashes and codes, uint64[n] each."""
     chunks = list(chunks)  # references, or in line what the runner has read anyway
     total = sum(len(load(chunk)[0]) for chunk in chunks) // 8
     users, codes = np.empty(total, np.uint64), np.empty(total, np.uint64)
@@ -70,21 +72,41 @@ def _join(chunks: Iterable[bytes], depth: int) -> tuple[NDArray[np.uint64], NDAr
     return users, codes
 
 
+@dataclass(frozen=True)
+class UserRecords:
+    """Records in the order of (user, code), so of no other order.
+
+    users: uint64[users], the distinct hashes, ascending; starts, counts: int64[users], where each user's records start
+    and how many they are; by_code: uint64[n], (place of the user among `users`) << 2 depth | code, ascending.
+    """
+
+    users: NDArray[np.uint64]
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    by_code: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, users: NDArray[np.uint64], codes: NDArray[np.uint64], depth: int) -> UserRecords:
+        """Sorts records, hashes and codes uint64[n]. Raises DataError for more users than fit beside a code."""
+        order = np.argsort(users)
+        users = users[order]
+        new = np.ones(len(users), dtype=bool)
+        new[1:] = users[1:] != users[:-1]
+        starts = np.flatnonzero(new)
+        counts = np.diff(starts, append=len(users))
+        if len(starts) > 1 << (64 - 2 * depth):
+            raise DataError(f"too many users for depth {depth}: use a smaller depth")
+        # Sorting (place of the user, code) as one number orders each user's records by code.
+        place = np.repeat(np.arange(len(starts), dtype=np.uint64), counts)
+        by_code = np.sort((place << np.uint64(2 * depth)) | codes[order])
+        return cls(users[starts], starts, counts, by_code)
+
+
 def _choose(
     users: NDArray[np.uint64], codes: NDArray[np.uint64], depth: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """For every distinct user the record at a keyed uniform position among her records in the order of codes."""
-    order = np.argsort(users)
-    users = users[order]
-    starts = np.flatnonzero(np.concatenate(([True], users[1:] != users[:-1])))
-    counts = np.diff(starts, append=len(users))
-    if len(starts) > 1 << (64 - 2 * depth):
-        raise DataError(f"too many users for depth {depth}: use a smaller depth")
-    # Sorting (rank of the user, code) as one number orders each user's records by code.
-    rank = np.repeat(np.arange(len(starts), dtype=np.uint64), counts)
-    shift = np.uint64(2 * depth)
-    by_code = np.sort((rank << shift) | codes[order])
-    distinct = users[starts]
-    uniform = (distinct & np.uint64(0xFFFFFFFF)).astype(np.float64) * 2.0**-32
-    chosen = starts + (uniform * counts).astype(np.int64)
-    return distinct, by_code[chosen] & np.uint64((1 << (2 * depth)) - 1)
+    records = UserRecords.of(users, codes, depth)
+    uniform = (records.users & np.uint64(0xFFFFFFFF)).astype(np.float64) * 2.0**-32
+    chosen = records.starts + (uniform * records.counts).astype(np.int64)
+    return records.users, records.by_code[chosen] & np.uint64((1 << (2 * depth)) - 1)

@@ -25,6 +25,8 @@ from sfumato.schemas.release import (
     CELLS_FILE,
     CURVE_FILE,
     DENSITY_FILE,
+    EVALUATION_FILES,
+    EVALUATION_FORMAT,
     ITEMS_FILE,
     MANIFEST_FILE,
     MANIFEST_FORMAT,
@@ -202,6 +204,8 @@ def open_release(path: str | os.PathLike[str]) -> Release:
         manifest = json.loads(_read(text, MANIFEST_FILE))
     except (OSError, ValueError):
         raise RequestError(f"{text}: no release here (no {MANIFEST_FILE} that can be read)") from None
+    if manifest.get("format") == EVALUATION_FORMAT:
+        raise RequestError(f"{text}: an evaluation of methods on exact data, no release")
     if manifest.get("format") != MANIFEST_FORMAT:
         raise RequestError(f"{text}: the manifest's format is {manifest.get('format')!r}, not {MANIFEST_FORMAT!r}")
     return Release(text, manifest)
@@ -231,16 +235,17 @@ def _exists(output: str) -> bool:
 
 
 def _is_replaceable(output: Path) -> bool:
-    """Whether a folder is empty or holds a release and nothing else."""
+    """Whether a folder is empty or holds a release, or an evaluation, and nothing else."""
     if not output.is_dir():
         return False
     names = {path.name for path in output.iterdir()}
-    return not names or (names <= RELEASE_FILES and _is_release(_standing_manifest(str(output))))
+    ours = names <= RELEASE_FILES or names <= EVALUATION_FILES
+    return not names or (ours and _is_release(_standing_manifest(str(output))))
 
 
 def _is_release(manifest: bytes | None) -> bool:
     try:
-        return manifest is not None and json.loads(manifest).get("format") == MANIFEST_FORMAT
+        return manifest is not None and json.loads(manifest).get("format") in (MANIFEST_FORMAT, EVALUATION_FORMAT)
     except (ValueError, AttributeError):
         return False
 

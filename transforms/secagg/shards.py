@@ -12,14 +12,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.keys import RunKey, random_words
 from sfumato.transforms.privacy.noise import discrete_laplace, polya_difference_events
+from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.modulus import Window
 
-NoiseMode = Literal["shard", "client"]
-_MAX_TABLE_LEVEL = 10  # a table of a million cells fits the cache
+NoiseMode = Literal["shard", "client", "central"]
 # Shards are worked on in blocks of about so many vector entries and users, which fit the cache.
 _BLOCK_ENTRIES, _BLOCK_USERS = 1 << 17, 1 << 17
 
@@ -28,15 +27,22 @@ _BLOCK_ENTRIES, _BLOCK_USERS = 1 << 17, 1 << 17
 class ShardQuery:
     """What every client of every shard is asked in one sub-query.
 
-    Each client adds one to one entry (sensitivity 1). required_survivors: below it a shard reveals nothing, and a
-    client's share of the noise is Polya(1 / required_survivors).
+    unit: what a client's weights sum to; her vector's L1 norm is at most that times the encoding's sensitivity.
+    required_survivors: below it a shard reveals nothing, and a client's share of the noise is
+    Polya(1 / required_survivors).
     """
 
     index: int
-    tree: Tree
+    encoding: Encoding
     epsilon: float
     window: Window
     required_survivors: int
+    unit: int = 1
+
+    @property
+    def sensitivity(self) -> int:
+        """Largest L1 norm of one user's vector."""
+        return self.unit * self.encoding.sensitivity
 
 
 @dataclass(frozen=True)
@@ -63,47 +69,44 @@ def sum_shards(
     """The decoded sum over the live shards of a group.
 
     simulated_dropout: chance that a client vanishes after the noise is decided, and its value and share with it.
+    With central noise there is no secure aggregation: no shard is lost and the sum is exact, for `add_central_noise`.
     """
     present = survivors(group, query.index, key, simulated_dropout)
     answering = group if present is None else group.only(present)
     sizes = answering.sizes()
-    total = ShardTotals(np.zeros(len(query.tree.entries), dtype=np.int64), 0)
-    step = max(1, _BLOCK_ENTRIES // len(query.tree.entries))
-    if _by_table(answering, query.tree):
+    encoding = query.encoding
+    total = ShardTotals(np.zeros(encoding.length, dtype=np.int64), 0)
+    step = max(1, _BLOCK_ENTRIES // encoding.length)
+    if encoding.works_by_user(answering):
         step = max(1, min(step, _BLOCK_USERS * group.shards // (1 + len(answering.keys))))
     for first in range(0, group.shards, step):
         block = slice(first, min(first + step, group.shards))
-        live = sizes[block] >= query.required_survivors
+        live = sizes[block] >= (0 if noise == "central" else query.required_survivors)
         if not live.any():
             continue
-        sums = count_entries(answering, query.tree, block)
-        if noise == "shard":
-            sums += shard_noise(group.numbers()[block], sizes[block], query, key)
-        else:
-            sums += client_noise(group, block, present, query, key)
-        total += ShardTotals(decode(encode(sums, query.window), query.window)[live].sum(axis=0), int(live.sum()))
+        sums = encoding.count(answering, block)
+        if noise != "central":
+            sums += (
+                shard_noise(group.numbers()[block], sizes[block], query, key)
+                if noise == "shard"
+                else client_noise(group, block, present, query, key)
+            )
+            sums = decode(encode(sums, query.window), query.window)
+        total += ShardTotals(sums[live].sum(axis=0), int(live.sum()))
     return total
 
 
-def count_entries(group: ShardGroup, tree: Tree, block: slice) -> NDArray[np.int64]:
-    """Users of each shard at each entry, a location at the deepest node that covers it: int64[shards of block, T].
-
-    A small tree costs two binary searches an entry and no work a user; for a tree with more entries than a tenth of a
-    shard's users it is cheaper to look up every user's cell.
-    """
-    index, entries, shards = tree.index, len(tree.entries), block.stop - block.start
-    if not _by_table(group, tree):
-        return index.sum_intervals(np.diff(group.counts_below(index.boundaries, block), axis=1))
-    keys = group.keys_of(block)
-    shift = 2 * tree.depth
-    place = ((keys >> keys.dtype.type(shift)).astype(np.int64) - block.start) * entries
-    cells = keys & keys.dtype.type((1 << shift) - 1)
-    place += tree.entry_of_cell[cells >> keys.dtype.type(2 * (tree.depth - tree.level))]
-    return np.bincount(place, minlength=shards * entries).reshape(shards, entries)
-
-
-def _by_table(group: ShardGroup, tree: Tree) -> bool:
-    return tree.level <= _MAX_TABLE_LEVEL and 10 * len(tree.entries) * group.shards >= len(group.keys)
+def add_central_noise(totals: ShardTotals, query: ShardQuery, key: RunKey) -> ShardTotals:
+    """The exact totals of all shards with the discrete Laplace noise that a trusted server adds, once."""
+    noise = discrete_laplace(
+        key,
+        f"central noise {query.index}",
+        np.zeros(1, dtype=np.uint64),
+        query.encoding.length,
+        query.epsilon,
+        query.sensitivity,
+    )
+    return ShardTotals(totals.sums + noise[0], totals.live)
 
 
 def encode(sums: NDArray[np.int64], window: Window) -> NDArray[np.int64]:
@@ -124,7 +127,7 @@ def survivors(group: ShardGroup, index: int, key: RunKey, dropout: float) -> NDA
     if dropout <= 0:
         return None
     shard = np.repeat(np.arange(group.shards), group.sizes())
-    rank = np.arange(len(shard)) - group.starts[shard]
+    rank = np.arange(len(shard)) - group.user_starts[shard]
     words = random_words(key.subkey("dropout", index), group.numbers()[shard], rank.astype(np.uint64))
     return np.asarray((words[:, 0] >> np.uint64(11)) * 2.0**-53 >= dropout)
 
@@ -137,11 +140,17 @@ def shard_noise(
     Discrete Laplace (exact), and what the survivors above the required number add to it. Only for live shards;
     other rows lack noise and must not be used.
     """
-    entries = len(query.tree.entries)
-    noise = discrete_laplace(key, f"shard noise {query.index}", shards, entries, query.epsilon)
+    entries = query.encoding.length
+    noise = discrete_laplace(key, f"shard noise {query.index}", shards, entries, query.epsilon, query.sensitivity)
     surplus = np.maximum(sizes / query.required_survivors - 1, 0.0)
     events = polya_difference_events(
-        key, f"surplus noise {query.index}", shards, surplus, np.full(len(shards), entries), query.epsilon
+        key,
+        f"surplus noise {query.index}",
+        shards,
+        surplus,
+        np.full(len(shards), entries),
+        query.epsilon,
+        query.sensitivity,
     )
     np.add.at(noise, (events.row, events.slot), events.value)
     return noise
@@ -152,10 +161,10 @@ def client_noise(
 ) -> NDArray[np.int64]:
     """Every client's share, sparsely, summed over the survivors of each shard: int64[shards of block, T].
 
-    A slot is a (client, entry) pair, a client being its rank in the shard's index.
+    A slot is a (client, entry) pair, a client being its rank in the shard.
     """
-    entries = len(query.tree.entries)
-    offsets = group.starts[block]
+    entries = query.encoding.length
+    offsets = group.user_starts[block]
     events = polya_difference_events(
         key,
         f"client noise {query.index}",
@@ -163,6 +172,7 @@ def client_noise(
         np.full(len(offsets), 1 / query.required_survivors),
         group.sizes()[block] * entries,
         query.epsilon,
+        query.sensitivity,
     )
     client, entry = np.divmod(events.slot, entries)
     kept = np.ones(len(client), dtype=bool) if present is None else present[offsets[events.row] + client]

@@ -11,17 +11,22 @@ from sfumato.schemas.region import Grid, area_km2
 from sfumato.schemas.release import CELLS_SCHEMA
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.cells import cells_table
+from sfumato.transforms.heatmap.state import Estimate
 from tests.conftest import REGION
 from tests.schemas.test_tree import DEPTH, trees
 
 GRID = Grid(REGION, DEPTH)
 
 
+def estimate(tree: Tree, counts: np.ndarray, stddev: float) -> Estimate:
+    return Estimate(tree, counts, np.full(len(counts), stddev))
+
+
 @given(trees())
 @settings(max_examples=40, deadline=None)
 def test_geometries_partition_the_region(tree: Tree) -> None:
     """What a node's descendants leave over: areas agree with the tree's, nothing overlaps, all is covered."""
-    table = cells_table(tree, np.arange(len(tree.entries), dtype=float), 2.0, GRID)
+    table = cells_table(estimate(tree, np.arange(len(tree.entries), dtype=float), 2.0), GRID)
     shapes = shapely.from_wkb(table["geometry"].to_numpy())
     cell = (REGION.east - REGION.west) * (REGION.north - REGION.south) / 4**DEPTH
     assert np.allclose(shapely.area(shapes) / cell, tree.areas)
@@ -31,7 +36,7 @@ def test_geometries_partition_the_region(tree: Tree) -> None:
 
 
 def test_columns_bounds_and_density() -> None:
-    table = cells_table(Tree.uniform(DEPTH, 1), np.array([4.0, -1, 2, 3]), 1.5, GRID).to_pandas()
+    table = cells_table(estimate(Tree.uniform(DEPTH, 1), np.array([4.0, -1, 2, 3]), 1.5), GRID).to_pandas()
     assert table["cell_id"].tolist() == ["r0", "r1", "r2", "r3"]
     north_west = table.iloc[0]
     assert north_west[["west", "south", "east", "north"]].tolist() == [-1.0, 50.5, 0.0, 51.0]
@@ -47,7 +52,7 @@ def test_the_whole_globe() -> None:
 
 def test_it_is_geoparquet() -> None:
     buffer = io.BytesIO()
-    pq.write_table(cells_table(Tree.uniform(DEPTH, 1), np.ones(4), 1.0, GRID), buffer)
+    pq.write_table(cells_table(estimate(Tree.uniform(DEPTH, 1), np.ones(4), 1.0), GRID), buffer)
     file = pq.ParquetFile(buffer)
     assert file.schema_arrow.names == CELLS_SCHEMA.names
     geo = json.loads(file.schema_arrow.metadata[b"geo"])
@@ -58,7 +63,7 @@ def test_it_is_geoparquet() -> None:
 def test_geopandas_reads_it(tmp_path) -> None:
     geopandas = pytest.importorskip("geopandas")
     path = tmp_path / "cells.parquet"
-    pq.write_table(cells_table(Tree.uniform(DEPTH, 2), np.ones(16), 1.0, GRID), path)
+    pq.write_table(cells_table(estimate(Tree.uniform(DEPTH, 2), np.ones(16), 1.0), GRID), path)
     frame = geopandas.read_parquet(path)
     assert frame.crs.to_string() == "OGC:CRS84"
     assert frame.geometry.is_valid.all()

@@ -1,10 +1,11 @@
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.region import deinterleave
-from sfumato.transforms.heatmap.metrics import best_uniform_level, mean_squared_error
-from sfumato.transforms.heatmap.raster import density, histogram
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.raster import by_row, coarsen, density
+from sfumato.transforms.heatmap.state import Estimate
 from tests.schemas.test_tree import DEPTH, brute_owner, trees
 
 
@@ -32,20 +33,23 @@ def test_a_map_of_nothing_is_uniform(tree) -> None:
     assert np.allclose(density(tree, np.full(len(tree.entries), -1.0)), 4.0**-DEPTH)
 
 
-def test_histogram_lies_north_up() -> None:
-    codes = np.array([0, 0, 2, 1, 15], dtype=np.uint64)
-    image = histogram(codes, 2, 1)
-    assert image.tolist() == [[4, 0], [0, 1]]
-    assert histogram(codes, 2, 2)[0].tolist() == [2, 1, 0, 0]  # code 2 is the cell east of code 0
+def test_values_by_code_lie_north_up() -> None:
+    assert by_row(np.arange(4)).tolist() == [[0, 2], [1, 3]]  # north-west, north-east; south-west, south-east
+    assert by_row(np.arange(16))[0].tolist() == [0, 2, 8, 10]  # code 2 is the cell east of code 0
 
 
-def test_the_best_level_of_a_blocky_truth() -> None:
-    rng = np.random.default_rng(0)
-    blocks = rng.random((4, 4))
-    truth = np.kron(blocks, np.ones((8, 8)))
-    truth /= truth.sum()
-    sample = rng.poisson(truth * 20_000)
-    level, error = best_uniform_level(sample, truth)
-    assert level == 2
-    assert error < mean_squared_error(sample / sample.sum(), truth)
-    assert error < mean_squared_error(np.full_like(truth, 1 / truth.size), truth)
+@given(trees(), st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_coarsening_keeps_what_upper_levels_say(tree: Tree, entries: int) -> None:
+    """Counts and variances add up by the deepest node that is left: one cell at a time, by dictionaries."""
+    counts = np.arange(1.0, 1 + len(tree.entries))
+    coarse = coarsen(Estimate(tree, counts, np.sqrt(counts)), entries)
+    assert len(coarse.tree.entries) <= max(entries, 1)
+    assert set(coarse.tree.nodes.tolist()) <= set(tree.nodes.tolist())
+    expected = dict.fromkeys(coarse.tree.entries.tolist(), 0.0)
+    for node, count in zip(tree.entries.tolist(), counts.tolist(), strict=True):
+        while node not in expected:
+            node >>= 2
+        expected[node] += count
+    assert coarse.counts.tolist() == list(expected.values())
+    assert np.allclose(coarse.stddev**2, coarse.counts)

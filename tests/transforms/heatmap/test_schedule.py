@@ -7,14 +7,16 @@ from hypothesis import strategies as st
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.methods import Adaptive
+from sfumato.transforms.heatmap.methods.adaptive import target_epsilon, update_tree
+from sfumato.transforms.heatmap.methods.trees import tree_of
+from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import (
     advance,
-    check_modulus,
+    check_plan,
     count_population,
     start,
-    target_epsilon,
-    update_tree,
 )
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -29,7 +31,7 @@ def finish(parameters: HeatmapParameters, users: int, shares: np.ndarray):
     state = start(users, parameters, KEY)
     total = np.concatenate(([0], np.cumsum(shares))) * users
     while state.query:
-        index = state.query.tree.index
+        index = state.query.encoding.tree.index
         below = np.round(total[(index.boundaries >> np.uint64(2 * (parameters.depth - 6))).astype(int)])
         sums = index.sum_intervals(np.diff(below.astype(np.int64))[None, :])[0]
         state = advance(state, ShardTotals(sums, state.cohort.shards), parameters)
@@ -63,8 +65,7 @@ def test_spending_never_exceeds_the_budget_and_ends_equal_to_it(
         depth=6,
         epsilon=epsilon,
         shard_size=1000,
-        calibration=calibration,
-        max_sub_queries=stages,
+        method=Adaptive(calibration=calibration, max_sub_queries=stages),
         population=users if public else None,
     )
     shares = np.random.default_rng(seed).dirichlet(np.full(4**6, 0.05))
@@ -78,27 +79,47 @@ def test_spending_never_exceeds_the_budget_and_ends_equal_to_it(
 
 
 def test_the_target_is_two_standard_deviations_over_all_shards() -> None:
-    epsilon = target_epsilon(users=100_000, length=64, shards=10, calibration=0.1)
-    aggregated = math.sqrt(10) * discrete_laplace_stddev(epsilon)
-    assert math.isclose(2 * aggregated, 0.1 * 100_000 / 64)
+    state = start(100_000, HeatmapParameters(population=100_000), KEY)
+    epsilon = target_epsilon(state, 64, 0.1)
+    assert math.isclose(2 * state.noise_stddev(epsilon), 0.1 * 100_000 / 64)
+    assert math.isclose(state.noise_stddev(epsilon), math.sqrt(10) * discrete_laplace_stddev(epsilon))
+    # As printed: the factor does nothing, and c U / T is one standard deviation of every shard.
+    assert math.isclose(discrete_laplace_stddev(target_epsilon(state, 64, 0.1, "printed")), 0.1 * 100_000 / 64)
+    assert math.isclose(discrete_laplace_stddev(target_epsilon(state, 64, 0.1, "literal_factor")), 0.1 * 100_000 / 128)
+    weighted = start(100_000, HeatmapParameters(population=100_000, contribution="all", gamma=1000), KEY)
+    assert math.isclose(2 * weighted.noise_stddev(target_epsilon(weighted, 64, 0.1)), 0.1 * 100_000 / 64)
+
+
+def test_ablations_split_by_a_count_and_spend_equal_shares() -> None:
+    """Paper 000, Table 3: a fixed epsilon of 0.1 a level and a fixed threshold of 10 users."""
+    method = Adaptive(split_count=10, sub_query_share=0.1)
+    state = finish(HeatmapParameters(population=10_000, dropout=0, method=method), 10_000, flat())
+    spent = [a.spent.epsilon for a in state.answers]
+    assert [round(one, 9) for one in spent[:-1]] == [0.1] * (len(spent) - 1)
+    assert math.fsum(spent) == 1.0
+    assert [a.spent.vector_length for a in state.answers][:5] == [4, 16, 64, 256, 1024]
+    sizes = {len(a.counts) for a in state.answers}
+    assert max(sizes) == 1024  # 10,000 / 1024 users a cell are fewer than 10
 
 
 def test_splits_and_collapses_by_threshold() -> None:
     tree = Tree.uniform(4, 1)  # entries 4, 5, 6, 7
-    updated = update_tree(tree, np.array([20.001, 20.0, 5.001, 5.0]), stddev=10, threshold=2)
+    updated = update_tree(tree, np.array([20.001, 20.0, 5.001, 5.0]), threshold=20)
     assert updated.nodes.tolist() == [1, 4, 5, 6, 16, 17, 18, 19]
     assert updated.entries.tolist() == [1, 5, 6, 16, 17, 18, 19]  # the root owns what node 7 left
 
 
 def test_the_finest_level_is_not_split() -> None:
     tree = Tree.uniform(2, 2)
-    assert update_tree(tree, np.full(16, 1e9), 1, 2) == tree
+    assert update_tree(tree, np.full(16, 1e9), 2) == tree
 
 
 def test_a_tree_that_stops_changing_gets_the_rest_of_the_budget() -> None:
-    parameters = HeatmapParameters(depth=6, epsilon=1.0, population=10**7, start_level=1, calibration=5)
+    parameters = HeatmapParameters(
+        depth=6, epsilon=1.0, population=10**7, method=Adaptive(start_level=1, calibration=5)
+    )
     state = finish(parameters, 10**7, flat())
-    trees = [a.tree for a in state.answers]
+    trees = [tree_of(a) for a in state.answers]
     assert trees[-1] == trees[-2]
     assert state.answers[-1].spent.epsilon == state.budget.total - math.fsum(
         a.spent.epsilon for a in state.answers[:-1]
@@ -141,12 +162,12 @@ def test_the_population_is_counted_privately_and_paid_for() -> None:
 
 def test_a_modulus_that_is_too_small_is_refused_with_the_least_that_would_do() -> None:
     with pytest.raises(RequestError, match=r"modulus: 10000 is too small, the least that would do is (\d+)") as caught:
-        check_modulus(HeatmapParameters(users=100_000, modulus=10_000))
+        check_plan(HeatmapParameters(users=100_000, modulus=10_000))
     least = int(str(caught.value).split("would do is ")[1].split()[0])
-    check_modulus(HeatmapParameters(users=100_000, modulus=least))
+    check_plan(HeatmapParameters(users=100_000, modulus=least))
     with pytest.raises(RequestError):
-        check_modulus(HeatmapParameters(users=100_000, modulus=least - 1))
-    check_modulus(HeatmapParameters(users=100_000, modulus=10_000, allow_overflow=True))
+        check_plan(HeatmapParameters(users=100_000, modulus=least - 1))
+    check_plan(HeatmapParameters(users=100_000, modulus=10_000, allow_overflow=True))
 
 
 @pytest.mark.parametrize(
@@ -177,10 +198,15 @@ def test_a_modulus_that_is_too_small_is_refused_with_the_least_that_would_do() -
         ("overflow_chance", 0.0),
         ("start_level", 11),
         ("max_sub_queries", 0),
+        ("target", "exact"),
+        ("split_count", 0.0),
+        ("split_count", math.nan),
+        ("sub_query_share", 0.0),
+        ("sub_query_share", math.nan),
         ("modulus", 1),
         ("noise", "gaussian"),
     ],
 )
 def test_bad_parameters_are_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(RequestError, match=field):
-        HeatmapParameters(**{field: value})  # type: ignore[arg-type]
+        heatmap_parameters("adaptive", {field: value})

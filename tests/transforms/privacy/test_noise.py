@@ -1,5 +1,7 @@
+import hashlib
 import itertools
 import math
+import time
 from fractions import Fraction
 
 import mpmath
@@ -14,6 +16,8 @@ from sfumato.transforms.privacy.mechanism import (
     polya_difference_stddev,
 )
 from sfumato.transforms.privacy.noise import (
+    GeometricTable,
+    digit_table,
     discrete_laplace,
     geometric,
     geometric_table,
@@ -23,6 +27,10 @@ from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf, pol
 
 KEY = RunKey.derive(FixedSecret(b"noise tests" * 2), {"test": "noise"})
 STREAMS = np.arange(200, dtype=np.uint64)
+
+
+# Two and three digits, at both ends of what each covers.
+LARGE = [(0.05, 1_000_000), (1e-8, 1), (1.5e-8, 1), (6e-5, 1), (7.0, 1_234_567)]
 
 
 def draw(epsilon: float, label: str = "a") -> np.ndarray:
@@ -71,11 +79,95 @@ def test_thresholds_keep_every_likelihood_ratio_within_epsilon(epsilon: float) -
             assert abs(loss - epsilon) < 2.0**-38
 
 
+def realised_pmf(table: GeometricTable) -> list[Fraction]:
+    thresholds = [1 << 64, *map(int, table.thresholds)]
+    return [Fraction(a - b, 1 << 64) for a, b in itertools.pairwise(thresholds)]
+
+
+@pytest.mark.parametrize(("epsilon", "sensitivity"), LARGE)
+def test_each_digit_is_as_exact_as_stated(epsilon: float, sensitivity: int) -> None:
+    """Every chance of every digit, as exact fractions, against the formula in 60 digits."""
+    with mpmath.workdps(60):
+        while epsilon / sensitivity < 2.0**-14:
+            beta = mpmath.exp(-mpmath.mpf(epsilon) / sensitivity)
+            for digit, p in enumerate(realised_pmf(digit_table(epsilon, sensitivity))):
+                chance = beta**digit * (1 - beta) / (1 - beta**4096)
+                assert abs(mpmath.mpf(p.numerator) / p.denominator / chance - 1) < 2.0**-51
+            assert digit == 4095
+            epsilon *= 4096
+        top = geometric_table(epsilon, sensitivity)
+        beta = mpmath.exp(-mpmath.mpf(epsilon) / sensitivity)
+        for value, p in enumerate(realised_pmf(top)):
+            assert abs(mpmath.mpf(p.numerator) / p.denominator / (beta**value * (1 - beta)) - 1) < 2.0**-38
+        beyond = beta ** len(top.thresholds)
+        assert abs(int(top.thresholds[-1]) / beyond / mpmath.mpf(2) ** 64 - 1) < 2.0**-64 / beyond
+
+
+@pytest.mark.parametrize(("epsilon", "sensitivity"), LARGE)
+def test_digits_of_large_noise_are_distributed_and_independent(epsilon: float, sensitivity: int) -> None:
+    sample = geometric(KEY, "digits", STREAMS, 1000, epsilon, sensitivity).ravel()
+    rate = epsilon / sensitivity
+    assert stats.kstest(sample * rate, "expon").pvalue > FLAKE_RATE
+    for scale in (0.97, 1.03):
+        assert stats.kstest(sample * rate * scale, "expon").pvalue < FLAKE_RATE
+    low, second = sample % 4096, sample // 4096 % 4096
+    beta = np.exp(-rate)
+    pmf = beta ** np.arange(4096) * (1 - beta) / (1 - beta**4096)  # of G mod 4096
+    assert chi_square_p(low, np.concatenate([np.zeros(4095), pmf])) > FLAKE_RATE
+    for higher in (second, sample // 4096**2):
+        edges = np.unique(np.concatenate([np.quantile(higher, np.linspace(0, 1, 9)), [higher.max() + 1]]))
+        table = np.histogram2d(low, higher, bins=[16, edges])[0]
+        table = table[:, table.sum(axis=0) >= 500]  # 30 expected in each
+        assert len(table.T) < 2 or stats.chi2_contingency(table).pvalue > FLAKE_RATE
+
+
+@pytest.mark.parametrize("rate", [2.0**-14, 2.0**-14 * (1 - 2.0**-53)])
+def test_one_table_and_digits_agree_where_they_meet(rate: float) -> None:
+    sample = geometric(KEY, "meet", STREAMS, 1000, rate).ravel()
+    width = 2048
+    expected = stats.geom(-np.expm1(-rate * width), loc=-1)
+    pmf = np.append(expected.pmf(np.arange(59)), expected.sf(58))
+    assert chi_square_p(np.minimum(sample // width, 59), np.concatenate([np.zeros(59), pmf])) > FLAKE_RATE
+
+
+def test_large_discrete_laplace_noise_is_fast_and_of_its_scale() -> None:
+    discrete_laplace(KEY, "tables", STREAMS[:1], 1, 0.05, 1_000_000)
+    began = time.perf_counter()
+    noise = discrete_laplace(KEY, "fast", np.arange(50, dtype=np.uint64), 10_000, 0.05, 1_000_000).ravel()
+    assert time.perf_counter() - began < 2.0  # measured 0.1 s; drawing again would take 40 s
+    assert stats.kstest(noise * 5e-8, "laplace").pvalue > FLAKE_RATE
+    assert np.abs(noise).max() < 1 << 40
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf, 9e-9, 31.0])
+@pytest.mark.parametrize("draw", [geometric_table, digit_table, lambda e, s: geometric(KEY, "x", STREAMS, 1, e, s)])
+def test_rates_out_of_range_are_refused(rate: float, draw) -> None:
+    with pytest.raises(ValueError, match="epsilon / sensitivity must lie in"):
+        draw(rate * 3, 3)
+
+
+def test_noise_of_earlier_versions_can_be_made_again() -> None:
+    drawn = {
+        epsilon: hashlib.sha256(
+            discrete_laplace(KEY, "a", STREAMS[:50], 500, epsilon).astype("<i8").tobytes()
+        ).hexdigest()[:16]
+        for epsilon in (3.0, 0.5, 0.0029, 1e-4)
+    }
+    assert drawn == {
+        3.0: "b30bdd2f95b8fef7",
+        0.5: "bda7df9d0675f370",
+        0.0029: "f8f3187ccf8ea42f",
+        1e-4: "831eb4fb0a3dd164",
+    }
+
+
 def test_a_row_depends_on_key_label_and_stream_alone() -> None:
     whole = draw(0.5)
     some = discrete_laplace(KEY, "a", STREAMS[[7, 3]], 1000, 0.5)
     assert np.array_equal(some, whole[[7, 3]])
     assert not np.array_equal(draw(0.5, "b"), whole)
+    large = discrete_laplace(KEY, "a", STREAMS, 20, 0.05, 1_000_000)
+    assert np.array_equal(discrete_laplace(KEY, "a", STREAMS[[7, 3]], 20, 0.05, 1_000_000), large[[7, 3]])
     other = RunKey.derive(FixedSecret(b"noise tests" * 2), {"test": "another request"})
     assert not np.array_equal(discrete_laplace(other, "a", STREAMS, 1000, 0.5), whole)
     # Rows and entries are uncorrelated: 200,000 products of unit variance.
@@ -94,6 +186,25 @@ def test_sparse_polya_differences_have_their_distribution(shape: float, epsilon:
     assert chi_square_p(noise.ravel(), polya_difference_pmf(shape, epsilon, reach)) > FLAKE_RATE
     for scale in (0.7, 1.3):
         assert chi_square_p(noise.ravel(), polya_difference_pmf(shape, epsilon / scale, reach)) < FLAKE_RATE
+
+
+@pytest.mark.parametrize(("epsilon", "sensitivity"), [(0.05, 1_000_000), (1e-8, 1), (1.0, 1000)])
+@pytest.mark.parametrize("shape", [0.05, 1.0])
+def test_large_polya_differences_have_their_moments(shape: float, epsilon: float, sensitivity: int) -> None:
+    entries = 200
+    events = polya_difference_events(
+        KEY, "large", STREAMS, np.full(200, shape), np.full(200, entries), epsilon, sensitivity
+    )
+    noise = np.zeros((200, entries), dtype=np.int64)
+    np.add.at(noise, (events.row, events.slot), events.value)
+    z = noise.ravel() / polya_difference_stddev(shape, epsilon, sensitivity)
+    assert abs(z.mean()) < 6.2 / math.sqrt(z.size)
+    # The excess kurtosis is 3 / shape in the continuous limit; 2 + 3 / shape is the variance of z^2.
+    assert abs((z**2).mean() - 1) < 6.2 * math.sqrt((2 + 3 / shape) / z.size)
+    if shape == 1:  # the discrete Laplace distribution
+        assert stats.kstest(z * math.sqrt(2), "laplace").pvalue > FLAKE_RATE
+        for scale in (0.9, 1.1):
+            assert stats.kstest(z * math.sqrt(2) * scale, "laplace").pvalue < FLAKE_RATE
 
 
 def test_no_surplus_where_the_shape_is_zero() -> None:

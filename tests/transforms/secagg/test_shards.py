@@ -7,11 +7,11 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.noise import discrete_laplace
+from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.shards import (
     ShardQuery,
     client_noise,
-    count_entries,
     decode,
     encode,
     shard_noise,
@@ -31,7 +31,7 @@ def group_of(shards: int, users: int, depth: int = 4, seed: int = 0) -> ShardGro
 
 
 def query(epsilon: float, required: int, level: int = 3, window: Window = WIDE, index: int = 1) -> ShardQuery:
-    return ShardQuery(index, Tree.uniform(4, level), epsilon, window, required)
+    return ShardQuery(index, TreeEncoding(Tree.uniform(4, level)), epsilon, window, required)
 
 
 def noise_of(group: ShardGroup, q: ShardQuery, mode: str) -> np.ndarray:
@@ -48,7 +48,7 @@ def test_a_shard_of_exactly_the_required_size_has_discrete_laplace_noise(mode: s
     group, reach = group_of(64, 100), math.ceil(20 / epsilon)
     q = query(epsilon, required=100, level=4)
     sample = np.concatenate([noise_of(group, query(epsilon, 100, level=4, index=i), mode).ravel() for i in range(4)])
-    assert len(q.tree.entries) == 256
+    assert q.encoding.length == 256
     assert chi_square_p(sample, discrete_laplace_pmf(epsilon, reach)) > FLAKE_RATE
     for scale in (0.7, 1.3):
         assert chi_square_p(sample, discrete_laplace_pmf(epsilon / scale, reach)) < FLAKE_RATE
@@ -74,7 +74,7 @@ def test_sums_are_counts_plus_the_keyed_noise_of_live_shards() -> None:
     totals = sum_shards(group, q, KEY)
     noise = discrete_laplace(KEY, "shard noise 1", group.numbers(), 64, 0.5)
     assert totals.live == 10
-    assert np.array_equal(totals.sums, (count_entries(group, q.tree, slice(0, 10)) + noise).sum(axis=0))
+    assert np.array_equal(totals.sums, (q.encoding.count(group, slice(0, 10)) + noise).sum(axis=0))
 
 
 def test_counts_of_small_blocks_and_a_second_draw_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +99,9 @@ def test_both_ways_of_counting_agree_with_one_user_at_a_time(users: int, monkeyp
             node >>= 2
         if 2 <= shard < 6:
             expected[shard - 2, entries.index(node)] += 1
-    by_default = count_entries(group, tree, block)
-    monkeypatch.setattr("sfumato.transforms.secagg.shards._MAX_TABLE_LEVEL", -1)
-    by_search = count_entries(group, tree, block)
+    by_default = TreeEncoding(tree).count(group, block)
+    monkeypatch.setattr("sfumato.transforms.secagg.encodings._MAX_TABLE_LEVEL", -1)
+    by_search = TreeEncoding(tree).count(group, block)
     assert by_default.tolist() == by_search.tolist() == expected.tolist()
 
 
@@ -136,7 +136,7 @@ def test_vanished_clients_take_their_value_and_their_share_along(mode: str) -> N
         assert abs(present.mean() - 0.7) < 6.2 * math.sqrt(0.21 / 25_600)
         totals = sum_shards(group, q, KEY, mode, 0.3)
         assert totals.live == 64
-        residuals.append(totals.sums - count_entries(group.only(present), q.tree, slice(0, 64)).sum(axis=0))
+        residuals.append(totals.sums - q.encoding.count(group.only(present), slice(0, 64)).sum(axis=0))
     sample = np.concatenate(residuals)
     # Sizes differ by shard and sub-query, but their sum is all that the distribution of the noise depends on.
     shape = 64 * 400 * 0.7 / required

@@ -10,8 +10,9 @@ import pytest
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
-from sfumato.transforms.secagg.shards import NoiseMode, ShardQuery, count_entries, sum_shards
+from sfumato.transforms.secagg.shards import NoiseMode, ShardQuery, sum_shards
 from tests.statistics import FLAKE_RATE, chi_square_p, polya_difference_pmf
 
 SHARDS, USERS, REQUIRED = 3, 60, 50
@@ -25,8 +26,8 @@ def test_an_answers_noise_is_that_of_all_survivors_of_all_shards(noise: NoiseMod
     rng = np.random.default_rng(0)
     keys = np.sort((np.repeat(np.arange(SHARDS), USERS) << 8) | rng.integers(0, 256, SHARDS * USERS))
     group = ShardGroup(0, SHARDS, 4, keys.astype(np.uint32))
-    query = ShardQuery(1, Tree.uniform(4, 3), epsilon, Window(1 << 30, 1 << 29), REQUIRED)
-    truth = count_entries(group, query.tree, slice(0, SHARDS)).sum(axis=0)
+    query = ShardQuery(1, TreeEncoding(Tree.uniform(4, 3)), epsilon, Window(1 << 30, 1 << 29), REQUIRED)
+    truth = query.encoding.count(group, slice(0, SHARDS)).sum(axis=0)
     sample = np.concatenate([
         sum_shards(group, query, RunKey.derive(FixedSecret(b"whole noise " * 2), {"key": i}), noise).sums - truth
         for i in range(4000)

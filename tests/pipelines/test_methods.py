@@ -1,0 +1,125 @@
+"""Every method through the Beam job: files, bundles and shards against the same stages in memory, and its release."""
+
+from __future__ import annotations
+
+import glob
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from sfumato.pipelines import cli
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.region import Grid
+from sfumato.transforms.evaluation.memory import Rows, run_in_memory
+from sfumato.transforms.heatmap.methods import METHODS
+from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.heatmap.whole import bind_key
+from sfumato.transforms.locations.distributions import bound_distributions
+from sfumato.transforms.locations.encode import encode_locations
+from sfumato.transforms.locations.spill import Spill
+from sfumato.transforms.locations.users import bound_users, split_by_user_group
+from sfumato.transforms.release import open_release
+from tests.conftest import REGION
+from tests.pipelines.test_heatmap import KEY, assert_same, command, run_state
+
+SMALL = {"depth": 5, "shard_size": 300, "dropout": 0.4, "epsilon": 4.0, "population": 1500}
+
+
+def rows_of(pattern: str, parameters: HeatmapParameters) -> Rows:
+    key = bind_key(KEY, REGION, parameters, LocationColumns())
+    grid, spill, chunks = Grid(REGION, parameters.depth), Spill(), defaultdict(list)
+    for path in sorted(glob.glob(pattern)):
+        batch = pq.read_table(path).combine_chunks().to_batches()[0]
+        encoded = encode_locations(batch, LocationColumns(), grid, key.subkey("users"))
+        for group, chunk in split_by_user_group(encoded, spill):
+            chunks[group].append(chunk)
+    parts = []
+    for _, mine in sorted(chunks.items()):
+        if parameters.distribution_gamma:
+            stored = bound_distributions(mine, grid.depth, parameters.distribution_gamma).store(spill)
+        else:
+            stored = [spill.store(bound_users(mine, grid.depth).data)]
+        parts += [Rows.bounded(one, grid.depth).store(spill) for one in stored]
+    return Rows.together(parts, grid.depth)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("noise", ["shard", "central"])
+def test_the_job_equals_its_stages_in_memory(logs, method: str, noise: str) -> None:
+    pattern = logs(1500, 4, 3)
+    small = {**SMALL, "sketch_width": 50, "sketch_rows": 3} if method == "count_min" else SMALL
+    parameters = heatmap_parameters(method, {**small, "noise": noise})
+    state = run_state(pattern, parameters)
+    key = bind_key(KEY, REGION, parameters, LocationColumns())
+    assert_same(state, run_in_memory(rows_of(pattern, parameters), 1500, parameters, key))
+    assert len(state.answers) <= parameters.method.rounds(parameters.depth)
+    assert state.budget.spent <= 4.0
+    estimate = parameters.method.decode(state, parameters.depth)
+    assert np.isfinite(estimate.counts).all()
+    assert (estimate.stddev >= 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_publishes_a_whole_release(logs, tmp_path: Path, method: str) -> None:
+    options = ["--method", method, "--depth", "5"]
+    assert cli.main(command(logs(1500, 3), tmp_path / "out", *options)) == 0
+    release = open_release(tmp_path / "out")
+    manifest = release.manifest
+    assert manifest["parameters"]["method"] == method
+    assert manifest["privacy"]["epsilon_spent"] <= manifest["privacy"]["epsilon"]
+    assert ("distribution" in manifest["privacy"]["contribution_bound"]) == (method == "emd")
+    assert release.density.shape == (32, 32)
+    assert np.isclose(release.density.sum(), 1)
+    assert len(release.cells) >= 1
+    assert (release.cells["stddev"] >= 0).all()
+    assert (tmp_path / "out" / "index.html").stat().st_size > 10_000
+
+
+def test_central_noise_says_whom_it_trusts(logs, tmp_path: Path) -> None:
+    assert cli.main(command(logs(900), tmp_path / "out", "--noise", "central")) == 0
+    privacy = open_release(tmp_path / "out").manifest["privacy"]
+    assert privacy["mechanism"] == "discrete Laplace, added once to the sums by a trusted server"
+    assert "trusted server sees the exact sums" in privacy["assumptions"][0]
+    assert privacy["participation"] == {"protected": True, "delta": 0.0}
+
+
+def test_a_large_flat_map_has_a_page_that_a_browser_can_hold(logs, tmp_path: Path) -> None:
+    assert cli.main(command(logs(900), tmp_path / "out", "--method", "flat", "--depth", "9")) == 0
+    release = open_release(tmp_path / "out")
+    assert len(release.cells) == 4**9
+    assert (tmp_path / "out" / "index.html").stat().st_size < 8_000_000
+    table = release.cells
+    assert np.isclose(np.maximum(table["count"], 0).sum() * release.density.max(), table["count"].max())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--method", "adaptiv"), "did you mean adaptive"),
+        (("--method", "flat", "--calibration", "0.1"), "calibration: is an option of adaptive, not of method flat"),
+        (("--method", "flat", "--level", "7"), "level"),
+        (("--method", "flat", "--keep_top", "nan"), "keep_top"),
+        (("--method", "emd", "--emd_width", "0"), "emd_width"),
+        (("--method", "emd", "--emd_decay", "0.4"), "emd_decay"),
+        (("--method", "emd", "--gamma", "0"), "gamma"),
+        (("--calibration", "nan"), "calibration"),
+        (("--contribution", "some"), "contribution"),
+        (("--noise", "none"), "noise"),
+    ],
+)
+def test_bad_options_are_refused_by_name(logs, tmp_path: Path, capsys, options: tuple[str, ...], words: str) -> None:
+    assert cli.main(command(logs(600), tmp_path / "out", "--depth", "6", *options)) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_map_of_the_estimate_is_the_published_density(logs) -> None:
+    parameters = heatmap_parameters("spatial_decomposition", SMALL)
+    state = run_state(logs(1500), parameters)
+    estimate = parameters.method.decode(state, 5)
+    assert density(estimate.tree, estimate.counts).shape == (32, 32)

@@ -1,0 +1,69 @@
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import poisson
+
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.plan import make_plan, overflow_chance
+from sfumato.transforms.heatmap.schedule import plan, window_for
+from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+
+
+def test_the_papers_plan_for_10_000_users() -> None:
+    """Paper 000, Table 1: 340 entries, 0.76 for the last of four sub-queries."""
+    made = make_plan(HeatmapParameters(users=10_000, dropout=0))
+    assert made.entries == 340
+    assert [round(one.epsilon, 2) for one in made.sub_queries][-1] == 0.76
+    assert made.bits == sum(one.vector_length * (one.modulus - 1).bit_length() for one in made.sub_queries)
+
+
+def test_a_flat_plan_is_exact() -> None:
+    made = make_plan(heatmap_parameters("flat", {"users": 100_000, "level": 6, "epsilon": 0.5, "dropout": 0.0}))
+    assert made.entries == 4**6
+    assert math.isclose(made.noise_stddev, math.sqrt(10) * discrete_laplace_stddev(0.5))
+    assert made.level_seen == int(math.log(100_000 / made.least_seen, 4))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.02, 0.04, 0.05, 0.06, 0.1])
+def test_lost_shards_are_those_with_too_few_survivors(dropout: float) -> None:
+    made = make_plan(HeatmapParameters(users=100_000))
+    sizes = np.random.default_rng(1).poisson(10_000 * (1 - dropout), 200_000)
+    assert math.isclose(made.shards_lost(dropout), poisson.cdf(9_499, 10_000 * (1 - dropout)))
+    share = made.shards_lost(dropout)
+    assert abs((sizes < 9_500).mean() - share) <= 6.2 * math.sqrt(share * (1 - share) / len(sizes)) + 1e-5
+
+
+def test_central_noise_loses_no_shard() -> None:
+    made = make_plan(HeatmapParameters(users=100_000, noise="central"))
+    assert made.shards_lost(0.5) == 0
+    assert math.isclose(made.sub_queries[-1].noise_stddev, discrete_laplace_stddev(made.sub_queries[-1].epsilon))
+
+
+def test_the_chance_of_overflow_is_the_least_that_the_window_certifies() -> None:
+    parameters = HeatmapParameters(users=100_000, modulus=12_000, allow_overflow=True)
+    state = plan(make_plan(parameters).state.population, Budget(1.0), parameters)
+    assert state.query is not None
+    chance = overflow_chance(state.query, state)
+    assert 0 < chance <= 1
+    generous = plan(state.population, Budget(1.0), HeatmapParameters(users=100_000))
+    assert generous.query is not None
+    certified = overflow_chance(generous.query, generous)
+    assert certified <= 1e-6 / 10
+    encoding, epsilon = generous.query.encoding, generous.query.epsilon
+    assert window_for(encoding, epsilon, generous, certified).modulus <= generous.query.window.modulus
+    assert window_for(encoding, epsilon, generous, certified / 10).modulus > generous.query.window.modulus
+    tiny = HeatmapParameters(users=100_000, modulus=16, allow_overflow=True)
+    assert set(make_plan(tiny).overflow) == {1.0}
+
+
+def test_a_plan_refuses_what_the_run_would() -> None:
+    with pytest.raises(RequestError, match="modulus: 100 is too small"):
+        make_plan(HeatmapParameters(users=100_000, modulus=100))
+    with pytest.raises(RequestError, match="gamma: 2147483647 is too large"):
+        make_plan(HeatmapParameters(users=1000, contribution="all", gamma=(1 << 31) - 1, epsilon=0.01))
+    with pytest.raises(ValueError, match="users"):
+        make_plan(HeatmapParameters())

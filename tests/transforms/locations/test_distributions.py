@@ -1,0 +1,311 @@
+import math
+from collections import Counter
+from fractions import Fraction
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from sfumato.schemas.errors import DataError, RequestError
+from sfumato.transforms.locations import distributions
+from sfumato.transforms.locations.distributions import (
+    MAX_GAMMA,
+    Distributions,
+    bound_distributions,
+    build_weighted_shard_group,
+    split_distributions,
+)
+from sfumato.transforms.locations.encode import EncodedLocations, code_dtype
+from sfumato.transforms.locations.group import BoundUsers, BuildShards, ShardGroupCoder
+from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
+from sfumato.transforms.locations.spill import Spill, forget, load
+from sfumato.transforms.locations.users import bound_users, split_by_user_group
+from sfumato.transforms.privacy.keys import keyed_hash
+from tests.statistics import FLAKE_RATE
+
+Records = list[tuple[int, int]]  # (hash, code)
+
+
+def pack(records: Records, depth: int) -> bytes:
+    users, codes = zip(*records, strict=True)
+    return Spill().store(np.array(users, np.uint64).data, np.array(codes, code_dtype(depth)).data)
+
+
+def rows_of(found: Distributions) -> list[tuple[int, int, int]]:
+    return list(zip(found.users.tolist(), found.codes.tolist(), found.weights.tolist(), strict=True))
+
+
+def oracle(records: Records, gamma: int) -> list[tuple[int, int, int]]:
+    """(hash, code, weight), with dictionaries, exact fractions and the real offset of the formula."""
+    cells: dict[int, Counter[int]] = {}
+    for user, code in records:
+        cells.setdefault(user, Counter())[code] += 1
+    rows = []
+    for user, mine in sorted(cells.items()):
+        offset, before, n = Fraction(user % 2**32, 2**32), 0, 0
+        for code, count in sorted(mine.items()):
+            n += count
+            upto = math.floor(Fraction(gamma * n, mine.total()) + offset)
+            if upto > before:
+                rows.append((user, code, upto - before))
+            before = upto
+    return rows
+
+
+def some_records(users: int, depth: int, seed: int = 0) -> Records:
+    """Users with 1 to 40 records in a few cells each; some share the upper bits of their hashes."""
+    rng = np.random.default_rng(seed)
+    hashes = rng.integers(0, 2**64, users, dtype=np.uint64)
+    hashes[: users // 4] = (hashes[0] >> np.uint64(8) << np.uint64(8)) + np.arange(users // 4, dtype=np.uint64)
+    hashes[0], hashes[1] = 2**64 - 1, 0  # the last shard, the first
+    records: Records = []
+    for user in np.unique(hashes).tolist():
+        home = rng.integers(0, 4**depth, 6)
+        records += [(user, code) for code in home[rng.integers(0, 6, rng.integers(1, 41))].tolist()]
+    return [records[i] for i in rng.permutation(len(records))]
+
+
+def groups_of(records: Records, cohort: Cohort, depth: int, gamma: int, parts: int = 7) -> dict[int, ShardGroup]:
+    """The pure stages, with the records in `parts` batches."""
+    by_user_group: dict[int, list[bytes]] = {}
+    for batch in np.array_split(np.arange(len(records)), parts):
+        users = np.array([records[i][0] for i in batch], np.uint64)
+        codes = np.array([records[i][1] for i in batch], code_dtype(depth))
+        for number, chunk in split_by_user_group(EncodedLocations(users, codes, len(users), (), False), Spill()):
+            by_user_group.setdefault(number, []).append(chunk)
+    chunks: dict[int, list[bytes]] = {}
+    for mine in by_user_group.values():
+        for part in bound_distributions(mine, depth, gamma).store(Spill()):
+            rows = Distributions.of_columns(load(part), depth)
+            for number, chunk in split_distributions(rows, cohort, depth, Spill()):
+                chunks.setdefault(number, []).append(chunk)
+    return {n: build_weighted_shard_group(n, mine, cohort, depth, Spill()) for n, mine in chunks.items()}
+
+
+def same(a: ShardGroup, b: ShardGroup) -> bool:
+    return (a.first, a.shards, a.depth) == (b.first, b.shards, b.depth) and all(
+        x.dtype == y.dtype and np.array_equal(x, y)
+        for x, y in ((a.keys, b.keys), (a.weights, b.weights), (a.clients, b.clients))
+    )
+
+
+@pytest.mark.parametrize("depth", [1, 10, 16, 17, 20])
+@given(data=st.data())
+def test_distributions_against_an_oracle_in_any_order(depth: int, data: st.DataObject) -> None:
+    pool = data.draw(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=5))
+    places = st.integers(0, 4**depth - 1) | st.integers(0, 3)
+    records = data.draw(st.lists(st.tuples(st.sampled_from(pool), places), min_size=1, max_size=40))
+    gamma = data.draw(st.integers(1, 20) | st.integers(1, MAX_GAMMA))
+    cut = data.draw(st.integers(1, len(records)))
+    parts = [pack(part, depth) for part in (records[:cut], records[cut:]) if part]
+    found = bound_distributions(parts, depth, gamma)
+    assert rows_of(found) == rows_of(bound_distributions(parts[::-1], depth, gamma)) == oracle(records, gamma)
+    assert (found.users.dtype, found.codes.dtype, found.weights.dtype) == (np.uint64, code_dtype(depth), np.int64)
+    assert found.population() == len({user for user, _ in records})
+    exact: Counter[tuple[int, int]] = Counter(records)
+    sums: Counter[int] = Counter()
+    for user, code, weight in rows_of(found):
+        sums[user] += weight
+        share = Fraction(exact[user, code] * gamma, sum(n for (who, _), n in exact.items() if who == user))
+        assert weight >= 1
+        assert abs(weight - share) < 1
+    assert set(sums.values()) == {gamma}
+
+
+@pytest.mark.parametrize("gamma", [1, 10, 1000])
+def test_weights_are_right_on_average(gamma: int) -> None:
+    """20,000 users with one, two and four records in three cells: each rounds up as often as its fraction says."""
+    hashes = keyed_hash(b"d" * 32, np.arange(20_000))
+    codes = [9, 3, 9, 0, 9, 3, 9]
+    records = [(user, code) for user in hashes.tolist() for code in codes]
+    found = bound_distributions([pack(records, 2)], 2, gamma)
+    for code, count in Counter(codes).items():
+        weights = np.zeros(20_000, np.int64)
+        mine = found.weights[found.codes == code]
+        weights[: len(mine)] = mine
+        floor, rest = divmod(gamma * count, 7)
+        assert set(weights.tolist()) <= {floor, floor + 1}
+        assert stats.binomtest(int((weights > floor).sum()), 20_000, rest / 7).pvalue > FLAKE_RATE
+
+
+@pytest.mark.parametrize("depth", [1, 13, 14, 20])
+@pytest.mark.parametrize(("share", "shards"), [(1.0, 1), (1.0, 150), (0.4, 64), (0.4, 65), (0.1, 3)])
+def test_shard_sums_against_an_oracle(depth: int, share: float, shards: int) -> None:
+    gamma, records = 100, some_records(400, depth)
+    cohort = Cohort(400, 400 * share, share, shards, 1)
+    expected: dict[int, list[tuple[int, int, int]]] = {}
+    for user, code, weight in oracle(records, gamma):
+        shard = math.floor(Fraction(user >> (2 * depth), 2 ** (64 - 2 * depth)) * shards / Fraction(share))
+        if shard < shards:
+            expected.setdefault(shard, []).append((user, code, weight))
+    boundaries = np.unique(
+        np.concatenate([[0, 4**depth], np.random.default_rng(1).integers(0, 4**depth + 1, 20)])
+    ).astype(np.uint64)
+    users = 0
+    for number, group in groups_of(records, cohort, depth, gamma).items():
+        assert (group.first, group.shards) == (
+            number << cohort.group_shift,
+            min(1 << cohort.group_shift, shards - group.first),
+        )
+        sizes, starts = group.sizes(), group.user_starts
+        assert starts[0] == 0
+        for block in (slice(0, group.shards), slice(group.shards // 2, group.shards)):
+            below = group.counts_below(boundaries, block)
+            weights_of, keys_of, end = group.weights_of(block), group.keys_of(block), 0
+            for row, place in enumerate(range(block.start, block.stop)):
+                mine = expected.get(group.first + place, [])
+                ranks = {user: rank for rank, user in enumerate(sorted({user for user, _, _ in mine}))}
+                assert sizes[place] == starts[place + 1] - starts[place] == len(ranks)
+                ordered = sorted((code, ranks[user], weight) for user, code, weight in mine)
+                begin, end = end, end + len(ordered)
+                assert keys_of[begin:end].tolist() == [(place << 2 * depth) + code for code, _, _ in ordered]
+                assert weights_of[begin:end].tolist() == [weight for _, _, weight in ordered]
+                where = slice(group.starts[place], group.starts[place + 1])
+                assert group.clients[where].tolist() == [rank for _, rank, _ in ordered]
+                assert below[row].tolist() == [sum(w for c, _, w in ordered if c < b) for b in boundaries.tolist()]
+            assert end == len(keys_of) == len(weights_of)
+        users += int(sizes.sum())
+    assert users == sum(len({user for user, _, _ in mine}) for mine in expected.values()) > 0
+
+
+def test_one_user_more_adds_her_gamma_to_one_shard_and_changes_no_other_row() -> None:
+    """Each of 30 users is added with all her records to everybody else's."""
+    depth, gamma, records = 8, 1000, some_records(300, 8)
+    cohort = Cohort(300, 150, 0.5, 10, 1)
+
+    def rows(groups: dict[int, ShardGroup]) -> Counter[tuple[int, int, int]]:
+        return Counter(
+            (group.first + (key >> 2 * depth), key % 4**depth, weight)
+            for group in groups.values()
+            for key, weight in zip(group.keys.tolist(), group.weights.tolist(), strict=True)
+        )
+
+    everybody = groups_of(records, cohort, depth, gamma)
+    after, taking_part = rows(everybody), 0
+    sizes = np.concatenate([everybody[n].sizes() for n in sorted(everybody)])
+    for user in sorted({user for user, _ in records})[::10]:
+        others = groups_of([record for record in records if record[0] != user], cohort, depth, gamma)
+        assert not rows(others) - after
+        added = after - rows(others)
+        change = sizes - np.concatenate([others[n].sizes() for n in sorted(others)])
+        if added:
+            assert added.total() == sum(row[0] == user for row in oracle(records, gamma))
+            assert sum(weight * count for (_, _, weight), count in added.items()) == gamma
+            (shard,) = {shard for shard, _, _ in added}
+            assert np.flatnonzero(change).tolist() == [shard]
+            assert change[shard] == 1
+            taking_part += 1
+        else:
+            assert not change.any()
+    assert 5 < taking_part < 25
+
+
+def test_only_is_what_would_have_been_built_without_the_others() -> None:
+    depth, records = 9, some_records(300, 9)
+    cohort = Cohort(300, 200, 200 / 300, 20, 1)
+    rng = np.random.default_rng(3)
+    present = {user: bool(rng.random() < 0.7) for user in sorted({user for user, _ in records})}
+    full = groups_of(records, cohort, depth, 50)
+    rest = groups_of([record for record in records if present[record[0]]], cohort, depth, 50)
+    # Ranks follow the hashes, so by shard and rank is the hashes' order among those who take part.
+    taking_part = [user for user in present if (user >> 2 * depth) / 2 ** (64 - 2 * depth) < cohort.sampling_rate]
+    mask, done = np.array([present[user] for user in taking_part]), 0
+    for number, group in sorted(full.items()):
+        users = int(group.user_starts[-1])
+        assert same(group.only(mask[done : done + users]), rest[number])
+        nobody = group.only(np.zeros(users, dtype=bool))
+        assert (len(nobody.keys), nobody.sizes().tolist()) == (0, [0] * group.shards)
+        done += users
+    assert done == len(mask)
+
+
+@pytest.mark.parametrize("depth", [6, 20])
+def test_the_index_does_not_depend_on_batches_or_order(depth: int) -> None:
+    records, cohort = some_records(200, depth), Cohort(200, 150, 0.75, 70, 1)
+    one, many = groups_of(records, cohort, depth, 77, 1), groups_of(records[::-1], cohort, depth, 77, 23)
+    assert one.keys() == many.keys()
+    assert all(same(one[number], many[number]) for number in one)
+
+
+@pytest.mark.parametrize("depth", [3, 20])
+def test_the_same_users_are_in_the_same_shards_as_with_one_location(depth: int) -> None:
+    records, cohort = some_records(400, depth), Cohort(400, 200, 0.5, 30, 1)
+    words = bound_users([pack(records, depth)], depth)
+    chunks: dict[int, list[bytes]] = {}
+    for number, chunk in split_by_shard_group(words, cohort, depth, Spill()):
+        chunks.setdefault(number, []).append(chunk)
+    for number, group in groups_of(records, cohort, depth, 9).items():
+        other = build_shard_group(number, chunks[number], cohort, depth, Spill())
+        assert group.sizes().tolist() == other.sizes().tolist()
+        assert np.array_equal(group.user_starts, other.user_starts)
+        assert other.user_starts is other.starts
+        assert other.weights_of(slice(0, 1)) is None
+        # With one location or all, a user counts the same in all.
+        end = np.array([4**depth], dtype=np.uint64)
+        everything = slice(0, group.shards)
+        assert np.array_equal(group.counts_below(end, everything), 9 * other.counts_below(end, everything))
+
+
+def test_parts_of_rows_keep_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user whose rows are split over elements is still one user."""
+    records, cohort = some_records(100, 5), Cohort(100, 100, 1.0, 4, 1)
+    whole = groups_of(records, cohort, 5, 40)
+    monkeypatch.setattr(distributions, "_ROWS_PER_ELEMENT", 3)
+    assert all(same(group, whole[number]) for number, group in groups_of(records, cohort, 5, 40).items())
+
+
+def test_the_coder_keeps_weights_and_clients_in_line_and_by_reference() -> None:
+    for depth in (5, 20):
+        group = groups_of(some_records(100, depth), Cohort(100, 100, 1.0, 7, 1), depth, 40)[0]
+        coder = ShardGroupCoder()
+        unstored = ShardGroup(
+            group.first, group.shards, depth, group.keys, weights=group.weights, clients=group.clients
+        )
+        assert coder.encode(group) == coder.encode(unstored)
+        spill = Spill("memory:coder")
+        held = ShardGroup(group.first, group.shards, depth, group.keys, spill.store(*group.columns()))
+        for encoded in (coder.encode(group), coder.encode(held)):
+            assert same(coder.decode(encoded), group)
+            assert coder.decode(encoded).sizes().tolist() == group.sizes().tolist()
+        forget("memory:coder")
+
+
+@pytest.mark.parametrize("gamma", [0, -1, MAX_GAMMA + 1, 1.5, math.nan, math.inf])
+def test_gammas_out_of_range_are_refused(gamma: float) -> None:
+    with pytest.raises(RequestError, match=r"gamma: must be a whole number in 1\.\.2147483647, got"):
+        bound_distributions([pack([(1, 1)], 1)], 1, gamma)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="gamma"):
+        BoundUsers(1, Spill(), gamma)  # type: ignore[arg-type]
+
+
+def test_more_records_than_the_arithmetic_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_GAMMA * distributions._MAX_RECORDS + distributions._MAX_RECORDS < 2**63
+    monkeypatch.setattr(distributions, "_MAX_RECORDS", 2)
+    with pytest.raises(DataError, match="too many records"):
+        bound_distributions([pack([(1, 1), (2, 1), (3, 1)], 1)], 1, 5)
+
+
+@pytest.mark.parametrize("gamma", [None, 60])
+def test_the_pipeline_builds_what_the_pure_stages_build(gamma: int | None) -> None:
+    depth, records = 7, some_records(200, 7)
+    cohort = Cohort(200, 120, 0.6, 5, 1)
+    chunks = []
+    for batch in np.array_split(np.array(records, dtype=np.uint64), 4):
+        encoded = EncodedLocations(batch[:, 0].copy(), batch[:, 1].astype(np.uint32), len(batch), (), False)
+        chunks += list(split_by_user_group(encoded, Spill()))
+    if gamma is None:
+        words = bound_users([pack(records, depth)], depth)
+        ((_, empty), (_, chunk)) = split_by_shard_group(words, cohort, depth, Spill())
+        expected = build_shard_group(0, [empty, chunk], cohort, depth, Spill())
+    else:
+        expected = groups_of(records, cohort, depth, gamma)[0]
+    with beam.Pipeline("DirectRunner") as pipeline:
+        elements = pipeline | "Chunks" >> beam.Create(chunks)
+        bounded, users = elements | BoundUsers(depth, Spill(), gamma)
+        shards = bounded | BuildShards(depth, pipeline | "Cohort" >> beam.Create([cohort]), Spill())
+        assert_that(shards | beam.Map(ShardGroupCoder().encode), equal_to([ShardGroupCoder().encode(expected)]))
+        assert_that(users | beam.CombineGlobally(sum), equal_to([len({user for user, _ in records})]), label="users")

@@ -1,0 +1,78 @@
+"""Everything that a comparison's folder holds, made of its outcomes: an evaluation, and marked as one. Pure."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.comparison import EVALUATION, Outcome
+from sfumato.schemas.release import (
+    EVALUATION_FORMAT,
+    MANIFEST_FILE,
+    PAGE_FILE,
+    RUNS_FILE,
+    TABLE_FILE,
+    TABLE_TEXT_FILE,
+)
+from sfumato.transforms.evaluation.table import Mean, Row, csv_bytes, runs_csv_bytes, summarise, text_table
+from sfumato.transforms.release.page_compare import render_comparison
+from sfumato.transforms.release.page_shell import plain
+
+_PACKAGES = ("sfumato", "apache-beam", "numpy", "pyarrow", "scipy")
+
+
+def comparison_files(
+    outcomes: Sequence[Outcome], truth: NDArray[np.float64], metrics: Sequence[str], facts: Mapping[str, Any]
+) -> dict[str, bytes]:
+    """The folder's files by name, the manifest last.
+
+    truth: the exact density float64[side, side], row 0 in the north. facts: release_id, created, parameters, region
+    and whatever else says what was compared; numbers that are not finite become null.
+    """
+    rows = summarise(outcomes, metrics)
+    place = {row.setting: i for i, row in enumerate(rows)}
+    runs = sorted(outcomes, key=lambda one: (place[one.setting], one.key))
+    known = {**facts, "versions": _versions()}
+    comparison = {
+        "format": EVALUATION_FORMAT,
+        "notice": EVALUATION,
+        "job": "compare",
+        **known,
+        "metrics": list(metrics),
+        "settings": [_entry(row) for row in rows],
+    }
+    return {
+        RUNS_FILE: runs_csv_bytes(runs, metrics),
+        TABLE_FILE: csv_bytes(rows, metrics),
+        TABLE_TEXT_FILE: text_table(rows, metrics).encode(),
+        PAGE_FILE: render_comparison(known, rows, runs, truth, metrics).encode(),
+        MANIFEST_FILE: (json.dumps(plain(comparison), indent=2, allow_nan=False) + "\n").encode(),
+    }
+
+
+def _entry(row: Row) -> dict[str, Any]:
+    return {
+        "method": row.setting.method,
+        "private": row.private,
+        "options": row.options,
+        "keys": row.keys,
+        "metrics": {name: _mean(mean) for name, mean in row.metrics.items()},
+        "mse_ratio": _mean(row.ratio) if row.ratio else None,
+        "entries": row.entries,
+        "bits": row.bits,
+        "shards_lost": row.shards_lost,
+    }
+
+
+def _mean(mean: Mean) -> dict[str, float]:
+    return {"mean": mean.value, "stderr": mean.error}
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}}

@@ -1,0 +1,46 @@
+"""The grid of settings that a comparison runs through: every method with every combination of its options. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sfumato.schemas.comparison import Setting
+from sfumato.transforms.heatmap.options import heatmap_parameters, option_grid
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+
+MARGIN = "dropout_margin"
+_TOLERANCE_DEVIATIONS = 5.0  # shards' sizes are Poisson: so many standard deviations are tolerated beside the dropout
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point of the grid: what it is called, and the parameters that it stands for."""
+
+    setting: Setting
+    parameters: HeatmapParameters
+
+
+def make_cases(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> list[Case]:
+    """A case for every point of `option_grid`, named by the options that have several values.
+
+    values: by option, one or several. `dropout` is the share of clients that vanish; `dropout_margin` what a shard may
+    lack beside them. Raises RequestError as `option_grid` does, and for bad values.
+    """
+    cases = []
+    for method, chosen in option_grid(methods, values, others=(MARGIN,)):
+        varied = tuple((name, value) for name, value in chosen.items() if len(values[name]) > 1)
+        cases.append(Case(Setting(method, varied), case_parameters(method, chosen)))
+    return cases
+
+
+def case_parameters(method: str, values: Mapping[str, Any]) -> HeatmapParameters:
+    """The parameters of a run in which `dropout` of the clients vanish, and shards tolerate that."""
+    chosen = dict(values)
+    margin, dropout = chosen.pop(MARGIN, None), chosen.pop("dropout", 0.0)
+    parameters = heatmap_parameters(method, {**chosen, "simulated_dropout": dropout})
+    if margin is None:
+        margin = _TOLERANCE_DEVIATIONS / math.sqrt(min(parameters.shard_size, parameters.users or math.inf))
+    return replace(parameters, dropout=min(dropout + margin, 0.9))

@@ -1,0 +1,286 @@
+"""From outcomes to a table: means and standard errors over keys, ratios to the yardstick. CSV and Markdown. Pure.
+
+An evaluation: the figures come of the exact data. Bold in a table is the best private method of those that had the same
+task, that is, equal values of all options that every private method has.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sfumato.schemas.comparison import BY_TRUTH, YARDSTICK, Outcome, Setting, Value
+from sfumato.transforms.evaluation.metrics import METRICS
+from sfumato.transforms.text_tables import markdown_table
+
+RATIO_OF = "mse"
+DASH = "-"
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over keys and its standard error; the error is NaN for a single key, both are where a run has no value."""
+
+    value: float
+    error: float
+
+    @property
+    def text(self) -> str:
+        """As in `3.87e-11 ± 2e-13`: one digit of the error, and the mean as far as that digit, of 3 to 6 digits."""
+        if not math.isfinite(self.value):
+            return DASH
+        if not math.isfinite(self.error):
+            return f"{self.value:.3g}"
+        if self.error <= 1e-9 * abs(self.value):  # equal runs leave a rounding error
+            return f"{self.value:.3g} ± 0"
+        error = f"{self.error:.1g}"
+        # The digits of a mean of 0, or one below its error, end where those of its error do.
+        places = _exponent(self.value) - _exponent(float(error)) if self.value else 0
+        return f"{_digits(self.value, min(max(places + 1, 3), 6))} ± {error}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A setting's means over keys.
+
+    keys: how many runs. metrics: by name. ratio: mean squared error over that of the yardstick on the same cohorts,
+    None where there is none. entries, bits: what a client sent in the runs that came to an end, NaN where none did.
+    shards_lost: share of all shards.
+    """
+
+    setting: Setting
+    keys: int
+    metrics: Mapping[str, Mean]
+    ratio: Mean | None
+    entries: float
+    bits: float
+    shards_lost: float
+
+    @property
+    def private(self) -> bool:
+        """Whether the method promises privacy: neither the yardstick nor one that looked at the truth."""
+        return is_private(self.setting.method)
+
+    @property
+    def options(self) -> dict[str, Value]:
+        """The values of the options that were varied, by name."""
+        return dict(self.setting.options)
+
+
+def is_private(method: str) -> bool:
+    """Whether what has this name promises privacy: neither the yardstick nor a method that looked at the truth."""
+    return method != YARDSTICK and not method.endswith(BY_TRUTH)
+
+
+def summarise(outcomes: Iterable[Outcome], metrics: Sequence[str]) -> list[Row]:
+    """A row a setting: methods in the order in which they first appear, then by the values of their options.
+
+    A mean over keys is NaN where one run has no value: a setting that fails for some keys has no error to speak of.
+    Raises ValueError where a setting has two outcomes of one key.
+    """
+    runs: dict[Setting, dict[int, Outcome]] = {}
+    for outcome in outcomes:
+        mine = runs.setdefault(outcome.setting, {})
+        if outcome.key in mine:
+            raise ValueError(f"outcomes: {outcome.setting.label} has two of key {outcome.key}")
+        mine[outcome.key] = outcome
+    methods = list(dict.fromkeys(setting.method for setting in runs))
+    yardsticks = {setting: mine for setting, mine in runs.items() if setting.method == YARDSTICK}
+    rows = []
+    for setting in sorted(runs, key=lambda one: (methods.index(one.method), _rank(value for _, value in one.options))):
+        repeats = [runs[setting][key] for key in sorted(runs[setting])]
+        rows.append(
+            Row(
+                setting,
+                len(repeats),
+                {name: _mean([one.metrics.get(name, math.nan) for one in repeats]) for name in metrics},
+                _ratio_to(yardsticks, repeats),
+                _sent([one.entries for one in repeats]),
+                _sent([one.bits for one in repeats]),
+                float(np.mean([one.shards_lost for one in repeats])),
+            )
+        )
+    return rows
+
+
+def option_names(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+    """The names of the options that vary: those that every private method has, and those of some methods only."""
+    judged = [row for row in rows if row.private] or list(rows)
+    everywhere = {method: set[str]() for method in (row.setting.method for row in judged)}
+    for row in judged:
+        everywhere[row.setting.method] |= set(row.options)
+    names = dict.fromkeys(name for row in rows for name in row.options)
+    varied = [name for name in names if len({row.options[name] for row in rows if name in row.options}) > 1]
+    shared = [name for name in varied if all(name in mine for mine in everywhere.values())]
+    return shared, [name for name in varied if name not in shared]
+
+
+def in_groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows by task, that is, by the values of the shared options, in ascending order; a missing value comes first.
+
+    Within a group the rows keep their order.
+    """
+    shared, _ = option_names(rows)
+    groups: dict[tuple[Value | None, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.options.get(name) for name in shared), []).append(row)
+    return [groups[task] for task in sorted(groups, key=_rank)]
+
+
+def best_rows(rows: Sequence[Row], metrics: Sequence[str]) -> set[tuple[Setting, str]]:
+    """(setting, metric) of the best private means of each group, where several private rows compete."""
+    best = set()
+    for group in in_groups(rows):
+        judged = [row for row in group if row.private]
+        for name in metrics if len(judged) > 1 else ():
+            sign = 1 if METRICS[name].better == "lower" else -1
+            values = [sign * row.metrics[name].value for row in judged]
+            top = min((value for value in values if math.isfinite(value)), default=math.nan)
+            best |= {(row.setting, name) for row, value in zip(judged, values, strict=True) if value == top}
+    return best
+
+
+def csv_bytes(rows: Sequence[Row], metrics: Sequence[str]) -> bytes:
+    """A line a setting: method, options, keys, means and standard errors, ratio, entries, bits, share of shards lost.
+
+    An empty field stands for what is missing or not a number.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row.options))
+    pairs = [*metrics, f"{RATIO_OF}_ratio"]
+    figures = [column for name in pairs for column in (name, f"{name}_stderr")]
+    lines: list[list[Value | None]] = [["method", *names, "keys", *figures, "entries", "bits", "shards_lost"]]
+    for row in rows:
+        means = [*(row.metrics[name] for name in metrics), row.ratio or Mean(math.nan, math.nan)]
+        values = [value for mean in means for value in (mean.value, mean.error)]
+        given = [row.options.get(name) for name in names]
+        lines.append([row.setting.method, *given, row.keys, *values, row.entries, row.bits, row.shards_lost])
+    return _csv(lines)
+
+
+def runs_csv_bytes(outcomes: Sequence[Outcome], metrics: Sequence[str]) -> bytes:
+    """A line a run: method, options, key, metrics, entries, bits, share of shards lost. Empty: missing or no number."""
+    names = list(dict.fromkeys(name for one in outcomes for name, _ in one.setting.options))
+    lines: list[list[Value | None]] = [["method", *names, "key", *metrics, "entries", "bits", "shards_lost"]]
+    for one in outcomes:
+        options = dict(one.setting.options)
+        values = [one.metrics.get(name) for name in metrics]
+        given = [options.get(name) for name in names]
+        lines.append([one.setting.method, *given, one.key, *values, one.entries, one.bits, one.shards_lost])
+    return _csv(lines)
+
+
+def text_table(rows: Sequence[Row], metrics: Sequence[str]) -> str:
+    """The rows as a Markdown table, aligned for the terminal, under a line that says how to read it."""
+    if not rows:
+        return reading(rows, False) + "\n"
+    shared, own = option_names(rows)
+    best = best_rows(rows, metrics)
+    ratio, lost = any(row.ratio for row in rows), any(row.shards_lost > 0 for row in rows)
+    figures = [*metrics, *([f"{RATIO_OF} / {YARDSTICK}"] if ratio else []), "entries", "bits"]
+    lines = [[*shared, "method", *own, *figures, *(["shards lost"] if lost else [])]]
+    for row in (row for group in in_groups(rows) for row in group):
+        cells = [f"**{text}**" if (row.setting, name) in best else text for name, text in metric_texts(row, metrics)]
+        cells += [row.ratio.text if row.ratio else DASH] if ratio else []
+        cells += [amount_text(row.entries), amount_text(row.bits)]
+        cells += [share_text(row.shards_lost)] if lost else []
+        before, after = ([value_text(row.options.get(name)) for name in names] for names in (shared, own))
+        lines.append([*before, row.setting.method, *after, *cells])
+    return f"{reading(rows, bool(best))}\n\n{markdown_table(lines, left=(len(shared),))}"
+
+
+def reading(rows: Sequence[Row], bold: bool) -> str:
+    """One line on how to read a table of these rows."""
+    if not rows:
+        return "No run has come to an end."
+    keys = sorted({row.keys for row in rows})
+    over = f"{keys[0]} key" if len(keys) == 1 else f"{keys[0]} to {keys[-1]} key"
+    words = "One key" if keys == [1] else f"Mean ± standard error over {over}s"
+    return f"{words}; bold: the best private method of its group." if bold else f"{words}."
+
+
+def metric_texts(row: Row, metrics: Sequence[str]) -> list[tuple[str, str]]:
+    """(name, mean with its error) of each metric of a row."""
+    return [(name, row.metrics[name].text) for name in metrics]
+
+
+def amount_text(amount: float) -> str:
+    """Entries or bits: `1,234`, with one decimal where the mean is a small number and not whole."""
+    if not math.isfinite(amount):
+        return DASH
+    return f"{amount:,.0f}" if amount == round(amount) or amount >= 1000 else f"{amount:,.1f}"
+
+
+def share_text(share: float) -> str:
+    """A share as a percentage: `2.5%`."""
+    return f"{100 * share:.3g}%"
+
+
+def value_text(value: Value | None) -> str:
+    """An option's value: `10,000`, `0.05`; nothing where a method does not have the option."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _ratio_to(yardsticks: Mapping[Setting, Mapping[int, Outcome]], mine: Sequence[Outcome]) -> Mean | None:
+    """The ratio of means over common keys, its standard error by the delta method: that of the mean of x - R y, over y.
+
+    The yardstick has fewer options than a method (it knows no epsilon); those that both have must be equal.
+    """
+    options = dict(mine[0].setting.options)
+    fitting = [runs for setting, runs in yardsticks.items() if all(options.get(n, v) == v for n, v in setting.options)]
+    if len(fitting) != 1:  # none, or no telling which
+        return None
+    common = [one for one in mine if one.key in fitting[0]]
+    x = np.array([one.metrics.get(RATIO_OF, math.nan) for one in common], float)
+    y = np.array([fitting[0][one.key].metrics.get(RATIO_OF, math.nan) for one in common], float)
+    if not len(common) or not (math.isfinite(x.sum()) and y.sum() > 0):
+        return None
+    ratio = x.mean() / y.mean()
+    rest = x - ratio * y  # sums to 0
+    error = math.sqrt(float(rest @ rest) / (len(x) * (len(x) - 1))) / y.mean() if len(x) > 1 else math.nan
+    return Mean(float(ratio), float(error))
+
+
+def _mean(values: Sequence[float]) -> Mean:
+    array = np.array(values, float)
+    if not np.isfinite(array).all():
+        return Mean(math.nan, math.nan)
+    error = array.std(ddof=1) / math.sqrt(len(array)) if len(array) > 1 else math.nan
+    return Mean(float(array.mean()), float(error))
+
+
+def _sent(amounts: Sequence[int]) -> float:
+    ended = [amount for amount in amounts if amount > 0]  # a run whose shards are all lost tells of no amount
+    return float(np.mean(ended)) if ended else math.nan
+
+
+def _exponent(value: float) -> int:
+    return math.floor(math.log10(abs(value)))
+
+
+def _digits(value: float, digits: int) -> str:
+    """So many significant digits, zeros at the end included: 0.9880, 127, 3.870e-11."""
+    return f"{value:#.{digits}g}".removesuffix(".")
+
+
+def _rank(values: Iterable[Value | None]) -> tuple[tuple[int, float, str], ...]:
+    """Orders options' values: none before numbers before words."""
+    return tuple(
+        (0, 0.0, "") if v is None else (2, 0.0, v) if isinstance(v, str) else (1, float(v), "") for v in values
+    )
+
+
+def _csv(lines: Iterable[Iterable[Value | None]]) -> bytes:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    for line in lines:
+        writer.writerow("" if isinstance(one, float) and not math.isfinite(one) else one for one in line)
+    return file.getvalue().encode()

@@ -1,0 +1,75 @@
+"""The non-private yardstick of paper 000, Section 6: the best uniform level of the quadtree. Pure; reads the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def best_uniform_level(sample: NDArray[Any], truth: NDArray[np.float64]) -> tuple[int, float]:
+    """(level, MSE) of the uniform quadtree level whose density of `sample` has the smallest mean squared error.
+
+    Arguments and errors as of `level_errors`.
+    """
+    errors = level_errors(sample, truth)
+    level = int(errors.argmin())
+    return level, float(errors[level])
+
+
+def level_errors(sample: NDArray[Any], truth: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean squared error of each uniform level 0..d, float64[d + 1], of `uniform_densities`.
+
+    sample: [2^d, 2^d] exact counts or weights of the same users; truth: float64[2^d, 2^d] that sums to 1. Raises
+    ValueError for other shapes or an empty sample.
+
+    A level's squared error is that of the truth around its own block means, added up over all finer levels, and that
+    of the sample's block means around the truth's: one pass up a pyramid, and sums of squares alone.
+    """
+    total = _total(sample)
+    if truth.shape != sample.shape:
+        raise ValueError(f"truth: must have the sample's shape {sample.shape}, got {truth.shape}")
+    side, area, within = len(sample), 1, 0.0
+    ours, true = sample / total, truth
+    errors = []
+    while True:
+        errors.append((within + float(((ours - true) ** 2).sum()) / area) / side**2)
+        if len(true) == 1:
+            return np.array(errors[::-1])
+        coarse = _halved(true)
+        spread = true - np.repeat(np.repeat(coarse / 4, 2, axis=0), 2, axis=1)
+        within += float((spread**2).sum()) / area
+        ours, true, area = _halved(ours), coarse, 4 * area
+
+
+def uniform_densities(sample: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
+    """The densities float64[2^d, 2^d] of a sample on the uniform levels 0..d, each constant within its 4^level blocks.
+
+    sample: [2^d, 2^d] counts or weights. Raises ValueError for other shapes or an empty sample.
+    """
+    total, block = _total(sample), len(sample)
+    while block >= 1:
+        blocks = len(sample) // block
+        sums = sample.reshape(blocks, block, blocks, block).sum(axis=(1, 3))
+        yield np.repeat(np.repeat(sums / (total * block**2), block, axis=0), block, axis=1)
+        block //= 2
+
+
+def _total(sample: NDArray[Any]) -> float:
+    """The sample's sum, checked to be there, and its shape to be [2^d, 2^d]."""
+    side = len(sample)
+    if sample.shape != (side, side) or side < 1 or side & (side - 1):
+        raise ValueError(f"sample: must be [2^d, 2^d], got {sample.shape}")
+    total = float(sample.sum())
+    if not total > 0:
+        raise ValueError("sample: holds nobody")
+    return total
+
+
+def _halved(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums of blocks of 2 x 2 cells."""
+    half = len(sums) // 2
+    coarse: NDArray[np.float64] = sums.reshape(half, 2, half, 2).sum(axis=(1, 3))
+    return coarse

@@ -1,0 +1,35 @@
+"""Options as fields of dataclasses, and checks of them.
+
+Each check raises RequestError that names the option, its range and the value.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import field
+from typing import Any
+
+from sfumato.schemas.errors import RequestError
+
+
+def option(default: Any, text: str) -> Any:
+    """A field of a frozen dataclass that the command line offers as an option, with its help text."""
+    return field(default=default, metadata={"help": text})
+
+
+def check_whole(name: str, value: object, low: int, high: int) -> None:
+    """A whole number in low..high."""
+    if not (isinstance(value, int) and not isinstance(value, bool) and low <= value <= high):
+        raise RequestError(f"{name}: must be a whole number in {low}..{high}, got {value}")
+
+
+def check_within(name: str, value: float, low: float, high: float) -> None:
+    """A number in [low, high]; NaN is none."""
+    if not (math.isfinite(value) and low <= value <= high):
+        raise RequestError(f"{name}: must be a number in [{low}, {high}], got {value}")
+
+
+def check_between(name: str, value: float, low: float, high: float) -> None:
+    """A number in (low, high); NaN is none."""
+    if not (math.isfinite(value) and low < value < high):
+        raise RequestError(f"{name}: must be a number > {low} and < {high}, got {value}")

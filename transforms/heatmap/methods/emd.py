@@ -1,0 +1,168 @@
+"""Sparse aggregation under the earth mover's distance (paper 001, Algorithms 1 and 2): a map for few users."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.tree import Tree, node_levels, node_positions
+from sfumato.transforms.heatmap.checks import check_whole, check_within, option
+from sfumato.transforms.heatmap.methods.base import Contribution, Method
+from sfumato.transforms.heatmap.methods.emd_program import Cells, children, reconstruct
+from sfumato.transforms.heatmap.methods.trees import tree_of
+from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.heatmap.state import EVERYTHING, Estimate, HeatmapState, Question
+from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
+from sfumato.transforms.secagg.encodings import TreeEncoding
+
+MAX_WIDTH = 4096  # up to here the program is solved in seconds
+# A sub-query costs at least 1e-5 of the budget and 1e-8 of gamma (`schedule`): the finest level's share stays clear.
+_LEAST_SHARE, _LEAST_RATIO = 1e-4, 2 * MIN_NOISE_EPSILON
+
+
+@dataclass(frozen=True)
+class Emd(Method):
+    """emd_width: w; emd_decay: g, in theory above 1/2 and below 1. The paper's are 20 and 1/sqrt(2) (Section 4).
+
+    The paper measures every cell of levels q..l, but RECONSTRUCT reads level i only at T_i, the children of the w
+    cells selected on the level above. Here a sub-query a level asks for T_i alone. Noise on a cell that nobody reads
+    changes nothing, so the map has the paper's very distribution, and sub-queries that follow from earlier answers add
+    up their epsilons as fixed ones do; but a vector has at most 4 w + 1 entries instead of 4^i. The entry more is the
+    root's: what lies outside T_i counts there, is paid for like any other entry, and is not used.
+
+    emd_keep_all goes beyond the paper: its y is kept on all of T_i, though only w cells a level are refined.
+    """
+
+    NAME: ClassVar[str] = "emd"
+    TEXT: ClassVar[str] = "the largest cells of every level and a linear program (Ghazi et al.), for few users"
+    CONTRIBUTION: ClassVar[Contribution] = "all"
+
+    emd_width: int = option(20, "w: cells of each level that are refined")
+    emd_decay: float = option(math.sqrt(0.5), "g: epsilon of a level as a multiple of that of the level above")
+    emd_keep_all: bool = option(False, "fit the counts of all cells asked for, not of the refined ones alone")
+
+    def __post_init__(self) -> None:
+        check_whole("emd_width", self.emd_width, 1, MAX_WIDTH)
+        check_within("emd_decay", self.emd_decay, 0.5, 1)
+
+    def check(self, depth: int) -> None:
+        """See Method.check."""
+        share = self.finest_share(depth)
+        if share < _LEAST_SHARE:
+            raise RequestError(
+                f"emd_decay: {self.emd_decay} leaves the finest of {self.rounds(depth)} levels {share:.1g} of epsilon, "
+                f"and {_LEAST_SHARE:g} is the least; give a larger one or a smaller depth"
+            )
+
+    def rounds(self, depth: int) -> int:
+        """See Method.rounds: levels q..depth."""
+        return depth - self.first_level(depth) + 1
+
+    def encode(self, state: HeatmapState, depth: int) -> Question | None:
+        """See Method.encode: Algorithm 2, lines 3 to 7."""
+        measured = _measured(state)
+        if len(measured) == self.rounds(depth):
+            return None
+        if measured:
+            tree = Tree.of(depth, self.next_cells(measured, depth))
+        else:
+            self._check_gamma(state, depth)
+            tree = Tree.uniform(depth, self.first_level(depth))
+        share = self.share_of_rest(len(measured), depth)
+        return Question(TreeEncoding(tree), EVERYTHING if share == 1 else share * state.budget.remaining)
+
+    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+        """See Method.decode. stddev: of a cell's noisy count less those of its kept children, which an entry is."""
+        kept, masses = self.solve(_measured(state))
+        levels = [cells.nodes for cells in kept]
+        tree = _tree(depth, levels)
+        nodes = np.concatenate(levels)
+        variances = [answer.spent.noise_stddev**2 for answer in state.answers]
+        variance = np.repeat(variances, [len(cells) for cells in levels])
+        parent = np.searchsorted(nodes, nodes[len(levels[0]) :] >> np.uint64(2))
+        summed = variance + np.bincount(parent, variance[len(levels[0]) :], len(nodes))
+        return Estimate(tree, masses.counts, np.sqrt(summed[np.searchsorted(nodes, tree.entries)]))
+
+    def first_level(self, depth: int) -> int:
+        """q = floor(log2 sqrt w): the last level with at most w cells. Coarser ones are not measured (Section 4)."""
+        return min(depth, (self.emd_width.bit_length() - 1) // 2)
+
+    def share_of_rest(self, done: int, depth: int) -> float:
+        """What the next level gets of the budget that `done` levels left.
+
+        With everything before it spent so, level i costs g^(i - q) / Z of the whole (Section 3.3), 1 / Z its first.
+        """
+        return 1 / math.fsum(self.emd_decay**below for below in range(self.rounds(depth) - done))
+
+    def finest_share(self, depth: int) -> float:
+        """g^(l - q) / Z: what the finest level gets of the whole."""
+        return self.share_of_rest(0, depth) * self.emd_decay ** (self.rounds(depth) - 1)
+
+    def next_cells(self, measured: list[Cells], depth: int) -> NDArray[np.uint64]:
+        """T_i: the children of the largest w cells of the level above; of the first level every cell."""
+        if measured:
+            return children(measured[-1].largest(self.emd_width).nodes)
+        first = self.first_level(depth)
+        return np.arange(1 << 2 * first, 2 << 2 * first, dtype=np.uint64)
+
+    def solve(self, measured: list[Cells]) -> tuple[list[Cells], Cells]:
+        """RECONSTRUCT's last two lines: (the cells where y is kept, the masses of their remainders)."""
+        kept = measured if self.emd_keep_all else [cells.largest(self.emd_width) for cells in measured]
+        return kept, reconstruct(kept)
+
+    def _check_gamma(self, state: HeatmapState, depth: int) -> None:
+        least = self.finest_share(depth) * state.budget.remaining
+        if least / state.unit < _LEAST_RATIO:
+            raise RequestError(
+                f"gamma: {state.unit} is too large for the finest level's epsilon of {least:.3g}: their ratio must be "
+                f"at least {_LEAST_RATIO:g}; give a smaller gamma or depth, or a larger epsilon or emd_decay"
+            )
+
+
+def emd_aggregate(
+    sums: NDArray[np.float64], epsilon: float, method: Emd, noise: Callable[[float, int], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """DPSPARSEEMDAGG as the paper has it, with a trusted server that holds the exact sums: a density, shape of sums.
+
+    sums: of the users' distributions, float64[side, side], side a power of two, row 0 in the north. noise(scale, n): n
+    Laplace variates of that scale. Only what is read is measured. Raises RequestError for other shapes and bad epsilon.
+    """
+    depth = max(len(sums), 1).bit_length() - 1
+    if sums.shape != (1 << depth, 1 << depth):
+        raise RequestError(f"sums: must be a square grid whose side is a power of two, got {sums.shape}")
+    pyramid = [sums]
+    while len(pyramid[-1]) > 1:
+        rows = pyramid[-1][0::2] + pyramid[-1][1::2]
+        pyramid.append(rows[:, 0::2] + rows[:, 1::2])
+    budget, measured = Budget(epsilon), list[Cells]()
+    for done in range(method.rounds(depth)):
+        nodes = method.next_cells(measured, depth)
+        spent = budget.affordable(method.share_of_rest(done, depth) * budget.remaining)
+        budget = budget.charge(spent)
+        level, x, y = node_positions(nodes)
+        measured.append(Cells(nodes, pyramid[depth - level[0]][y, x] + noise(1 / spent, len(nodes))))
+    kept, masses = method.solve(measured)
+    return density(_tree(depth, [cells.nodes for cells in kept]), masses.counts)
+
+
+def _measured(state: HeatmapState) -> list[Cells]:
+    """The answers as cells, level by level: the root's entry is left out."""
+    measured = []
+    for answer in state.answers:
+        nodes = tree_of(answer).entries
+        asked = node_levels(nodes) == node_levels(nodes[-1:])
+        measured.append(Cells(nodes[asked], answer.counts[asked]))
+    return measured
+
+
+def _tree(depth: int, levels: list[NDArray[np.uint64]]) -> Tree:
+    """The tree of kept cells, whose entries are the remainders; all that is above the first level is complete."""
+    first = int(node_levels(levels[0][:1])[0])
+    return Tree.of(depth, np.concatenate([Tree.uniform(depth, first).nodes, *levels]))

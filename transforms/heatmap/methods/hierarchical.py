@@ -1,0 +1,23 @@
+"""Hierarchical one-hot encoding: every cell of every level, at equal epsilon a level (paper 000, Section 5.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.transforms.heatmap.methods.pyramid import Pyramid
+
+
+@dataclass(frozen=True)
+class Hierarchical(Pyramid):
+    """The levels' counts are used as they come, each for itself."""
+
+    NAME: ClassVar[str] = "hierarchical"
+    TEXT: ClassVar[str] = "every level of the quadtree at an equal share of epsilon; the best level is the map"
+
+    def weights(self, depth: int) -> NDArray[np.float64]:
+        """See Pyramid.weights."""
+        return np.ones(depth)

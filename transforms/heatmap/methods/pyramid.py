@@ -1,0 +1,88 @@
+"""What methods share that ask for every level of the quadtree and then choose one of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.checks import check_whole
+from sfumato.transforms.heatmap.methods.base import Method
+from sfumato.transforms.heatmap.methods.trees import MAX_UNIFORM_LEVEL, tree_of
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Question
+from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
+
+
+class Pyramid(Method):
+    """One sub-query for each level 1..depth, and the map of the level of least estimated error.
+
+    The paper chooses the level by the truth (Section 6.2: "the split that achieves the lowest MSE compared to the
+    ground truth"), which is for the evaluation alone: `candidates` lists the levels' maps for it.
+    """
+
+    @abstractmethod
+    def weights(self, depth: int) -> NDArray[np.float64]:
+        """What each level gets of the budget, in proportion: float64[depth], level 1 first."""
+
+    def encoding(self, depth: int, level: int) -> Encoding:
+        """How clients encode a level: one entry a cell."""
+        return TreeEncoding(Tree.uniform(depth, level))
+
+    def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
+        """The map of each level 1..depth, level 1 first: here the noisy counts as they came."""
+        return [
+            Estimate(tree_of(answer), answer.counts, np.full(len(answer.counts), answer.spent.noise_stddev))
+            for answer in state.answers
+        ]
+
+    def check(self, depth: int) -> None:
+        """See Method.check."""
+        check_whole("depth", depth, 1, MAX_UNIFORM_LEVEL)
+
+    def rounds(self, depth: int) -> int:
+        """See Method.rounds."""
+        return depth
+
+    def encode(self, state: HeatmapState, depth: int) -> Question | None:
+        """See Method.encode. The levels share what the count of users has left; the last takes all that remains."""
+        done = len(state.answers)
+        if done == depth:
+            return None
+        weights = self.weights(depth)[done:]
+        share = 1.0 if len(weights) == 1 else float(weights[0] / weights.sum())
+        return Question(self.encoding(depth, done + 1), share * state.budget.remaining)
+
+    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+        """See Method.decode: the candidate of the chosen level."""
+        candidates = self.candidates(state, depth)
+        return candidates[self.choose(state, candidates)]
+
+    def choose(self, state: HeatmapState, candidates: list[Estimate]) -> int:
+        """Which of the candidates is the one of least estimated risk, from noisy counts alone."""
+        cohort = state.cohort
+        return int(np.argmin([estimated_risk(one, cohort.users, cohort.sampling_rate) for one in candidates]))
+
+
+def estimated_risk(estimate: Estimate, users: float, sampling_rate: float) -> float:
+    """The mean squared error of a level's density, less a constant that is the same for all levels: Mallows' C_p.
+
+    A level has T cells c of area A each, N = A T being the finest cells, and counts y_c of mean U p_c and variance
+    v_c, with U the users and p_c the truth's share of the cell. Its density is y_c / (U A) on each finest cell, its
+    truth f_l is p_c / A, and f_l is the projection of the truth f: |f - f_l|^2 = |f|^2 - |f_l|^2. So
+
+        E|y / (U A) - f|^2 = V + |f|^2 - |f_l|^2    and    E|y / (U A)|^2 = V + |f_l|^2,    V = sum_c v_c / (U^2 A),
+
+    give an unbiased estimate of the error over N, less |f|^2 / N:
+
+        R = (2 sum_c v_c - sum_c y_c^2) / (U^2 A N).
+
+    v_c is the noise's variance, and that of drawing each user with chance r from the population, U p_c (1 - r), which
+    adds up to U (1 - r); it is an upper bound where users give distributions. What `raster.density` does next, cutting
+    at 0 and normalising, is left out: it only lessens the error of levels that are mostly noise, whose R is far above
+    the least one anyway, while Stein's estimate with the cut has so large a variance there that it picks them.
+    """
+    finest = 4.0**estimate.tree.depth
+    variance = np.sum(estimate.stddev**2) + users * (1 - sampling_rate)
+    return float(2 * variance - np.sum(estimate.counts**2)) * len(estimate.counts) / (users * finest) ** 2

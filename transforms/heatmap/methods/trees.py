@@ -1,0 +1,24 @@
+"""What methods that ask for the entries of trees share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.state import Answer, Estimate, HeatmapState
+from sfumato.transforms.secagg.encodings import TreeEncoding
+
+MAX_UNIFORM_LEVEL = 12  # 4096 x 4096 entries: what every entry of every shard costs bounds a complete level
+
+
+def tree_of(answer: Answer) -> Tree:
+    """The tree whose entries were asked for. Raises TypeError where the sub-query asked for something else."""
+    if not isinstance(answer.encoding, TreeEncoding):
+        raise TypeError(f"the answer is not one of a tree but of {type(answer.encoding).__name__}")
+    return answer.encoding.tree
+
+
+def last_answer(state: HeatmapState) -> Estimate:
+    """The map of the last sub-query alone."""
+    answer = state.answers[-1]
+    return Estimate(tree_of(answer), answer.counts, np.full(len(answer.counts), answer.spent.noise_stddev))

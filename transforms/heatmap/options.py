@@ -1,0 +1,125 @@
+"""The options of a heatmap: which there are, and parameters from them, for every command that takes them."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any, get_type_hints
+
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.heatmap.methods import METHODS, Method
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+
+MAX_COMBINATIONS = 10_000
+_METHOD = "method"
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option: of which type its values are (int, float, str or bool), and of which methods it is one.
+
+    methods: names, empty for an option of every method.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    help: str
+    methods: tuple[str, ...] = ()
+
+    @property
+    def metavar(self) -> str:
+        """What stands for a value in the help."""
+        return {int: "N", float: "X"}.get(self.kind, "NAME")
+
+    def read(self, text: str) -> Any:
+        """A value from text; `auto` is the default where that is to be chosen. Raises ValueError."""
+        return None if self.default is None and text == "auto" else self.kind(text)
+
+    def read_list(self, text: str) -> list[Any]:
+        """Values from text that separates them by commas. Raises RequestError, naming the option."""
+        try:
+            return [self.read(part.strip()) for part in text.split(",")]
+        except ValueError:
+            raise RequestError(f"{self.name}: expected values separated by commas, got {text!r}") from None
+
+    def text(self) -> str:
+        """The help text, with the methods it belongs to and the default."""
+        of = f" [{', '.join(self.methods)}]" if self.methods else ""
+        default = "" if self.default is None else f" (default: {self.default})"
+        return f"{self.help}{of}{default}"
+
+
+def heatmap_options() -> dict[str, Option]:
+    """Every option of HeatmapParameters and of every method, by name, in a fixed order."""
+    options = {one.name: _option(HeatmapParameters, one) for one in fields(HeatmapParameters) if one.name != _METHOD}
+    for name, method in METHODS.items():
+        for one in fields(method):
+            mine = _option(method, one)
+            known = options.get(one.name)
+            methods = (*known.methods, name) if known else (name,)
+            if known and (not known.methods or known.kind is not mine.kind):
+                raise TypeError(f"two options are named {one.name}")
+            options[one.name] = Option(mine.name, mine.kind, mine.default, mine.help, methods)
+    return options
+
+
+def heatmap_parameters(method: str, values: Mapping[str, Any]) -> HeatmapParameters:
+    """Parameters from options by name; one that is None or False, or not there, has its default.
+
+    Raises RequestError for an unknown method, an option of another method, and values out of range.
+    """
+    options, kind = heatmap_options(), find_method(method)
+    given = {name: value for name, value in values.items() if value is not None and value is not False}
+    for name in given:
+        if options[name].methods and method not in options[name].methods:
+            raise RequestError(f"{name}: is an option of {', '.join(options[name].methods)}, not of method {method}")
+    own = {name: value for name, value in given.items() if options[name].methods}
+    common = {name: value for name, value in given.items() if not options[name].methods}
+    return HeatmapParameters(**common, method=kind(**own))
+
+
+def option_grid(
+    methods: Sequence[str], values: Mapping[str, Sequence[Any]], others: Sequence[str] = ()
+) -> list[tuple[str, dict[str, Any]]]:
+    """Every method with every combination of values; a method goes without the options of other methods alone.
+
+    others: names in `values` that are no options of a heatmap, and go to every method. Raises RequestError for unknown
+    methods, for an option that none of the methods has, and for more than MAX_COMBINATIONS.
+    """
+    known = heatmap_options()
+    owners = {name: () if name in others else known[name].methods for name in values}
+    for method in methods:
+        find_method(method)
+    for name, of in owners.items():
+        if of and not set(of) & set(methods):
+            raise RequestError(f"{name}: is an option of {', '.join(of)}, which is not among the methods")
+    grid = []
+    for method in dict.fromkeys(methods):
+        mine = {
+            name: list(dict.fromkeys(given)) for name, given in values.items() if method in (owners[name] or methods)
+        }
+        if math.prod(map(len, mine.values())) > MAX_COMBINATIONS:
+            raise RequestError(f"{method}: more than {MAX_COMBINATIONS:,} combinations of options; give fewer values")
+        grid += [(method, dict(zip(mine, chosen, strict=True))) for chosen in itertools.product(*mine.values())]
+    return grid
+
+
+def find_method(name: str) -> type[Method]:
+    """The method of a name. Raises RequestError, with the known names and the nearest, where there is none."""
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise RequestError(f"method: there is no {name!r}, there are {', '.join(METHODS)}{hint}")
+    return METHODS[name]
+
+
+def _option(owner: type, one: Field[Any]) -> Option:
+    hint = get_type_hints(owner)[one.name]
+    kind = next((kind for kind in (bool, int, float) if kind is hint or kind in getattr(hint, "__args__", ())), str)
+    if one.default is MISSING:
+        raise TypeError(f"the option {one.name} of {owner.__name__} has no default")
+    return Option(one.name, kind, one.default, one.metadata["help"])

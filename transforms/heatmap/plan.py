@@ -1,0 +1,102 @@
+"""What a heatmap will cost and show, before any data is read: public figures alone. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import pdtr
+
+from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.schedule import advance, plan, window_for
+from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
+
+SEEN_FROM = 2.0  # standard deviations of the noise
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run as it will be if users are spread evenly over the map.
+
+    Only the adaptive methods' sub-queries depend on where users are; every other method's are exact.
+    sub_queries: in order; overflow: upper bounds of the chance that any sum wraps around, one a sub-query.
+    """
+
+    parameters: HeatmapParameters
+    state: HeatmapState
+    sub_queries: tuple[SubQuery, ...]
+    overflow: tuple[float, ...]
+
+    @property
+    def entries(self) -> int:
+        """Vector entries that a client sends in all."""
+        return sum(one.vector_length for one in self.sub_queries)
+
+    @property
+    def bits(self) -> int:
+        """Bits that a client sends in all."""
+        return sum(one.bits_per_client for one in self.sub_queries)
+
+    @property
+    def noise_stddev(self) -> float:
+        """Standard deviation of the noise in an entry of the last sub-query, in users."""
+        return self.sub_queries[-1].noise_stddev
+
+    @property
+    def least_seen(self) -> float:
+        """Users whom a cell needs to stand two standard deviations out of the last sub-query's noise."""
+        return SEEN_FROM * self.noise_stddev
+
+    @property
+    def level_seen(self) -> int:
+        """The finest level at which evenly spread users would be seen so."""
+        cells = max(self.state.cohort.users / self.least_seen, 1.0) if self.least_seen > 0 else math.inf
+        return min(self.parameters.depth, int(math.log(cells, 4))) if cells < math.inf else self.parameters.depth
+
+    def shards_lost(self, dropout: float) -> float:
+        """Expected share of the shards that are lost where so large a share of the clients vanishes.
+
+        A shard's survivors are a Poisson number: who is in it depends on hashes.
+        """
+        if self.parameters.noise == "central":
+            return 0.0
+        cohort = self.state.cohort
+        expected = cohort.users / cohort.shards * (1 - dropout)
+        return float(pdtr(cohort.required_survivors - 1, expected))
+
+
+def make_plan(parameters: HeatmapParameters) -> Plan:
+    """The plan for parameters.users (or the population). Raises RequestError as the run itself would.
+
+    Raises ValueError where neither is given.
+    """
+    users = parameters.population or parameters.users
+    if users is None:
+        raise ValueError("users: a plan needs to know how many")
+    state = plan(Population(float(users), "public"), Budget(parameters.epsilon), parameters)
+    overflow = []
+    while state.query is not None:
+        query, cohort = state.query, state.cohort
+        overflow.append(overflow_chance(query, state))
+        sums = np.round(query.encoding.shares * cohort.users * state.unit).astype(np.int64)
+        state = advance(state, ShardTotals(sums, cohort.shards), parameters)
+    return Plan(parameters, state, tuple(answer.spent for answer in state.answers), tuple(overflow))
+
+
+def overflow_chance(query: ShardQuery, state: HeatmapState) -> float:
+    """An upper bound of the chance that any sum of a sub-query wraps around its modulus: the least that is certified.
+
+    1 where nothing can be said.
+    """
+    low, high = math.log(1e-300), 0.0
+    if window_for(query.encoding, query.epsilon, state, math.exp(high - 1e-9)).modulus > query.window.modulus:
+        return 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        fits = window_for(query.encoding, query.epsilon, state, math.exp(middle)).modulus <= query.window.modulus
+        low, high = (low, middle) if fits else (middle, high)
+    return math.exp(high)

@@ -1,0 +1,27 @@
+"""Tables as Markdown whose columns are aligned, so that a terminal shows them as well. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+
+def markdown_table(lines: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:
+    """The lines, of which the first is the header; columns are aligned to the right but for those numbered `left`."""
+    cells = [[text.replace("|", r"\|") for text in line] for line in lines]
+    widths = [max(3, *(len(line[i]) for line in cells)) for i in range(len(cells[0]))]
+    rule = ["-" * width if i in left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+    written = []
+    for line in [cells[0], rule, *cells[1:]]:
+        padded = [
+            text.ljust(width) if i in left else text.rjust(width)
+            for i, (text, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        written.append(f"| {' | '.join(padded)} |")
+    return "\n".join(written) + "\n"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """So many significant digits, with separators of thousands: `1,230`, `0.00456`, `1.2e-09`."""
+    text = f"{value:.{digits}g}"
+    large = abs(value) >= 10**digits
+    return f"{float(text):,.0f}" if large and abs(value) < 1e15 else text
