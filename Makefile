@@ -17,7 +17,10 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato quantiles --input 'demo/logs/*.parquet' --output demo/quantiles --overwrite \
 	  --column longitude --range -122.51,-122.35 --quantiles 0.1,0.5,0.9 --ranges=-122.42:-122.40 \
 	  --epsilon 1 --delta 1e-8
-	@echo "Open demo/release/index.html in a browser, and those in demo/histogram, demo/hotspots, demo/quantiles."
+	$(BIN)/sfumato compare --input 'demo/logs/*.parquet' --output demo/compare --overwrite \
+	  --region $(REGION) --depth 8 --users 10000,100000 --epsilon 0.5,1,2 --keys 3
+	@echo "Open demo/release/index.html in a browser, and those in demo/histogram, demo/hotspots, demo/quantiles,"
+	@echo "demo/compare."
 
 test: check
 	$(BIN)/python -m pytest -n auto
@@ -41,7 +44,8 @@ bench: $(VENV)/.benched
 	$(BIN)/python -m benchmarks.accountant
 	$(BIN)/python -m benchmarks.sampled_speed --data bench_data
 	$(BIN)/python -m benchmarks.histograms
-	if [ -n "$$SFUMATO_DATA" ]; then $(BIN)/python -m benchmarks.accuracy && $(BIN)/python -m benchmarks.hotspots; fi
+	if [ -n "$$SFUMATO_DATA" ]; then $(BIN)/python -m benchmarks.comparison && $(BIN)/python -m benchmarks.few_users \
+	  && $(BIN)/python -m benchmarks.hotspots; fi
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

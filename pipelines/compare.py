@@ -35,6 +35,7 @@ from sfumato.transforms.heatmap.checks import check_whole, check_within
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.options import Option, heatmap_options
 from sfumato.transforms.heatmap.raster import MAX_RASTER_DEPTH
+from sfumato.transforms.heatmap.schedule import check_plan
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.facts import ReleaseFacts
 from sfumato.transforms.release.write import WriteRelease
@@ -69,6 +70,8 @@ class CompareRequest(ReleaseRequest):
         super().__post_init__()
         check_whole("keys", self.keys, 1, 10_000)
         check_within("blur", self.judge.blur, 0, 1)
+        for case in self.cases:
+            check_plan(case.parameters)
         depth = max(case.parameters.depth for case in self.cases)
         if depth > MAX_RASTER_DEPTH:
             raise RequestError(f"depth: a comparison looks at every cell, so at most {MAX_RASTER_DEPTH}, got {depth}")

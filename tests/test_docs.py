@@ -8,9 +8,11 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sfumato.pipelines import cli
+from sfumato.transforms.heatmap.methods import METHODS
 from tests.pipelines.test_heatmap import published  # noqa: F401  (a fixture)
 
 ROOT = Path(__file__).parent.parent
@@ -49,7 +51,8 @@ def test_reading_a_release(published: Path) -> None:  # noqa: F811
 @pytest.mark.parametrize(
     ("jobs", "start", "end"),
     [
-        (["heatmap"], "## Your own logs", "### Counts without noise"),
+        (["heatmap"], "## Your own logs", "### Choose a method"),
+        (["compare", "plan"], "### Choose a method", "### Counts without noise"),
         (["histogram", "hotspots", "quantiles"], "### Counts without noise", "### On Dataflow"),
     ],
 )
@@ -63,6 +66,28 @@ def test_the_readme_lists_only_options_that_exist(jobs: list[str], start: str, e
     assert set(re.findall(r"--\w+", part)) <= options
 
 
+def test_the_readmes_plan_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "--users", "100000", "--epsilon", "1"]) == 0
+    lines = [f"    {line}" if line else "" for line in capsys.readouterr().out.rstrip().splitlines()]
+    assert "\n".join(lines) in (ROOT / "README.md").read_text()
+
+
+def test_a_method_of_a_readers_own(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The document's method, put into the registry as it says, runs through compare, plan and the heatmap itself."""
+    (code,) = blocks("docs/methods.md")
+    (tmp_path / "even_method.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(METHODS, "even", importlib.import_module("even_method").Even)
+    region = ["--region", "-122.51,37.70,-122.35,37.82"]
+    files = ["--input", f"{logs}/*.parquet", "--seed", "1"]
+    assert cli.main(["plan", "--users", "30000", "--method", "even"]) == 0
+    assert cli.main(["heatmap", *files, *region, "--method", "even", "--output", str(tmp_path / "map")]) == 0
+    compare = ["--methods", "even,flat", "--users", "20000", "--metrics", "mse", "--keys", "2", "--depth", "8"]
+    assert cli.main(["compare", *files, *region, *compare, "--output", str(tmp_path / "compare")]) == 0
+    table = pd.read_csv(tmp_path / "compare" / "table.csv").set_index("method")
+    assert table.mse["even"] < table.mse["flat"]
+
+
 def commands(path: str) -> set[str]:
     """The `sfumato` commands over the demonstration's logs that a file shows, each in one line."""
     text = (ROOT / path).read_text().replace("\\\n", " ").replace("$(REGION)", "-122.51,37.70,-122.35,37.82")
@@ -73,5 +98,5 @@ def commands(path: str) -> set[str]:
 
 def test_the_readmes_commands_are_those_that_make_demo_runs() -> None:
     """CI runs them as `make demo`, so the two must not drift apart."""
-    assert len(commands("README.md")) == 5
+    assert len(commands("README.md")) == 6
     assert commands("README.md") == commands("Makefile")

@@ -31,7 +31,7 @@ def make_cases(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> l
     """
     cases = []
     for method, chosen in option_grid(methods, values, others=(MARGIN,)):
-        varied = tuple((name, value) for name, value in chosen.items() if len(values[name]) > 1)
+        varied = tuple((n, "auto" if v is None else v) for n, v in chosen.items() if len(values[n]) > 1)
         cases.append(Case(Setting(method, varied), case_parameters(method, chosen)))
     return cases
 

@@ -14,7 +14,7 @@ import numpy as np
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.checks import check_whole, check_within, option
 from sfumato.transforms.heatmap.methods.base import Method
-from sfumato.transforms.heatmap.methods.trees import MAX_UNIFORM_LEVEL, last_answer
+from sfumato.transforms.heatmap.methods.trees import check_uniform, last_answer
 from sfumato.transforms.heatmap.state import EVERYTHING, Estimate, HeatmapState, Question
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
@@ -34,8 +34,9 @@ class Flat(Method):
 
     def check(self, depth: int) -> None:
         """See Method.check."""
-        name = "depth" if self.level is None else "level"  # with a level the depth may be any
-        check_whole(name, self._level(depth), 0, min(depth, MAX_UNIFORM_LEVEL))
+        if self.level is not None:
+            check_whole("level", self.level, 0, depth)
+        check_uniform(self.NAME, "depth" if self.level is None else "level", self._level(depth))
 
     def rounds(self, depth: int) -> int:
         """See Method.rounds."""

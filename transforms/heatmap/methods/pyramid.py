@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.checks import check_whole
 from sfumato.transforms.heatmap.methods.base import Method
-from sfumato.transforms.heatmap.methods.trees import MAX_UNIFORM_LEVEL, tree_of
+from sfumato.transforms.heatmap.methods.trees import check_uniform, tree_of
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Question
 from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
 
@@ -39,7 +38,7 @@ class Pyramid(Method):
 
     def check(self, depth: int) -> None:
         """See Method.check."""
-        check_whole("depth", depth, 1, MAX_UNIFORM_LEVEL)
+        check_uniform(self.NAME, "depth", depth)
 
     def rounds(self, depth: int) -> int:
         """See Method.rounds."""

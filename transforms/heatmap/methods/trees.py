@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.state import Answer, Estimate, HeatmapState
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 MAX_UNIFORM_LEVEL = 12  # 4096 x 4096 entries: what every entry of every shard costs bounds a complete level
+
+
+def check_uniform(method: str, name: str, level: int) -> None:
+    """Raises RequestError, for the option `name`, where a method asks for every cell of too fine a level."""
+    if level > MAX_UNIFORM_LEVEL:
+        raise RequestError(
+            f"{name}: {method} asks for every cell of a level, at most level {MAX_UNIFORM_LEVEL}, got {level}"
+        )
 
 
 def tree_of(answer: Answer) -> Tree:

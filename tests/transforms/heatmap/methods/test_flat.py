@@ -49,7 +49,7 @@ def test_the_largest_t_per_cent_are_kept(keep_top: float) -> None:
 @pytest.mark.parametrize(
     ("method", "depth", "message"),
     [
-        (Flat(), 13, "depth: must be a whole number in 0..12, got 13"),
+        (Flat(), 13, "depth: flat asks for every cell of a level, at most level 12, got 13"),
         (Flat(level=5), 4, "level: must be a whole number in 0..4, got 5"),
         (Flat(level=-1), 4, "level: must be a whole number in 0..4, got -1"),
         (Flat(level=True), 4, "level: must be a whole number in 0..4, got True"),

@@ -1,0 +1,150 @@
+"""`sfumato compare` and `sfumato plan` as commands."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from sfumato.pipelines import cli
+from sfumato.schemas.comparison import EVALUATION
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import Grid
+from sfumato.transforms.heatmap.raster import by_row
+from sfumato.transforms.release import open_release
+from tests.conftest import REGION
+
+
+def command(pattern: str, output: Path, *more: str) -> list[str]:
+    return [
+        "compare", "--input", pattern, "--output", str(output), "--region", str(REGION), "--depth", "5",
+        "--shard_size", "500", "--seed", "3", "--keys", "2", *more,
+    ]  # fmt: skip
+
+
+def runs(output: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO((output / "runs.csv").read_text())))
+
+
+def test_methods_meet_the_same_cohorts_over_the_whole_grid(logs, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out"
+    more = ("--methods", "adaptive,hierarchical,emd", "--users", "600,1200", "--epsilon", "1,4", "--dropout", "0,0.1")
+    assert cli.main(command(logs(1500, 2, 3), out, *more, "--metrics", "mse,similarity")) == 0
+    shown = capsys.readouterr()
+    assert EVALUATION in shown.err
+    assert (out / "table.md").read_text() in shown.out
+    found = runs(out)
+    by_method = defaultdict(list)
+    for one in found:
+        by_method[one["method"]].append(one)
+    # keys x users x dropout, and epsilon for what spends it
+    assert {name: len(mine) for name, mine in by_method.items()} == {
+        "best_level": 8, "adaptive": 16, "hierarchical": 16, "hierarchical (level by truth)": 16, "emd": 16,
+    }  # fmt: skip
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["notice"] == EVALUATION
+    assert manifest["parameters"]["epsilon"] == [1.0, 4.0]
+    page = (out / "index.html").read_text()
+    assert EVALUATION in page
+    with pytest.raises(RequestError, match="an evaluation of methods on exact data, no release"):
+        open_release(out)
+
+
+def test_everybody_at_a_huge_epsilon_has_the_exact_map(logs, tmp_path: Path) -> None:
+    """No sampling and next to no noise: the flat map is the truth, and so is the best level."""
+    out, pattern = tmp_path / "out", logs(900)
+    more = ("--methods", "flat", "--epsilon", "30", "--noise", "central", "--metrics", "mse,l1,emd", "--keys", "1")
+    assert cli.main(command(pattern, out, *more)) == 0
+    for one in runs(out):
+        assert (float(one["mse"]), float(one["l1"]), float(one["emd"])) == (0, 0, 0)
+
+
+def test_the_yardstick_knows_what_the_survivors_show(logs, tmp_path: Path) -> None:
+    """Of everybody it knows all; of those who do not vanish, what a sample of that size tells, and no more."""
+    out, pattern = tmp_path / "out", logs(900)
+    more = ("--methods", "flat", "--users", "900", "--dropout", "0,0.3", "--metrics", "mse")
+    assert cli.main(command(pattern, out, *more)) == 0
+    table = pq.read_table(Path(pattern).parent)
+    codes = Grid(REGION, 5).codes(table["longitude"].to_numpy(), table["latitude"].to_numpy())
+    truth = by_row(np.bincount(codes.astype(int), minlength=4**5) / len(codes))
+    # Sampling 630 of 900: the variance of a share p is p (1 - p) / 630 * 270 / 899.
+    sampling = float(np.mean(truth * (1 - truth)) / 630 * 270 / 899)
+    for one in (one for one in runs(out) if one["method"] == "best_level"):
+        if one["dropout"] == "0.0":
+            assert float(one["mse"]) == 0
+        else:
+            assert 0 < float(one["mse"]) < 2 * sampling
+
+
+def test_a_comparison_is_the_same_again_and_in_two_processes(logs, tmp_path: Path) -> None:
+    pattern, more = logs(1500, 1, 4), ("--methods", "adaptive,emd", "--users", "700")
+    assert cli.main(command(pattern, tmp_path / "one", *more)) == 0
+    processes = ("--direct_running_mode", "multi_processing", "--direct_num_workers", "2")
+    assert cli.main(command(pattern, tmp_path / "two", *more, *processes)) == 0
+    for name in ("runs.csv", "table.csv", "table.md"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_comparison_replaces_a_comparison(logs, tmp_path: Path, capsys) -> None:
+    arguments = command(logs(600), tmp_path / "out", "--methods", "flat")
+    assert cli.main(arguments) == 0
+    assert cli.main(arguments) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert cli.main([*arguments, "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        (("--methods", "adaptive,flt"), 2, "method: there is no 'flt'"),
+        (("--metrics", "mse,mae"), 2, "metrics: there is no 'mae'; known are mse, l1"),
+        (("--metrics", "emd", "--depth", "9"), 2, "give --depth 8 or less instead of 9"),
+        (("--methods", "adaptive", "--depth", "13"), 2, "at most 12"),
+        (("--methods", "flat", "--depth", "13"), 2, "depth: flat asks for every cell of a level, at most level 12"),
+        (("--users", "600,many"), 2, "users: expected values separated by commas, got '600,many'"),
+        (("--users", "100000"), 1, "users: 100,000 are asked for, and the logs have 600"),
+        (("--keys", "0"), 2, "keys"),
+        (("--blur", "nan"), 2, "blur"),
+        (("--methods", "flat", "--calibration", "1"), 2, "calibration: is an option of adaptive"),
+        (("--calibration", "0.1,0"), 2, "calibration"),
+        (("--dropout", "2"), 2, "simulated_dropout"),
+        (("--modulus", "64"), 2, "modulus: 64 is too small"),
+    ],
+)
+def test_bad_requests_are_refused_by_name(
+    logs, tmp_path: Path, capsys, options: tuple[str, ...], status: int, words: str
+) -> None:
+    assert cli.main(command(logs(600), tmp_path / "out", *options)) == status
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_in_full_and_as_a_table(capsys) -> None:
+    assert cli.main(["plan", "--users", "100000"]) == 0
+    shown = capsys.readouterr().out
+    assert "100,000 users in 10 shards" in shown
+    assert "| clients that vanish |" in shown
+    assert cli.main(["plan", "--users", "10000,100000", "--method", "adaptive,flat,emd", "--epsilon", "0.5,1"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2 + 2 * 3 * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "users: give the number of users"),
+        (("--users", "1000", "--method", "best"), "method: there is no 'best'"),
+        (("--users", "1000", "--modulus", "16"), "modulus: 16 is too small"),
+        (("--users", "0"), "users"),
+        (("--users", "1000", "--epsilon", "nan"), "epsilon"),
+        (("--users", "1000", "--speed", "9"), "speed"),
+    ],
+)
+def test_a_bad_plan_is_refused_by_name(capsys, options: tuple[str, ...], words: str) -> None:
+    assert cli.main(["plan", *options]) == 2
+    assert words in capsys.readouterr().err

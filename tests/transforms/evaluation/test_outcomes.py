@@ -1,0 +1,96 @@
+"""Outcomes by hand: the yardstick's survivors, truth of everybody or of the cohort, levels by truth."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from sfumato.schemas.comparison import BY_TRUTH, YARDSTICK
+from sfumato.transforms.evaluation.memory import Rows
+from sfumato.transforms.evaluation.metrics import mean_squared_error
+from sfumato.transforms.evaluation.outcomes import Judge, judge_case, judge_yardstick, truth_of
+from sfumato.transforms.evaluation.settings import make_cases
+from sfumato.transforms.evaluation.yardstick import uniform_densities
+from sfumato.transforms.heatmap.blur import gaussian_heatmap
+from sfumato.transforms.heatmap.raster import by_row
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+
+KEY = RunKey.derive(FixedSecret(b"outcomes" * 4), {})
+DEPTH, USERS = 4, 3000
+
+
+def crowd(seed: int = 0) -> Rows:
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet(np.full(4**DEPTH, 0.3))
+    codes = rng.choice(4**DEPTH, USERS, p=shares).astype(np.uint64)
+    return Rows(DEPTH, np.sort(rng.integers(0, 1 << 63, USERS).astype(np.uint64) << np.uint64(1)), codes)
+
+
+def cases(*methods: str, **values: list[float]):
+    return make_cases(methods, {"depth": [DEPTH], "shard_size": [1000], **values})
+
+
+def test_the_yardstick_is_the_best_level_of_the_survivors_exact_cells() -> None:
+    rows, (case,) = crowd(), cases("flat", dropout=[0.3])
+    truth = crowd(seed=1).histogram()
+    judge = Judge(("mse",))
+    found = judge_yardstick(case, rows, 2, judge, truth, KEY)
+    stays = ~rows.rehashed(KEY.subkey("vanished", 2)).below(0.3)
+    assert abs(stays.mean() - 0.7) < 6.2 * math.sqrt(0.21 / USERS)
+    sample = by_row(rows.only(stays).histogram())
+    expected = min(mean_squared_error(level, truth_of(truth)) for level in uniform_densities(sample))
+    assert found.metrics["mse"] == pytest.approx(expected, rel=1e-12)
+    assert found.setting.method == YARDSTICK
+    assert (found.entries, found.bits, found.picture) == (2, 2 * DEPTH, None)
+
+
+def test_the_truth_may_be_the_cohorts_and_blurred() -> None:
+    rows, (case,) = crowd(), cases("flat", epsilon=[30.0], noise=["central"])
+    everybody = crowd(seed=1).histogram()
+    exact = Judge(("mse", "l1"), of_cohort=True)
+    (own,) = judge_case(case, rows, USERS, 0, exact, everybody, KEY)
+    assert own.metrics == {"mse": 0.0, "l1": 0.0}  # at epsilon 30 noise is 0 but for a chance of 1e-12 an entry
+    (other,) = judge_case(case, rows, USERS, 0, Judge(("mse",)), everybody, KEY)
+    sample = truth_of(rows.histogram())
+    assert other.metrics["mse"] == pytest.approx(mean_squared_error(sample, truth_of(everybody)))
+    (blurred,) = judge_case(case, rows, USERS, 0, Judge(("mse",), blur=0.1), everybody, KEY)
+    shown = gaussian_heatmap(sample, 0.1), gaussian_heatmap(truth_of(everybody), 0.1)
+    assert blurred.metrics["mse"] == pytest.approx(mean_squared_error(*shown))
+    assert own.picture is not None
+    assert np.allclose(own.picture, sample)
+
+
+def test_methods_with_levels_are_also_judged_by_the_best_of_them() -> None:
+    rows, (case,) = crowd(), cases("hierarchical")
+    chosen, by_truth = judge_case(case, rows, USERS, 1, Judge(("mse",)), rows.histogram(), KEY)
+    assert by_truth.setting.method == "hierarchical" + BY_TRUTH
+    assert by_truth.metrics["mse"] <= chosen.metrics["mse"]
+    assert by_truth.entries == chosen.entries == 4 + 16 + 64 + 256
+
+
+def test_another_number_has_other_noise_and_the_same_number_the_same() -> None:
+    rows, (case,) = crowd(), cases("flat", epsilon=[0.5])
+    one, two, again = (
+        next(judge_case(case, rows, USERS, number, Judge(("mse",)), rows.histogram(), KEY)) for number in (1, 2, 1)
+    )
+    assert one.metrics == again.metrics
+    assert one.metrics != two.metrics
+
+
+def test_a_run_whose_shards_are_all_lost_has_no_figures() -> None:
+    rows, (case,) = crowd(), cases("flat", dropout=[0.5], dropout_margin=[0.0], shard_size=[10_000])
+    half = rows.only(np.arange(USERS) % 4 == 0)
+    (outcome,) = judge_case(case, half, USERS, 0, Judge(("mse",)), rows.histogram(), KEY)
+    assert math.isnan(outcome.metrics["mse"])
+    assert (outcome.entries, outcome.shards_lost) == (0, 1.0)
+
+
+def test_depths_share_their_users() -> None:
+    rows = crowd()
+    coarse = rows.coarser(2)
+    assert coarse.histogram().tolist() == rows.histogram().reshape(16, 16).sum(axis=1).tolist()
+    (case,) = make_cases(["flat"], {"depth": [2], "epsilon": [30.0], "noise": ["central"]})
+    (outcome,) = judge_case(case, rows, USERS, 0, Judge(("mse",)), rows.histogram(), KEY)
+    assert outcome.metrics["mse"] == 0
