@@ -7,6 +7,7 @@ takes several, separated by commas. The table shows means over keys and their st
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -19,11 +20,12 @@ from numpy.typing import NDArray
 
 from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments, release_options, run_release
 from sfumato.pipelines.options import JobParser, RunnerSettings
+from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW
 from sfumato.schemas.comparison import BY_TRUTH, EVALUATION, YARDSTICK, Outcome
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region
-from sfumato.schemas.release import TABLE_TEXT_FILE
+from sfumato.schemas.release import EVALUATION_FORMAT, TABLE_TEXT_FILE
 from sfumato.transforms.evaluation.assemble import comparison_files
 from sfumato.transforms.evaluation.compare import CompareMethods
 from sfumato.transforms.evaluation.earth_mover import MAX_SIDE
@@ -58,6 +60,7 @@ class CompareRequest(ReleaseRequest):
     """One comparison, checked as far as it can be before any work."""
 
     JOB: ClassVar[str] = "compare"
+    FORMAT: ClassVar[str] = EVALUATION_FORMAT
 
     region: Region
     cases: list[Case]
@@ -92,6 +95,11 @@ class CompareRequest(ReleaseRequest):
             **asdict(self.judge),
             "columns": asdict(self.columns),
         }
+
+    def stored_bytes(self, rows: int) -> int:
+        sizes = {case.parameters.users or 0 for case in self.cases}
+        draws = 24 * self.keys * sum(min(users, rows) for users in sizes)
+        return rows * (BYTES_PER_ROW + DISTRIBUTION_BYTES_PER_ROW) + draws
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -149,6 +157,10 @@ def run(arguments: Sequence[str]) -> int:
 def run_compare(request: CompareRequest, settings: RunnerSettings, *, verbose: bool = False) -> None:
     """Runs the comparison to the end and prints its table. Raises RequestError or DataError."""
     sys.stderr.write(f"sfumato compare: {EVALUATION}\n")
+    if not settings.local and any(case.parameters.users is None for case in request.cases):
+        raise RequestError(
+            "users: on a cluster every cohort travels whole to one worker; give sizes, as --users 100000"
+        )
 
     def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
         compare = CompareMethods(
@@ -162,7 +174,8 @@ def run_compare(request: CompareRequest, settings: RunnerSettings, *, verbose: b
         )
 
     run_release(request, settings, build, verbose=verbose)
-    sys.stdout.write(read_file(FileSystems.join(request.output, TABLE_TEXT_FILE)).decode())
+    with contextlib.suppress(FileNotFoundError):  # a dry run writes nothing
+        sys.stdout.write(read_file(FileSystems.join(request.output, TABLE_TEXT_FILE)).decode())
 
 
 def _files(

@@ -12,6 +12,7 @@ import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments, release_options, run_release
 from sfumato.pipelines.options import JobParser, RunnerSettings
+from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.assemble import release_files
@@ -40,6 +41,9 @@ class HeatmapRequest(ReleaseRequest):
 
     def parameters(self) -> dict[str, Any]:
         return {"region": asdict(self.region), **self.heatmap.facts(), "columns": asdict(self.columns)}
+
+    def stored_bytes(self, rows: int) -> int:
+        return rows * (DISTRIBUTION_BYTES_PER_ROW if self.heatmap.distribution_gamma else BYTES_PER_ROW)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,9 +23,10 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions
 
 from sfumato.pipelines.options import RunnerSettings, add_runner_arguments
 from sfumato.pipelines.progress import show_progress
-from sfumato.pipelines.scratch import scratch
+from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Columns
+from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.locations.read import inspect_file
 from sfumato.transforms.privacy.keys import RunKey, Secret
@@ -42,6 +43,7 @@ class ReleaseRequest(ABC):
     """
 
     JOB: ClassVar[str]
+    FORMAT: ClassVar[str] = MANIFEST_FORMAT  # of the manifest that the job writes
 
     input: str
     output: str
@@ -63,6 +65,10 @@ class ReleaseRequest(ABC):
     @abstractmethod
     def parameters(self) -> dict[str, Any]:
         """Everything that the result depends on, in JSON's types: the manifest states it, the key is bound to it."""
+
+    def stored_bytes(self, rows: int) -> int:
+        """How much bulky data between stages to expect of so many rows."""
+        return rows * BYTES_PER_ROW
 
     def check_rows(self, rows: int) -> None:  # noqa: B027  (a job may support any number)
         """Raises DataError where so many rows, a bound on the users, cannot support a release."""
@@ -111,7 +117,7 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build,
             "template_location: a template would draw the same noise at every launch, whatever the data, and the "
             "differences would expose users; start the job itself instead"
         )
-    check_output(request.output, request.overwrite)
+    check_output(request.output, request.overwrite, request.FORMAT)
     files = match_files(request.input)
     paths = [path for path, _, _ in files]
     source = request.source()
@@ -124,7 +130,7 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build,
     settings = settings.sized(rows)
     sys.stderr.write(f"{job}: {len(paths)} file{'s'[: len(paths) != 1]} to read\n")
     with (
-        scratch(settings, rows) as spill,
+        scratch(settings, request.stored_bytes(rows)) as spill,
         show_progress(len(paths), verbose),
         settings.pipeline() as root,
     ):

@@ -15,16 +15,16 @@ from sfumato.transforms.logs import OPERATIONS, PROGRESS
 
 # Worker processes hand their log records over as text; this finds the message in it.
 _FORWARDED = re.compile(r'message: "(?P<message>(?:[^"\\]|\\.)*)"')
-_MARKS = ("read file", "read and", "sub-query")
+_MARKS = ("read file", "read and", "sub-query", "compared")
 
 
 class _Lines(logging.Handler):
-    """Writes progress to standard error: one line that counts files while reading, then a line a sub-query."""
+    """Writes progress to standard error: lines that count files and compared runs, and a line a sub-query."""
 
     def __init__(self, files: int):
         super().__init__(logging.DEBUG)
         self._files = files
-        self._read = 0
+        self._read = self._compared = 0
         # A descriptor of its own: standard error itself is closed to worker processes while the job runs.
         self.stream = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace")
         self._in_place = self.stream.isatty()
@@ -45,6 +45,12 @@ class _Lines(logging.Handler):
             self._read += 1
             if self._in_place:
                 self.stream.write(f"\r  reading: {self._read} of {self._files} files")
+        elif message.startswith("compared"):
+            self._compared += 1
+            if self._in_place:
+                self.stream.write(f"\r  compared: {self._compared} runs")
+            elif self._compared % 50 == 0:
+                self.stream.write(f"  compared: {self._compared} runs\n")
         else:
             start = "\r\033[K" if self._in_place else ""
             self.stream.write(f"{start}  {message}\n")

@@ -15,18 +15,19 @@ from sfumato.pipelines.options import RunnerSettings
 from sfumato.transforms.locations.spill import MEMORY, forget
 
 BYTES_PER_ROW = 30  # 12 of a record's chunk, then 8, 4 and 4 of its user
+DISTRIBUTION_BYTES_PER_ROW = 76  # 12, and then 20, 20 and 16, or 24 with many levels, of each of its user's cells
 
 
 @contextmanager
-def scratch(settings: RunnerSettings, rows: int) -> Iterator[str | None]:
+def scratch(settings: RunnerSettings, size: int) -> Iterator[str | None]:
     """A place for `Spill` (this process's memory, or a folder that only this user can read), cleared in the end.
 
-    None where workers share no machine. Memory where one process does all the work and a third of what is available
-    holds so many rows; users' cells then never reach a disk.
+    size: bytes that are expected. None where workers share no machine. Memory where one process does all the work and
+    a third of what is available holds so much; users' cells then never reach a disk.
     """
     if not settings.local:
         yield None
-    elif settings.one_process and 3 * rows * BYTES_PER_ROW <= available_memory():
+    elif settings.one_process and 3 * size <= available_memory():
         place = f"{MEMORY}{uuid.uuid4().hex}"
         try:
             yield place

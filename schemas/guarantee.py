@@ -22,8 +22,9 @@ ASSUMPTIONS = (
     "hashes are equal count as one (chance below users / 2^64 for any one user).",
 )
 TRUSTED_SERVER = (
-    "A trusted server sees the exact sums and adds the noise: there is no secure aggregation, and the guarantee is "
-    "about the release alone. A removed user is as if she had never been there."
+    "Whoever runs this job is a trusted server: it sees the raw logs and the exact sums and adds the noise; there is "
+    "no secure aggregation, and the guarantee is about the release alone. A run that fails publishes nothing: that "
+    "there is a release tells that somebody had a usable row."
 )
 EXACT_NOISE = "The noise that carries the guarantee is drawn with integers against thresholds of 64 bits."
 FLOATING_NOISE = "Clients' shares of the noise were drawn in floating point: a demonstration of the protocol."

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,12 +47,15 @@ class Tree:
     def __hash__(self) -> int:
         return hash((self.depth, self.nodes.tobytes()))
 
-    def __reduce__(self) -> tuple[type[Tree], tuple[int, NDArray[np.uint64]]]:
-        return Tree, (self.depth, self.nodes)  # what it has computed of itself does not travel
+    def __reduce__(self) -> tuple[Any, tuple[int, Any]]:
+        # What it has computed of itself does not travel, and a complete tree is known by its level.
+        return (Tree.uniform, (self.depth, self.level)) if self.complete else (Tree, (self.depth, self.nodes))
 
     @cached_property
     def entries(self) -> NDArray[np.uint64]:
         """The nodes that own a vector entry, in the vector's order: uint64[T], ascending."""
+        if self.complete:
+            return self.nodes[-(1 << (2 * self.level)) :]
         parents, children = np.unique(self.nodes[1:] >> _TWO, return_counts=True)
         return np.setdiff1d(self.nodes, parents[children == 4], assume_unique=True)
 
@@ -59,6 +63,10 @@ class Tree:
     def index(self) -> TreeIndex:
         """The elementary intervals of codes between the borders of nodes, and which entry each counts for."""
         depth = self.depth
+        if self.complete:
+            cells = np.arange((1 << (2 * self.level)) + 1, dtype=np.uint64)
+            own = np.arange(len(cells) - 1)
+            return TreeIndex(cells << np.uint64(2 * (depth - self.level)), own, own, own, len(own))
         level = node_levels(self.entries)
         below = (_TWO * (depth - level).astype(np.uint64)).astype(np.uint64)
         start = node_paths(self.entries) << below
@@ -77,6 +85,11 @@ class Tree:
     def level(self) -> int:
         """The level of the deepest node."""
         return int(node_levels(self.nodes[-1:])[0])
+
+    @property
+    def complete(self) -> bool:
+        """Whether every node down to the deepest level is there."""
+        return bool(len(self.nodes) == (4 ** (self.level + 1) - 1) // 3)
 
     @cached_property
     def entry_of_cell(self) -> NDArray[np.int32]:

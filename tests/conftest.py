@@ -10,8 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import settings
 
 from sfumato.schemas.region import Region
+
+# Machines are noisy: how long an example takes says nothing.
+settings.register_profile("sfumato", deadline=None)
+settings.load_profile("sfumato")
 
 REGION = Region(-1.0, 50.0, 1.0, 51.0)
 

@@ -342,6 +342,31 @@ def test_a_failed_replacement_leaves_the_old_release_whole(monkeypatch: pytest.M
     assert _content(output) == _files("new")
 
 
+def test_nothing_of_what_is_replaced_is_left() -> None:
+    """Neither another job's tables nor, above all, an evaluation's."""
+    output = f"{BUCKET}/other-job"
+    publish(output, {**_files("old"), "items.parquet": b"of a histogram"}, "old", overwrite=False)
+    publish(output, _files("new"), "new", overwrite=True)
+    assert _content(output) == _files("new")
+    evaluation = {"runs.csv": b"exact", "manifest.json": b'{"format": "sfumato-evaluation/1"}'}
+    with pytest.raises(RequestError, match="is no evaluation, so --overwrite will not replace it"):
+        publish(output, evaluation, "evaluation", overwrite=True)
+    publish(f"{BUCKET}/evaluation", evaluation, "evaluation", overwrite=False)
+    with pytest.raises(RequestError, match="is no release, so --overwrite will not replace it"):
+        publish(f"{BUCKET}/evaluation", _files("new"), "new", overwrite=True)
+    assert _content(f"{BUCKET}/evaluation") == evaluation
+
+
+def test_a_comparison_from_a_bucket_to_a_bucket(logs: str, capsys: Any) -> None:
+    output = f"{BUCKET}/compared"
+    arguments = ["compare", "--input", logs, "--output", output, "--region", str(REGION), "--depth", "4"]
+    arguments += ["--methods", "flat", "--users", "500", "--shard_size", "300", "--keys", "1", "--seed", "1"]
+    assert cli.main(arguments) == 0
+    assert names(output) == ["index.html", "manifest.json", "runs.csv", "table.csv", "table.md"]
+    with FileSystems.open(f"{output}/table.md") as file:
+        assert file.read().decode() in capsys.readouterr().out
+
+
 def test_a_retried_bundle_does_no_harm() -> None:
     output = f"{BUCKET}/retried"
     publish(output, _files("one"), "one", overwrite=False)

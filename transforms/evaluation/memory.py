@@ -71,12 +71,20 @@ class Rows:
         return Rows(self.depth, self.users[mask], self.codes[mask], weights)
 
     def rehashed(self, subkey: bytes) -> Rows:
-        """The same rows under new hashes of their users."""
-        return Rows(self.depth, keyed_hash(subkey, self.users), self.codes, self.weights)
+        """The same rows under new hashes of their users.
+
+        The upper 64 - 2 depth bits follow from the old upper bits alone, so that users are drawn alike whether they
+        have one location or a distribution; the lower bits still tell users apart.
+        """
+        shift = np.uint64(2 * self.depth)
+        upper = self.users >> shift << shift
+        hashes = keyed_hash(subkey, upper) >> shift << shift
+        return Rows(self.depth, hashes | (self.users ^ upper), self.codes, self.weights)
 
     def below(self, rate: float) -> NDArray[np.bool_]:
-        """Which rows are of users whose hash, as a number in [0, 1), is below the rate: bool[n]."""
-        return (self.users >> np.uint64(11)) * 2.0**-53 < rate
+        """Which rows are of users whose hash's upper bits, as a number in [0, 1), are below the rate: bool[n]."""
+        shift = max(2 * self.depth, 11)
+        return (self.users >> np.uint64(shift)) * 2.0 ** (shift - 64) < rate
 
     def coarser(self, depth: int) -> Rows:
         """The same users and weights on a coarser grid."""

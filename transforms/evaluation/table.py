@@ -190,7 +190,8 @@ def text_table(rows: Sequence[Row], metrics: Sequence[str]) -> str:
         cells += [share_text(row.shards_lost)] if lost else []
         before, after = ([value_text(row.options.get(name)) for name in names] for names in (shared, own))
         lines.append([*before, row.setting.method, *after, *cells])
-    return f"{reading(rows, bool(best))}\n\n{markdown_table(lines, left=(len(shared),))}"
+    words = f"Evaluation on exact data, no release. {reading(rows, bool(best))}"
+    return f"{words}\n\n{markdown_table(lines, left=(len(shared),))}"
 
 
 def reading(rows: Sequence[Row], bold: bool) -> str:

@@ -13,10 +13,10 @@ from sfumato.transforms.heatmap.methods.base import Contribution
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
+from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.shards import NoiseMode
 
 _NOISE_MODES = ("shard", "client", "central")
-MAX_MODULUS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,11 @@ class HeatmapParameters:
             check_whole("modulus", self.modulus, 2, MAX_MODULUS)
         if self.noise not in _NOISE_MODES:
             raise RequestError(f"noise: must be one of {', '.join(_NOISE_MODES)}, got {self.noise!r}")
+        twice = {one.name for one in fields(self)} & {one.name for one in fields(self.method)}
+        if twice:  # the key is bound to options by name
+            raise TypeError(
+                f"{type(self.method).__name__} has options that every method has: {', '.join(sorted(twice))}"
+            )
         self.method.check(self.depth)
 
     @property

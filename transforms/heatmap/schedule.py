@@ -20,7 +20,7 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON, discrete_laplace
 from sfumato.transforms.secagg.encodings import Encoding
-from sfumato.transforms.secagg.modulus import Window, choose_window, least_window
+from sfumato.transforms.secagg.modulus import MAX_MODULUS, Window, choose_window, least_window
 from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
 
 _LEAST_SHARE = 1e-5  # of the budget, for one sub-query: noise that wide says nothing, wider is no cheaper
@@ -55,14 +55,16 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
     query, cohort = state.query, state.cohort
     if query is None:
         return state
-    if totals.live == 0:
+    central = parameters.noise == "central"  # no shard is lost, and which have users at all must not show
+    live = cohort.shards if central else totals.live
+    if live == 0:
         raise DataError(
             f"too few users: none of {cohort.shards} shards had the required {cohort.required_survivors} survivors; "
             "nothing is published (use a smaller shard_size, a larger dropout, or more data)"
         )
-    scale = cohort.shards / totals.live  # the live shards speak for the lost ones
+    scale = cohort.shards / live  # the live shards speak for the lost ones
     noise_stddev = state.noise_stddev(query.epsilon, query.encoding.sensitivity)
-    if parameters.noise != "central":
+    if not central:
         expected = cohort.users / cohort.shards * (1 - parameters.simulated_dropout)
         shape = max(expected / query.required_survivors, 1.0)  # survivors above the required number add noise
         noise_stddev *= math.sqrt(scale * shape)  # scale * sqrt(live) = sqrt(scale) * sqrt(shards)
@@ -73,7 +75,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
         vector_length=length,
         noise_stddev=noise_stddev,
         shards=cohort.shards,
-        shards_lost=cohort.shards - totals.live,
+        shards_lost=cohort.shards - live,
         modulus=query.window.modulus,
         bits_per_client=length * query.window.bits,
     )
@@ -85,11 +87,12 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
 def check_plan(parameters: HeatmapParameters) -> None:
     """Raises RequestError where the first sub-query cannot be asked: the modulus is too small, or gamma too large.
 
-    Only where the cohort's size is public, or stated; otherwise the first sub-query checks it.
+    Where the cohort's size is neither public nor stated, the first sub-query checks the modulus.
     """
     users = parameters.population or parameters.users
-    if users is not None:
-        plan(Population(float(users), "public"), Budget(parameters.epsilon), parameters)
+    if users is None:
+        users, parameters = parameters.shard_size, replace(parameters, modulus=None)
+    plan(Population(float(users), "public"), Budget(parameters.epsilon), parameters)
 
 
 def _ask(state: HeatmapState, parameters: HeatmapParameters) -> HeatmapState:
@@ -99,18 +102,22 @@ def _ask(state: HeatmapState, parameters: HeatmapParameters) -> HeatmapState:
 
 
 def _query(state: HeatmapState, question: Question, parameters: HeatmapParameters) -> ShardQuery:
-    cohort, encoding = state.cohort, question.encoding
-    sensitivity = state.unit * encoding.sensitivity
-    least_epsilon = _LEAST_SHARE * state.budget.total + MIN_NOISE_EPSILON * sensitivity
-    epsilon = state.budget.affordable(min(max(question.epsilon, least_epsilon), state.budget.remaining))
-    if epsilon / sensitivity < MIN_NOISE_EPSILON:
+    cohort, encoding, budget = state.cohort, question.encoding, state.budget
+    rounds = parameters.method.rounds(parameters.depth)
+    least_epsilon = _LEAST_SHARE * budget.total + MIN_NOISE_EPSILON * state.unit * encoding.sensitivity
+    if not state.answers and rounds * least_epsilon > budget.remaining:
         raise RequestError(
-            f"gamma: {state.unit} is too large for a sub-query of epsilon {epsilon:.3g}: their ratio must be at least "
-            f"{MIN_NOISE_EPSILON:g}; give a smaller gamma or a larger epsilon"
+            f"gamma: {state.unit} is too large for {rounds} sub-queries at epsilon {budget.total:g}: noise is drawn "
+            f"down to an epsilon of {MIN_NOISE_EPSILON:g} gamma; give a smaller gamma or a larger epsilon"
         )
-    chance = parameters.overflow_chance / parameters.method.rounds(parameters.depth)
-    least = window_for(encoding, epsilon, state, chance)
-    window = choose_window(least, parameters.modulus, parameters.allow_overflow)
+    if cohort.users * state.unit >= MAX_MODULUS:
+        raise RequestError(f"gamma: {state.unit} is too large, the users' sums would exceed 2^62; give a smaller one")
+    epsilon = budget.affordable(min(max(question.epsilon, least_epsilon), budget.remaining))
+    if budget.remaining - epsilon < least_epsilon:
+        epsilon = budget.remaining  # what would be left could not buy another answer
+    window = window_for(encoding, epsilon, state, parameters.overflow_chance / rounds)
+    if parameters.noise != "central":
+        window = choose_window(window, parameters.modulus, parameters.allow_overflow)
     return ShardQuery(len(state.answers) + 1, encoding, epsilon, window, cohort.required_survivors, state.unit)
 
 

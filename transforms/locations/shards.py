@@ -188,17 +188,17 @@ def shards_of(users: NDArray[np.uint64], cohort: Cohort, depth: int) -> NDArray[
 
 
 def keys_in_groups(
-    shard: NDArray[np.int64], codes: NDArray[Any], cohort: Cohort, depth: int
+    shard: NDArray[np.int64], codes: NDArray[Any], shift: int, depth: int
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The shard group of each row, int64[n], and the row's key in it, key_dtype(depth)[n]."""
-    group, place = shard >> cohort.group_shift, shard & ((1 << cohort.group_shift) - 1)
+    """The shard group of each row, int64[n], of 2^shift shards, and the row's key in it, key_dtype(depth)[n]."""
+    group, place = shard >> shift, shard & ((1 << shift) - 1)
     return group, ((place.astype(np.uint64) << np.uint64(2 * depth)) | codes).astype(key_dtype(depth))
 
 
-def shards_in(group: int, cohort: Cohort) -> tuple[int, int]:
-    """The first shard of a shard group, and how many it has."""
-    first = group << cohort.group_shift
-    return first, min(1 << cohort.group_shift, cohort.shards - first)
+def shards_in(group: int, cohort: Cohort, shift: int) -> tuple[int, int]:
+    """The first shard of a shard group of 2^shift shards, and how many it has: the last may have fewer."""
+    first = group << shift
+    return first, min(1 << shift, cohort.shards - first)
 
 
 def split_by_shard_group(
@@ -215,7 +215,7 @@ def split_by_shard_group(
         words, shard = words[takes_part], shard[takes_part]
     if not len(words):
         return
-    group, keys = keys_in_groups(shard, words & np.uint64((1 << (2 * depth)) - 1), cohort, depth)
+    group, keys = keys_in_groups(shard, words & np.uint64((1 << (2 * depth)) - 1), cohort.group_shift, depth)
     for number in range(int(group.min()), int(group.max()) + 1):  # a few: groups follow the hash's order
         chosen = keys[group == number]
         if len(chosen):
@@ -226,5 +226,5 @@ def build_shard_group(group: int, chunks: Iterable[bytes], cohort: Cohort, depth
     """The index of one shard group, from what `split_by_shard_group` made of every word."""
     keys = np.concatenate([np.frombuffer(load(chunk)[0], key_dtype(depth)) for chunk in chunks])
     keys.sort()
-    first, shards = shards_in(group, cohort)
+    first, shards = shards_in(group, cohort, cohort.group_shift)
     return ShardGroup(first, shards, depth, keys, spill.store(keys.data))

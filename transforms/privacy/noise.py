@@ -16,7 +16,7 @@ above 2^-26 (1 +- 2^-38). The table is left upwards with a chance P > e^-13 (1 +
 all unless it is left 2^26 P times, which has a chance below e^-1900). So every P[G = k] is exact within e^+-2^-37.
 P[Z = k] is a sum of products of two of these, and the ratio compares two such sums: the privacy loss is at most
 epsilon + 2^-35 (3e-11) where epsilon / sensitivity is at most 1. Above 1, P > e^-30 and the loss is at most
-epsilon + 2^-17.
+epsilon + 2^-17. The excess is that of one entry: it adds up over the entries that a user moves and the sub-queries.
 """
 
 from __future__ import annotations

@@ -39,22 +39,34 @@ from sfumato.transforms.files import is_remote, read_file, storage_errors
 if TYPE_CHECKING:
     import pandas as pd
 
+_NOUNS = {MANIFEST_FORMAT: "release", EVALUATION_FORMAT: "evaluation"}
 _TAKEN = "output: {} exists already; name another, or give --overwrite"
 
 
-def check_output(output: str, overwrite: bool) -> None:
-    """Raises RequestError where a release may not be written to `output`."""
+def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> None:
+    """Raises RequestError where something of this kind, a manifest's format, may not be written to `output`.
+
+    A release replaces a release, and an evaluation an evaluation, never one the other.
+    """
     if not output:
         raise RequestError("output: name a folder for the release")
     if not _exists(output):
         if not is_remote(output):
             _check_parent(Path(output).absolute())
         return
+    if is_remote(output):
+        replaceable = _format_of(_standing_manifest(output)) == kind
+    else:
+        replaceable = _is_replaceable(Path(output), kind)
+    _check_kind(output, overwrite, replaceable, kind)
+
+
+def _check_kind(output: str, overwrite: bool, replaceable: bool, kind: str) -> None:
+    """Raises RequestError where what stands at `output` is not to be, or must not be, overwritten."""
     if not overwrite:
         raise RequestError(_TAKEN.format(output))
-    replaceable = _is_release(_standing_manifest(output)) if is_remote(output) else _is_replaceable(Path(output))
     if not replaceable:
-        raise RequestError(f"output: {output} exists and is no release, so --overwrite will not replace it")
+        raise RequestError(f"output: {output} exists and is no {_NOUNS[kind]}, so --overwrite will not replace it")
 
 
 def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
@@ -68,12 +80,13 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
     standing = _standing_manifest(output)
     if standing == files[MANIFEST_FILE]:
         return
+    kind = str(_format_of(files[MANIFEST_FILE]))
     if is_remote(output):
-        if standing is not None and not overwrite:
-            raise RequestError(_TAKEN.format(output))
+        if standing is not None:
+            _check_kind(output, overwrite, _format_of(standing) == kind, kind)
         _publish_remote(output, files)
     else:
-        check_output(output, overwrite)
+        check_output(output, overwrite, kind)
         _publish_local(Path(output), files, release_id)
 
 
@@ -114,6 +127,8 @@ def _publish_remote(output: str, files: Mapping[str, bytes]) -> None:
                 file.write(content)
         # From here on an older release is no release any more.
         _delete_remote([placed[MANIFEST_FILE]])
+        left = [name for name in RELEASE_FILES | EVALUATION_FILES if name not in files]
+        _delete_remote([FileSystems.join(output, name) for name in left])
         try:
             FileSystems.rename([staged[name] for name in data], [placed[name] for name in data])
             FileSystems.rename([staged[MANIFEST_FILE]], [placed[MANIFEST_FILE]])
@@ -122,8 +137,8 @@ def _publish_remote(output: str, files: Mapping[str, bytes]) -> None:
                 _delete_remote([placed[name] for name in data])
             raise
         # What lost workers' attempts left behind; an attempt still under way has come too late.
-        left = FileSystems.match([FileSystems.join(output, ".partial-*", "*")])
-        _delete_remote([one.path for match in left for one in match.metadata_list])
+        lost = FileSystems.match([FileSystems.join(output, ".partial-*", "*")])
+        _delete_remote([one.path for match in lost for one in match.metadata_list])
     finally:
         _delete_remote(list(staged.values()))
 
@@ -234,20 +249,21 @@ def _exists(output: str) -> bool:
         raise RequestError(f"output: {output} cannot be reached ({error})") from None
 
 
-def _is_replaceable(output: Path) -> bool:
-    """Whether a folder is empty or holds a release, or an evaluation, and nothing else."""
+def _is_replaceable(output: Path, kind: str) -> bool:
+    """Whether a folder is empty or holds something of this kind and nothing else."""
     if not output.is_dir():
         return False
     names = {path.name for path in output.iterdir()}
-    ours = names <= RELEASE_FILES or names <= EVALUATION_FILES
-    return not names or (ours and _is_release(_standing_manifest(str(output))))
+    known = EVALUATION_FILES if kind == EVALUATION_FORMAT else RELEASE_FILES
+    return not names or (names <= known and _format_of(_standing_manifest(str(output))) == kind)
 
 
-def _is_release(manifest: bytes | None) -> bool:
+def _format_of(manifest: bytes | None) -> str | None:
+    """The format that a manifest states; None where there is none or it states none."""
     try:
-        return manifest is not None and json.loads(manifest).get("format") in (MANIFEST_FORMAT, EVALUATION_FORMAT)
+        return None if manifest is None else json.loads(manifest).get("format")
     except (ValueError, AttributeError):
-        return False
+        return None
 
 
 def _standing_manifest(output: str) -> bytes | None:

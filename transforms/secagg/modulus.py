@@ -9,6 +9,8 @@ import numpy as np
 
 from sfumato.schemas.errors import RequestError
 
+MAX_MODULUS = 1 << 62  # sums modulo m, and what is added to them on the way, are 64-bit integers
+
 
 @dataclass(frozen=True)
 class Window:
@@ -76,6 +78,10 @@ def choose_window(least: Window, modulus: int | None, allow_overflow: bool) -> W
 
     Raises RequestError where a given modulus is too small and overflow is not allowed.
     """
+    if least.modulus > MAX_MODULUS:
+        raise RequestError(
+            f"gamma: no modulus up to 2^62 holds the sums, {least.modulus} would do; give a smaller gamma"
+        )
     if modulus is None:
         chosen = 1 << least.bits
         return Window(chosen, least.low + (chosen - least.modulus) // 2)

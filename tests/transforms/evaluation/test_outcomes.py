@@ -87,6 +87,22 @@ def test_a_run_whose_shards_are_all_lost_has_no_figures() -> None:
     assert (outcome.entries, outcome.shards_lost) == (0, 1.0)
 
 
+def test_one_location_and_distributions_are_drawn_of_the_same_users() -> None:
+    """A user's row has the upper bits of her hash where she has one location, and the whole hash elsewhere."""
+    rng = np.random.default_rng(5)
+    users = np.sort(rng.integers(0, 1 << 64, USERS, dtype=np.uint64))
+    shift = np.uint64(2 * DEPTH)
+    codes = np.zeros(USERS, dtype=np.uint64)
+    one, many = Rows(DEPTH, users >> shift << shift, codes), Rows(DEPTH, users, codes, np.ones(USERS, dtype=np.int64))
+    subkey = KEY.subkey("cohort", 1)
+    drawn = [rows.rehashed(subkey).below(0.1) for rows in (one, many)]
+    assert np.array_equal(*drawn)
+    assert abs(drawn[0].mean() - 0.1) < 6.2 * math.sqrt(0.09 / USERS)
+    other = many.rehashed(KEY.subkey("cohort", 2)).below(0.1)
+    assert abs((drawn[1] & other).mean() - 0.01) < 6.2 * math.sqrt(0.0099 / USERS)
+    assert len(np.unique(many.rehashed(subkey).users)) == USERS
+
+
 def test_depths_share_their_users() -> None:
     rows = crowd()
     coarse = rows.coarser(2)

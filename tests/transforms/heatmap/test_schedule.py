@@ -1,4 +1,5 @@
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -7,11 +8,12 @@ from hypothesis import strategies as st
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.methods import Adaptive
+from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.methods.adaptive import target_epsilon, update_tree
 from sfumato.transforms.heatmap.methods.trees import tree_of
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.schedule import (
     advance,
     check_plan,
@@ -135,6 +137,67 @@ def test_lost_shards_are_spoken_for_and_counted() -> None:
     whole = advance(start(100_000, parameters, KEY), ShardTotals(np.full(4, 25_000), 10), parameters)
     ratio = state.answers[0].spent.noise_stddev / whole.answers[0].spent.noise_stddev
     assert math.isclose(ratio, 10 / 8 * math.sqrt(8 / 10))
+
+
+def test_with_central_noise_no_figure_but_the_counts_depends_on_who_is_there() -> None:
+    """Shards without users do not exist; a public population far above the users must not tell how many there are."""
+    parameters = HeatmapParameters(population=10**8, noise="central")
+    states = [
+        advance(start(users, parameters, KEY), ShardTotals(np.full(4, users), live), parameters)
+        for users, live in ((10, 640), (11, 704), (0, 0))
+    ]
+    assert len({(one.answers[0].spent, one.budget, one.population) for one in states}) == 1
+    assert states[0].answers[0].spent.shards_lost == 0
+    assert states[0].answers[0].counts.tolist() == [10.0] * 4  # not scaled: no shard is spoken for
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.25, 1 / 3, 0.5])
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 2.0])
+def test_no_crumb_of_the_budget_is_left_that_buys_nothing(share: float, epsilon: float) -> None:
+    made = make_plan(HeatmapParameters(users=100_000, epsilon=epsilon, method=Adaptive(sub_query_share=share)))
+    assert math.fsum(one.epsilon for one in made.sub_queries) == epsilon
+    assert min(one.epsilon for one in made.sub_queries) > 0.01 * epsilon
+
+
+@pytest.mark.parametrize(
+    ("method", "values"),
+    [
+        ("adaptive", {"gamma": 2 * 10**7}),
+        ("hierarchical", {"gamma": 3 * 10**7}),
+        ("count_min", {"gamma": 10_000, "epsilon": 0.01}),
+        ("emd", {"gamma": 2 * 10**7}),
+    ],
+)
+def test_a_gamma_that_a_later_sub_query_could_not_bear_is_refused_before_the_first(
+    method: str, values: dict[str, float]
+) -> None:
+    parameters = heatmap_parameters(method, {"contribution": "all", **values})
+    with pytest.raises(RequestError, match=r"gamma: .* too large"):
+        check_plan(parameters)
+
+
+@given(st.sampled_from(sorted(METHODS)), st.floats(0.01, 30), st.integers(1, 10**7), st.sampled_from(["one", "all"]))
+@settings(max_examples=60, deadline=None)
+def test_a_plan_that_begins_comes_to_its_end(method: str, epsilon: float, gamma: int, contribution: str) -> None:
+    """Whatever is refused is refused at once; and what runs spends no more than its budget."""
+    values = {"depth": 5, "epsilon": epsilon, "gamma": gamma, "contribution": contribution, "users": 20_000}
+    parameters = heatmap_parameters(method, values)
+    try:
+        check_plan(parameters)
+    except RequestError:
+        return
+    made = make_plan(parameters)
+    assert math.fsum(one.epsilon for one in made.sub_queries) <= epsilon
+    assert made.state.query is None
+
+
+def test_a_methods_own_options_may_not_hide_those_of_every_method() -> None:
+    @dataclass(frozen=True)
+    class Hiding(Adaptive):
+        epsilon: float = 2.0
+
+    with pytest.raises(TypeError, match="options that every method has: epsilon"):
+        HeatmapParameters(method=Hiding())
 
 
 def test_no_live_shard_fails() -> None:

@@ -15,6 +15,7 @@ from sfumato.transforms.locations import distributions
 from sfumato.transforms.locations.distributions import (
     MAX_GAMMA,
     Distributions,
+    _group_shift,
     bound_distributions,
     build_weighted_shard_group,
     split_distributions,
@@ -148,8 +149,8 @@ def test_shard_sums_against_an_oracle(depth: int, share: float, shards: int) -> 
     users = 0
     for number, group in groups_of(records, cohort, depth, gamma).items():
         assert (group.first, group.shards) == (
-            number << cohort.group_shift,
-            min(1 << cohort.group_shift, shards - group.first),
+            number << _group_shift(cohort),
+            min(1 << _group_shift(cohort), shards - group.first),
         )
         sizes, starts = group.sizes(), group.user_starts
         assert starts[0] == 0
@@ -238,16 +239,24 @@ def test_the_same_users_are_in_the_same_shards_as_with_one_location(depth: int) 
     chunks: dict[int, list[bytes]] = {}
     for number, chunk in split_by_shard_group(words, cohort, depth, Spill()):
         chunks.setdefault(number, []).append(chunk)
-    for number, group in groups_of(records, cohort, depth, 9).items():
-        other = build_shard_group(number, chunks[number], cohort, depth, Spill())
-        assert group.sizes().tolist() == other.sizes().tolist()
-        assert np.array_equal(group.user_starts, other.user_starts)
-        assert other.user_starts is other.starts
-        assert other.weights_of(slice(0, 1)) is None
-        # With one location or all, a user counts the same in all.
-        end = np.array([4**depth], dtype=np.uint64)
-        everything = slice(0, group.shards)
-        assert np.array_equal(group.counts_below(end, everything), 9 * other.counts_below(end, everything))
+    one, all_ = np.zeros((30, 2), dtype=int), np.zeros((30, 2), dtype=int)
+    end = np.array([4**depth], dtype=np.uint64)
+
+    def enter(table: np.ndarray, group: ShardGroup) -> None:
+        shards = slice(group.first, group.first + group.shards)
+        table[shards, 0] = group.sizes()
+        table[shards, 1] = group.counts_below(end, slice(0, group.shards))[:, 0]
+
+    for number, mine in chunks.items():
+        group = build_shard_group(number, mine, cohort, depth, Spill())
+        enter(one, group)
+        assert group.user_starts is group.starts
+        assert group.weights_of(slice(0, 1)) is None
+    for group in groups_of(records, cohort, depth, 9).values():
+        enter(all_, group)
+    # With one location or all, a user counts the same in all, in the same shard.
+    assert all_.tolist() == (one * [1, 9]).tolist()
+    assert one[:, 0].sum() > 100
 
 
 def test_parts_of_rows_keep_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,12 +309,14 @@ def test_the_pipeline_builds_what_the_pure_stages_build(gamma: int | None) -> No
     if gamma is None:
         words = bound_users([pack(records, depth)], depth)
         ((_, empty), (_, chunk)) = split_by_shard_group(words, cohort, depth, Spill())
-        expected = build_shard_group(0, [empty, chunk], cohort, depth, Spill())
+        expected = [build_shard_group(0, [empty, chunk], cohort, depth, Spill())]
     else:
-        expected = groups_of(records, cohort, depth, gamma)[0]
+        expected = list(groups_of(records, cohort, depth, gamma).values())
+        assert len(expected) > 1
     with beam.Pipeline("DirectRunner") as pipeline:
         elements = pipeline | "Chunks" >> beam.Create(chunks)
         bounded, users = elements | BoundUsers(depth, Spill(), gamma)
         shards = bounded | BuildShards(depth, pipeline | "Cohort" >> beam.Create([cohort]), Spill())
-        assert_that(shards | beam.Map(ShardGroupCoder().encode), equal_to([ShardGroupCoder().encode(expected)]))
+        encoded = [ShardGroupCoder().encode(group) for group in expected]
+        assert_that(shards | beam.Map(ShardGroupCoder().encode), equal_to(encoded))
         assert_that(users | beam.CombineGlobally(sum), equal_to([len({user for user, _ in records})]), label="users")

@@ -46,6 +46,20 @@ def test_overwrite_spares_what_is_no_release(tmp_path: Path) -> None:
         check_output(str(tmp_path / "out"), overwrite=True)
 
 
+def test_a_release_and_an_evaluation_do_not_replace_each_other(tmp_path: Path) -> None:
+    """What a release would leave of an evaluation's files tells of the exact data, and a release is not to be lost."""
+    evaluation = {"runs.csv": b"exact", "manifest.json": b'{"format": "sfumato-evaluation/1"}'}
+    for first, second, noun in ((FILES, evaluation, "evaluation"), (evaluation, FILES, "release")):
+        out = tmp_path / noun
+        publish(str(out), first, "one", overwrite=False)
+        with pytest.raises(RequestError, match=f"is no {noun}, so --overwrite will not replace it"):
+            publish(str(out), second, "two", overwrite=True)
+        with pytest.raises(RequestError, match=f"is no {noun}"):
+            check_output(str(out), True, json.loads(second["manifest.json"])["format"])
+        assert names(out) == set(first)
+        publish(str(out), {**first, "manifest.json": first["manifest.json"] + b" "}, "three", overwrite=True)
+
+
 def test_overwrite_spares_a_folder_that_holds_more_than_a_release(tmp_path: Path) -> None:
     out = tmp_path / "out"
     publish(str(out), FILES, "one", overwrite=False)

@@ -15,7 +15,7 @@ from sfumato.schemas.tree import Tree, node_levels, node_positions
 from sfumato.transforms.heatmap.checks import check_whole, check_within, option
 from sfumato.transforms.heatmap.methods.base import Contribution, Method
 from sfumato.transforms.heatmap.methods.emd_program import Cells, children, reconstruct
-from sfumato.transforms.heatmap.methods.trees import tree_of
+from sfumato.transforms.heatmap.methods.trees import LEAST_SHARE, tree_of
 from sfumato.transforms.heatmap.raster import density
 from sfumato.transforms.heatmap.state import EVERYTHING, Estimate, HeatmapState, Question
 from sfumato.transforms.privacy.budget import Budget
@@ -24,7 +24,7 @@ from sfumato.transforms.secagg.encodings import TreeEncoding
 
 MAX_WIDTH = 4096  # up to here the program is solved in seconds
 # A sub-query costs at least 1e-5 of the budget and 1e-8 of gamma (`schedule`): the finest level's share stays clear.
-_LEAST_SHARE, _LEAST_RATIO = 1e-4, 2 * MIN_NOISE_EPSILON
+_LEAST_RATIO = 2 * MIN_NOISE_EPSILON
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Emd(Method):
     def check(self, depth: int) -> None:
         """See Method.check."""
         share = self.finest_share(depth)
-        if share < _LEAST_SHARE:
+        if share < LEAST_SHARE:
             raise RequestError(
                 f"emd_decay: {self.emd_decay} leaves the finest of {self.rounds(depth)} levels {share:.1g} of epsilon, "
-                f"and {_LEAST_SHARE:g} is the least; give a larger one or a smaller depth"
+                f"and {LEAST_SHARE:g} is the least; give a larger one or a smaller depth"
             )
 
     def rounds(self, depth: int) -> int:

@@ -7,9 +7,10 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.methods.base import Method
-from sfumato.transforms.heatmap.methods.trees import check_uniform, tree_of
+from sfumato.transforms.heatmap.methods.trees import LEAST_SHARE, check_uniform, tree_of
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Question
 from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
 
@@ -39,6 +40,12 @@ class Pyramid(Method):
     def check(self, depth: int) -> None:
         """See Method.check."""
         check_uniform(self.NAME, "depth", depth)
+        weights = self.weights(depth)
+        if (share := weights.min() / weights.sum()) < LEAST_SHARE:
+            raise RequestError(
+                f"depth: one of {depth} levels would get {share:.1g} of epsilon, less than {LEAST_SHARE:g}; give a "
+                "smaller depth or more even shares"
+            )
 
     def rounds(self, depth: int) -> int:
         """See Method.rounds."""

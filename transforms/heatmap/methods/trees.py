@@ -10,6 +10,7 @@ from sfumato.transforms.heatmap.state import Answer, Estimate, HeatmapState
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 MAX_UNIFORM_LEVEL = 12  # 4096 x 4096 entries: what every entry of every shard costs bounds a complete level
+LEAST_SHARE = 1e-4  # of epsilon, for a level: clear of the 1e-5 below which `schedule` asks nothing
 
 
 def check_uniform(method: str, name: str, level: int) -> None:

@@ -143,5 +143,5 @@ def test_the_biased_minimum_chooses_its_level_as_the_mean_does() -> None:
 def test_bad_options_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         CountMin(**options)
-    with pytest.raises(RequestError, match="depth: must be"):
+    with pytest.raises(RequestError, match="depth: count_min asks for every cell of a level, at most level 12, got 13"):
         HeatmapParameters(depth=13, method=CountMin())

@@ -66,5 +66,5 @@ def test_without_noise_the_tree_is_the_truth() -> None:
 def test_bad_options_are_refused(doubling: float) -> None:
     with pytest.raises(RequestError, match="budget_doubling: must be a number"):
         SpatialDecomposition(budget_doubling=doubling)
-    with pytest.raises(RequestError, match="depth: must be"):
+    with pytest.raises(RequestError, match="depth: spatial_decomposition asks for every cell of a level"):
         HeatmapParameters(depth=13, method=SpatialDecomposition())
