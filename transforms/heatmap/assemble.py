@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sfumato.schemas.guarantee import (
+    ADD_OR_REMOVE,
     ADJACENCY,
     ASSUMPTIONS,
     EXACT_NOISE,
@@ -38,7 +39,10 @@ from sfumato.transforms.release.picture import render_picture
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 _NOTABLE_DELTA = 1e-6
-_MAX_PAGE_CELLS = 1 << 16  # a page with more cells is too much for a browser: finer ones are added up for it
+# A page with more cells is too much for a browser, so finer ones are added up for it: in the map, in all its layers.
+_MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
+# What only secure aggregation has. With central noise it is null in the manifest, and vector_length is what is counted.
+_OF_SECURE_AGGREGATION = ("shards", "shards_lost", "required_survivors", "modulus", "bits_per_client")
 _MECHANISM = "distributed discrete Laplace (Polya shares) over secure-aggregation shards"
 _CENTRAL = "discrete Laplace, added once to the sums by a trusted server"
 _ONE = "one location a user, chosen uniformly by the key"
@@ -48,19 +52,27 @@ _ALL = "one distribution a user over the cells of all her locations, in whole nu
 def heatmap_manifest(
     state: HeatmapState, parameters: HeatmapParameters, facts: ReleaseFacts, grid: Grid
 ) -> dict[str, Any]:
-    """The manifest: identity, guarantee, spending by sub-query, communication, parameters, versions, warnings."""
+    """The manifest: identity, guarantee, spending by sub-query, communication, parameters, versions, warnings.
+
+    With central noise there are no shards and no modulus, and nothing was measured of what a client sends to the
+    trusted server: the fields on them are null.
+    """
     population, cohort = state.population, state.cohort
     central = parameters.noise == "central"
     participation = participation_delta(state, parameters)
     spent = [answer.spent for answer in state.answers]
     gamma = parameters.distribution_gamma
+
+    def known(fields: dict[str, Any]) -> dict[str, Any]:
+        return {k: None if central and k in _OF_SECURE_AGGREGATION else value for k, value in fields.items()}
+
     content = {
         "region": asdict(grid.region),
         "grid": {"depth": grid.depth, "side": grid.side},
         "privacy": {
             "unit": PRIVACY_UNIT,
             "contribution_bound": _ALL.format(gamma) if gamma else _ONE,
-            "adjacency": ADJACENCY,
+            "adjacency": ADD_OR_REMOVE if central else ADJACENCY,
             "epsilon": state.budget.total,
             "epsilon_spent": state.budget.spent,
             "delta": 0.0,
@@ -72,27 +84,31 @@ def heatmap_manifest(
                 "epsilon": population.epsilon,
                 "noise_stddev": population.noise_stddev,
             },
-            "cohort": {
-                "users": cohort.users,
-                "sampling_rate": cohort.sampling_rate,
-                "shards": cohort.shards,
-                "required_survivors": cohort.required_survivors,
-            },
-            "sub_queries": [asdict(one) for one in spent],
+            "cohort": known(
+                {
+                    "users": cohort.users,
+                    "sampling_rate": cohort.sampling_rate,
+                    "shards": cohort.shards,
+                    "required_survivors": cohort.required_survivors,
+                }
+            ),
+            "sub_queries": [known(asdict(one)) for one in spent],
             "participation": {"protected": central, "delta": participation},
             "assumptions": _assumptions(parameters),
         },
-        "communication": {
-            "vector_entries": sum(one.vector_length for one in spent),
-            "bits_per_client": sum(one.bits_per_client for one in spent),
-        },
+        "communication": known(
+            {
+                "vector_entries": sum(one.vector_length for one in spent),
+                "bits_per_client": sum(one.bits_per_client for one in spent),
+            }
+        ),
     }
     return release_manifest(facts, content, _warnings(state, parameters, participation))
 
 
 def _assumptions(parameters: HeatmapParameters) -> list[str]:
     if parameters.noise == "central":
-        return [TRUSTED_SERVER, *ASSUMPTIONS[1:], EXACT_NOISE]
+        return [TRUSTED_SERVER, *ASSUMPTIONS[2:], EXACT_NOISE]  # in place of what secure aggregation assumes
     return [*ASSUMPTIONS, FLOATING_NOISE if parameters.noise == "client" else EXACT_NOISE]
 
 
@@ -111,7 +127,7 @@ def _warnings(state: HeatmapState, parameters: HeatmapParameters, participation:
             f"{last.shards_lost} of {last.shards} shards had too few survivors in the last sub-query; "
             "the others speak for them."
         )
-    if parameters.allow_overflow:
+    if parameters.allow_overflow and parameters.noise != "central":
         warnings.append("Overflow was allowed: counts may have wrapped around the modulus.")
     return warnings
 
@@ -151,22 +167,39 @@ def release_files(
             epsilon=state.budget.total,
             safe=facts.safe,
         ),
-        PAGE_FILE: render_page(manifest, _layers(state, estimate), raster).encode(),
+        PAGE_FILE: render_page(manifest, _layers(state, estimate, parameters.noise == "central"), raster).encode(),
         MANIFEST_FILE: manifest_bytes(manifest),
     }
 
 
-def _layers(state: HeatmapState, estimate: Estimate) -> list[Layer]:
-    """A layer a sub-query where the last of them is the map; else the one map that was made of them all."""
-    last = state.answers[-1]
-    if not (isinstance(last.encoding, TreeEncoding) and last.counts is estimate.counts):
-        return [_layer(estimate, _together(state.answers), 0.0)]
-    layers, remaining = [], state.budget.total - state.population.epsilon
+def _layers(state: HeatmapState, estimate: Estimate, central: bool) -> list[Layer]:
+    """A layer for each sub-query that asked for a tree's entries, and the map where that is not the last answer."""
+    layers = []
+    remaining = state.budget.total - state.population.epsilon
     for answer in state.answers:
         remaining -= answer.spent.epsilon
-        stddev = np.full(len(answer.counts), answer.spent.noise_stddev)
-        layers.append(_layer(Estimate(tree_of(answer), answer.counts, stddev), answer.spent, remaining))
-    return layers
+        if isinstance(answer.encoding, TreeEncoding):
+            stddev = np.full(len(answer.counts), answer.spent.noise_stddev)
+            layers.append((Estimate(tree_of(answer), answer.counts, stddev), answer.spent, remaining))
+    combined = state.answers[-1].counts is not estimate.counts
+    if combined:
+        layers.append((estimate, _together(state.answers), remaining))
+    rooms = _rooms([len(shown.counts) for shown, _, _ in layers])
+    made = [_layer(*layer, room) for layer, room in zip(layers, rooms, strict=True)]
+    if central:  # one sum, with one noise
+        made = [replace(layer, shards=1, shards_lost=0) for layer in made]
+    return [*made[:-1], replace(made[-1], combined=combined)]
+
+
+def _rooms(entries: list[int]) -> list[int]:
+    """How many cells of each layer, of so many entries, the page has room for: first the last one's, the map's."""
+    rooms = [min(size, _MAX_MAP_CELLS) for size in entries]
+    others = sorted(range(len(entries) - 1), key=entries.__getitem__)
+    left = _MAX_PAGE_CELLS - rooms[-1]
+    for done, place in enumerate(others):  # the small ones first: what they leave the large ones share
+        rooms[place] = min(rooms[place], left // (len(others) - done))
+        left -= rooms[place]
+    return rooms
 
 
 def _together(answers: tuple[Answer, ...]) -> SubQuery:
@@ -180,14 +213,15 @@ def _together(answers: tuple[Answer, ...]) -> SubQuery:
     )
 
 
-def _layer(estimate: Estimate, spent: SubQuery, remaining: float) -> Layer:
-    shown = coarsen(estimate, _MAX_PAGE_CELLS)
+def _layer(estimate: Estimate, spent: SubQuery, remaining: float, room: int) -> Layer:
+    shown = coarsen(estimate, room)
     level, x, y = node_positions(shown.tree.entries)
+    stddev = float(np.median(shown.stddev))
     return Layer(
         index=spent.index,
         epsilon=spent.epsilon,
         remaining=remaining,
-        stddev=float(np.median(shown.stddev)),
+        stddev=stddev,
         vector_length=spent.vector_length,
         shards=spent.shards,
         shards_lost=spent.shards_lost,
@@ -197,4 +231,6 @@ def _layer(estimate: Estimate, spent: SubQuery, remaining: float) -> Layer:
         count=shown.counts,
         area=shown.tree.areas,
         cell_id=node_names(shown.tree.entries),
+        deviations=None if np.allclose(shown.stddev, stddev, rtol=1e-6, atol=0) else shown.stddev,
+        entries=len(estimate.counts),
     )

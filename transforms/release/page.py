@@ -31,6 +31,7 @@ _SCRIPTS = (
     "page_layers.js",
     "page_map.js",
     "page_steps.js",
+    "page_rounds.js",
     "page_report.js",
 )
 _FILES = (
@@ -46,7 +47,7 @@ _ROUNDING = 1e-9  # how far below 0 a sum of epsilons may leave the remaining bu
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One sub-query's map: the tree nodes that own an entry, sorted by level, coarse to fine.
+    """One sub-query's map, or the one made of them all: the nodes that own an entry, by level, coarse to fine.
 
     Raises ValueError where the arrays disagree in length or a value makes no sense.
 
@@ -54,7 +55,7 @@ class Layer:
         index: the sub-query's number, from 0 or 1 as the manifest counts.
         epsilon: what the sub-query spent.
         remaining: what was left of the budget after it.
-        stddev: standard deviation of the noise in one entry, in users.
+        stddev: standard deviation of the noise in one entry, in users; a typical one where they differ.
         vector_length: entries of the vector that each client sent.
         shards: groups that were asked; `shards_lost` of them gave no answer.
         level: int[n], depth of the node; the root is 0.
@@ -63,6 +64,10 @@ class Layer:
         count: float64[n], noisy estimated users; may be negative.
         area: int64[n], cells of the finest grid that the node covers, its descendants' left out; may be 0.
         cell_id: n names, such as r213.
+        deviations: float64[n], every count's own standard deviation, in users; None where all are `stddev`.
+        entries: cells before finer ones were added up for the page; None where none were.
+        combined: the map is no sub-query's answer as it came. Then it is the release, and its figures are those of
+            all sub-queries together.
     """
 
     index: int
@@ -78,6 +83,9 @@ class Layer:
     count: NDArray[np.float64]
     area: NDArray[np.int64]
     cell_id: list[str]
+    deviations: NDArray[np.float64] | None = None
+    entries: int | None = None
+    combined: bool = False
 
     def __post_init__(self) -> None:
         n = len(self.level)
@@ -95,6 +103,16 @@ class Layer:
             raise ValueError(f"shards_lost: must lie in 0..{self.shards}, got {self.shards_lost}")
         if not np.isfinite(self.count).all():
             raise ValueError("count: must be finite numbers")
+        if self.deviations is not None:
+            deviations = np.asarray(self.deviations)
+            if deviations.shape != (n,):
+                raise ValueError(f"deviations: must hold one value for each of the {n} nodes, got {deviations.shape}")
+            if not (np.isfinite(deviations) & (deviations >= 0)).all():
+                raise ValueError("deviations: must be finite numbers >= 0")
+        if self.entries is not None and self.entries < n:
+            raise ValueError(f"entries: must be at least the {n} nodes that are shown, got {self.entries}")
+        if not isinstance(self.combined, bool):
+            raise ValueError(f"combined: must be True or False, got {self.combined!r}")
         level = np.asarray(self.level, dtype=np.int64)
         if n and not (level.min() >= 0 and level.max() <= MAX_LEVEL and (np.diff(level) >= 0).all()):
             raise ValueError(f"level: must lie in 0..{MAX_LEVEL} and ascend: the map is painted in that order")
@@ -112,15 +130,18 @@ def render_page(manifest: Mapping[str, Any], layers: Iterable[Layer], density: N
 
     Args:
         manifest: the release's manifest. A missing key costs the page that line, not the page.
-        layers: one a sub-query, in the order in which they were asked; the last is the release.
+        layers: one for each sub-query that has a map, in the order in which they were asked, and at most one more that
+            is combined. The last is the release. Sub-queries without a map are known from the manifest.
         density: float64[side, side], row 0 in the north, or None. It is shown where scripts do not run.
 
     Raises:
-        ValueError: no layer, or a density that is not a finite square.
+        ValueError: no layer, a combined one before the last, or a density that is not a finite square.
     """
     layers = list(layers)
     if not layers:
         raise ValueError("layers: a page needs the map of at least one sub-query, got none")
+    if any(layer.combined for layer in layers[:-1]):
+        raise ValueError("layers: only the last can be combined: it is the release")
     facts = plain(manifest)
     problems = [*repair_region(facts), *repair_randomness(facts, "the noise")]
     repair_depth(facts, _finest_depth(layers[-1]))
@@ -138,7 +159,7 @@ def render_page(manifest: Mapping[str, Any], layers: Iterable[Layer], density: N
             "page_heatmap.html", {"map": fill("page_map.html", {"key": "lost in noise", "fade": "the fading of noise"})}
         ),
         scripts=_SCRIPTS,
-        styles=("page.css",),
+        styles=("page.css", "page_heatmap.css"),
         still=still,
         alarm=_ALARM,
     )
@@ -152,7 +173,12 @@ def _finest_depth(layer: Layer) -> int:
 
 
 def _pack(layer: Layer) -> dict[str, Any]:
-    """The layer in JSON's types, rounded: a tenth of a user is far below any noise."""
+    """The layer in JSON's types, rounded far below the noise: to a tenth of a user, or finer where cells share one."""
+    deviations, digits = None, 1
+    if layer.deviations is not None:
+        deviations = [float(f"{one:.4g}") for one in layer.deviations.tolist()]
+        noisy = layer.deviations[layer.deviations > 0]
+        digits = min(max(1 - math.floor(math.log10(noisy.min())), 1), 9) if noisy.size else 1
     return {
         "index": int(layer.index),
         "epsilon": float(f"{layer.epsilon:.9g}"),
@@ -164,7 +190,10 @@ def _pack(layer: Layer) -> dict[str, Any]:
         "level": np.asarray(layer.level).tolist(),
         "x": np.asarray(layer.x).tolist(),
         "y": np.asarray(layer.y).tolist(),
-        "count": (np.round(layer.count, 1) + 0.0).tolist(),
+        "count": (np.round(layer.count, digits) + 0.0).tolist(),
         "area": np.asarray(layer.area).tolist(),
         "cell_id": [str(name) for name in layer.cell_id],
+        "deviations": deviations,
+        "entries": len(layer.level) if layer.entries is None else int(layer.entries),
+        "combined": layer.combined,
     }

@@ -1,16 +1,24 @@
-"""A made-up release for tests of the page: five sub-queries of a city that never was, and oracles over them."""
+"""Made-up releases for tests of the page: five sub-queries of a city that never was, or any method's, and oracles."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.region import Grid, Region, interleave
+from sfumato.transforms.evaluation.memory import Rows, run_in_memory
+from sfumato.transforms.heatmap.assemble import release_files
+from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.release.facts import ReleaseFacts
 from sfumato.transforms.release.page import Layer
 
 REGION = {"west": -74.04, "south": 40.68, "east": -73.88, "north": 40.80}
@@ -199,3 +207,49 @@ def node_at(layer: Layer, u: float, v: float) -> int:
     side = 2.0**layer.level
     inside = (layer.x <= u * side) & (u * side < layer.x + 1) & (layer.y <= v * side) & (v * side < layer.y + 1)
     return int(np.flatnonzero(inside)[-1])  # levels ascend
+
+
+@dataclass(frozen=True)
+class CityRelease:
+    """A method's release of the made-up city: what it was made of, and its files by name."""
+
+    state: HeatmapState
+    parameters: HeatmapParameters
+    estimate: Estimate
+    files: dict[str, bytes]
+
+    @property
+    def manifest(self) -> Any:
+        return json.loads(self.files["manifest.json"])
+
+    @property
+    def page(self) -> str:
+        return self.files["index.html"].decode()
+
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """The page's layers as its own JSON has them, lists of numbers as arrays."""
+        layers = embedded(self.page)["layers"]
+        return [
+            {
+                name: np.array(value) if isinstance(value, list) and name != "cell_id" else value
+                for name, value in layer.items()
+            }
+            for layer in layers
+        ]
+
+
+def city_release(method: str, depth: int = 6, users: int = 4000, **options: Any) -> CityRelease:
+    """The release that a method makes of users of the city, each with one location, in four shards."""
+    values = {"depth": depth, "shard_size": users // 4, "dropout": 0.2, "population": users, **options}
+    parameters = heatmap_parameters(method, values)
+    rng = np.random.default_rng(8)
+    cells = rng.choice(4**depth, users, p=city_density(1 << depth).ravel())
+    codes = interleave((cells % (1 << depth)).astype(np.uint32), (cells >> depth).astype(np.uint32)).astype(np.uint64)
+    hashes = np.sort(rng.integers(0, 1 << (64 - 2 * depth), users, dtype=np.uint64)) << np.uint64(2 * depth)
+    gamma = parameters.distribution_gamma
+    rows = Rows(depth, hashes, codes, None if gamma is None else np.full(users, gamma))
+    state = run_in_memory(rows, users, parameters, RunKey.derive(FixedSecret(b"city" * 8), {}))
+    facts = ReleaseFacts("heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, parameters.facts())
+    files = release_files(state, parameters, facts, Grid(Region(**REGION), depth))
+    return CityRelease(state, parameters, parameters.method.decode(state, depth), files)

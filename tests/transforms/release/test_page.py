@@ -84,6 +84,25 @@ def test_counts_are_rounded_to_a_tenth_and_survive(layers: list[Layer]) -> None:
         assert twin["stddev"] == pytest.approx(layer.stddev, rel=1e-5)
 
 
+def test_shares_of_a_cell_keep_digits_below_their_noise(layers: list[Layer]) -> None:
+    """Small pieces of one cell share its count and its noise: a tenth of a user would be all that they have."""
+    last = layers[-1]
+    noise = np.geomspace(3e-4, 3, len(last.level))
+    pieces = replace(last, count=last.count * noise / 3, deviations=noise, combined=True, entries=len(noise) + 5)
+    packed = embedded(render_page(city_manifest(layers), [*layers, pieces], None))["layers"]
+    assert [layer["combined"] for layer in packed] == [False] * len(layers) + [True]
+    assert [layer["deviations"] for layer in packed[:-1]] == [None] * len(layers)
+    assert [layer["entries"] for layer in packed[:-1]] == [len(layer.level) for layer in layers]
+    assert packed[-1]["entries"] == len(noise) + 5
+    assert (np.abs(packed[-1]["count"] - pieces.count) < noise / 20).all()
+    np.testing.assert_allclose(packed[-1]["deviations"], noise, rtol=1e-3)
+
+
+def test_only_the_last_layer_can_be_combined(layers: list[Layer]) -> None:
+    with pytest.raises(ValueError, match=r"^layers: only the last can be combined"):
+        render_page(city_manifest(layers), [replace(layers[0], combined=True), *layers[1:]], None)
+
+
 def test_nan_numpy_values_and_odd_types_become_plain_json(layers: list[Layer]) -> None:
     manifest = city_manifest(layers)
     manifest["parameters"] = {
@@ -159,6 +178,11 @@ def test_arrays_of_different_lengths_are_refused(layers: list[Layer], name: str)
         ("x", np.array([0, 2])),
         ("y", np.array([-1, 0])),
         ("area", np.array([0, -1])),
+        ("deviations", np.array([1.0])),
+        ("deviations", np.array([1.0, math.nan])),
+        ("deviations", np.array([-1.0, 1.0])),
+        ("entries", 1),
+        ("combined", 1),
     ],
 )
 def test_values_without_sense_are_refused(name: str, value: object) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.release.page import Layer, render_page
 from tests.transforms.release.browsing import Visit
 from tests.transforms.release.city import (
@@ -18,6 +19,7 @@ from tests.transforms.release.city import (
     REGION,
     city_density,
     city_manifest,
+    city_release,
     deepened,
     embedded,
     margin,
@@ -369,3 +371,181 @@ def test_every_control_has_a_name(visit: Visit) -> None:
     for control in visit.page.locator("button, input, canvas").all():
         name = control.get_attribute("aria-label") or control.evaluate("e => e.labels?.[0]?.innerText")
         assert name, control.evaluate("e => e.outerHTML")
+
+
+def opened(browser: Any, folder: Path, text: str, **context: Any) -> Visit:
+    file = folder / "index.html"
+    file.write_text(text, encoding="utf-8")
+    return Visit(browser, file, **context)
+
+
+def table_of(visit: Visit) -> list[list[str]]:
+    """The table of rounds, its heads first and its sums last."""
+    rows = visit.page.locator("[aria-label='Table of sub-queries'] tr").all()
+    return [row.locator("th, td").all_inner_texts() for row in rows]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("options", [{}, {"noise": "central", "contribution": "all"}])
+def test_every_method_tells_all_its_rounds(browser: Any, tmp_path: Path, method: str, options: dict[str, Any]) -> None:
+    release = city_release(method, **options)
+    rounds = release.manifest["privacy"]["sub_queries"]
+    visit = opened(browser, tmp_path, release.page)
+    heads, *rows, total = table_of(visit)
+    assert len(rows) == len(rounds)
+    assert [row[0] for row in rows] == [str(i + 1) for i in range(len(rounds))]
+    assert [row[2] for row in rows] == [f"{one['vector_length']:,}" for one in rounds]
+    assert total[2] == f"{sum(one['vector_length'] for one in rounds):,}"
+    assert heads[2] == ("Entries asked" if method == "count_min" else "Cells asked")
+    assert ("Modulus" in heads) == ("Groups" in heads) == (not options)
+    assert visit.page.locator("#budget i[data-round]").count() == len(rounds)
+    assert visit.page.locator("#rows .bar").count() == len(rounds)
+    assert visit.run("sfumato.layers.length - 1 === sfumato.layer")
+    text = visit.page.inner_text("body")
+    assert not re.search("undefined|NaN|null|unknown|object", text.split("Parameters")[0])
+    assert ("which cell" in text) == (not options and method != "emd")
+    assert ("what share of their records" in text) == (bool(options) or method == "emd")
+    assert ("trusted server saw the exact sums" in text) == bool(options)
+    assert ("A group's sum" in text) == (not options)
+    assert ("upload" in text) == (not options)
+    assert ("choose where to look more closely next" in text) == (method == "adaptive")
+    assert ("for a small cell and a large one" in text) == (method == "adaptive")
+    visit.close()
+
+
+def test_a_fitted_map_stands_last_and_its_rounds_before_it(browser: Any, tmp_path: Path) -> None:
+    release = city_release("emd")
+    rounds = len(release.state.answers)
+    assert rounds > 2
+    visit = opened(browser, tmp_path, release.page)
+    step, rows = visit.page.locator("#step"), visit.page.locator("#rows button")
+    assert step.inner_text().startswith("All answers together make this map")
+    assert "typically known to ±" in step.inner_text()
+    assert rows.count() == rounds + 1
+    assert rows.last.inner_text().split("\n") == ["All answers together", f"{len(release.estimate.counts)} cells"]
+    assert rows.last.get_attribute("aria-current") == "true"
+    assert visit.page.locator("#budget i.off").count() == 0
+    assert f"found in {rounds} rounds" in visit.page.inner_text("#report")
+    final = visit.picture()
+    rows.nth(1).click()
+    assert visit.run("sfumato.layer") == 1
+    assert visit.picture() != final
+    asked = release.state.answers[1].spent.vector_length
+    assert step.inner_text().startswith(f"Sub-query 2 of {rounds} asked about {asked} cells.")
+    assert visit.page.locator("#budget i.off").count() == rounds - 2
+    visit.page.locator("#slider").focus()
+    visit.page.keyboard.press("End")
+    assert visit.page.get_attribute("#slider", "aria-valuetext") == "All answers together"
+    assert visit.picture() == final
+
+    # Every cell has its own noise, under the pointer and where it is faded.
+    last = release.layers[-1]
+    assert np.ptp(last["deviations"]) > 0
+    for i in np.flatnonzero(last["area"] == 4 ** (6 - last["level"]))[::7]:
+        side = 2.0 ** last["level"][i]
+        lon = REGION["west"] + (last["x"][i] + 0.5) / side * (REGION["east"] - REGION["west"])
+        lat = REGION["north"] - (last["y"][i] + 0.5) / side * (REGION["north"] - REGION["south"])
+        cell = visit.run("([a, b]) => sfumato.lookup(a, b)", [lon, lat])
+        assert cell["cell_id"] == last["cell_id"][i]
+        assert cell["stddev"] == last["deviations"][i]
+        assert cell["margin"] == pytest.approx(last["deviations"][i] * (1.96 + 0.206 / 4))
+        assert cell["lost"] == (last["count"][i] <= cell["margin"])
+    visit.close()
+
+
+def test_rounds_without_a_map_are_no_buttons(browser: Any, tmp_path: Path) -> None:
+    release = city_release("count_min", sketch_width=50, sketch_rows=4)
+    visit = opened(browser, tmp_path, release.page, viewport={"width": 390, "height": 844})
+    assert visit.page.locator("#rows li").count() == 6
+    assert visit.page.locator("#rows button").count() == 0
+    assert not visit.page.is_visible("#slider")
+    assert visit.page.locator("#rows li").first.inner_text().split("\n")[-1] == "200 entries"
+    level = int(release.estimate.tree.level)
+    assert f"sketch of sub-query {level}," in visit.page.inner_text("#step")
+    assert "4 rows with 50 entries each" in visit.page.inner_text("#report")
+    assert visit.run("document.documentElement.scrollWidth") == 390
+    visit.close()
+
+
+def test_central_noise_has_neither_groups_nor_a_modulus(browser: Any, tmp_path: Path) -> None:
+    release = city_release("adaptive", noise="central")
+    visit = opened(browser, tmp_path, release.page)
+    heads, *rows, _ = table_of(visit)
+    assert heads == ["Round", "ε spent", "Cells asked", "Noise at 95%", "Noise, std. dev."]
+    for row, answer in zip(rows, release.state.answers, strict=True):
+        margin = answer.spent.noise_stddev * (1.96 + 0.206)  # one draw, not one a shard
+        assert row[3] == f"± {round(margin, 1 if margin < 9.95 else 0):g}"
+    report = visit.page.inner_text("#report")
+    assert "group" not in report
+    assert "given which devices take part" not in report
+    assert "device still answers" not in report
+    visit.close()
+
+
+def test_a_large_level_is_shown_coarser_and_says_so(browser: Any, tmp_path: Path) -> None:
+    release = city_release("flat", depth=9)
+    visit = opened(browser, tmp_path, release.page)
+    assert "asked about 262,144 cells, shown here as 65,536 larger ones" in visit.page.inner_text("#step")
+    (layer,) = release.layers
+    noise = release.state.answers[0].spent.noise_stddev
+    assert layer["stddev"] == pytest.approx(2 * noise, rel=1e-5)  # of four cells' sum
+    assert table_of(visit)[1][4] == f"{noise:.3g}"  # as it was asked
+    assert "cells.parquet has them all" in visit.page.inner_text("#report")
+    visit.close()
+
+
+def test_a_cell_that_was_not_kept_may_have_more_than_its_noise(browser: Any, tmp_path: Path) -> None:
+    release = city_release("flat", level=4, keep_top=10)
+    (_, layer) = release.layers
+    kept = layer["count"] != 0
+    assert 20 < kept.sum() < 30
+    most = layer["count"][kept].min() + layer["stddev"] * (1.96 + 0.206 / 4)
+    visit = opened(browser, tmp_path, release.page)
+    assert f"at most about {most:.0f} users" in visit.page.inner_text("#report")
+    i = int(np.flatnonzero(~kept)[100])
+    lon = REGION["west"] + (layer["x"][i] + 0.5) / 16 * (REGION["east"] - REGION["west"])
+    lat = REGION["north"] - (layer["y"][i] + 0.5) / 16 * (REGION["north"] - REGION["south"])
+    visit.page.mouse.move(*visit.place(lon, lat))
+    visit.settle()
+    assert visit.page.inner_text("#tip").startswith(f"no more than about {most:.0f} users\n\nnot kept")
+    visit.close()
+
+
+@pytest.mark.parametrize("name", ["a new one", "constructor", "__proto__", 5])
+def test_a_method_that_is_not_known_gets_words_that_hold_for_any(
+    browser: Any, layers: list[Layer], tmp_path: Path, name: object
+) -> None:
+    manifest = city_manifest(layers)
+    manifest["parameters"] |= {"method": name, "noise": name, "contribution": name}
+    visit = opened(browser, tmp_path, render_page(manifest, layers, None))
+    report = visit.page.inner_text("#report")
+    assert "The map was made in 5 rounds" in report
+    assert "look more closely" not in report
+    assert "which cell" not in report
+    assert "function" not in report
+    visit.close()
+
+
+def test_a_release_of_before_there_were_methods_reads_as_an_adaptive_one(
+    browser: Any, layers: list[Layer], tmp_path: Path
+) -> None:
+    texts = []
+    for own in ({}, {"method": "adaptive", "noise": "shard", "contribution": None}):
+        manifest = city_manifest(layers)
+        manifest["parameters"] |= own
+        visit = opened(browser, tmp_path, render_page(manifest, layers, None))
+        texts.append(visit.page.inner_text("body"))
+        visit.close()
+    assert texts[0] == texts[1]
+    assert "The map was found in 5 rounds. Each round asked every user taking part which cell they were in" in texts[0]
+
+
+def test_rounds_that_the_manifest_does_not_tell_are_those_of_the_layers(
+    browser: Any, layers: list[Layer], tmp_path: Path
+) -> None:
+    for given in ([], [{"index": 0}], [None, 3], "x"):
+        manifest = city_manifest(layers)
+        manifest["privacy"]["sub_queries"] = given
+        visit = opened(browser, tmp_path, render_page(manifest, layers, None))
+        assert [row[2] for row in table_of(visit)[1:-1]] == [f"{layer.vector_length:,}" for layer in layers]
+        visit.close()
