@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -18,6 +19,7 @@ import numpy as np
 from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
+from sfumato.pipelines.heatmap_options import add_heatmap_arguments, lists_of, names_of
 from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments, release_options, run_release
 from sfumato.pipelines.options import JobParser, RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW
@@ -83,6 +85,8 @@ class CompareRequest(ReleaseRequest):
                 f"metrics: the exact earth mover's distance is for grids up to {MAX_SIDE} x {MAX_SIDE}; give --depth "
                 f"{MAX_SIDE.bit_length() - 1} or less instead of {depth}, or leave emd out"
             )
+        if "emd" in self.judge.metrics and importlib.util.find_spec("ortools") is None:
+            raise RequestError("metrics: emd needs OR-tools: pip install ortools, or leave emd out")
 
     def source(self) -> LocationColumns:
         return self.columns
@@ -104,23 +108,21 @@ class CompareRequest(ReleaseRequest):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's options: those of the heatmap, each of which takes several values."""
-    add_release_arguments(parser)
+    add_release_arguments(parser, "evaluation")
     parser.add_argument("--region", required=True, metavar="W,S,E,N", help="the maps' borders in degrees")
-    parser.add_argument("--methods", default=_METHODS, metavar="NAMES", help=f"of {', '.join(METHODS)}")
+    parser.add_argument("--methods", "--method", default=_METHODS, metavar="NAMES", help=f"of {', '.join(METHODS)}")
     parser.add_argument("--metrics", default=_METRICS, metavar="NAMES", help=f"of {', '.join(METRICS)}")
     parser.add_argument("--keys", type=int, default=10, metavar="N", help="runs of each setting: cohorts and noise")
-    parser.add_argument("--blur", type=float, default=0.0, metavar="X", help="Gaussian filter's deviation, in sides")
+    parser.add_argument(
+        "--blur", type=float, default=0.0, metavar="X", help="deviation of a Gaussian filter, in sides of the region"
+    )
     parser.add_argument(
         "--truth",
         choices=("everybody", "cohort"),
         default="everybody",
         help="what maps are compared with: the density of everybody, or of the users who were asked",
     )
-    for name, option in _swept().items():
-        if option.kind is bool:
-            parser.add_argument(f"--{name}", action="store_true", help=option.help)
-        else:
-            parser.add_argument(f"--{name}", metavar=f"{option.metavar},...", help=option.text())
+    add_heatmap_arguments(parser, _swept(), many=True)
     for field in fields(LocationColumns):
         parser.add_argument(f"--{field.name}_column", default=field.default, help=f"column of the {field.name}")
 
@@ -135,12 +137,7 @@ def run(arguments: Sequence[str]) -> int:
     add_arguments(parser)
     options, settings = parser.parse_job(arguments)
     values = vars(options)
-    lists: dict[str, list[Any]] = {
-        name: [True] if values[name] is True else one.read_list(values[name])
-        for name, one in _swept().items()
-        if values[name]
-    }
-    methods = [name.strip() for name in options.methods.split(",")]
+    lists, methods = lists_of(values, _swept()), names_of(options.methods)
     request = CompareRequest(
         **release_options(options),
         region=Region.parse(options.region),

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
+from sfumato.pipelines.heatmap_options import add_heatmap_arguments
 from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments, release_options, run_release
 from sfumato.pipelines.options import JobParser, RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW
@@ -51,11 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_release_arguments(parser)
     parser.add_argument("--region", required=True, metavar="W,S,E,N", help="the map's borders in degrees")
     parser.add_argument("--method", default=Adaptive.NAME, help=f"how the map is made: {', '.join(METHODS)}")
-    for name, option in heatmap_options().items():
-        if option.kind is bool:
-            parser.add_argument(f"--{name}", action="store_true", help=option.help)
-        else:
-            parser.add_argument(f"--{name}", type=option.read, metavar=option.metavar, help=option.text())
+    add_heatmap_arguments(parser, heatmap_options(), many=False)
     for field in fields(LocationColumns):
         parser.add_argument(f"--{field.name}_column", default=field.default, help=f"column of the {field.name}")
 

@@ -87,14 +87,14 @@ class Inputs:
 Build = Callable[[beam.Pipeline, Inputs, RunKey, ReleaseFacts], beam.PCollection]
 
 
-def add_release_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of ReleaseRequest, and those that say where a job runs."""
+def add_release_arguments(parser: argparse.ArgumentParser, noun: str = "release") -> None:
+    """Adds the options of ReleaseRequest, and those that say where a job runs. noun: what it writes."""
     parser.add_argument("--input", required=True, metavar="PATTERN", help="Parquet files, local or gs://")
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="where the release goes, local or gs://")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help=f"where the {noun} goes, local or gs://")
     parser.add_argument("--key_file", metavar="FILE", help="secret of 16 bytes or more; default: fresh entropy")
     parser.add_argument("--seed", type=int, help="UNSAFE: a key that anybody can guess, for tests and demos")
-    parser.add_argument("--release_id", metavar="ID", help="name of the release; default: a random one")
-    parser.add_argument("--overwrite", action="store_true", help="replace the release that stands at the output")
+    parser.add_argument("--release_id", metavar="ID", help=f"name of the {noun}; default: a random one")
+    parser.add_argument("--overwrite", action="store_true", help=f"replace the {noun} that stands at the output")
     parser.add_argument("--verbose", action="store_true", help="show operations data (rows read and dropped)")
     add_runner_arguments(parser)
 

@@ -1,7 +1,7 @@
 """`sfumato plan`: what a heatmap will cost and show, from public figures alone; no data are read.
 
-Users are taken to be spread evenly over the map. Only the adaptive methods' trees depend on that, and they stop
-earlier or later where users crowd; every other method's figures are exact.
+Users are taken to be spread evenly over the map. Only the methods that look where users are depend on that: adaptive
+stops earlier or later where users crowd. Every other method's figures are exact.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from sfumato.pipelines.heatmap_options import add_heatmap_arguments, lists_of, names_of
 from sfumato.pipelines.options import JobParser
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import SubQuery
@@ -18,19 +19,16 @@ from sfumato.transforms.heatmap.options import Option, heatmap_options, heatmap_
 from sfumato.transforms.heatmap.plan import SEEN_FROM, Plan, make_plan
 from sfumato.transforms.text_tables import markdown_table, significant
 
-# What only a run on data knows the meaning of.
-_NOT_OFFERED = ("population", "population_share", "simulated_dropout", "max_bad_fraction")
+_NOT_OFFERED = ("simulated_dropout", "max_bad_fraction")  # what only a run on data has
+_ALWAYS = ("users", "epsilon")  # columns of every summary
 _DROPOUTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options: those of the heatmap, each of which takes several values."""
-    parser.add_argument("--method", default=Adaptive.NAME, metavar="NAMES", help=f"of {', '.join(METHODS)}")
-    for name, option in _offered().items():
-        if option.kind is bool:
-            parser.add_argument(f"--{name}", action="store_true", help=option.help)
-        else:
-            parser.add_argument(f"--{name}", metavar=f"{option.metavar},...", help=option.text())
+    names = ", ".join(METHODS)
+    parser.add_argument("--method", "--methods", default=Adaptive.NAME, metavar="NAMES", help=f"of {names}")
+    add_heatmap_arguments(parser, _offered(), many=True)
 
 
 def _offered() -> dict[str, Option]:
@@ -40,64 +38,90 @@ def _offered() -> dict[str, Option]:
 def run(arguments: Sequence[str]) -> int:
     """Prints the plan for a command line. Raises RequestError."""
     parser = JobParser("plan", __doc__)
+    parser.epilog = None  # nothing goes to Beam
     add_arguments(parser)
     values = vars(parser.parse_args(list(arguments)))
-    if not values["users"]:
+    lists = lists_of(values, _offered())
+    if "users" not in lists:
         raise RequestError("users: give the number of users who will take part, such as --users 1000000")
-    lists = {
-        name: [True] if values[name] is True else one.read_list(values[name])
-        for name, one in _offered().items()
-        if values[name]
-    }
-    grid = option_grid([name.strip() for name in values["method"].split(",")], lists)
+    grid = option_grid(names_of(values["method"]), lists)
     plans = [make_plan(heatmap_parameters(method, chosen)) for method, chosen in grid]
-    sys.stdout.write(summary(plans) if len(plans) > 1 else details(plans[0]))
+    if len(plans) == 1:
+        sys.stdout.write(details(plans[0]))
+    else:
+        varied = [name for name, given in lists.items() if name in _ALWAYS or len(given) > 1]
+        sys.stdout.write(summary(plans, varied))
     return 0
 
 
-def summary(plans: Sequence[Plan]) -> str:
-    """A table of several plans, one a row."""
-    header = ["method", "users", "shards of", "tolerated dropout", "epsilon", "depth", "sub-queries", "entries"]
-    header += ["KB a client", "modulus bits", "noise, users", "seen from, users", "level seen", "shards lost"]
+def summary(plans: Sequence[Plan], varied: Sequence[str]) -> str:
+    """A table of several plans, one a row, with the options that vary."""
+    header = ["method", *varied, "sub-queries", "entries", "KB a client", "modulus bits"]
+    header += ["noise, users", "seen from, users", "level seen", "shards lost"]
     rows = []
     for plan in plans:
-        own, last = plan.parameters, plan.sub_queries[-1]
-        row = [own.method.NAME, f"{own.users:,}", f"{own.shard_size:,}", f"{own.dropout:g}", f"{own.epsilon:g}"]
-        row += [f"{own.depth}", f"{len(plan.sub_queries)}", f"{plan.entries:,}", significant(plan.bits / 8000)]
-        row += [f"{(last.modulus - 1).bit_length()}", significant(plan.noise_stddev), significant(plan.least_seen)]
-        row += [f"{plan.level_seen}", significant(plan.shards_lost(0))]
-        rows.append(row)
+        facts, last, central = plan.parameters.facts(), plan.sub_queries[-1], plan.central
+        row = [plan.parameters.method.NAME, *(_value(facts.get(name, "")) for name in varied)]
+        row += [f"{len(plan.sub_queries)}", f"{plan.entries:,}"]
+        row += ["-", "-"] if central else [significant(plan.bits / 8000), f"{(last.modulus - 1).bit_length()}"]
+        seen = [None if plan.least_seen is None else significant(plan.least_seen), plan.level_seen]
+        row += [significant(plan.noise_stddev), *("-" if one is None else f"{one}" for one in seen)]
+        rows.append([*row, "-" if central else _percent(plan.shards_lost(0))])
     return markdown_table([header, *rows])
 
 
 def details(plan: Plan) -> str:
     """One plan in full."""
-    own, cohort = plan.parameters, plan.state.cohort
-    side = 1 << plan.level_seen
-    header = ["sub-query", "epsilon", "entries", "noise, users", "modulus", "bits a client", "chance of overflow"]
-    lines = [
-        f"{own.method.NAME}: {cohort.users:,.0f} users in {cohort.shards:,} shards of about "
-        f"{cohort.users / cohort.shards:,.0f}; a shard needs {cohort.required_survivors:,} survivors",
-        f"a client sends {plan.entries:,} vector entries, {significant(plan.bits / 8000)} KB, in "
-        f"{len(plan.sub_queries)} sub-queries",
-        f"a cell is seen from {significant(plan.least_seen)} users on ({SEEN_FROM:g} standard deviations of the last "
-        f"sub-query's noise); spread evenly, users would be seen in {side} x {side} cells",
-        "",
-        markdown_table([header, *map(_sub_query, plan.sub_queries, plan.overflow)]),
-        markdown_table(
-            [
-                ["clients that vanish", *(f"{rate:.0%}" for rate in _DROPOUTS)],
-                ["shards lost", *(significant(100 * plan.shards_lost(rate)) + "%" for rate in _DROPOUTS)],
-            ]
-        ),
-    ]
+    own, cohort, central = plan.parameters, plan.state.cohort, plan.central
+    count = plan.state.budget.total - plan.spent
+    people = f"{own.method.NAME}: {cohort.users:,.0f} users"
+    shards = f" in {_number(cohort.shards, 'shard')} of about {cohort.users / cohort.shards:,.0f}; a shard needs "
+    shards += f"{cohort.required_survivors:,} survivors"
+    sent = f"a client sends {plan.entries:,} vector entries"
+    lines = [people + (", whose exact sums a trusted server sees" if central else shards)]
+    lines.append(
+        (sent if central else f"{sent}, {significant(plan.bits / 8000)} KB,")
+        + f" in {_number(len(plan.sub_queries), 'sub-query', 'sub-queries')}"
+    )
+    if count > 0:
+        lines.append(f"counting the users costs epsilon {count:.3g} of {own.epsilon:g} (nothing with --population)")
+    if plan.least_seen is not None:
+        seen = f"a cell is seen from {significant(plan.least_seen)} users on ({SEEN_FROM:g} standard deviations of the "
+        lines.append(f"{seen}last sub-query's noise)" + _spread(plan.level_seen))
+    header = ["sub-query", "epsilon", "entries", "noise, users"]
+    if not central:
+        header += ["modulus", "bits a client", "chance of overflow"]
+    rows = [_sub_query(*one, central) for one in zip(plan.sub_queries, plan.overflow, strict=True)]
+    lines += ["", markdown_table([header, *rows])]
+    if not central:
+        lost = [_percent(plan.shards_lost(rate)) for rate in _DROPOUTS]
+        vanish = ["clients that vanish", *(f"{rate:.0%}" for rate in _DROPOUTS)]
+        lines.append(markdown_table([vanish, ["shards lost", *lost]]))
     return "\n".join(lines)
 
 
-def _sub_query(one: SubQuery, overflow: float) -> list[str]:
-    noise, chance = significant(one.noise_stddev), f"< {significant(overflow)}" if overflow < 1 else "not bounded"
-    sizes = [f"{one.modulus:,}", f"{one.bits_per_client:,}"]
-    return [f"{one.index}", f"{one.epsilon:.4g}", f"{one.vector_length:,}", noise, *sizes, chance]
+def _spread(level: int | None) -> str:
+    return "\n" if level is None else f";\nspread evenly, users would be seen in {1 << level} x {1 << level} cells"
+
+
+def _sub_query(one: SubQuery, overflow: float, central: bool) -> list[str]:
+    row = [f"{one.index}", f"{one.epsilon:.4g}", f"{one.vector_length:,}", significant(one.noise_stddev)]
+    chance = f"< {significant(overflow)}" if overflow < 1 else "not bounded"
+    return row if central else [*row, f"{one.modulus:,}", f"{one.bits_per_client:,}", chance]
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "auto"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{value}"
+
+
+def _number(number: int, noun: str, many: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
+def _percent(share: float) -> str:
+    return f"{significant(100 * share)}%"
 
 
 if __name__ == "__main__":

@@ -107,7 +107,10 @@ def test_a_comparison_replaces_a_comparison(logs, tmp_path: Path, capsys) -> Non
         (("--metrics", "emd", "--depth", "9"), 2, "give --depth 8 or less instead of 9"),
         (("--methods", "adaptive", "--depth", "13"), 2, "at most 12"),
         (("--methods", "flat", "--depth", "13"), 2, "depth: flat asks for every cell of a level, at most level 12"),
-        (("--users", "600,many"), 2, "users: expected values separated by commas, got '600,many'"),
+        (("--users", "600,many"), 2, "users: 'many' is no whole number"),
+        (("--methods", ""), 2, "methods: name at least one of adaptive"),
+        (("--epsilon", ""), 2, "epsilon: '' is no number"),
+        (("--dropout", "0.9"), 2, "90% is the most"),
         (("--users", "100000"), 1, "users: 100,000 are asked for, and the logs have 600"),
         (("--keys", "0"), 2, "keys"),
         (("--blur", "nan"), 2, "blur"),
@@ -132,6 +135,21 @@ def test_a_plan_in_full_and_as_a_table(capsys) -> None:
     assert "| clients that vanish |" in shown
     assert cli.main(["plan", "--users", "10000,100000", "--method", "adaptive,flat,emd", "--epsilon", "0.5,1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2 + 2 * 3 * 2
+    assert (
+        cli.main(["plan", "--users", "1000", "--method", "emd", "--emd_width", "5,10", "--noise", "shard,central"]) == 0
+    )
+    header, _, *rows = capsys.readouterr().out.splitlines()
+    assert "emd_width" in header
+    assert "noise |" in header
+    assert len({row.split("|")[3:5] == [] or tuple(row.split("|")[3:5]) for row in rows}) == 4
+
+
+def test_a_plan_with_a_trusted_server_speaks_of_no_shards(capsys) -> None:
+    assert cli.main(["plan", "--users", "1000", "--noise", "central", "--method", "emd"]) == 0
+    shown = capsys.readouterr().out
+    assert "trusted server" in shown
+    for word in ("shard", "modulus", "overflow", "seen from"):
+        assert word not in shown
 
 
 @pytest.mark.parametrize(
@@ -143,6 +161,9 @@ def test_a_plan_in_full_and_as_a_table(capsys) -> None:
         (("--users", "0"), "users"),
         (("--users", "1000", "--epsilon", "nan"), "epsilon"),
         (("--users", "1000", "--speed", "9"), "speed"),
+        (("--users", "1e5"), "users: '1e5' is no whole number"),
+        (("--users", "1000", "--epsilon", ""), "epsilon: '' is no number"),
+        (("--users", "1000", "--method", ""), "methods: name at least one of"),
     ],
 )
 def test_a_bad_plan_is_refused_by_name(capsys, options: tuple[str, ...], words: str) -> None:

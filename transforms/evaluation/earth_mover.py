@@ -91,7 +91,7 @@ def _best_set(surplus: NDArray[np.int64], heights: NDArray[np.int64]) -> NDArray
     try:
         from ortools.graph.python import max_flow
     except ImportError as error:
-        raise RequestError("metrics: emd needs OR-tools: pip install 'sfumato[compare]', or leave emd out") from error
+        raise RequestError("metrics: emd needs OR-tools: pip install ortools, or leave emd out") from error
     cells, source, sink = surplus.size, surplus.size, surplus.size + 1
     mass = surplus.ravel()
     givers, takers = np.flatnonzero(mass > 0), np.flatnonzero(mass < 0)

@@ -102,36 +102,40 @@ def kl_divergence(estimate: Density, truth: Density) -> float:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("mse", "mean over all cells of (e - t)^2 (paper 000)", "lower", mean_squared_error),
-        Metric("l1", "sum over all cells of |e - t|, 0 to 2 (paper 000)", "lower", absolute_difference),
+        Metric("mse", "mean over all cells of (e - t)^2 (Bagdasaryan et al.)", "lower", mean_squared_error),
+        Metric("l1", "sum over all cells of |e - t|, 0 to 2 (Bagdasaryan et al.)", "lower", absolute_difference),
         Metric(
             "l1_matrix_norm",
-            "largest column sum of |e - t|: the L1 of paper 000's script and Table 3",
+            "largest column sum of |e - t|: the L1 of Bagdasaryan et al.'s script and Table 3",
             "lower",
             matrix_norm,
         ),
         Metric(
             "mape",
-            "mean |e - t| / t, divided by the smallest positive t where t is 0 (paper 000)",
+            "mean |e - t| / t, divided by the smallest positive t where t is 0 (Bagdasaryan et al.)",
             "lower",
             percentage_error,
         ),
-        Metric("smape", "mean |e - t| / ((e + t) / 2), 0 to 2 (paper 000)", "lower", symmetric_percentage_error),
-        Metric("maape", "mean arctan(|e - t| / t), 0 to pi / 2 (paper 000)", "lower", arctangent_percentage_error),
+        Metric(
+            "smape", "mean |e - t| / ((e + t) / 2), 0 to 2 (Bagdasaryan et al.)", "lower", symmetric_percentage_error
+        ),
+        Metric(
+            "maape", "mean arctan(|e - t| / t), 0 to pi / 2 (Bagdasaryan et al.)", "lower", arctangent_percentage_error
+        ),
         Metric(
             "similarity",
-            "sum of min(e, t), 0 to 1: histogram intersection (paper 001)",
+            "sum of min(e, t), 0 to 1: histogram intersection (Ghazi et al.)",
             "higher",
             histogram_intersection,
         ),
         Metric(
             "pearson",
-            "correlation over the cells, -1 to 1; 0 for a constant (paper 001)",
+            "correlation over the cells, -1 to 1; 0 for a constant (Ghazi et al.)",
             "higher",
             pearson_correlation,
         ),
-        Metric("kl", "sum t ln(E + t / (e + E)), nats, E = 2.2e-16 (paper 001)", "lower", kl_divergence),
-        Metric("emd", "earth mover's distance, L1 on the unit square, exact (paper 001)", "lower", earth_mover),
+        Metric("kl", "sum t ln(E + t / (e + E)), nats, E = 2.2e-16 (Ghazi et al.)", "lower", kl_divergence),
+        Metric("emd", "earth mover's distance, L1 on the unit square, exact (Ghazi et al.)", "lower", earth_mover),
     )
 }
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sfumato.schemas.comparison import Setting
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.heatmap.checks import check_within
 from sfumato.transforms.heatmap.options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
@@ -41,6 +43,13 @@ def case_parameters(method: str, values: Mapping[str, Any]) -> HeatmapParameters
     chosen = dict(values)
     margin, dropout = chosen.pop(MARGIN, None), chosen.pop("dropout", 0.0)
     parameters = heatmap_parameters(method, {**chosen, "simulated_dropout": dropout})
+    size = min(parameters.shard_size, parameters.users or math.inf)
     if margin is None:
-        margin = _TOLERANCE_DEVIATIONS / math.sqrt(min(parameters.shard_size, parameters.users or math.inf))
-    return replace(parameters, dropout=min(dropout + margin, 0.9))
+        margin = _TOLERANCE_DEVIATIONS / math.sqrt(size)
+    check_within(MARGIN, margin, 0, 10)
+    if dropout + margin > 0.9:
+        raise RequestError(
+            f"dropout: shards of {size:,.0f} would have to tolerate that {dropout + margin:.0%} of their clients are "
+            f"missing, and 90% is the most; give larger shards, less dropout, or another {MARGIN}"
+        )
+    return replace(parameters, dropout=dropout + margin)

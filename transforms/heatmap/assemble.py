@@ -114,6 +114,10 @@ def _assumptions(parameters: HeatmapParameters) -> list[str]:
 
 def _warnings(state: HeatmapState, parameters: HeatmapParameters, participation: float) -> list[str]:
     warnings = []
+    if parameters.users is not None and parameters.users > state.population.users:
+        warnings.append(
+            f"{parameters.users:,} users were asked for, and there are about {state.population.users:,.0f} in all."
+        )
     if parameters.noise == "client":
         warnings.append(f"{FLOATING_NOISE} Publish what --noise shard makes.")
     if participation > _NOTABLE_DELTA:

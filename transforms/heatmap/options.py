@@ -35,22 +35,27 @@ class Option:
         """What stands for a value in the help."""
         return {int: "N", float: "X"}.get(self.kind, "NAME")
 
+    @property
+    def noun(self) -> str:
+        """What a value is, in words."""
+        return {int: "whole number", float: "number"}.get(self.kind, "name")
+
     def read(self, text: str) -> Any:
         """A value from text; `auto` is the default where that is to be chosen. Raises ValueError."""
-        return None if self.default is None and text == "auto" else self.kind(text)
+        try:
+            return None if self.default is None and text == "auto" else self.kind(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is no {self.noun}") from None
 
     def read_list(self, text: str) -> list[Any]:
-        """Values from text that separates them by commas. Raises RequestError, naming the option."""
-        try:
-            return [self.read(part.strip()) for part in text.split(",")]
-        except ValueError:
-            raise RequestError(f"{self.name}: expected values separated by commas, got {text!r}") from None
+        """Values from text that separates them by commas. Raises ValueError."""
+        return [self.read(part.strip()) for part in text.split(",")]
 
     def text(self) -> str:
-        """The help text, with the methods it belongs to and the default."""
-        of = f" [{', '.join(self.methods)}]" if self.methods else ""
-        default = "" if self.default is None else f" (default: {self.default})"
-        return f"{self.help}{of}{default}"
+        """The help text, with the default."""
+        if self.default in (None, False):
+            return self.help
+        return f"{self.help} (default: {self.default if isinstance(self.default, str) else format(self.default, 'g')})"
 
 
 def heatmap_options() -> dict[str, Option]:
@@ -92,6 +97,8 @@ def option_grid(
     """
     known = heatmap_options()
     owners = {name: () if name in others else known[name].methods for name in values}
+    if not [name for name in methods if name]:
+        raise RequestError(f"methods: name at least one of {', '.join(METHODS)}")
     for method in methods:
         find_method(method)
     for name, of in owners.items():

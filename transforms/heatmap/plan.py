@@ -10,9 +10,10 @@ from scipy.special import pdtr
 
 from sfumato.schemas.guarantee import Population, SubQuery
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.schedule import advance, plan, window_for
+from sfumato.transforms.heatmap.schedule import advance, plan, population_epsilon, window_for
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
 
 SEEN_FROM = 2.0  # standard deviations of the noise
@@ -32,6 +33,16 @@ class Plan:
     overflow: tuple[float, ...]
 
     @property
+    def central(self) -> bool:
+        """Whether a trusted server adds the noise, so that there are no shards to lose and no modulus."""
+        return self.parameters.noise == "central"
+
+    @property
+    def spent(self) -> float:
+        """What the sub-queries cost."""
+        return math.fsum(one.epsilon for one in self.sub_queries)
+
+    @property
     def entries(self) -> int:
         """Vector entries that a client sends in all."""
         return sum(one.vector_length for one in self.sub_queries)
@@ -47,22 +58,33 @@ class Plan:
         return self.sub_queries[-1].noise_stddev
 
     @property
-    def least_seen(self) -> float:
-        """Users whom a cell needs to stand two standard deviations out of the last sub-query's noise."""
-        return SEEN_FROM * self.noise_stddev
+    def least_seen(self) -> float | None:
+        """Users whom a cell needs to stand two standard deviations out of the last sub-query's noise.
+
+        None where the map is made of several answers, so that no one noise is that of its cells.
+        """
+        return SEEN_FROM * self.noise_stddev if self._last_is_map else None
 
     @property
-    def level_seen(self) -> int:
-        """The finest level at which evenly spread users would be seen so."""
-        cells = max(self.state.cohort.users / self.least_seen, 1.0) if self.least_seen > 0 else math.inf
-        return min(self.parameters.depth, int(math.log(cells, 4))) if cells < math.inf else self.parameters.depth
+    def level_seen(self) -> int | None:
+        """The finest level asked for at which evenly spread users would be seen so; None as above."""
+        encoding, least = self.state.answers[-1].encoding, self.least_seen
+        if least is None or not isinstance(encoding, TreeEncoding):
+            return None
+        cells = max(self.state.cohort.users / least, 1.0) if least > 0 else math.inf
+        return encoding.tree.level if cells == math.inf else min(encoding.tree.level, int(math.log(cells, 4)))
+
+    @property
+    def _last_is_map(self) -> bool:
+        estimate = self.parameters.method.decode(self.state, self.parameters.depth)
+        return estimate.counts is self.state.answers[-1].counts
 
     def shards_lost(self, dropout: float) -> float:
         """Expected share of the shards that are lost where so large a share of the clients vanishes.
 
         A shard's survivors are a Poisson number: who is in it depends on hashes.
         """
-        if self.parameters.noise == "central":
+        if self.central:
             return 0.0
         cohort = self.state.cohort
         expected = cohort.users / cohort.shards * (1 - dropout)
@@ -77,7 +99,10 @@ def make_plan(parameters: HeatmapParameters) -> Plan:
     users = parameters.population or parameters.users
     if users is None:
         raise ValueError("users: a plan needs to know how many")
-    state = plan(Population(float(users), "public"), Budget(parameters.epsilon), parameters)
+    budget = Budget(parameters.epsilon)
+    if parameters.population is None:  # it will be counted
+        budget = budget.charge(population_epsilon(parameters, budget))
+    state = plan(Population(float(users), "public"), budget, parameters)
     overflow = []
     while state.query is not None:
         query, cohort = state.query, state.cohort

@@ -31,10 +31,15 @@ def count_population(users: int, parameters: HeatmapParameters, key: RunKey) -> 
     budget = Budget(parameters.epsilon)
     if parameters.population is not None:
         return Population(float(parameters.population), "public"), budget
-    epsilon = budget.affordable(parameters.epsilon * parameters.population_share)
+    epsilon = population_epsilon(parameters, budget)
     noise = discrete_laplace(key, "population", np.zeros(1, dtype=np.uint64), 1, epsilon)
     noisy = max(1.0, float(users + int(noise[0, 0])))
     return Population(noisy, "noisy", epsilon, discrete_laplace_stddev(epsilon)), budget.charge(epsilon)
+
+
+def population_epsilon(parameters: HeatmapParameters, budget: Budget) -> float:
+    """What a private count of the users costs."""
+    return budget.affordable(parameters.epsilon * parameters.population_share)
 
 
 def start(users: int, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:

@@ -227,7 +227,7 @@
       h("div", { class: "columns" },
         section("How to read it",
           paragraph("Every method met the same cohorts: run for run, the same users were drawn and the same of them vanished. A figure is the mean over the runs, with its standard error; a picture is that of one run."),
-          paragraph("What is marked \u201cnot private\u201d has looked at the exact data. It is there to compare with, and cannot be published. best_level is the uniform grid of the best level, without any noise: what the cohort\u2019s size alone leaves possible.")),
+          paragraph("What is marked \u201cnot private\u201d has looked at the exact data. It is there to compare with, and cannot be published. best_level is the uniform grid of the best level, without any noise: the least squared error of all uniform grids, and no bound for other maps or figures.")),
         section("What the figures mean", h("p", { class: "quiet" }, "e is the estimated density, t the exact one."), facts([
           ...metrics.map((metric) => [metric.name, `${metric.help.replace(/\.$/, "")}; ${metric.better === "lower" ? "lower" : "higher"} is better`]),
           ["entries, bits", "what one client sends, in all sub-queries together"],

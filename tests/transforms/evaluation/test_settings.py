@@ -28,7 +28,6 @@ def test_shards_tolerate_the_dropout_and_five_deviations_of_their_size() -> None
     tight = make_cases(["flat"], {"users": [50_000], "dropout": [0.1], "dropout_margin": [0.0]})[0].parameters
     assert tight.dropout == 0.1
     assert make_cases(["flat"], {"dropout": [0.0]})[0].parameters.simulated_dropout == 0
-    assert make_cases(["flat"], {"users": [10], "dropout": [0.5]})[0].parameters.dropout == 0.9
 
 
 @pytest.mark.parametrize(
@@ -39,7 +38,11 @@ def test_shards_tolerate_the_dropout_and_five_deviations_of_their_size() -> None
         (["adaptive"], {"epsilon": [1.0, 0.0]}, "epsilon"),
         (["adaptive"], {"dropout": [-0.1]}, "simulated_dropout"),
         (["adaptive"], {"dropout": [math.nan]}, "dropout"),
-        (["adaptive"], {"dropout_margin": [math.nan]}, "dropout"),
+        (["adaptive"], {"dropout_margin": [math.nan]}, "dropout_margin"),
+        (["adaptive"], {"dropout_margin": [-0.1]}, "dropout_margin"),
+        (["adaptive"], {"dropout": [0.9]}, "dropout: shards of 10,000 would have to tolerate that 95%"),
+        (["adaptive"], {"users": [20]}, "dropout: shards of 20 would"),
+        ([""], {}, "methods: name at least one of adaptive"),
         (["emd"], {"emd_width": [20, 0]}, "emd_width"),
     ],
 )

@@ -14,7 +14,7 @@ def test_every_method_has_its_options_with_help_and_default() -> None:
     assert options["modulus"].kind is int
     assert options["modulus"].read("auto") is None
     assert options["modulus"].read("4096") == 4096
-    assert "[adaptive] (default: 0.1)" in options["calibration"].text()
+    assert options["calibration"].text().endswith("has on average (default: 0.1)")
     assert all(one.help and one.name == name for name, one in options.items())
 
 
@@ -67,5 +67,5 @@ def test_a_grid_refuses_what_no_method_has_and_what_is_too_much() -> None:
         option_grid(["flat"], {"users": list(range(1, 102)), "shard_size": list(range(2, 102))})
     with pytest.raises(RequestError, match="there is no 'x'"):
         option_grid(["x"], {})
-    with pytest.raises(RequestError, match="epsilon: expected values separated by commas, got '1,,2'"):
+    with pytest.raises(ValueError, match="'' is no number"):
         heatmap_options()["epsilon"].read_list("1,,2")

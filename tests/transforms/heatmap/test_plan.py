@@ -15,17 +15,22 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 
 def test_the_papers_plan_for_10_000_users() -> None:
     """Paper 000, Table 1: 340 entries, 0.76 for the last of four sub-queries."""
-    made = make_plan(HeatmapParameters(users=10_000, dropout=0))
+    made = make_plan(HeatmapParameters(users=10_000, population=10_000, dropout=0))
     assert made.entries == 340
     assert [round(one.epsilon, 2) for one in made.sub_queries][-1] == 0.76
     assert made.bits == sum(one.vector_length * (one.modulus - 1).bit_length() for one in made.sub_queries)
 
 
 def test_a_flat_plan_is_exact() -> None:
-    made = make_plan(heatmap_parameters("flat", {"users": 100_000, "level": 6, "epsilon": 0.5, "dropout": 0.0}))
+    made = make_plan(
+        heatmap_parameters(
+            "flat", {"users": 100_000, "population": 100_000, "level": 6, "epsilon": 0.5, "dropout": 0.0}
+        )
+    )
     assert made.entries == 4**6
     assert math.isclose(made.noise_stddev, math.sqrt(10) * discrete_laplace_stddev(0.5))
-    assert made.level_seen == int(math.log(100_000 / made.least_seen, 4))
+    assert made.least_seen == 2 * made.noise_stddev
+    assert made.level_seen == min(6, int(math.log(100_000 / made.least_seen, 4)))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.02, 0.04, 0.05, 0.06, 0.1])
@@ -67,3 +72,16 @@ def test_a_plan_refuses_what_the_run_would() -> None:
         make_plan(HeatmapParameters(users=1000, contribution="all", gamma=(1 << 31) - 1, epsilon=0.01))
     with pytest.raises(ValueError, match="users"):
         make_plan(HeatmapParameters())
+
+
+def test_a_private_count_of_the_users_is_planned_for() -> None:
+    made = make_plan(HeatmapParameters(users=10_000, epsilon=2, population_share=0.1))
+    assert math.isclose(made.spent, 1.8)
+    assert math.isclose(make_plan(HeatmapParameters(users=10_000, population=10**6, epsilon=2)).spent, 2)
+
+
+@pytest.mark.parametrize("method", ["hierarchical", "count_min", "adaptive_grid", "spatial_decomposition", "emd"])
+def test_a_map_of_several_answers_has_no_one_noise_to_be_seen_over(method: str) -> None:
+    made = make_plan(heatmap_parameters(method, {"users": 10_000, "depth": 5}))
+    assert (made.least_seen, made.level_seen) == (None, None)
+    assert make_plan(HeatmapParameters(users=10_000, depth=3)).level_seen <= 3

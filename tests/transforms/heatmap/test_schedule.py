@@ -154,7 +154,7 @@ def test_with_central_noise_no_figure_but_the_counts_depends_on_who_is_there() -
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.25, 1 / 3, 0.5])
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 2.0])
 def test_no_crumb_of_the_budget_is_left_that_buys_nothing(share: float, epsilon: float) -> None:
-    made = make_plan(HeatmapParameters(users=100_000, epsilon=epsilon, method=Adaptive(sub_query_share=share)))
+    made = make_plan(HeatmapParameters(population=10**5, epsilon=epsilon, method=Adaptive(sub_query_share=share)))
     assert math.fsum(one.epsilon for one in made.sub_queries) == epsilon
     assert min(one.epsilon for one in made.sub_queries) > 0.01 * epsilon
 

@@ -38,7 +38,7 @@ class Adaptive(Method):
     calibration: float = option(0.1, "c: noise aimed at, as a share of the users an entry has on average")
     expansion: float = option(2.0, "b: a sub-query leaves at least (b - 1) times its own epsilon, or takes all")
     split_threshold: float = option(2.0, "k: a node is split above k standard deviations of the noise to come")
-    target: str = option("corrected", f"how Eq. 7 is read: {', '.join(TARGETS)}")
+    target: str = option("corrected", f"how the paper's Eq. 7 is read: {', '.join(TARGETS)}")
     split_count: float | None = option(None, "split a node above so many users, whatever the noise; default: by k")
     sub_query_share: float | None = option(None, "spend this share of epsilon on every sub-query; default: by c and b")
     start_level: int = option(1, "level of the uniform tree that is asked first")
