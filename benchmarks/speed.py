@@ -121,7 +121,7 @@ def phases(lines: list[tuple[float, str]], seconds: float) -> tuple[dict[str, fl
     """Seconds by phase, and (entries, seconds) of the sub-queries after the first."""
     start = next(at for at, line in lines if "to read" in line)
     grouped = next(at for at, line in lines if "read and grouped" in line)
-    queries = [(at, int(found[1])) for at, line in lines if (found := re.search(r"sub-query \d+: (\d+) cells", line))]
+    queries = [(at, int(found[1])) for at, line in lines if (found := re.search(r"sub-query \d+: (\d+) entries", line))]
     first, last = queries[0][0], queries[-1][0]
     split = {
         "start": start,

@@ -92,7 +92,7 @@
       final: "make this map: two grids, of which the surer one weighs more.",
     },
     emd: {
-      made: () => `The map was found in ${inRounds}. The first ${asks} ${whatAsked(" of a coarse level")}, and added up the answers with noise. Each round after it looked inside the ${isNumber(parameter("emd_width")) ? `${whole(parameter("emd_width"))} ` : ""}cells with the largest noisy sums. Then a map was fitted to ${parameter("emd_keep_all") ? "the noisy sums" : "the largest noisy sums"} of all rounds: of all maps without a negative count the one that differs from them least, where a large cell weighs more than a small one.`,
+      made: () => `The map was found in ${inRounds}. The first ${asks} ${whatAsked(" of a coarse level")}, and added up the answers with noise. Each round after it looked inside the ${isNumber(parameter("emd_width")) ? `${whole(parameter("emd_width"))} ` : ""}cells with the largest noisy sums. Then a map was fitted to ${parameter("emd_fit") === "all" ? "the noisy sums" : "the largest noisy sums"} of all rounds: of all maps without a negative count the one that differs from them least, where a large cell weighs more than a small one.`,
       sizes: () => `${METHODS.adaptive.sizes()} The margins are those of the noisy sums; the fit can be off by more where it left cells out.`,
       final: "make this map, the one that fits them best.",
     },

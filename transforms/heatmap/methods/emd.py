@@ -22,6 +22,7 @@ from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
+FITS = ("all", "refined")
 MAX_WIDTH = 4096  # up to here the program is solved in seconds
 # A sub-query costs at least 1e-5 of the budget and 1e-8 of gamma (`schedule`): the finest level's share stays clear.
 _LEAST_RATIO = 2 * MIN_NOISE_EPSILON
@@ -37,7 +38,8 @@ class Emd(Method):
     up their epsilons as fixed ones do; but a vector has at most 4 w + 1 entries instead of 4^i. The entry more is the
     root's: what lies outside T_i counts there, is paid for like any other entry, and is not used.
 
-    emd_keep_all goes beyond the paper: its y is kept on all of T_i, though only w cells a level are refined.
+    emd_fit: the program fits the answers of `all` cells of T_i, though only w of a level are refined, which is better
+    by nearly every measurement (docs/few_users.md); or of the `refined` cells alone, as in the paper.
     """
 
     NAME: ClassVar[str] = "emd"
@@ -46,11 +48,13 @@ class Emd(Method):
 
     emd_width: int = option(20, "w: cells of each level that are refined")
     emd_decay: float = option(math.sqrt(0.5), "g: epsilon of a level as a multiple of that of the level above")
-    emd_keep_all: bool = option(False, "fit the counts of all cells asked for, not of the refined ones alone")
+    emd_fit: str = option("all", f"whose counts the map is fitted to: {', '.join(FITS)} cells (the paper: refined)")
 
     def __post_init__(self) -> None:
         check_whole("emd_width", self.emd_width, 1, MAX_WIDTH)
         check_within("emd_decay", self.emd_decay, 0.5, 1)
+        if self.emd_fit not in FITS:
+            raise RequestError(f"emd_fit: must be one of {', '.join(FITS)}, got {self.emd_fit!r}")
 
     def check(self, depth: int) -> None:
         """See Method.check."""
@@ -114,7 +118,7 @@ class Emd(Method):
 
     def solve(self, measured: list[Cells]) -> tuple[list[Cells], Cells]:
         """RECONSTRUCT's last two lines: (the cells where y is kept, the masses of their remainders)."""
-        kept = measured if self.emd_keep_all else [cells.largest(self.emd_width) for cells in measured]
+        kept = measured if self.emd_fit == "all" else [cells.largest(self.emd_width) for cells in measured]
         return kept, reconstruct(kept)
 
     def _check_gamma(self, state: HeatmapState, depth: int) -> None:

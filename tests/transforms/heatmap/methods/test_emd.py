@@ -81,7 +81,7 @@ def algorithm_2(pyramid: dict[int, NDArray[np.int64]], first: int, width: int, k
 def test_cells_asked_for_and_map_are_those_of_the_dense_algorithm(
     seed: int, depth: int, width: int, keep_all: bool
 ) -> None:
-    parameters = parameters_of(depth, width, emd_keep_all=keep_all)
+    parameters = parameters_of(depth, width, emd_fit="all" if keep_all else "refined")
     _, pyramid = noisy_pyramid(seed, depth)
     state = finish(parameters, pyramid)
     estimate = parameters.method.decode(state, depth)
@@ -164,7 +164,7 @@ def test_the_map_is_in_users_and_its_deviations_are_those_of_differences() -> No
 @pytest.mark.parametrize("keep_all", [False, True])
 def test_aggregation_with_central_noise_is_the_same_algorithm(keep_all: bool) -> None:
     depth, epsilon = 6, 1.5
-    method = Emd(20, emd_keep_all=keep_all)
+    method = Emd(20, emd_fit="all" if keep_all else "refined")
     grid, _ = noisy_pyramid(3, depth)
     sums = np.zeros((64, 64))
     codes = interleave(*(np.indices((64, 64))[::-1].reshape(2, -1).astype(np.uint32)))  # x is the column
@@ -181,7 +181,7 @@ def test_aggregation_with_central_noise_is_the_same_algorithm(keep_all: bool) ->
     np.testing.assert_allclose(scales, [sum(weights) / one / epsilon for one in weights])
     assert mine.sum() == pytest.approx(1)
     # The same noise through the state machine, sub-query by sub-query.
-    parameters = parameters_of(depth, 20, emd_keep_all=keep_all)
+    parameters = parameters_of(depth, 20, emd_fit="all" if keep_all else "refined")
     state, left = start(200, parameters, KEY), list(drawn)
     while state.query is not None:
         nodes = state.query.encoding.tree.entries  # type: ignore[attr-defined]
@@ -248,7 +248,7 @@ def test_distributions_of_users_go_through_shards_and_noise() -> None:
 
 
 def test_the_program_stays_small_however_deep_the_grid() -> None:
-    method = Emd()
+    method = Emd(emd_fit="refined")
     assert (method.first_level(20), method.rounds(20)) == (2, 19)
     assert [Emd(width).first_level(20) for width in (1, 3, 4, 15, 16, 63, 64, 4096)] == [0, 0, 1, 1, 2, 2, 3, 6]
     assert Emd(4096).first_level(3) == 3
@@ -277,6 +277,7 @@ def test_it_is_registered_and_takes_distributions() -> None:
         ({"emd_width": 2.5}, "emd_width: must be a whole number"),
         ({"emd_decay": 0.4}, r"emd_decay: must be a number in \[0\.5, 1\], got 0\.4"),
         ({"emd_decay": float("nan")}, "emd_decay: must be a number"),
+        ({"emd_fit": "most"}, "emd_fit: must be one of all, refined, got 'most'"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, float], message: str) -> None:
