@@ -17,6 +17,7 @@ from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.assemble import release_files
+from sfumato.transforms.heatmap.checks import check_within
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.options import heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -36,12 +37,22 @@ class HeatmapRequest(ReleaseRequest):
     region: Region
     heatmap: HeatmapParameters
     columns: LocationColumns
+    blur: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_within("blur", self.blur, 0, 1)
 
     def source(self) -> LocationColumns:
         return self.columns
 
     def parameters(self) -> dict[str, Any]:
-        return {"region": asdict(self.region), **self.heatmap.facts(), "columns": asdict(self.columns)}
+        return {
+            "region": asdict(self.region),
+            **self.heatmap.facts(),
+            "blur": self.blur,
+            "columns": asdict(self.columns),
+        }
 
     def stored_bytes(self, rows: int) -> int:
         return rows * (DISTRIBUTION_BYTES_PER_ROW if self.heatmap.distribution_gamma else BYTES_PER_ROW)
@@ -52,6 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_release_arguments(parser)
     parser.add_argument("--region", required=True, metavar="W,S,E,N", help="the map's borders in degrees")
     parser.add_argument("--method", default=Adaptive.NAME, help=f"how the map is made: {', '.join(METHODS)}")
+    parser.add_argument(
+        "--blur",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="Gaussian filter over the published density and picture: its standard deviation in sides of the region",
+    )
     add_heatmap_arguments(parser, heatmap_options(), many=False)
     for field in fields(LocationColumns):
         parser.add_argument(f"--{field.name}_column", default=field.default, help=f"column of the {field.name}")
@@ -68,6 +86,7 @@ def run(arguments: Sequence[str]) -> int:
         region=Region.parse(options.region),
         heatmap=heatmap_parameters(options.method, {name: values[name] for name in heatmap_options()}),
         columns=LocationColumns(**{f.name: values[f"{f.name}_column"] for f in fields(LocationColumns)}),
+        blur=options.blur,
     )
     run_heatmap(request, settings, verbose=options.verbose)
     return 0
@@ -84,7 +103,7 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: b
             root
             | "Paths" >> beam.Create(inputs.paths)
             | "Heatmap" >> heatmap  # HeatmapState
-            | "Assemble" >> beam.Map(release_files, request.heatmap, facts, grid)  # {name: content}
+            | "Assemble" >> beam.Map(release_files, request.heatmap, facts, grid, request.blur)  # {name: content}
             | "Write" >> WriteRelease(request.output, facts.release_id, request.overwrite)
         )
 

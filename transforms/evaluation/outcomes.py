@@ -39,7 +39,7 @@ class Judge:
 
     def show(self, exact: NDArray[np.float64]) -> NDArray[np.float64]:
         """A density as it is judged and pictured."""
-        return gaussian_heatmap(exact, self.blur) if self.blur > 0 else exact
+        return gaussian_heatmap(exact, self.blur)
 
 
 def truth_of(sums: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -28,6 +28,7 @@ from sfumato.schemas.release import (
     PICTURE_FILE,
 )
 from sfumato.schemas.tree import node_names, node_positions
+from sfumato.transforms.heatmap.blur import gaussian_heatmap
 from sfumato.transforms.heatmap.cells import cells_table
 from sfumato.transforms.heatmap.methods.trees import tree_of
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -153,12 +154,16 @@ def participation_delta(state: HeatmapState, parameters: HeatmapParameters) -> f
 
 
 def release_files(
-    state: HeatmapState, parameters: HeatmapParameters, facts: ReleaseFacts, grid: Grid
+    state: HeatmapState, parameters: HeatmapParameters, facts: ReleaseFacts, grid: Grid, blur: float = 0.0
 ) -> dict[str, bytes]:
-    """The release's files by name, the manifest last."""
+    """The release's files by name, the manifest last.
+
+    blur: standard deviation, in sides of the region, of a Gaussian filter over the density (paper 001, Section 2.3);
+    the cells stay as they are.
+    """
     manifest = heatmap_manifest(state, parameters, facts, grid)
     estimate = parameters.method.decode(state, grid.depth)
-    raster = density(estimate.tree, estimate.counts)
+    raster = gaussian_heatmap(density(estimate.tree, estimate.counts), blur)
     array = io.BytesIO()
     np.save(array, raster)
     return {

@@ -46,7 +46,7 @@ def test_the_answer_respects_epsilon_between_neighbours() -> None:
     outcomes = []
     for users in (without, np.sort(np.append(without, np.uint32(2)))):
         group = ShardGroup(0, 1, 1, users)
-        query = ShardQuery(1, Tree.uniform(1, 1), epsilon, Window(1 << 30, 1 << 29), 20)
+        query = ShardQuery(1, TreeEncoding(Tree.uniform(1, 1)), epsilon, Window(1 << 30, 1 << 29), 20)
         sums = [
             sum_shards(group, query, RunKey.derive(FixedSecret(b"neighbours " * 3), {"n": len(users), "i": i})).sums[2]
             for i in range(draws)
