@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import platform
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -21,10 +18,9 @@ from sfumato.schemas.release import (
     TABLE_TEXT_FILE,
 )
 from sfumato.transforms.evaluation.table import Mean, Row, csv_bytes, runs_csv_bytes, summarise, text_table
+from sfumato.transforms.release.facts import manifest_bytes, package_versions
 from sfumato.transforms.release.page_compare import render_comparison
 from sfumato.transforms.release.page_shell import plain
-
-_PACKAGES = ("sfumato", "apache-beam", "numpy", "pyarrow", "scipy")
 
 
 def comparison_files(
@@ -38,7 +34,7 @@ def comparison_files(
     rows = summarise(outcomes, metrics)
     place = {row.setting: i for i, row in enumerate(rows)}
     runs = sorted(outcomes, key=lambda one: (place[one.setting], one.key))
-    known = {**facts, "versions": _versions()}
+    known = {**facts, "versions": package_versions()}
     comparison = {
         "format": EVALUATION_FORMAT,
         "notice": EVALUATION,
@@ -52,7 +48,7 @@ def comparison_files(
         TABLE_FILE: csv_bytes(rows, metrics),
         TABLE_TEXT_FILE: text_table(rows, metrics).encode(),
         PAGE_FILE: render_comparison(known, rows, runs, truth, metrics).encode(),
-        MANIFEST_FILE: (json.dumps(plain(comparison), indent=2, allow_nan=False) + "\n").encode(),
+        MANIFEST_FILE: manifest_bytes(plain(comparison)),
     }
 
 
@@ -72,7 +68,3 @@ def _entry(row: Row) -> dict[str, Any]:
 
 def _mean(mean: Mean) -> dict[str, float]:
     return {"mean": mean.value, "stderr": mean.error}
-
-
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}}

@@ -49,9 +49,14 @@ def release_manifest(facts: ReleaseFacts, content: Mapping[str, Any], warnings: 
         "created": facts.created,
         **content,
         "parameters": dict(facts.parameters),
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}},
+        "versions": package_versions(),
         "warnings": warnings if facts.safe else [_UNSAFE, *warnings],
     }
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of Python and of the packages on which results depend."""
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}}
 
 
 def parquet_bytes(table: pa.Table) -> bytes:

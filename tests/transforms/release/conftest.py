@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sfumato.transforms.release.page import Layer
-from tests.transforms.release.browsing import ARGUMENTS, CHROMIUM
+from tests.transforms.release.browsing import ARGUMENTS, CHROMIUM, Visit
 from tests.transforms.release.city import city_layers
 
 
@@ -28,3 +29,19 @@ def browser() -> Iterator[Any]:
         chromium = running.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
+    """opened(text, **context) -> a visit; all are closed, and checked, at the end."""
+    visits = []
+
+    def visit(text: str, **context: Any) -> Visit:
+        file = tmp_path / f"page-{len(visits)}.html"
+        file.write_text(text, encoding="utf-8")
+        visits.append(Visit(browser, file, **context))
+        return visits[-1]
+
+    yield visit
+    for one in visits:
+        one.close()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,22 +51,6 @@ def texts(items: ItemBars, prefixes: ItemBars, cells: list[CellLayer]) -> dict[s
         "map": render_cells_page(sample_manifest("hotspots", LEVELS), cells),
         "curve": render_quantiles_page(sample_manifest("quantiles", (0, 0)), *trip_lengths()),
     }
-
-
-@pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
-    """opened(text, **context) -> a visit; all are closed, and checked, at the end."""
-    visits = []
-
-    def visit(text: str, **context: Any) -> Visit:
-        file = tmp_path / f"page-{len(visits)}.html"
-        file.write_text(text, encoding="utf-8")
-        visits.append(Visit(browser, file, **context))
-        return visits[-1]
-
-    yield visit
-    for one in visits:
-        one.close()
 
 
 @pytest.fixture

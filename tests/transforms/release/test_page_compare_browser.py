@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,22 +34,6 @@ def rows(outcomes: list[Outcome]) -> list[Row]:
 @pytest.fixture(scope="module")
 def text(outcomes: list[Outcome], rows: list[Row]) -> str:
     return render_comparison(FACTS, rows, outcomes, sample_truth(), METRICS)
-
-
-@pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
-    """opened(text, **context) -> a visit; all are closed, and checked, at the end."""
-    visits = []
-
-    def visit(text: str, **context: Any) -> Visit:
-        file = tmp_path / f"page-{len(visits)}.html"
-        file.write_text(text, encoding="utf-8")
-        visits.append(Visit(browser, file, **context))
-        return visits[-1]
-
-    yield visit
-    for one in visits:
-        one.close()
 
 
 @pytest.fixture
