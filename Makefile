@@ -10,6 +10,10 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato synth --users 1000000 --output demo/logs --overwrite
 	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/release --overwrite \
 	  --region $(REGION) --depth 10 --epsilon 1
+	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/rates --overwrite \
+	  --region $(REGION) --depth 10 --epsilon 1 --auxiliary infected --refine interval
+	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/next_day --overwrite \
+	  --region $(REGION) --depth 10 --epsilon 1 --warm_start demo/release
 	$(BIN)/sfumato histogram --input 'demo/logs/*.parquet' --output demo/histogram --overwrite \
 	  --region $(REGION) --cells 8 --epsilon 1 --delta 1e-8
 	$(BIN)/sfumato hotspots --input 'demo/logs/*.parquet' --output demo/hotspots --overwrite \
@@ -19,7 +23,7 @@ demo: $(VENV)/.installed
 	  --epsilon 1 --delta 1e-8
 	$(BIN)/sfumato compare --input 'demo/logs/*.parquet' --output demo/compare --overwrite \
 	  --region $(REGION) --depth 8 --users 10000,100000 --epsilon 0.5,1,2 --keys 3
-	@echo "Open demo/release/index.html in a browser, and those in demo/histogram, demo/hotspots, demo/quantiles,"
+	@echo "Open demo/release/index.html in a browser, and those in demo/rates, demo/next_day, demo/histogram, demo/hotspots, demo/quantiles,"
 	@echo "demo/compare."
 
 test: check
@@ -45,7 +49,9 @@ bench: $(VENV)/.benched
 	$(BIN)/python -m benchmarks.sampled_speed --data bench_data
 	$(BIN)/python -m benchmarks.histograms
 	if [ -n "$$SFUMATO_DATA" ]; then $(BIN)/python -m benchmarks.comparison && $(BIN)/python -m benchmarks.few_users \
-	  && $(BIN)/python -m benchmarks.hotspots; fi
+	  && $(BIN)/python -m benchmarks.hotspots && $(BIN)/python -m benchmarks.accuracy \
+	  && $(BIN)/python -m benchmarks.several_locations && $(BIN)/python -m benchmarks.rates; fi
+	$(BIN)/python -m benchmarks.accuracy --choices
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

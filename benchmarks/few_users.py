@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.speed import REGION, command, watch
 from sfumato.schemas.comparison import Outcome, Setting
+from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.evaluation.memory import Rows, run_in_memory
 from sfumato.transforms.evaluation.metrics import METRICS, evaluate
@@ -41,7 +42,6 @@ from sfumato.transforms.heatmap.methods import Emd, Flat, Method
 from sfumato.transforms.heatmap.methods.emd import emd_aggregate
 from sfumato.transforms.heatmap.raster import by_row, density
 from sfumato.transforms.locations.distributions import bound_distributions
-from sfumato.transforms.locations.encode import code_dtype
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.synth.city import SIZE_KM, build_city
@@ -106,9 +106,9 @@ class CityCell:
         # Drawn users have small hashes; their shards and the rounding of their weights go by new ones.
         hashes = np.ascontiguousarray(keyed_hash(key.subkey("users"), self.users[drawn]))
         codes = Grid(self.region, depth).codes(self.longitude[drawn], self.latitude[drawn])
-        chunk = Spill().store(hashes.data, codes.astype(code_dtype(depth)).data)
-        many = bound_distributions([chunk], depth, GAMMA)
-        return Rows(depth, many.users, many.codes.astype(np.uint64), many.weights)
+        chunk = Spill().store(hashes.data, codes.astype(Places(depth).dtype).data)
+        many = bound_distributions([chunk], Places(depth), GAMMA)
+        return Rows(Places(depth), many.users, many.codes.astype(np.uint64), many.weights)
 
 
 def tokyo_cells() -> Iterator[CityCell]:

@@ -3,7 +3,9 @@
     python -m benchmarks.speed [--data bench_data] [--sizes 1,10,54.6] [--repeats 3] [--plot docs]
 
 The floor reads two columns with pyarrow, bins them to 1024 x 1024 with NumPy and adds up: no users, no noise, no tree.
-Prints Markdown tables. Missing data sets are made with `sfumato synth` (31 bytes a user on disk).
+Prints Markdown tables: of
+sizes and modes, and of what schedules and estimators cost at the largest size. Missing data sets are made with
+`sfumato synth` (31 bytes a user on disk).
 """
 
 from __future__ import annotations
@@ -26,6 +28,13 @@ import psutil
 import pyarrow.parquet as pq
 
 REGION = (-122.51, 37.70, -122.35, 37.82)
+# What the estimator costs, and what the default's larger trees cost: at the largest size, in two threads.
+VARIANTS = {
+    "`--schedule paper --estimator last`": ["--schedule", "paper", "--estimator", "last"],
+    "`--schedule paper --estimator bayes`": ["--schedule", "paper"],
+    "`--schedule lean`": ["--schedule", "lean"],
+    "default (`--schedule auto --estimator bayes`)": [],
+}
 MODES = {"one thread": "direct", "two threads": "direct_threads", "two processes": "direct_processes"}
 
 
@@ -40,6 +49,7 @@ class Measurement:
     peak_mb: float
     phases: dict[str, float]
     sub_queries: list[tuple[int, float]]
+    entries: list[int]
 
 
 def floor(folder: Path) -> float:
@@ -70,12 +80,12 @@ def data_set(root: Path, millions: float) -> Path:
     return folder
 
 
-def measure(folder: Path, millions: float, mode: str) -> Measurement:
+def measure(folder: Path, millions: float, mode: str, options: tuple[str, ...] = ()) -> Measurement:
     """Floor and job, one after the other. Phases come from the times of the job's own progress lines."""
     bare = floor(folder)
     lines, seconds, peak = watch(
         "heatmap", "--input", f"{folder}/*.parquet", "--region", ",".join(map(str, REGION)),
-        "--depth", "10", "--epsilon", "1", "--runner_config", MODES[mode],
+        "--depth", "10", "--epsilon", "1", "--runner_config", MODES[mode], *options,
     )  # fmt: skip
     return Measurement(round(millions * 1e6), mode, seconds, bare, peak / 1e6, *phases(lines, seconds))
 
@@ -117,8 +127,10 @@ def resident(pid: int) -> int:
     return total
 
 
-def phases(lines: list[tuple[float, str]], seconds: float) -> tuple[dict[str, float], list[tuple[int, float]]]:
-    """Seconds by phase, and (entries, seconds) of the sub-queries after the first."""
+def phases(
+    lines: list[tuple[float, str]], seconds: float
+) -> tuple[dict[str, float], list[tuple[int, float]], list[int]]:
+    """Seconds by phase, (entries, seconds) of the sub-queries after the first, and the entries of all."""
     start = next(at for at, line in lines if "to read" in line)
     grouped = next(at for at, line in lines if "read and grouped" in line)
     queries = [(at, int(found[1])) for at, line in lines if (found := re.search(r"sub-query \d+: (\d+) entries", line))]
@@ -131,7 +143,7 @@ def phases(lines: list[tuple[float, str]], seconds: float) -> tuple[dict[str, fl
         "release": seconds - last,
     }
     costs = [(entries, at - before) for (before, _), (at, entries) in itertools.pairwise(queries)]
-    return split, costs
+    return split, costs, [entries for _, entries in queries]
 
 
 def median(runs: list[Measurement]) -> Measurement:
@@ -162,8 +174,28 @@ def table(results: list[list[Measurement]]) -> str:
     return "\n".join(rows)
 
 
-def plot(results: list[list[Measurement]], folder: Path) -> None:
-    """scaling.png: seconds by users, and seconds by entries for each sub-query of the largest run."""
+def variants(folder: Path, millions: float, repeats: int) -> dict[str, list[Measurement]]:
+    """Runs of every variant, one variant after the other within each repeat: the machine's moods fall on all alike."""
+    found: dict[str, list[Measurement]] = {name: [] for name in VARIANTS}
+    for _ in range(repeats):
+        for name, options in VARIANTS.items():
+            found[name].append(measure(folder, millions, "two threads", tuple(options)))
+    return found
+
+
+def variants_table(found: dict[str, list[Measurement]]) -> str:
+    """Markdown: medians, and the median over repeats of the ratio to the first variant in the same repeat."""
+    rows = ["| variant | seconds | times the first | entries of the sub-queries |", "|---|---|---|---|"]
+    first = next(iter(found.values()))
+    for name, runs in found.items():
+        ratio = float(np.median([run.seconds / one.seconds for run, one in zip(runs, first, strict=True)]))
+        entries = ", ".join(f"{n:,}" for n in median(runs).entries)
+        rows.append(f"| {name} | {median(runs).seconds:.1f} | {ratio:.2f} | {entries} |")
+    return "\n".join(rows)
+
+
+def plot(results: list[list[Measurement]], many: Measurement, folder: Path) -> None:
+    """scaling.png: seconds by users, and seconds by entries for each sub-query of a run of many sub-queries."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -173,9 +205,8 @@ def plot(results: list[list[Measurement]], folder: Path) -> None:
         runs = [median(one) for one in results if one[0].mode == mode]
         by_users.plot([r.users / 1e6 for r in runs], [r.seconds for r in runs], "o-", label=mode)
     by_users.set(xlabel="million users", ylabel="seconds, whole command", xlim=0, ylim=0)
-    largest = max((median(one) for one in results), key=lambda r: (r.users, -r.seconds))
-    entries, costs = zip(*largest.sub_queries, strict=True)
-    by_entries.plot(entries, costs, "o-", label=f"{largest.users / 1e6:g} M users, {largest.mode}")
+    entries, costs = zip(*many.sub_queries, strict=True)
+    by_entries.plot(entries, costs, "o-", label=f"{many.users / 1e6:g} M users, {many.mode}, schedule paper")
     by_entries.set(xlabel="entries of the sub-query's vector (T)", ylabel="seconds of the sub-query", xlim=0, ylim=0)
     for axes in (by_users, by_entries):
         axes.legend(frameon=False)
@@ -205,8 +236,11 @@ def main() -> None:
     )
     print()
     print(table(results))
+    print()
+    found = variants(folder, millions, options.repeats)
+    print(variants_table(found))
     if options.plot:
-        plot(results, options.plot)
+        plot(results, median(next(iter(found.values()))), options.plot)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import apache_beam as beam
@@ -19,10 +19,11 @@ import numpy as np
 from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
+from sfumato.pipelines.columns import add_column_arguments, location_columns
 from sfumato.pipelines.heatmap_options import add_heatmap_arguments, lists_of, names_of
 from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments, release_options, run_release
 from sfumato.pipelines.options import JobParser, RunnerSettings
-from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW
+from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
 from sfumato.schemas.comparison import BY_TRUTH, EVALUATION, YARDSTICK, Outcome
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
@@ -33,7 +34,7 @@ from sfumato.transforms.evaluation.compare import CompareMethods
 from sfumato.transforms.evaluation.earth_mover import MAX_SIDE
 from sfumato.transforms.evaluation.metrics import METRICS, parse_metrics
 from sfumato.transforms.evaluation.outcomes import Judge, truth_of
-from sfumato.transforms.evaluation.settings import MARGIN, Case, make_cases
+from sfumato.transforms.evaluation.settings import EARLIER, MARGIN, Case, make_cases
 from sfumato.transforms.files import read_file
 from sfumato.transforms.heatmap.checks import check_whole, check_within
 from sfumato.transforms.heatmap.methods import METHODS
@@ -50,6 +51,7 @@ _OWN = {
     one.name: one
     for one in (
         Option("dropout", float, 0.0, "share of the clients that vanish; shards tolerate it"),
+        Option(EARLIER, int, 0, "1: start from a release of another cohort of the same size; or 0"),
         Option(MARGIN, float, None, "what a shard may lack beside the dropout; default: five deviations of its size"),
     )
 }
@@ -102,8 +104,14 @@ class CompareRequest(ReleaseRequest):
 
     def stored_bytes(self, rows: int) -> int:
         sizes = {case.parameters.users or 0 for case in self.cases}
-        draws = 24 * self.keys * sum(min(users, rows) for users in sizes)
-        return rows * (BYTES_PER_ROW + DISTRIBUTION_BYTES_PER_ROW) + draws
+        draws = (
+            24
+            * (2 if any(case.earlier for case in self.cases) else 1)
+            * self.keys
+            * sum(min(users, rows) for users in sizes)
+        )
+        values = VALUE_BYTES_PER_ROW * self.columns.weighs
+        return rows * (BYTES_PER_ROW + DISTRIBUTION_BYTES_PER_ROW + values) + draws
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,8 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what maps are compared with: the density of everybody, or of the users who were asked",
     )
     add_heatmap_arguments(parser, _swept(), many=True)
-    for field in fields(LocationColumns):
-        parser.add_argument(f"--{field.name}_column", default=field.default, help=f"column of the {field.name}")
+    add_column_arguments(parser)
 
 
 def _swept() -> dict[str, Option]:
@@ -145,7 +152,7 @@ def run(arguments: Sequence[str]) -> int:
         keys=options.keys,
         judge=Judge(parse_metrics(options.metrics), options.blur, options.truth == "cohort"),
         options={"methods": methods, **lists},
-        columns=LocationColumns(**{f.name: values[f"{f.name}_column"] for f in fields(LocationColumns)}),
+        columns=location_columns(options),
     )
     run_compare(request, settings, verbose=options.verbose)
     return 0

@@ -5,26 +5,32 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import apache_beam as beam
 
+from sfumato.pipelines.columns import add_auxiliary_arguments, add_column_arguments, location_columns
 from sfumato.pipelines.heatmap_options import add_heatmap_arguments
 from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments, release_options, run_release
 from sfumato.pipelines.options import JobParser, RunnerSettings
-from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW
+from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.release import CELLS_FILE
 from sfumato.transforms.heatmap.assemble import release_files
 from sfumato.transforms.heatmap.checks import check_within
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.options import heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import check_plan
-from sfumato.transforms.heatmap.whole import PrivateHeatmap
+from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.heatmap.warm_start import WarmStart
+from sfumato.transforms.heatmap.whole import PrivateHeatmap, check_prior
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.store import open_release
 from sfumato.transforms.release.write import WriteRelease
 
 
@@ -38,10 +44,22 @@ class HeatmapRequest(ReleaseRequest):
     heatmap: HeatmapParameters
     columns: LocationColumns
     blur: float = 0.0
+    warm_start: WarmStart | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_within("blur", self.blur, 0, 1)
+        check_prior(self.prior, self.heatmap)
+        if self.warm_start is not None and not self.warm_start.safe and self.seed is None:
+            raise RequestError(
+                "warm_start: anybody can guess the key of that release and take its noise away, and this one would "
+                "show some of what is under it; start from one that was made without --seed"
+            )
+
+    @property
+    def prior(self) -> Estimate | None:
+        """The map of the earlier release."""
+        return None if self.warm_start is None else self.warm_start.estimate
 
     def source(self) -> LocationColumns:
         return self.columns
@@ -51,11 +69,13 @@ class HeatmapRequest(ReleaseRequest):
             "region": asdict(self.region),
             **self.heatmap.facts(),
             "blur": self.blur,
+            "warm_start": None if self.warm_start is None else self.warm_start.facts(),
             "columns": asdict(self.columns),
         }
 
     def stored_bytes(self, rows: int) -> int:
-        return rows * (DISTRIBUTION_BYTES_PER_ROW if self.heatmap.distribution_gamma else BYTES_PER_ROW)
+        size = DISTRIBUTION_BYTES_PER_ROW if self.heatmap.distribution_gamma else BYTES_PER_ROW
+        return rows * (size + VALUE_BYTES_PER_ROW * self.columns.weighs)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,9 +90,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="Gaussian filter over the published density and picture: its standard deviation in sides of the region",
     )
+    parser.add_argument(
+        "--warm_start",
+        metavar="RELEASE",
+        help="folder of an earlier release of the same region and depth, whose map the tree starts from (adaptive)",
+    )
     add_heatmap_arguments(parser, heatmap_options(), many=False)
-    for field in fields(LocationColumns):
-        parser.add_argument(f"--{field.name}_column", default=field.default, help=f"column of the {field.name}")
+    add_column_arguments(parser)
+    add_auxiliary_arguments(parser)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -80,25 +105,39 @@ def run(arguments: Sequence[str]) -> int:
     parser = JobParser("heatmap", __doc__)
     add_arguments(parser)
     options, settings = parser.parse_job(arguments)
-    values = vars(options)
+    values, columns, region = vars(options), location_columns(options), Region.parse(options.region)
+    given = {name: values[name] for name in heatmap_options()}
+    heatmap = heatmap_parameters(options.method, given, columns.categories)
     request = HeatmapRequest(
         **release_options(options),
-        region=Region.parse(options.region),
-        heatmap=heatmap_parameters(options.method, {name: values[name] for name in heatmap_options()}),
-        columns=LocationColumns(**{f.name: values[f"{f.name}_column"] for f in fields(LocationColumns)}),
+        region=region,
+        heatmap=heatmap,
+        columns=columns,
         blur=options.blur,
+        warm_start=open_warm_start(options.warm_start, Grid(region, heatmap.depth)),
     )
     run_heatmap(request, settings, verbose=options.verbose)
     return 0
 
 
+def open_warm_start(path: str | None, grid: Grid) -> WarmStart | None:
+    """The earlier release at a path, None without one. Raises RequestError where there is none that fits the grid."""
+    if path is None:
+        return None
+    try:
+        release = open_release(path)
+        return WarmStart.of(release.manifest, release.table(CELLS_FILE), grid)
+    except RequestError as error:
+        raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None
+
+
 def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: bool = False) -> None:
     """Checks the request, then runs the job to the end. Raises RequestError or DataError."""
-    check_plan(request.heatmap)
+    check_plan(request.heatmap, request.prior)
     grid = Grid(request.region, request.heatmap.depth)
 
     def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
-        heatmap = PrivateHeatmap(request.region, request.heatmap, key, request.columns, inputs.spill)
+        heatmap = PrivateHeatmap(request.region, request.heatmap, key, request.columns, inputs.spill, request.prior)
         return (
             root
             | "Paths" >> beam.Create(inputs.paths)

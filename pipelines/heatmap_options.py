@@ -15,12 +15,12 @@ def add_heatmap_arguments(parser: argparse.ArgumentParser, options: Mapping[str,
     for name, option in options.items():
         if option.methods not in groups:
             groups[option.methods] = parser.add_argument_group(f"options of method {', '.join(option.methods)}")
-        group = groups[option.methods]
+        group, text = groups[option.methods], option.text().replace("%", "%%")  # argparse fills in what follows a %
         if option.kind is bool:
-            group.add_argument(f"--{name}", action="store_true", help=option.text())
+            group.add_argument(f"--{name}", action="store_true", help=text)
         else:
             read, metavar = (option.read_list, f"{option.metavar},...") if many else (option.read, option.metavar)
-            group.add_argument(f"--{name}", type=_explained(read), metavar=metavar, help=option.text())
+            group.add_argument(f"--{name}", type=_explained(read), metavar=metavar, help=text)
 
 
 def _explained(read: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -81,8 +81,14 @@ def details(plan: Plan) -> str:
     lines = [people + (", whose exact sums a trusted server sees" if central else shards)]
     lines.append(
         (sent if central else f"{sent}, {significant(plan.bits / 8000)} KB,")
-        + f" in {_number(len(plan.sub_queries), 'sub-query', 'sub-queries')}"
+        + (" in one of " if plan.state.in_parts else " in ")
+        + _number(len(plan.sub_queries), "sub-query", "sub-queries")
     )
+    if (most := own.method.most_entries()) is not None:
+        lines.append(
+            "this is for users who are spread evenly; the more they crowd together the more entries pay, up to "
+            f"{most:,}\na sub-query (--max_entries)"
+        )
     if count > 0:
         lines.append(f"counting the users costs epsilon {count:.3g} of {own.epsilon:g} (nothing with --population)")
     if plan.least_seen is not None:

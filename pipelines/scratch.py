@@ -15,6 +15,7 @@ from sfumato.pipelines.options import RunnerSettings
 from sfumato.transforms.locations.spill import MEMORY, forget
 
 BYTES_PER_ROW = 30  # 12 of a record's chunk, then 8, 4 and 4 of its user
+VALUE_BYTES_PER_ROW = 8  # of a record's chunk, where records have weights or times
 DISTRIBUTION_BYTES_PER_ROW = 76  # 12, and then 20, 20 and 16, or 24 with many levels, of each of its user's cells
 
 

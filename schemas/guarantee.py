@@ -26,6 +26,16 @@ TRUSTED_SERVER = (
     "no secure aggregation, and the guarantee is about the release alone. A run that fails publishes nothing: that "
     "there is a release tells that somebody had a usable row."
 )
+WARM_START = (
+    "The earlier release that this one starts from is taken for public. For a user whose records are in the logs of "
+    "both the epsilons of both add up, also if the earlier one is shown to nobody."
+)
+COMPOSITIONS = {
+    "sequential": "the count of users, if it is private, and all sub-queries: every user answers each, and epsilons "
+    "add up",
+    "parallel": "the count of users, if it is private, and one sub-query: shards are divided among the sub-queries, so "
+    "that a user answers one of them, and spends the largest of their epsilons at most",
+}
 EXACT_NOISE = "The noise that carries the guarantee is drawn with integers against thresholds of 64 bits."
 FLOATING_NOISE = "Clients' shares of the noise were drawn in floating point: a demonstration of the protocol."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +10,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from sfumato.schemas.errors import RequestError
+
+MAX_CATEGORIES = 16
+_BOOLEAN = ("false", "true")
 
 
 class Columns(Protocol):
@@ -25,15 +29,127 @@ class Columns(Protocol):
 
 
 @dataclass(frozen=True)
+class Auxiliary:
+    """Auxiliary data: a column of one of a few categories, all known beforehand.
+
+    categories: their names. Of a column of booleans they are false and true, in either order; so are those of the
+    integers 0 and 1. assumed: nobody gave them, they are what a boolean holds. They must be public, and cannot be
+    those that occur: that somebody has a rare one tells of her. Raises RequestError for a list that cannot be.
+    """
+
+    column: str
+    categories: tuple[str, ...] = _BOOLEAN
+    assumed: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.column:
+            raise RequestError("auxiliary: the name of its column is empty")
+        if not all(self.categories):
+            raise RequestError(f"categories: one of them is empty, in {','.join(self.categories)!r}")
+        if len(self.categories) > MAX_CATEGORIES:
+            raise RequestError(f"categories: too many, {len(self.categories)}; there may be {MAX_CATEGORIES}")
+        if len(self.categories) < 2:
+            raise RequestError(f"categories: give 2 to {MAX_CATEGORIES}, got {','.join(self.categories)!r}")
+        twice = [name for name in self.categories if self.categories.count(name) > 1]
+        if twice:
+            raise RequestError(f"categories: {twice[0]!r} is there twice")
+
+    @classmethod
+    def parse(cls, column: str, categories: str | None) -> Auxiliary:
+        """From names separated by commas, or from none. Raises RequestError."""
+        if categories is None:
+            return cls(column, assumed=True)
+        return cls(column, tuple(name.strip() for name in categories.split(",")))
+
+    @property
+    def boolean(self) -> bool:
+        """Whether the categories are false and true."""
+        return set(self.categories) == set(_BOOLEAN)
+
+    def check(self, schema: pa.Schema, path: str) -> None:
+        """Raises RequestError where the column is missing, or the categories do not fit its type."""
+        kind = field_type(schema, self.column, "auxiliary", path)
+        names = ",".join(self.categories)
+        if pt.is_boolean(kind):
+            if not self.boolean:
+                raise RequestError(
+                    f"{path}: column {self.column!r} holds booleans, whose categories are false,true; got {names!r}"
+                )
+        elif pt.is_integer(kind):
+            if not (self.boolean or all(_is_whole(name) for name in self.categories)):
+                raise RequestError(
+                    f"{path}: column {self.column!r} holds {kind}; its categories are whole numbers, or false,true for "
+                    f"0 and 1; give --categories 0,1,2 or the like instead of {names!r}"
+                )
+        elif not holds_text(kind):
+            raise RequestError(
+                f"{path}: column {self.column!r} must hold booleans, integers or text of a few values, it holds {kind}"
+            )
+        elif self.assumed:
+            raise RequestError(
+                f"{path}: column {self.column!r} holds {kind}; give its values as --categories a,b,c (they are "
+                "published, so they must be known from elsewhere: which values occur in the logs is private)"
+            )
+
+
+def _is_whole(text: str) -> bool:
+    """Whether text is a whole number as a 64-bit integer is written."""
+    try:
+        return str(int(text)) == text and -(1 << 63) <= int(text) < 1 << 64
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
 class LocationColumns:
-    """Names of the columns of a location log. Coordinates are degrees, WGS 84."""
+    """Names of the columns of a location log. Coordinates are degrees, WGS 84. Raises RequestError for what cannot be.
+
+    weight: of records, numbers of at least 0. time: a timestamp, or seconds; a record then weighs the time until the
+    same user's next record, in seconds and at most max_dwell. At most one of the two; with neither all records of a
+    user weigh the same. auxiliary: what is counted by category at each place.
+    """
 
     user_id: str = "user_id"
     latitude: str = "latitude"
     longitude: str = "longitude"
+    weight: str | None = None
+    time: str | None = None
+    max_dwell: float = 3600.0
+    auxiliary: Auxiliary | None = None
+
+    def __post_init__(self) -> None:
+        if self.weight is not None and self.time is not None:
+            raise RequestError(
+                f"weight_column, time_column: a record weighs {self.weight!r} or its time by {self.time!r}; give one"
+            )
+        if not (math.isfinite(self.max_dwell) and self.max_dwell > 0):
+            raise RequestError(f"max_dwell: must be a finite number of seconds > 0, got {self.max_dwell}")
+        if self.auxiliary is not None and self.auxiliary.column == self.user_id:
+            raise RequestError(f"auxiliary: {self.user_id!r} is the column of user ids")
+
+    @property
+    def categories(self) -> int:
+        """How many categories places have: 1 without auxiliary data."""
+        return len(self.auxiliary.categories) if self.auxiliary else 1
+
+    @property
+    def weighs(self) -> bool:
+        """Whether records weigh differently, by a column of weights or of times."""
+        return self.weight is not None or self.time is not None
+
+    @property
+    def dwell_limit(self) -> float | None:
+        """The longest time, in seconds, that a record weighs; None where records do not weigh their time."""
+        return None if self.time is None else self.max_dwell
 
     def names(self) -> list[str]:
-        return [self.user_id, self.latitude, self.longitude]
+        """The columns to read, each once."""
+        return list(dict.fromkeys([self.user_id, self.latitude, self.longitude, *self.names_beside_coordinates()]))
+
+    def names_beside_coordinates(self) -> list[str]:
+        """The columns to read that are no coordinates, each once."""
+        more = (self.weight, self.time, self.auxiliary.column if self.auxiliary else None)
+        return list(dict.fromkeys([self.user_id, *(one for one in more if one is not None)]))
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
         """See Columns.check."""
@@ -44,6 +160,18 @@ class LocationColumns:
                 raise RequestError(
                     f"{path}: column {name!r} must hold degrees as floating-point numbers, it holds {degrees}"
                 )
+        if self.weight is not None:
+            weight = field_type(schema, self.weight, "weight_column", path)
+            if not (pt.is_floating(weight) or pt.is_integer(weight)):
+                raise RequestError(f"{path}: column {self.weight!r} must hold weights as numbers, it holds {weight}")
+        if self.time is not None:
+            time = field_type(schema, self.time, "time_column", path)
+            if not (pt.is_timestamp(time) or pt.is_floating(time) or pt.is_integer(time)):
+                raise RequestError(
+                    f"{path}: column {self.time!r} must hold timestamps, or seconds as numbers, it holds {time}"
+                )
+        if self.auxiliary is not None:
+            self.auxiliary.check(schema, path)
         return {self.user_id: kind}
 
 

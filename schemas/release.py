@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -10,6 +11,7 @@ MANIFEST_FILE = "manifest.json"
 CELLS_FILE = "cells.parquet"
 DENSITY_FILE = "density.npy"
 PICTURE_FILE = "heatmap.png"
+RATES_PICTURE = "rates.png"
 PAGE_FILE = "index.html"
 ITEMS_FILE = "items.parquet"
 QUANTILES_FILE = "quantiles.parquet"
@@ -25,6 +27,7 @@ RELEASE_FILES = frozenset(
         CELLS_FILE,
         DENSITY_FILE,
         PICTURE_FILE,
+        RATES_PICTURE,
         PAGE_FILE,
         ITEMS_FILE,
         QUANTILES_FILE,
@@ -51,6 +54,10 @@ _GEO = {
     "columns": {"geometry": {"encoding": "WKB", "geometry_types": ["Polygon", "MultiPolygon"]}},
 }
 
+_STDDEV = (
+    "standard deviation of count: of its noise, or, where the method's estimator is bayes, the posterior one, of what "
+    "noise, users who were not asked, and the map around leave open"
+)
 CELLS_SCHEMA = pa.schema(
     [
         pa.field("cell_id", pa.string(), False, {"description": "r and one digit 0..3 a level of the quadtree"}),
@@ -60,12 +67,41 @@ CELLS_SCHEMA = pa.schema(
         pa.field("east", pa.float64(), False, {"unit": "degrees"}),
         pa.field("north", pa.float64(), False, {"unit": "degrees"}),
         pa.field("count", pa.float64(), False, {"description": "estimated users of the cohort; may be negative"}),
-        pa.field("stddev", pa.float64(), False, {"description": "standard deviation of the noise in count"}),
+        pa.field("stddev", pa.float64(), False, {"description": _STDDEV}),
         pa.field("density", pa.float64(), True, {"unit": "users per square kilometre, null where nothing is left"}),
         pa.field("geometry", pa.binary(), False, {"description": "WKB, what the node's descendants leave over"}),
     ],
     metadata={"geo": json.dumps(_GEO)},
 )
+
+
+def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> pa.Schema:
+    """The table of a heatmap's cells; with auxiliary data, rates and counts by category stand before the geometry.
+
+    categories: names, none without auxiliary data. rates: those whose rates are told: of one the columns are `rate`,
+    `low` and `high`, of several rate_NAME, low_NAME and high_NAME.
+    """
+    fields = []
+    for name in rates:
+        column = rate_columns(name, rates)
+        says = f"share of the cell's users in category {name}, null where the interval is 0..1 and so nothing is known"
+        fields.append(pa.field(column[0], pa.float64(), True, {"description": says}))
+        for end, which in zip(column[1:], ("lower", "upper"), strict=True):
+            says = f"{which} end of the 95% interval of the share in category {name}; includes sampling and noise"
+            fields.append(pa.field(end, pa.float64(), False, {"description": says}))
+    for name in categories:
+        says = f"users in category {name} with the noise of the sub-query that counted them; may be negative"
+        fields.append(pa.field(f"count_{name}", pa.float64(), False, {"description": says}))
+    last = len(CELLS_SCHEMA) - 1
+    every = [CELLS_SCHEMA.field(place) for place in range(len(CELLS_SCHEMA))]
+    return pa.schema([*every[:last], *fields, every[last]], metadata=CELLS_SCHEMA.metadata)
+
+
+def rate_columns(name: str, rates: Sequence[str]) -> tuple[str, str, str]:
+    """The columns of one category's rate and of its interval's ends, of those whose rates are told."""
+    end = "" if len(rates) == 1 else f"_{name}"
+    return f"rate{end}", f"low{end}", f"high{end}"
+
 
 HOT_CELLS_SCHEMA = pa.schema(
     [

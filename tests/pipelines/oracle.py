@@ -9,7 +9,9 @@ from __future__ import annotations
 import glob
 import math
 from collections import defaultdict
+from datetime import UTC, datetime
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -18,11 +20,12 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region, interleave
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import advance, start
-from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.whole import bind_key
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_words
 from sfumato.transforms.privacy.noise import discrete_laplace, polya_difference_events
 from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
+from tests.transforms.locations import oracle as users_oracle
 
 
 def code_of(longitude: float, latitude: float, region: Region, depth: int) -> int | None:
@@ -34,44 +37,82 @@ def code_of(longitude: float, latitude: float, region: Region, depth: int) -> in
     return int(interleave(np.array([x], np.uint32), np.array([y], np.uint32))[0])
 
 
-def records_of_users(pattern: str, region: Region, depth: int, key: RunKey) -> dict[int, list[int]]:
-    records: dict[int, list[int]] = defaultdict(list)
+def value_of(record: dict[str, Any], columns: LocationColumns) -> float | None:
+    """A record's weight or time in seconds, None for a bad one; 0 where neither is asked for."""
+    name = columns.weight or columns.time
+    if name is None:
+        return 0.0
+    value = record[name]
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=UTC).timestamp()
+    bad = value is None or not math.isfinite(value) or (columns.weight is not None and value < 0)
+    return None if bad else float(value)
+
+
+def category_of(record: dict[str, Any], columns: LocationColumns) -> int | None:
+    """A record's category, None where it has none of them."""
+    if columns.auxiliary is None:
+        return 0
+    value = record[columns.auxiliary.column]
+    name = str(value).lower() if isinstance(value, bool) else str(value)
+    return columns.auxiliary.categories.index(name) if name in columns.auxiliary.categories else None
+
+
+def records_of_users(
+    pattern: str, region: Region, depth: int, key: RunKey, columns: LocationColumns
+) -> dict[int, list[tuple[int, float]]]:
+    """The good records of each user: places, and weights or times."""
+    records: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for path in glob.glob(pattern):
         table = pq.read_table(path)
         ids = table["user_id"].to_pylist()
         values = np.array(ids) if isinstance(ids[0], int) else np.array(ids, dtype=object)
         hashes = keyed_hash(key.subkey("users"), values).tolist()
-        for user, lat, lon in zip(hashes, table["latitude"].to_pylist(), table["longitude"].to_pylist(), strict=True):
-            code = code_of(lon, lat, region, depth)
-            if code is not None:
-                records[user].append(code)
+        for user, record in zip(hashes, table.to_pylist(), strict=True):
+            code = code_of(record["longitude"], record["latitude"], region, depth)
+            value, category = value_of(record, columns), category_of(record, columns)
+            if code is not None and value is not None and category is not None:
+                records[user].append((category << 2 * depth | code, value))
     return records
 
 
-def weights_of_users(records: dict[int, list[int]], gamma: int | None) -> dict[int, dict[int, int]]:
-    """What each user adds to each cell: 1 in one of them, or shares that add up to gamma."""
-    if gamma is None:
-        return {user: {sorted(mine)[(user % 2**32) * len(mine) // 2**32]: 1} for user, mine in records.items()}
+def weights_of_users(
+    records: dict[int, list[tuple[int, float]]], parameters: HeatmapParameters, columns: LocationColumns
+) -> dict[int, dict[int, int]]:
+    """What each user adds to each place: 1 in one of them, or shares that add up to gamma."""
     weights: dict[int, dict[int, int]] = {}
     for user, mine in records.items():
-        offset = Fraction((user % 2**32) * len(mine) // 2**32, len(mine))
-        held: dict[int, int] = {}
-        for place, code in enumerate(sorted(mine)):
-            edges = (math.floor(Fraction(gamma * i, len(mine)) + offset) for i in (place, place + 1))
-            held[code] = held.get(code, 0) - next(edges) + next(edges)
-        weights[user] = {code: weight for code, weight in held.items() if weight}
+        places, values = map(list, zip(*mine, strict=True))
+        if columns.time is not None:
+            values = users_oracle.dwell_times(values, columns.max_dwell)
+        held = users_oracle.amounts(places, values if columns.time or columns.weight else None)
+        if parameters.contributes == "all":
+            assert parameters.distribution_gamma is not None
+            weights[user] = users_oracle.rounded(user, held, parameters.distribution_gamma)
+        else:
+            weights[user] = {
+                (users_oracle.top if parameters.contributes == "top" else users_oracle.drawn)(user, held): 1
+            }
     return weights
 
 
-def heatmap(pattern: str, region: Region, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
-    depth = parameters.depth
-    key = bind_key(key, region, parameters, LocationColumns())
-    users = weights_of_users(records_of_users(pattern, region, depth, key), parameters.distribution_gamma)
-    state = start(len(users), parameters, key)
+def heatmap(
+    pattern: str,
+    region: Region,
+    parameters: HeatmapParameters,
+    key: RunKey,
+    columns: LocationColumns | None = None,
+    prior: Estimate | None = None,
+) -> HeatmapState:
+    depth, columns = parameters.depth, columns or LocationColumns()
+    bits = 2 * depth + math.ceil(math.log2(columns.categories))
+    key = bind_key(key, region, parameters, columns, prior)
+    users = weights_of_users(records_of_users(pattern, region, depth, key, columns), parameters, columns)
+    state = start(len(users), parameters, key, prior)
     cohort = state.cohort
     shards: dict[int, list[dict[int, int]]] = defaultdict(list)
     for user, weights in sorted(users.items()):
-        position = Fraction(user >> (2 * depth), 2 ** (64 - 2 * depth))
+        position = Fraction(user >> bits, 2 ** (64 - bits))
         shard = math.floor(position * cohort.shards / Fraction(cohort.sampling_rate))
         if shard < cohort.shards:
             shards[shard].append(weights)
@@ -83,46 +124,48 @@ def heatmap(pattern: str, region: Region, parameters: HeatmapParameters, key: Ru
 def ask(
     state: HeatmapState, shards: dict[int, list[dict[int, int]]], parameters: HeatmapParameters, key: RunKey
 ) -> ShardTotals:
-    query = state.query
+    query, run_key = state.query, key
     assert query is not None
+    key = query.bind(run_key)
     tree = query.encoding.tree
-    entries = tree.entries.tolist()
-    place = {node: i for i, node in enumerate(entries)}
+    nodes, length = tree.entries.tolist(), query.encoding.length
+    place = {node: i for i, node in enumerate(nodes)}
     present = set(tree.nodes.tolist())
-    total, live = np.zeros(len(entries), dtype=np.int64), 0
-    for shard in range(state.cohort.shards):
+    total, live = np.zeros(length, dtype=np.int64), 0
+    for shard in range(*(query.asked or (0, state.cohort.shards))):
         stream = np.array([shard], dtype=np.uint64)
-        # Clients are ranked by their cell, or by their hash where they have several.
+        # Clients are ranked by their place, or by their hash where they have several.
         codes = sorted(shards[shard], key=min) if state.unit == 1 else shards[shard]
         clients = list(range(len(codes)))
         if parameters.simulated_dropout:
             ranks = np.arange(len(codes), dtype=np.uint64)
-            words = random_words(key.subkey("dropout", query.index), np.full(len(codes), stream[0]), ranks)
+            words = random_words(run_key.subkey("dropout", query.index), np.full(len(codes), stream[0]), ranks)
             stays = (words[:, 0] >> np.uint64(11)) * 2.0**-53 >= parameters.simulated_dropout
             clients = [client for client, stay in enumerate(stays.tolist()) if stay]
         if parameters.noise != "central" and len(clients) < query.required_survivors:
             continue
         live += 1
-        vector = [0] * len(entries)
+        vector = [0] * length
         if parameters.noise == "client":
-            share, slots = np.array([1 / query.required_survivors]), np.array([len(codes) * len(entries)])
+            share, slots = np.array([1 / query.required_survivors]), np.array([len(codes) * length])
             label = f"client noise {query.index}"
         elif parameters.noise == "central":
             share, slots, label = np.zeros(1), np.zeros(1, dtype=int), "none"
         else:
             vector = noise(key, f"shard noise {query.index}", shard, query)
-            share, slots = np.array([len(clients) / query.required_survivors - 1]), np.array([len(entries)])
+            share, slots = np.array([len(clients) / query.required_survivors - 1]), np.array([length])
             label = f"surplus noise {query.index}"
         events = polya_difference_events(key, label, stream, share, slots, query.epsilon, state.unit)
         for slot, value in zip(events.slot.tolist(), events.value.tolist(), strict=True):
-            if parameters.noise == "shard" or slot // len(entries) in set(clients):
-                vector[slot % len(entries)] += value
+            if parameters.noise == "shard" or slot // length in set(clients):
+                vector[slot % length] += value
         for client in clients:
             for code, weight in codes[client].items():
+                category, code = divmod(code, 4**parameters.depth)
                 node = code | 4**parameters.depth
                 while node not in present:
                     node >>= 2
-                vector[place[node]] += weight
+                vector[category * len(nodes) + place[node]] += weight
         if parameters.noise == "central":
             total += np.array(vector)
             continue

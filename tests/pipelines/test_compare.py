@@ -8,17 +8,26 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
+import apache_beam as beam
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from sfumato.pipelines import cli
+from sfumato.pipelines.job import match_files
 from sfumato.schemas.comparison import EVALUATION
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
+from sfumato.transforms.evaluation.compare import CompareMethods, _DrawFn
+from sfumato.transforms.evaluation.outcomes import Judge
+from sfumato.transforms.evaluation.settings import make_cases
 from sfumato.transforms.heatmap.raster import by_row
+from sfumato.transforms.locations.spill import Spill, load
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release import open_release
-from tests.conftest import REGION
+from tests.conftest import REGION, make_logs, write_files
 
 
 def command(pattern: str, output: Path, *more: str) -> list[str]:
@@ -91,6 +100,63 @@ def test_a_comparison_is_the_same_again_and_in_two_processes(logs, tmp_path: Pat
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
+def test_a_warm_start_is_compared_with_a_cold_one(logs, tmp_path: Path) -> None:
+    more = ("--methods", "adaptive,adaptive", "--users", "900", "--earlier_releases", "0,1", "--metrics", "mse,l1")
+    assert cli.main(command(logs(2000, 2, 3), tmp_path / "out", *more)) == 0
+    found = [one for one in runs(tmp_path / "out") if one["method"] == "adaptive"]
+    assert [one["earlier_releases"] for one in found] == ["0", "0", "1", "1"]
+    assert len({one["mse"] for one in found}) == 4
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["parameters"]["earlier_releases"] == [0, 1]
+
+
+def compared(pattern: str, earlier: bool, shown: Path) -> tuple[list[tuple[object, ...]], list[tuple[bool, bytes]]]:
+    """Outcomes under a fixed key, in the order of the cases, and what was drawn of 300 users, by cohort."""
+    cases = make_cases(["adaptive"], {"depth": [5], "users": [300, 600], "earlier_releases": [0, int(earlier)]})
+    key = RunKey.derive(FixedSecret(b"compared" * 4), {})
+    paths = [path for path, _, _ in match_files(pattern)]
+    coder = beam.coders.registry.get_coder(object)
+    with beam.Pipeline(runner=FnApiRunner()) as root:
+        compare = CompareMethods(REGION, cases, 2, Judge(("mse", "l1")), key)
+        outcomes, _ = root | beam.Create(paths) | compare
+        told = outcomes | beam.Map(lambda one: (one.setting.label, one.key, one.metrics, one.entries, one.bits))
+        _ = told | beam.combiners.ToList() | beam.Map(lambda found: shown.write_bytes(coder.encode(found)))
+    return sorted(coder.decode(shown.read_bytes()), key=str)
+
+
+def test_files_and_bundles_do_not_show_in_a_comparison(tmp_path: Path) -> None:
+    table = make_logs(1500, 2, seed=5)
+    shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
+    one = compared(write_files(table, tmp_path / "a", 1, row_group_size=10_000), True, tmp_path / "one")
+    many = compared(write_files(shuffled, tmp_path / "b", 7, row_group_size=97), True, tmp_path / "many")
+    assert one == many
+    # What runs without an earlier release is the same whether others have one.
+    alone = compared(str(tmp_path / "a" / "*.parquet"), False, tmp_path / "alone")
+    cold = [(label.replace(", earlier_releases 0", ""), *rest) for label, *rest in one if label.endswith("releases 0")]
+    mine = [(label.replace(", earlier_releases 0", ""), *rest) for label, *rest in alone if "adaptive" in label]
+    assert cold == mine
+    assert len(cold) == 4
+
+
+def test_the_earlier_cohort_is_drawn_by_itself() -> None:
+    """Two samples of 400 of 2,000 users, independent of each other: 80 are in both, give or take."""
+    rng, places, spill = np.random.default_rng(2), Places(5), Spill()
+    words = np.sort(rng.integers(0, 1 << 64, 2000, dtype=np.uint64))
+    element = spill.store(words.data)
+    key = RunKey.derive(FixedSecret(b"draws" * 5), {})
+    drawn = {}
+    for earlier in (False, True):
+        parts = list(_DrawFn([400], 3, earlier, places, key, spill).process(element, 2000))
+        assert len(parts) == 3 * (1 + earlier)
+        drawn[earlier] = {(number, first): load(part) for (_, number), (first, part) in parts}
+    codes = [{one: np.frombuffer(columns[1], np.uint64) for one, columns in drawn[e].items()} for e in (False, True)]
+    for number in range(3):  # the cohort itself is the same with and without an earlier one
+        assert np.array_equal(codes[0][number, False], codes[1][number, False])
+    users = {one: set(np.frombuffer(columns[0], np.uint64).tolist()) for one, columns in drawn[True].items()}
+    for one in users.values():
+        assert abs(len(one) - 400) < 6.2 * np.sqrt(2000 * 0.2 * 0.8)
+    assert len({frozenset(one) for one in users.values()}) == 6
+
+
 def test_a_comparison_replaces_a_comparison(logs, tmp_path: Path, capsys) -> None:
     arguments = command(logs(600), tmp_path / "out", "--methods", "flat")
     assert cli.main(arguments) == 0
@@ -117,6 +183,25 @@ def test_a_comparison_replaces_a_comparison(logs, tmp_path: Path, capsys) -> Non
         (("--methods", "flat", "--calibration", "1"), 2, "calibration: is an option of adaptive"),
         (("--calibration", "0.1,0"), 2, "calibration"),
         (("--dropout", "2"), 2, "simulated_dropout"),
+        (
+            ("--methods", "adaptive", "--users", "300", "--earlier_releases", "0,2"),
+            2,
+            "earlier_releases: must be a whole",
+        ),
+        (
+            ("--methods", "adaptive", "--users", "300", "--earlier_releases", "x"),
+            2,
+            "earlier_releases: 'x' is no whole",
+        ),
+        (("--methods", "adaptive", "--users", "300", "--earlier_releases", ""), 2, "earlier_releases"),
+        (
+            ("--methods", "adaptive", "--earlier_releases", "1"),
+            2,
+            "earlier_releases: an earlier release is of other users",
+        ),
+        (("--methods", "flat", "--users", "300", "--earlier_releases", "1"), 2, "earlier_releases: method flat starts"),
+        (("--warm_start", "somewhere"), 2, "warm_start"),
+        (("--auxiliary", "infected"), 2, "auxiliary"),
         (("--modulus", "64"), 2, "modulus: 64 is too small"),
     ],
 )

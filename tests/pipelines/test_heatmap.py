@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import resource
 from pathlib import Path
 
@@ -20,12 +21,14 @@ from sfumato.pipelines import cli
 from sfumato.pipelines.job import key_and_facts, match_files
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.assemble import release_files
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.heatmap.whole import PrivateHeatmap, bind_key
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_users
@@ -35,6 +38,8 @@ from tests.conftest import REGION, make_logs, write_files
 from tests.pipelines import oracle
 
 KEY = RunKey.derive(FixedSecret(b"job tests" * 3), {"job": "heatmap"})
+PAPER = {"schedule": "paper", "estimator": "last"}
+PAPER_ONCE = Adaptive(schedule="paper", estimator="last", max_sub_queries=1)
 SMALL = {"depth": 6, "shard_size": 300, "dropout": 0.4, "epsilon": 4.0}
 
 
@@ -81,6 +86,11 @@ def assert_same(state, expected) -> None:
         (1500, 5, 3, "string", {"contribution": "all", "gamma": 7, "users": 900, "population": 1500}),
         (1500, 5, 4, "int", {"contribution": "all", "gamma": 100, "simulated_dropout": 0.2}),
         (1500, 3, 2, "int", {"contribution": "all", "gamma": 10, "noise": "client"}),
+        (3000, 1, 3, "int", PAPER),
+        (1500, 5, 3, "int", {**PAPER, "contribution": "all", "gamma": 1000, "simulated_dropout": 0.2}),
+        (3000, 1, 3, "int", {"cohorts": "shared"}),
+        (3000, 2, 4, "int", {"cohorts": "disjoint", "depth": 12, "simulated_dropout": 0.2}),  # three parts
+        (1500, 2, 2, "int", {"cohorts": "disjoint", "users": 700, "population": 1500, "noise": "client"}),
     ],
 )
 def test_the_job_equals_the_in_memory_oracle(logs, users, records, files, kind, changes) -> None:
@@ -135,7 +145,7 @@ def test_a_user_with_a_thousand_rows_weighs_one(tmp_path: Path) -> None:
     """Her thousand rows lie in one cell, and the total of the answer grows by what a user with one row adds."""
     table = make_logs(1000, 1, seed=3)
     parameters = HeatmapParameters(
-        depth=4, shard_size=1000, dropout=0.5, population=1000, epsilon=30, method=Adaptive(max_sub_queries=1)
+        depth=4, shard_size=1000, dropout=0.5, population=1000, epsilon=30, method=PAPER_ONCE
     )
 
     def total(rows: int, name: str) -> float:
@@ -184,7 +194,7 @@ def test_more_chunks_than_a_process_may_open_files(tmp_path: Path) -> None:
     chunks = [spill.store(users[i : i + 1].data, np.zeros(1, np.uint32).data) for i in range(600)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
     try:
-        assert len(bound_users(chunks, depth)) == 600
+        assert len(bound_users(chunks, Places(depth))) == 600
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
@@ -219,13 +229,42 @@ def test_a_release_holds_what_it_says(published: Path) -> None:
         "cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json",
     ]  # fmt: skip
     manifest, privacy = release.manifest, release.manifest["privacy"]
-    charges = [one["epsilon"] for one in privacy["sub_queries"]] + [privacy["population"]["epsilon"]]
-    assert sum(charges) == pytest.approx(4.0, rel=1e-15)
+    # Ten shards: each user answers one sub-query, with all that the private count has left.
+    assert privacy["composition"] == "parallel"
+    assert sum(one["shards"] for one in privacy["sub_queries"]) == privacy["cohort"]["shards"] == 10
+    charges = {one["epsilon"] for one in privacy["sub_queries"]}
+    assert len(charges) == 1
+    assert charges.pop() + privacy["population"]["epsilon"] == 4.0
     assert privacy["epsilon_spent"] == privacy["epsilon"] == 4.0
     assert privacy["unit"] == "user"
     assert "add or remove one user" in privacy["adjacency"]
     assert privacy["randomness"] == {"source": "seed", "safe": False}
     assert any("protects nobody" in warning for warning in manifest["warnings"])
+    assert manifest["communication"]["vector_entries"] == max(q["vector_length"] for q in privacy["sub_queries"])
+    assert manifest["communication"]["bits_per_client"] == max(
+        q["vector_length"] * (q["modulus"] - 1).bit_length() for q in privacy["sub_queries"]
+    )
+    assert (release.cells["stddev"] > 0).all()
+    assert (release.cells["count"] >= 0).all()
+    assert release.density.shape == (64, 64)
+    assert release.density.dtype == np.float64
+    assert release.density.sum() == pytest.approx(1)
+    # The count of the users has noise too, of deviation 1 / (sqrt(2) sinh(0.04 / 2)) = 35.
+    first, last = privacy["sub_queries"]
+    noise = max(one["noise_stddev"] * one["vector_length"] ** 0.5 for one in (first, last))
+    assert release.cells["count"].sum() == pytest.approx(3000, abs=8 * (noise + 35))
+
+
+def test_a_release_by_the_paper_holds_the_last_answer(logs, tmp_path: Path) -> None:
+    arguments = command(logs(3000, 2), tmp_path / "out", "--schedule", "paper", "--estimator", "last")
+    assert cli.main(arguments) == 0
+    release = open_release(tmp_path / "out")
+    manifest, privacy = release.manifest, release.manifest["privacy"]
+    charges = [one["epsilon"] for one in privacy["sub_queries"]] + [privacy["population"]["epsilon"]]
+    assert len(charges) >= 3
+    assert sum(charges) == pytest.approx(4.0, rel=1e-15)
+    assert privacy["epsilon_spent"] == privacy["epsilon"] == 4.0
+    assert privacy["composition"] == "sequential"
     last = privacy["sub_queries"][-1]
     assert len(release.cells) == last["vector_length"]
     assert manifest["communication"]["vector_entries"] == sum(q["vector_length"] for q in privacy["sub_queries"])
@@ -233,9 +272,6 @@ def test_a_release_holds_what_it_says(published: Path) -> None:
         q["vector_length"] * (q["modulus"] - 1).bit_length() for q in privacy["sub_queries"]
     )
     assert (release.cells["stddev"] == last["noise_stddev"]).all()
-    assert release.density.shape == (64, 64)
-    assert release.density.dtype == np.float64
-    assert release.density.sum() == pytest.approx(1)
     assert release.cells["count"].sum() == pytest.approx(3000, abs=8 * last["noise_stddev"] * len(release.cells) ** 0.5)
 
 
@@ -279,14 +315,14 @@ def test_python_m_and_relative_outputs(logs, tmp_path: Path, monkeypatch: pytest
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "relative/out/index.html"
-    assert "sub-query 1: 4 entries, epsilon" in done.stderr
+    assert re.search(r"sub-query 1: \d+ entries, epsilon", done.stderr)
     assert (tmp_path / "relative/out/manifest.json").is_file()
 
 
 def test_progress_from_worker_processes(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(command(logs(600), tmp_path / "out", "--runner_config", "direct_processes")) == 0
     shown = capfd.readouterr().err
-    assert shown.count("sub-query 1: 4 entries, epsilon") == 1
+    assert len(re.findall(r"sub-query 1: \d+ entries, epsilon", shown)) == 1
     assert "noise ±" in shown
     assert "\ufffd" not in shown
     assert "apache_beam" not in shown
@@ -379,6 +415,20 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         (["--input", "."], "is a folder"),
         (["--max_bad_fraction", "nan"], "max_bad_fraction"),
         (["--shard_size", "ten"], "shard_size"),
+        (["--schedule", "best"], "schedule: must be one of auto, two_query, lean, paper, got 'best'"),
+        (["--estimator", "mean"], "estimator: must be one of bayes, last, got 'mean'"),
+        (["--cohorts", "all"], "cohorts: must be one of auto, shared, disjoint, got 'all'"),
+        (["--cohorts", "disjoint", "--noise", "central"], "cohorts"),
+        (["--refine", "interval"], "refine: interval is about rates; name the column they are of with auxiliary"),
+        (["--refine", "interval", "--interval_width", "nan"], "interval_width: must be a number > 0"),
+        (["--interval_width", "10%"], "interval_width: '10%' is no number"),
+        (["--max_entries", "1e4"], "max_entries: '1e4' is no whole number"),
+        (["--max_entries", "0"], "max_entries: must be a whole number in 16..16777216, got 0"),
+        (["--split_price", "0"], "split_price: must be a number > 0"),
+        (["--rounding", "independent"], "rounding: independent rounding is of distributions"),
+        (["--rounding", "up"], "rounding: must be one of"),
+        (["--auxiliary", "latitude", "--method", "emd"], "auxiliary: method emd makes no rates; use adaptive or flat"),
+        (["--auxiliary", "infected"], "'infected'"),
     ],
 )
 def test_bad_requests_end_with_2_before_any_work(logs, tmp_path, capsys, changes, message) -> None:
@@ -407,11 +457,14 @@ def test_too_few_users_publish_nothing(logs, tmp_path: Path, capsys) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["logs-int-0"]
 
 
-def test_lost_shards_are_reported(logs, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cohorts", ["shared", "disjoint"])
+def test_lost_shards_are_reported(logs, tmp_path: Path, cohorts: str) -> None:
     """300 users a shard with 4% tolerance: about a quarter of the shards is lost to their varying sizes alone."""
-    assert cli.main(command(logs(9000), tmp_path / "out", "--dropout", "0.04")) == 0
+    options = ("--dropout", "0.04", "--cohorts", cohorts)
+    assert cli.main(command(logs(9000), tmp_path / "out", *options)) == 0
     manifest = open_release(tmp_path / "out").manifest
-    lost = manifest["privacy"]["sub_queries"][-1]["shards_lost"]
+    asked = [one["shards_lost"] for one in manifest["privacy"]["sub_queries"]]
+    lost = sum(asked) if cohorts == "disjoint" else asked[-1]
     assert 0 < lost < 20
     assert any(f"{lost} of 30 shards" in warning for warning in manifest["warnings"])
 
@@ -444,8 +497,9 @@ def test_a_damaged_file_is_named_and_nothing_is_published(logs, tmp_path: Path, 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["logs-int-0"]
 
 
-def test_raster_of_the_release_is_of_the_last_answer(logs) -> None:
-    pattern, parameters = logs(3000), heatmap_parameters("adaptive", SMALL)
+@pytest.mark.parametrize("options", [PAPER, {}], ids=["paper", "default"])
+def test_raster_and_cells_of_the_release_are_of_the_methods_map(logs, options) -> None:
+    pattern, parameters = logs(3000), heatmap_parameters("adaptive", {**SMALL, **options})
     state = run_state(pattern, parameters)
     from sfumato.pipelines.heatmap import HeatmapRequest
     from sfumato.pipelines.options import runner_settings
@@ -459,6 +513,9 @@ def test_raster_of_the_release_is_of_the_last_answer(logs) -> None:
     final = state.answers[-1]
     import io
 
-    assert np.array_equal(np.load(io.BytesIO(files["density.npy"])), density(final.encoding.tree, final.counts))
+    made = parameters.method.decode(state, parameters.depth)
+    assert np.array_equal(made.counts, final.counts) == bool(options)
+    expected = density(final.encoding.tree, final.counts) if options else density_of(made)
+    assert np.array_equal(np.load(io.BytesIO(files["density.npy"])), expected)
     cells = pq.read_table(io.BytesIO(files["cells.parquet"]))
-    assert np.array_equal(cells["count"].to_numpy(), final.counts)
+    assert np.array_equal(cells["count"].to_numpy(), made.counts)

@@ -13,6 +13,7 @@ import shapely
 
 from sfumato.pipelines import cli
 from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
 from sfumato.transforms.evaluation.memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.blur import gaussian_heatmap
@@ -43,11 +44,11 @@ def rows_of(pattern: str, parameters: HeatmapParameters) -> Rows:
     parts = []
     for _, mine in sorted(chunks.items()):
         if parameters.distribution_gamma:
-            stored = bound_distributions(mine, grid.depth, parameters.distribution_gamma).store(spill)
+            stored = bound_distributions(mine, Places(grid.depth), parameters.distribution_gamma).store(spill)
         else:
-            stored = [spill.store(bound_users(mine, grid.depth).data)]
-        parts += [Rows.bounded(one, grid.depth).store(spill) for one in stored]
-    return Rows.together(parts, grid.depth)
+            stored = [spill.store(bound_users(mine, Places(grid.depth)).data)]
+        parts += [Rows.bounded(one, Places(grid.depth)).store(spill) for one in stored]
+    return Rows.together(parts, Places(grid.depth))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -11,8 +12,9 @@ from apache_beam import typehints
 from numpy.typing import NDArray
 
 from sfumato.schemas.comparison import Outcome
-from sfumato.schemas.errors import DataError
+from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.evaluation.memory import Rows
 from sfumato.transforms.evaluation.outcomes import YARDSTICK_OPTIONS, Judge, judge_case, judge_yardstick
@@ -20,15 +22,19 @@ from sfumato.transforms.evaluation.settings import Case
 from sfumato.transforms.locations.group import BoundUsers
 from sfumato.transforms.locations.read import ReadLocations, RowCounts, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
+from sfumato.transforms.locations.users import Contribution
 from sfumato.transforms.logs import PROGRESS
 from sfumato.transforms.privacy.keys import RunKey
+
+_Kind = tuple[Contribution, int]
+_BY_TRUTH: tuple[Contribution, ...] = ("top", "one", "all")  # contributions, by how much they tell of the truth
 
 
 class CompareMethods(beam.PTransform):
     """Paths of Parquet location logs -> a pair: Outcomes, and the exact sums by code as a singleton float64[4^depth].
 
     An evaluation: both tell of the exact data. All cases of one draw meet the same users. depth is the deepest of all
-    cases. Raises DataError where a case asks for more users than there are.
+    cases. Raises DataError where a case asks for more users than there are, RequestError for auxiliary data.
     """
 
     def __init__(
@@ -42,6 +48,8 @@ class CompareMethods(beam.PTransform):
         spill: str | None = None,
     ):
         super().__init__()
+        if columns is not None and columns.auxiliary is not None:
+            raise RequestError("auxiliary: a comparison is of densities, not of rates; leave it out")
         self._grid = Grid(region, max(case.parameters.depth for case in cases))
         self._cases = cases
         self._keys = keys
@@ -52,13 +60,18 @@ class CompareMethods(beam.PTransform):
 
     def expand(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         grid, spill, key = self._grid, self._spill, self._key
+        places = Places(grid.depth)
         chunks, rows = paths | "ReadLocations" >> ReadLocations(self._columns, grid, key, spill)
-        gammas = sorted({case.parameters.distribution_gamma or 0 for case in self._cases})
+        kinds = sorted({_kind(case) for case in self._cases}, key=lambda kind: (_BY_TRUTH.index(kind[0]), kind[1]))
         bounded = {
-            gamma: chunks | f"BoundUsers{gamma}" >> BoundUsers(grid.depth, spill, gamma or None) for gamma in gammas
+            kind: chunks
+            | f"BoundUsers{_label(kind)}"
+            >> BoundUsers(places, spill, kind[0], kind[1] or None, self._columns.dwell_limit)
+            for kind in kinds
         }
         # Everybody's distributions tell the truth better than one location of each, where they are at hand.
-        words, users = bounded[gammas[-1]]
+        words, users = bounded[kinds[-1]]
+        measured = next((kind for kind in kinds if kind[0] != "top"), kinds[0])  # what the yardstick is made of
         population = (
             users
             | "CountUsers" >> beam.CombineGlobally(sum)
@@ -69,32 +82,47 @@ class CompareMethods(beam.PTransform):
                 self._cases,
             )
         )
-        truth = words | "Truth" >> beam.CombineGlobally(_SumCellsFn(grid.depth))
+        truth = words | "Truth" >> beam.CombineGlobally(_SumCellsFn(places))
         outcomes = [
-            bounded[gamma][0]
-            | f"Draw{gamma}"
+            bounded[kind][0]
+            | f"Draw{_label(kind)}"
             >> beam.ParDo(
-                _DrawFn(self._sizes(gamma), self._keys, grid.depth, key, spill), beam.pvalue.AsSingleton(population)
+                _DrawFn(self._sizes(kind), self._keys, self._warm(kind), places, key, spill),
+                beam.pvalue.AsSingleton(population),
             )
-            | f"Cohorts{gamma}" >> beam.GroupByKey()
-            | f"FanOut{gamma}" >> beam.FlatMap(_fan_out, self._cases_of(gamma), gamma == gammas[0], self._keys)
-            | f"Spread{gamma}" >> beam.Reshuffle()
-            | f"Judge{gamma}"
+            | f"Cohorts{_label(kind)}" >> beam.GroupByKey()
+            | f"FanOut{_label(kind)}" >> beam.FlatMap(_fan_out, self._cases_of(kind), kind == measured, self._keys)
+            | f"Spread{_label(kind)}" >> beam.Reshuffle()
+            | f"Judge{_label(kind)}"
             >> beam.ParDo(
-                _JudgeFn(self._judge, grid.depth, key),
+                _JudgeFn(self._judge, places, key),
                 beam.pvalue.AsSingleton(population),
                 beam.pvalue.AsSingleton(truth),
             )
-            for gamma in gammas
+            for kind in kinds
         ]
         return outcomes | "AllOutcomes" >> beam.Flatten(), truth
 
-    def _cases_of(self, gamma: int) -> list[Case]:
-        return [case for case in self._cases if (case.parameters.distribution_gamma or 0) == gamma]
+    def _cases_of(self, kind: _Kind) -> list[Case]:
+        return [case for case in self._cases if _kind(case) == kind]
 
-    def _sizes(self, gamma: int) -> list[int]:
+    def _warm(self, kind: _Kind) -> bool:
+        """Whether any case starts from an earlier release."""
+        return any(case.earlier for case in self._cases_of(kind))
+
+    def _sizes(self, kind: _Kind) -> list[int]:
         """Sizes of the cohorts that are asked for, 0 for everybody."""
-        return list(dict.fromkeys(case.parameters.users or 0 for case in self._cases_of(gamma)))
+        return list(dict.fromkeys(case.parameters.users or 0 for case in self._cases_of(kind)))
+
+
+def _kind(case: Case) -> _Kind:
+    """What a user adds in a case: the contribution, and what distributions add up to, 0 where there are none."""
+    return case.parameters.contributes, case.parameters.distribution_total or 0
+
+
+def _label(kind: _Kind) -> str:
+    contribution, total = kind
+    return f"{contribution.capitalize()}{total or ''}"
 
 
 def _check(users: int, rows: RowCounts, cases: list[Case]) -> int:
@@ -110,14 +138,14 @@ def _check(users: int, rows: RowCounts, cases: list[Case]) -> int:
 class _SumCellsFn(beam.CombineFn):
     """Stored rows -> the exact sums of their weights by code."""
 
-    def __init__(self, depth: int):
-        self._depth = depth
+    def __init__(self, places: Places):
+        self._places = places
 
     def create_accumulator(self) -> NDArray[np.float64]:
-        return np.zeros(4**self._depth)
+        return np.zeros(4**self._places.depth)
 
     def add_input(self, accumulator: NDArray[np.float64], element: bytes) -> NDArray[np.float64]:
-        accumulator += Rows.bounded(element, self._depth).histogram()
+        accumulator += Rows.bounded(element, self._places).histogram()
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -132,75 +160,88 @@ class _SumCellsFn(beam.CombineFn):
 
 @dataclass(frozen=True)
 class _Run:
-    """A case, or its yardstick, that meets a cohort: number says which, parts are what `_DrawFn` stored of it."""
+    """A case, or its yardstick, that meets a cohort: number says which; what `_DrawFn` stored of it.
+
+    earlier: likewise of another cohort, whom an earlier release is of.
+    """
 
     case: Case
     yardstick: bool
     number: int
     cohort: list[bytes]
+    earlier: list[bytes]
 
 
 @typehints.with_input_types(bytes, int)
-@typehints.with_output_types(tuple[tuple[int, int], bytes])
+@typehints.with_output_types(tuple[tuple[int, int], tuple[bool, bytes]])
 class _DrawFn(beam.DoFn):
-    """Elements of `BoundUsers` -> ((users asked for, number), the drawn rows, stored); (0, 0) stands for everybody."""
+    """Elements of `BoundUsers` -> ((users asked for, number), (earlier, the drawn rows, stored)).
 
-    def __init__(self, sizes: list[int], keys: int, depth: int, key: RunKey, spill: Spill):
+    (0, 0) stands for everybody. With `earlier` there is a second cohort of each size and number, drawn by itself.
+    """
+
+    def __init__(self, sizes: list[int], keys: int, earlier: bool, places: Places, key: RunKey, spill: Spill):
+        self._draws = {False: "cohort", **({True: "earlier cohort"} if earlier else {})}
         self._everybody = 0 in sizes
         self._sizes = [users for users in sizes if users]
         self._keys = keys
-        self._depth = depth
+        self._places = places
         self._key = key
         self._spill = spill
 
-    def process(self, element: bytes, population: int) -> Iterator[tuple[tuple[int, int], bytes]]:
+    def process(self, element: bytes, population: int) -> Iterator[tuple[tuple[int, int], tuple[bool, bytes]]]:
         if self._everybody:
-            yield (0, 0), element  # as it is: nothing is stored once more
+            yield (0, 0), (False, element)  # as it is: nothing is stored once more
         if not self._sizes:
             return
-        rows = Rows.bounded(element, self._depth)
-        for number in range(self._keys):
-            drawn = rows.rehashed(self._key.subkey("cohort", number))  # another key draws others
+        rows = Rows.bounded(element, self._places)
+        for number, (earlier, draw) in itertools.product(range(self._keys), self._draws.items()):
+            drawn = rows.rehashed(self._key.subkey(draw, number))  # another key draws others
             for users in self._sizes:
-                yield (users, number), drawn.only(drawn.below(users / population)).store(self._spill)
+                part = drawn.only(drawn.below(users / population)).store(self._spill)
+                yield (users, number), (earlier, part)
 
 
 def _fan_out(
-    element: tuple[tuple[int, int], Iterable[bytes]], cases: list[Case], yardsticks: bool, keys: int
+    element: tuple[tuple[int, int], Iterable[tuple[bool, bytes]]], cases: list[Case], yardsticks: bool, keys: int
 ) -> Iterator[_Run]:
     """A cohort's parts -> a run of every case that asks so many users, and of the yardstick that it has."""
     (users, number), parts = element
-    cohort = list(parts)  # references, on one machine
+    drawn: tuple[list[bytes], list[bytes]] = ([], [])  # references, on one machine
+    for earlier, part in parts:
+        drawn[earlier].append(part)
+    cohort = drawn[False]
     measured = set()
     for case in (one for one in cases if (one.parameters.users or 0) == users):
         for key in [number] if users else range(keys):
-            yield _Run(case, False, key, cohort)
+            yield _Run(case, False, key, cohort, drawn[True] if case.earlier else [])
             shared = (key, *(pair for pair in case.setting.options if pair[0] in YARDSTICK_OPTIONS))
             if yardsticks and shared not in measured:
                 measured.add(shared)
-                yield _Run(case, True, key, cohort)
+                yield _Run(case, True, key, cohort, [])
 
 
 @typehints.with_input_types(_Run, int, NDArray[np.float64])
 @typehints.with_output_types(Outcome)
 class _JudgeFn(beam.DoFn):
-    def __init__(self, judge: Judge, depth: int, key: RunKey):
+    def __init__(self, judge: Judge, places: Places, key: RunKey):
         self._judge = judge
-        self._depth = depth
+        self._places = places
         self._key = key
 
     def process(self, run: _Run, population: int, truth: NDArray[np.float64]) -> Iterator[Outcome]:
         case, number = run.case, run.number
-        rows = self._everybody(run) if case.parameters.users is None else Rows.together(run.cohort, self._depth)
+        rows = self._everybody(run) if case.parameters.users is None else Rows.together(run.cohort, self._places)
         if run.yardstick:
             yield judge_yardstick(case, rows, number, self._judge, truth, self._key)
         else:
-            yield from judge_case(case, rows, population, number, self._judge, truth, self._key)
+            earlier = Rows.together(run.earlier, self._places) if case.earlier else None
+            yield from judge_case(case, rows, population, number, self._judge, truth, self._key, earlier)
             PROGRESS.info("compared %s, key %d", case.setting.label, number)
 
     def _everybody(self, run: _Run) -> Rows:
         """All users, in the shards that the run's number gives them."""
         subkey, spill = self._key.subkey("cohort", run.number), Spill()
         return Rows.together(
-            (Rows.bounded(part, self._depth).rehashed(subkey).store(spill) for part in run.cohort), self._depth
+            (Rows.bounded(part, self._places).rehashed(subkey).store(spill) for part in run.cohort), self._places
         )

@@ -5,60 +5,58 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.guarantee import Population
+from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.schedule import advance, plan
-from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.heatmap.schedule import plan, receive
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.locations.distributions import (
     Distributions,
     build_weighted_shard_group,
     split_distributions,
 )
-from sfumato.transforms.locations.encode import code_dtype
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash
-from sfumato.transforms.secagg.shards import NOTHING, add_central_noise, sum_shards
+from sfumato.transforms.secagg.shards import NOTHING, sum_shards
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Users and their cells: users uint64[n] (hashes), codes uint64[n], in the order of the users.
+    """Users and their places: users uint64[n] (hashes), codes uint64[n] (places), in the order of the users.
 
     weights: int64[n], what the user's distribution gives the cell; None where each user has one row, of weight 1.
     """
 
-    depth: int
+    places: Places
     users: NDArray[np.uint64]
     codes: NDArray[np.uint64]
     weights: NDArray[np.int64] | None = None
 
     @classmethod
-    def bounded(cls, stored: bytes, depth: int) -> Rows:
+    def bounded(cls, stored: bytes, places: Places) -> Rows:
         """The rows of an element of `BoundUsers`: one location or one distribution a user."""
         columns = load(stored)
         if len(columns) == 1:
             words = np.frombuffer(columns[0], np.uint64)
-            shift = np.uint64(2 * depth)
-            users = words >> shift << shift
-            return cls(depth, users, words ^ users)
-        many = Distributions.of_columns(columns, depth)
-        return cls(depth, many.users, many.codes.astype(np.uint64), many.weights)
+            return cls(places, words & ~places.mask, words & places.mask)
+        many = Distributions.of_columns(columns, places)
+        return cls(places, many.users, many.codes.astype(np.uint64), many.weights)
 
     @classmethod
-    def together(cls, stored: Iterable[bytes], depth: int) -> Rows:
+    def together(cls, stored: Iterable[bytes], places: Places) -> Rows:
         """The rows of what `store` gave, in the order of their users."""
         parts = [load(one) for one in stored]
         kinds = (np.uint64, np.uint64, np.int64)[: len(parts[0])]
         columns = [np.concatenate([np.frombuffer(part[i], kind) for part in parts]) for i, kind in enumerate(kinds)]
         order = np.argsort(columns[0], kind="stable")
-        return cls(depth, *(column[order] for column in columns))
+        return cls(places, *(column[order] for column in columns))
 
     def store(self, spill: Spill) -> bytes:
         """The rows, stored."""
@@ -68,61 +66,61 @@ class Rows:
     def only(self, mask: NDArray[np.bool_]) -> Rows:
         """The rows for which the mask, bool[n], is true."""
         weights = None if self.weights is None else self.weights[mask]
-        return Rows(self.depth, self.users[mask], self.codes[mask], weights)
+        return Rows(self.places, self.users[mask], self.codes[mask], weights)
 
     def rehashed(self, subkey: bytes) -> Rows:
         """The same rows under new hashes of their users.
 
-        The upper 64 - 2 depth bits follow from the old upper bits alone, so that users are drawn alike whether they
+        The bits above a place follow from the old upper bits alone, so that users are drawn alike whether they
         have one location or a distribution; the lower bits still tell users apart.
         """
-        shift = np.uint64(2 * self.depth)
-        upper = self.users >> shift << shift
-        hashes = keyed_hash(subkey, upper) >> shift << shift
-        return Rows(self.depth, hashes | (self.users ^ upper), self.codes, self.weights)
+        upper = self.users & ~self.places.mask
+        hashes = keyed_hash(subkey, upper) & ~self.places.mask
+        return Rows(self.places, hashes | (self.users ^ upper), self.codes, self.weights)
 
     def below(self, rate: float) -> NDArray[np.bool_]:
         """Which rows are of users whose hash's upper bits, as a number in [0, 1), are below the rate: bool[n]."""
-        shift = max(2 * self.depth, 11)
+        shift = max(self.places.bits, 11)
         return (self.users >> np.uint64(shift)) * 2.0 ** (shift - 64) < rate
 
     def coarser(self, depth: int) -> Rows:
         """The same users and weights on a coarser grid."""
-        return Rows(depth, self.users, self.codes >> np.uint64(2 * (self.depth - depth)), self.weights)
+        places = replace(self.places, depth=depth)
+        return Rows(places, self.users, self.codes >> np.uint64(2 * (self.places.depth - depth)), self.weights)
 
     def histogram(self) -> NDArray[np.float64]:
-        """The exact sums by cell: float64[4^depth], by code."""
-        return np.bincount(self.codes.astype(np.int64), self.weights, 4**self.depth).astype(np.float64)
+        """The exact sums: float64[4^depth] by code, one such block after the other where there are categories."""
+        length = self.places.categories * 4**self.places.depth
+        return np.bincount(self.codes.astype(np.int64), self.weights, length).astype(np.float64)
 
     def shard_groups(self, cohort: Cohort) -> list[ShardGroup]:
         """The users' shards, as the job makes them."""
-        spill, depth = Spill(), self.depth
+        spill, places = Spill(), self.places
         if self.weights is None:
-            shift = np.uint64(2 * depth)
-            words = (self.users >> shift << shift) | self.codes
-            split, build = split_by_shard_group(words, cohort, depth, spill), build_shard_group
+            words = (self.users & ~places.mask) | self.codes
+            split, build = split_by_shard_group(words, cohort, places, spill), build_shard_group
         else:
-            many = Distributions(self.users, self.codes.astype(code_dtype(depth)), self.weights)
-            split, build = split_distributions(many, cohort, depth, spill), build_weighted_shard_group
+            many = Distributions(self.users, self.codes.astype(places.dtype), self.weights)
+            split, build = split_distributions(many, cohort, places, spill), build_weighted_shard_group
         chunks: dict[int, list[bytes]] = {}
         for number, chunk in split:
             chunks.setdefault(number, []).append(chunk)
-        return [build(number, mine, cohort, depth, spill) for number, mine in chunks.items()]
+        return [build(number, mine, cohort, places, spill) for number, mine in chunks.items()]
 
 
-def run_in_memory(rows: Rows, population: int, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
+def run_in_memory(
+    rows: Rows, population: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None = None
+) -> HeatmapState:
     """The state after all sub-queries. Raises DataError where no shard has enough survivors.
 
-    population: users among whom the rows' users were drawn, as a public figure.
+    population: users among whom the rows' users were drawn, as a public figure. prior: the map to start from.
     """
-    state = plan(Population(float(population), "public"), Budget(parameters.epsilon), parameters)
+    state = plan(Population(float(population), "public"), Budget(parameters.epsilon), parameters, prior)
     groups = rows.shard_groups(state.cohort)
     while state.query is not None:
         parts = [
             sum_shards(group, state.query, key, parameters.noise, parameters.simulated_dropout) for group in groups
         ]
         totals = functools.reduce(operator.add, parts, NOTHING)
-        if parameters.noise == "central":
-            totals = add_central_noise(totals, state.query, key)
-        state = advance(state, totals, parameters)
+        state = receive(state, totals, parameters, key)
     return state

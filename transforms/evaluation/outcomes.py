@@ -17,7 +17,8 @@ from sfumato.transforms.evaluation.settings import Case
 from sfumato.transforms.evaluation.yardstick import uniform_densities
 from sfumato.transforms.heatmap.blur import gaussian_heatmap
 from sfumato.transforms.heatmap.methods.pyramid import Pyramid
-from sfumato.transforms.heatmap.raster import by_row, density
+from sfumato.transforms.heatmap.raster import by_row
+from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 
@@ -48,22 +49,33 @@ def truth_of(sums: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def judge_case(
-    case: Case, rows: Rows, population: int, number: int, judge: Judge, truth: NDArray[np.float64], key: RunKey
+    case: Case,
+    rows: Rows,
+    population: int,
+    number: int,
+    judge: Judge,
+    truth: NDArray[np.float64],
+    key: RunKey,
+    earlier: Rows | None = None,
 ) -> Iterator[Outcome]:
     """The outcome of the case's method, and of its best level by the truth where it has levels to choose among.
 
     rows: the cohort. truth: everybody's sums float64[4^d] by code, at the rows' depth or a finer one. number: of the
-    run; cohort and noise depend on it.
+    run; cohort and noise depend on it. earlier: the cohort of the release from which this one starts.
     """
     depth = case.parameters.depth
     rows = rows.coarser(depth)
     exact = judge.show(truth_of(rows.histogram() if judge.of_cohort else coarser_sums(truth, depth)))
+    method, facts = case.parameters.method, _facts(case, number)
     try:
-        state = run_in_memory(rows, population, case.parameters, key.narrowed(_facts(case, number)))
+        prior = None
+        if earlier is not None:
+            before = key.narrowed({**facts, "earlier": 1})
+            prior = method.decode(run_in_memory(earlier.coarser(depth), population, case.parameters, before), depth)
+        state = run_in_memory(rows, population, case.parameters, key.narrowed(facts), prior)
     except DataError:  # every shard was lost: nothing was published
         yield Outcome(case.setting, number, dict.fromkeys(judge.metrics, math.nan), 0, 0, 1.0)
         return
-    method = case.parameters.method
     if not isinstance(method, Pyramid):
         yield _outcome(case.setting, state, [method.decode(state, depth)], number, judge, exact)
         return
@@ -118,15 +130,16 @@ def _outcome(
 ) -> Outcome:
     """The outcome of the estimate of least squared error."""
     depth = len(exact).bit_length() - 1
-    shown = [judge.show(density(one.tree, one.counts, depth)) for one in estimates]
+    shown = [judge.show(density_of(one, depth)) for one in estimates]
     best = min(shown, key=lambda one: float(np.mean((one - exact) ** 2)))
     spent = [answer.spent for answer in state.answers]
+    of_client = max if state.in_parts else sum  # in parts each answers one sub-query
     return Outcome(
         setting,
         number,
         evaluate(best, exact, judge.metrics),
-        sum(one.vector_length for one in spent),
-        sum(one.bits_per_client for one in spent),
+        of_client(one.vector_length for one in spent),
+        of_client(one.bits_per_client for one in spent),
         sum(one.shards_lost for one in spent) / sum(one.shards for one in spent),
         _picture(best, number),
     )

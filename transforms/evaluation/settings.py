@@ -9,32 +9,44 @@ from typing import Any
 
 from sfumato.schemas.comparison import Setting
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.checks import check_within
+from sfumato.transforms.heatmap.checks import check_whole, check_within
 from sfumato.transforms.heatmap.options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 MARGIN = "dropout_margin"
+EARLIER = "earlier_releases"
 _TOLERANCE_DEVIATIONS = 5.0  # shards' sizes are Poisson: so many standard deviations are tolerated beside the dropout
 
 
 @dataclass(frozen=True)
 class Case:
-    """One point of the grid: what it is called, and the parameters that it stands for."""
+    """One point of the grid: what it is called, and the parameters that it stands for.
+
+    earlier: releases before this one, each of a cohort of its own, of which this one starts from the last.
+    """
 
     setting: Setting
     parameters: HeatmapParameters
+    earlier: int = 0
 
 
 def make_cases(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> list[Case]:
     """A case for every point of `option_grid`, named by the options that have several values.
 
     values: by option, one or several. `dropout` is the share of clients that vanish; `dropout_margin` what a shard may
-    lack beside them. Raises RequestError as `option_grid` does, and for bad values.
+    lack beside them; `earlier_releases` is 0 or 1. Raises RequestError as `option_grid` does, and for bad values.
     """
     cases = []
-    for method, chosen in option_grid(methods, values, others=(MARGIN,)):
+    for method, chosen in option_grid(methods, values, others=(MARGIN, EARLIER)):
         varied = tuple((n, "auto" if v is None else v) for n, v in chosen.items() if len(values[n]) > 1)
-        cases.append(Case(Setting(method, varied), case_parameters(method, chosen)))
+        earlier = chosen.get(EARLIER) or 0
+        parameters = case_parameters(method, {name: value for name, value in chosen.items() if name != EARLIER})
+        check_whole(EARLIER, earlier, 0, 1)
+        if earlier and not parameters.method.WARM:
+            raise RequestError(f"{EARLIER}: method {method} starts from nothing; use adaptive")
+        if earlier and parameters.users is None:
+            raise RequestError(f"{EARLIER}: an earlier release is of other users; give the cohorts a size, --users N")
+        cases.append(Case(Setting(method, varied), parameters, earlier))
     return cases
 
 

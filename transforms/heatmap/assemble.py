@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -13,10 +14,12 @@ from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
     ADJACENCY,
     ASSUMPTIONS,
+    COMPOSITIONS,
     EXACT_NOISE,
     FLOATING_NOISE,
     PRIVACY_UNIT,
     TRUSTED_SERVER,
+    WARM_START,
     SubQuery,
 )
 from sfumato.schemas.region import Grid
@@ -26,17 +29,23 @@ from sfumato.schemas.release import (
     MANIFEST_FILE,
     PAGE_FILE,
     PICTURE_FILE,
+    RATES_PICTURE,
 )
 from sfumato.schemas.tree import node_names, node_positions
 from sfumato.transforms.heatmap.blur import gaussian_heatmap
 from sfumato.transforms.heatmap.cells import cells_table
-from sfumato.transforms.heatmap.methods.trees import tree_of
+from sfumato.transforms.heatmap.methods.trees import total_of
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.raster import coarsen, density
+from sfumato.transforms.heatmap.raster import coarsen, painted
+from sfumato.transforms.heatmap.rates import LEVEL, Rates, rates_of, shown_rates
+from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.heatmap.state import Answer, Estimate, HeatmapState
 from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page import Layer, render_page
+from sfumato.transforms.release.page import Rates as PageRates
+from sfumato.transforms.release.page_layer import map_top
 from sfumato.transforms.release.picture import render_picture
+from sfumato.transforms.release.picture_rates import render_rates_picture
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 _NOTABLE_DELTA = 1e-6
@@ -46,8 +55,20 @@ _MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
 _OF_SECURE_AGGREGATION = ("shards", "shards_lost", "required_survivors", "modulus", "bits_per_client")
 _MECHANISM = "distributed discrete Laplace (Polya shares) over secure-aggregation shards"
 _CENTRAL = "discrete Laplace, added once to the sums by a trusted server"
-_ONE = "one location a user, chosen uniformly by the key"
+_ONE = "one location a user, chosen {} by the key"
+_UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to her records' weights"
+_TOP = "one location a user, the place where she is most"
 _ALL = "one distribution a user over the cells of all her locations, in whole numbers that add up to {}"
+_ROUNDED = (
+    "one distribution a user over the cells of all her locations, times {}, every entry of her vector rounded on its "
+    "own: less than that and the vector's length in all"
+)
+_BINS = "; each location with its category, which is one of {} bins of its cell"
+_RATES = (
+    "shares of a cell's users by category, with intervals for the chance of a category, of which users are a sample; "
+    "they include this sampling (an upper bound of it where users have distributions) and the noise, and hold for each "
+    "cell by itself"
+)
 
 
 def heatmap_manifest(
@@ -62,7 +83,8 @@ def heatmap_manifest(
     central = parameters.noise == "central"
     participation = participation_delta(state, parameters)
     spent = [answer.spent for answer in state.answers]
-    gamma = parameters.distribution_gamma
+    together = _together(state)
+    composition = "parallel" if state.in_parts else "sequential"
 
     def known(fields: dict[str, Any]) -> dict[str, Any]:
         return {k: None if central and k in _OF_SECURE_AGGREGATION else value for k, value in fields.items()}
@@ -72,7 +94,7 @@ def heatmap_manifest(
         "grid": {"depth": grid.depth, "side": grid.side},
         "privacy": {
             "unit": PRIVACY_UNIT,
-            "contribution_bound": _ALL.format(gamma) if gamma else _ONE,
+            "contribution_bound": _contribution(parameters, facts),
             "adjacency": ADD_OR_REMOVE if central else ADJACENCY,
             "epsilon": state.budget.total,
             "epsilon_spent": state.budget.spent,
@@ -93,24 +115,58 @@ def heatmap_manifest(
                     "required_survivors": cohort.required_survivors,
                 }
             ),
+            "composition": composition,
+            "composition_rule": COMPOSITIONS[composition],
             "sub_queries": [known(asdict(one)) for one in spent],
             "participation": {"protected": central, "delta": participation},
-            "assumptions": _assumptions(parameters),
+            "assumptions": _assumptions(parameters, facts),
         },
         "communication": known(
             {
-                "vector_entries": sum(one.vector_length for one in spent),
-                "bits_per_client": sum(one.bits_per_client for one in spent),
+                "vector_entries": together.vector_length,
+                "bits_per_client": together.bits_per_client,
             }
         ),
+        **_auxiliary(parameters, facts),
     }
     return release_manifest(facts, content, _warnings(state, parameters, participation))
 
 
-def _assumptions(parameters: HeatmapParameters) -> list[str]:
+def _categories(parameters: HeatmapParameters, facts: ReleaseFacts) -> tuple[str, ...]:
+    """The names of the categories; none without auxiliary data."""
+    return tuple(facts.parameters["columns"]["auxiliary"]["categories"]) if parameters.categories > 1 else ()
+
+
+def _auxiliary(parameters: HeatmapParameters, facts: ReleaseFacts) -> dict[str, Any]:
+    """The manifest's entry on auxiliary data; nothing without."""
+    categories = _categories(parameters, facts)
+    if not categories:
+        return {}
+    told = [categories[place] for place in shown_rates(categories)]
+    rates = {"categories": told, "level": LEVEL, "includes": ["sampling", "noise"], "description": _RATES}
+    column = facts.parameters["columns"]["auxiliary"]["column"]
+    bins = {"column": column, "categories": list(categories), "entries_per_node": len(categories)}
+    return {"auxiliary": {**bins, "rates": rates}}
+
+
+def _contribution(parameters: HeatmapParameters, facts: ReleaseFacts) -> str:
+    """What one user adds at most, in words."""
+    gamma, columns = parameters.distribution_gamma, facts.parameters.get("columns", {})
+    if gamma is not None:
+        bound = (_ALL if parameters.rounding == "systematic" else _ROUNDED).format(gamma)
+    elif parameters.contributes == "top":
+        bound = _TOP
+    else:
+        weighted = columns.get("weight") is not None or columns.get("time") is not None
+        bound = _ONE.format(_WEIGHTED if weighted else _UNIFORMLY)
+    return bound + (_BINS.format(parameters.categories) if parameters.categories > 1 else "")
+
+
+def _assumptions(parameters: HeatmapParameters, facts: ReleaseFacts) -> list[str]:
+    earlier = [WARM_START] if facts.parameters.get("warm_start") else []
     if parameters.noise == "central":
-        return [TRUSTED_SERVER, *ASSUMPTIONS[2:], EXACT_NOISE]  # in place of what secure aggregation assumes
-    return [*ASSUMPTIONS, FLOATING_NOISE if parameters.noise == "client" else EXACT_NOISE]
+        return [TRUSTED_SERVER, *ASSUMPTIONS[2:], EXACT_NOISE, *earlier]  # in place of what secure aggregation assumes
+    return [*ASSUMPTIONS, FLOATING_NOISE if parameters.noise == "client" else EXACT_NOISE, *earlier]
 
 
 def _warnings(state: HeatmapState, parameters: HeatmapParameters, participation: float) -> list[str]:
@@ -126,11 +182,10 @@ def _warnings(state: HeatmapState, parameters: HeatmapParameters, participation:
             f"Shards are so small that a user's taking part decides with chance {participation:.1g} whether her shard "
             "is lost; a larger shard_size or dropout makes that negligible."
         )
-    last = state.answers[-1].spent
-    if last.shards_lost:
+    asked, where = (_together(state), "") if state.in_parts else (state.answers[-1].spent, " in the last sub-query")
+    if asked.shards_lost:
         warnings.append(
-            f"{last.shards_lost} of {last.shards} shards had too few survivors in the last sub-query; "
-            "the others speak for them."
+            f"{asked.shards_lost} of {asked.shards} shards had too few survivors{where}; the others speak for them."
         )
     if parameters.allow_overflow and parameters.noise != "central":
         warnings.append("Overflow was allowed: counts may have wrapped around the modulus.")
@@ -150,24 +205,31 @@ def participation_delta(state: HeatmapState, parameters: HeatmapParameters) -> f
     expected = max(cohort.users / cohort.shards * (1 - dropout), 1e-9)
     others = cohort.required_survivors - 1
     at_the_border = math.exp(others * math.log(expected) - expected - math.lgamma(others + 1))
-    return min(1.0, at_the_border * (len(state.answers) if dropout else 1))
+    answers = 1 if state.in_parts else len(state.answers)  # that she gives
+    return min(1.0, at_the_border * (answers if dropout else 1))
 
 
 def release_files(
     state: HeatmapState, parameters: HeatmapParameters, facts: ReleaseFacts, grid: Grid, blur: float = 0.0
 ) -> dict[str, bytes]:
-    """The release's files by name, the manifest last.
+    """The release's files by name, the manifest last. With two categories a picture of their rate is among them.
 
     blur: standard deviation, in sides of the region, of a Gaussian filter over the density (paper 001, Section 2.3);
     the cells stay as they are.
     """
     manifest = heatmap_manifest(state, parameters, facts, grid)
     estimate = parameters.method.decode(state, grid.depth)
-    raster = gaussian_heatmap(density(estimate.tree, estimate.counts), blur)
+    categories = _categories(parameters, facts)
+    rates = _rates(estimate, categories, state, state.answers[-1])
+    raster = gaussian_heatmap(density_of(estimate), blur)
     array = io.BytesIO()
     np.save(array, raster)
+    layers = _layers(state, estimate, categories)
+    pictures = {}
+    if rates is not None and len(rates.names) == 1:
+        pictures[RATES_PICTURE] = _rates_picture(estimate, rates, state, facts, grid)
     return {
-        CELLS_FILE: parquet_bytes(cells_table(estimate, grid)),
+        CELLS_FILE: parquet_bytes(cells_table(estimate, grid, categories, rates)),
         DENSITY_FILE: array.getvalue(),
         PICTURE_FILE: render_picture(
             raster,
@@ -175,29 +237,75 @@ def release_files(
             users=state.cohort.users,
             epsilon=state.budget.total,
             safe=facts.safe,
+            # The page's: it knows of noise, which a raster does not. A blurred map is another one.
+            top=map_top(layers[-1], asdict(grid.region), grid.depth, users=state.cohort.users) if not blur else None,
         ),
-        PAGE_FILE: render_page(manifest, _layers(state, estimate, parameters.noise == "central"), raster).encode(),
+        **pictures,
+        PAGE_FILE: render_page(manifest, layers, raster).encode(),
         MANIFEST_FILE: manifest_bytes(manifest),
     }
 
 
-def _layers(state: HeatmapState, estimate: Estimate, central: bool) -> list[Layer]:
+def _rates_picture(estimate: Estimate, rates: Rates, state: HeatmapState, facts: ReleaseFacts, grid: Grid) -> bytes:
+    """The picture of the one rate that two categories have."""
+    shown, auxiliary = _for_page(rates), facts.parameters["columns"]["auxiliary"]
+    name, column = rates.names[0], auxiliary["column"]
+    return render_rates_picture(
+        painted(estimate.tree, shown.rate[0]),
+        painted(estimate.tree, shown.high[0] - shown.low[0]),
+        grid.region,
+        category=column if name == "true" else f"{column} = {name}",
+        users=state.cohort.users,
+        epsilon=state.budget.total,
+        safe=facts.safe,
+    )
+
+
+def _layers(state: HeatmapState, estimate: Estimate, categories: Sequence[str]) -> list[Layer]:
     """A layer for each sub-query that asked for a tree's entries, and the map where that is not the last answer."""
     layers = []
-    remaining = state.budget.total - state.population.epsilon
-    for answer in state.answers:
-        remaining -= answer.spent.epsilon
+    for place, answer in enumerate(state.answers):
         if isinstance(answer.encoding, TreeEncoding):
-            stddev = np.full(len(answer.counts), answer.spent.noise_stddev)
-            layers.append((Estimate(tree_of(answer), answer.counts, stddev), answer.spent, remaining))
-    combined = state.answers[-1].counts is not estimate.counts
+            layers.append((total_of(answer), answer, answer.spent, _remaining(state, place)))
+    last = layers[-1][0] if layers else None
+    combined = last is None or last.tree != estimate.tree or not np.array_equal(last.counts, estimate.counts)
     if combined:
-        layers.append((estimate, _together(state.answers), remaining))
-    rooms = _rooms([len(shown.counts) for shown, _, _ in layers])
-    made = [_layer(*layer, room) for layer, room in zip(layers, rooms, strict=True)]
-    if central:  # one sum, with one noise
-        made = [replace(layer, shards=1, shards_lost=0) for layer in made]
+        layers.append((estimate, state.answers[-1], _together(state), _remaining(state, len(state.answers) - 1)))
+    rooms = _rooms([len(shown.counts) for shown, *_ in layers])
+    made = []
+    for (whole, answer, spent, remaining), room in zip(layers, rooms, strict=True):
+        shown = coarsen(whole, room)
+        rates = _rates(shown, categories, state, answer)
+        layer = _layer(shown, spent, remaining, None if rates is None else _for_page(rates), len(whole.counts))
+        if _central(state):  # one sum, with one noise
+            layer = replace(layer, shards=1, shards_lost=0)
+        made.append(layer)
     return [*made[:-1], replace(made[-1], combined=combined)]
+
+
+def _rates(estimate: Estimate, categories: Sequence[str], state: HeatmapState, answer: Answer) -> Rates | None:
+    """The rates of an estimate whose users by category are of this answer; None without auxiliary data."""
+    answered = answer.spent.shards - answer.spent.shards_lost
+    noisy_sums = 1 if _central(state) else answered
+    return rates_of(estimate, categories, noisy_sums, state.cohort.shards / answered)
+
+
+def _for_page(rates: Rates) -> PageRates:
+    """The rates as the page has them: without an interval where there is no rate."""
+    low, high = (np.where(np.isnan(rates.rate), np.nan, end) for end in (rates.low, rates.high))
+    return PageRates(list(rates.names), rates.rate, low, high)
+
+
+def _central(state: HeatmapState) -> bool:
+    """Whether noise was added once, to the sums over all shards (as it is in a single shard)."""
+    return state.noisy_sums != state.cohort.shards
+
+
+def _remaining(state: HeatmapState, place: int) -> float:
+    """What a user who answered a sub-query has left after it."""
+    answers = state.answers[place : place + 1] if state.in_parts else state.answers[: place + 1]
+    charged = math.fsum([state.population.epsilon, *(answer.spent.epsilon for answer in answers)])
+    return max(state.budget.total - charged, 0.0)
 
 
 def _rooms(entries: list[int]) -> list[int]:
@@ -211,19 +319,29 @@ def _rooms(entries: list[int]) -> list[int]:
     return rooms
 
 
-def _together(answers: tuple[Answer, ...]) -> SubQuery:
-    """All sub-queries as if they were one."""
-    spent = [answer.spent for answer in answers]
+def _together(state: HeatmapState) -> SubQuery:
+    """All sub-queries as if they were one: what a user answers, who answers one of them where they are of parts."""
+    spent = [answer.spent for answer in state.answers]
+    if state.in_parts:
+        return replace(
+            spent[-1],
+            epsilon=max(one.epsilon for one in spent),
+            vector_length=max(one.vector_length for one in spent),
+            bits_per_client=max(one.bits_per_client for one in spent),
+            shards=sum(one.shards for one in spent),
+            shards_lost=sum(one.shards_lost for one in spent),
+        )
     return replace(
         spent[-1],
         epsilon=math.fsum(one.epsilon for one in spent),
         vector_length=sum(one.vector_length for one in spent),
+        bits_per_client=sum(one.bits_per_client for one in spent),
         shards_lost=max(one.shards_lost for one in spent),
     )
 
 
-def _layer(estimate: Estimate, spent: SubQuery, remaining: float, room: int) -> Layer:
-    shown = coarsen(estimate, room)
+def _layer(shown: Estimate, spent: SubQuery, remaining: float, rates: PageRates | None, entries: int) -> Layer:
+    """A layer of what the page shows. entries: of the estimate, before it was made coarser."""
     level, x, y = node_positions(shown.tree.entries)
     stddev = float(np.median(shown.stddev))
     return Layer(
@@ -241,5 +359,6 @@ def _layer(estimate: Estimate, spent: SubQuery, remaining: float, room: int) -> 
         area=shown.tree.areas,
         cell_id=node_names(shown.tree.entries),
         deviations=None if np.allclose(shown.stddev, stddev, rtol=1e-6, atol=0) else shown.stddev,
-        entries=len(estimate.counts),
+        entries=entries,
+        rates=rates,
     )

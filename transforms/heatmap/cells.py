@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid, area_km2
-from sfumato.schemas.release import CELLS_SCHEMA
+from sfumato.schemas.release import cells_schema, rate_columns
 from sfumato.schemas.tree import node_names, node_positions
+from sfumato.transforms.heatmap.rates import Rates
 from sfumato.transforms.heatmap.state import Estimate
 
 
-def cells_table(estimate: Estimate, grid: Grid) -> pa.Table:
-    """The cells of an estimate's tree by CELLS_SCHEMA, in the order of the tree's entries."""
+def cells_table(estimate: Estimate, grid: Grid, categories: Sequence[str] = (), rates: Rates | None = None) -> pa.Table:
+    """The cells of an estimate's tree by `cells_schema`, in the order of the tree's entries.
+
+    categories, rates: names in the order of estimate.by_category and what its rates are, where it has auxiliary data.
+    """
     tree, counts = estimate.tree, estimate.counts
     level, x, y = node_positions(tree.nodes)
     west, south, east, north = grid.bounds(x, y, level)
@@ -25,6 +31,7 @@ def cells_table(estimate: Estimate, grid: Grid) -> pa.Table:
     entry = np.searchsorted(tree.nodes, tree.entries)
     covers = tree.areas > 0
     geometries = _geometries(shapely.box(west, south, east, north), parents, entry)
+    told = rates.names if rates else ()
     table = {
         "cell_id": node_names(tree.entries),
         "depth": level[entry].astype(np.int8),
@@ -35,9 +42,23 @@ def cells_table(estimate: Estimate, grid: Grid) -> pa.Table:
         "count": counts,
         "stddev": estimate.stddev,
         "density": pa.array(counts / np.where(covers, left[entry], 1), mask=~covers),
+        **_auxiliary_columns(estimate, categories, rates),
         "geometry": shapely.to_wkb(geometries),
     }
-    return pa.table(table, schema=CELLS_SCHEMA)
+    return pa.table(table, schema=cells_schema(categories, told))
+
+
+def _auxiliary_columns(estimate: Estimate, categories: Sequence[str], rates: Rates | None) -> dict[str, pa.Array]:
+    """Rates with their intervals, and counts by category; nothing without auxiliary data."""
+    if rates is None or estimate.by_category is None:
+        return {}
+    columns = {}
+    for name, *values in zip(rates.names, rates.rate, rates.low, rates.high, strict=True):
+        for column, value in zip(rate_columns(name, rates.names), values, strict=True):
+            columns[column] = pa.array(value, mask=np.isnan(value))
+    for name, counts in zip(categories, estimate.by_category, strict=True):
+        columns[f"count_{name}"] = pa.array(counts)
+    return columns
 
 
 def _geometries(

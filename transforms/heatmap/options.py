@@ -14,7 +14,6 @@ from sfumato.transforms.heatmap.methods import METHODS, Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 MAX_COMBINATIONS = 10_000
-_METHOD = "method"
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Option:
 
 def heatmap_options() -> dict[str, Option]:
     """Every option of HeatmapParameters and of every method, by name, in a fixed order."""
-    options = {one.name: _option(HeatmapParameters, one) for one in fields(HeatmapParameters) if one.name != _METHOD}
+    options = {one.name: _option(HeatmapParameters, one) for one in fields(HeatmapParameters) if one.metadata}
     for name, method in METHODS.items():
         for one in fields(method):
             mine = _option(method, one)
@@ -68,11 +67,14 @@ def heatmap_options() -> dict[str, Option]:
             methods = (*known.methods, name) if known else (name,)
             if known and (not known.methods or known.kind is not mine.kind):
                 raise TypeError(f"two options are named {one.name}")
-            options[one.name] = Option(mine.name, mine.kind, mine.default, mine.help, methods)
+            if known and known.help != mine.help:
+                raise TypeError(f"methods say different things of {one.name}")
+            default = mine.default if not known or known.default == mine.default else None  # the help tells them
+            options[one.name] = Option(mine.name, mine.kind, default, mine.help, methods)
     return options
 
 
-def heatmap_parameters(method: str, values: Mapping[str, Any]) -> HeatmapParameters:
+def heatmap_parameters(method: str, values: Mapping[str, Any], categories: int = 1) -> HeatmapParameters:
     """Parameters from options by name; one that is None or False, or not there, has its default.
 
     Raises RequestError for an unknown method, an option of another method, and values out of range.
@@ -84,7 +86,8 @@ def heatmap_parameters(method: str, values: Mapping[str, Any]) -> HeatmapParamet
             raise RequestError(f"{name}: is an option of {', '.join(options[name].methods)}, not of method {method}")
     own = {name: value for name, value in given.items() if options[name].methods}
     common = {name: value for name, value in given.items() if not options[name].methods}
-    return HeatmapParameters(**common, method=kind(**own))
+    kind.check_given(own)
+    return HeatmapParameters(**common, categories=categories, method=kind(**own))
 
 
 def option_grid(

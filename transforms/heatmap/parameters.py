@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.locations import MAX_CATEGORIES
 from sfumato.schemas.region import MAX_DEPTH
 from sfumato.transforms.heatmap.checks import check_between, check_whole, check_within, option
+from sfumato.transforms.heatmap.gamma import automatic_gamma
 from sfumato.transforms.heatmap.methods import Adaptive, Method
 from sfumato.transforms.heatmap.methods.base import Contribution
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
+from sfumato.transforms.secagg.rounding import ROUNDINGS, Rounding, stored_total
 from sfumato.transforms.secagg.shards import NoiseMode
 
 _NOISE_MODES = ("shard", "client", "central")
@@ -24,7 +28,8 @@ class HeatmapParameters:
     """Everything that shapes the statistics. Raises RequestError naming the first field that is wrong.
 
     users: cohort size, None for everybody. population: public number of users, None to count them privately with
-    population_share of the budget. modulus: None chooses it. contribution: None is the method's own.
+    population_share of the budget. modulus: None chooses it. contribution: None is the method's own. gamma: None is by
+    `automatic_gamma`. categories: how many values the auxiliary data can take, 1 where there are none.
     """
 
     depth: int = option(10, "levels of the quadtree: the finest grid has 2^depth x 2^depth cells")
@@ -39,9 +44,18 @@ class HeatmapParameters:
     )
     population_share: float = option(0.01, "share of epsilon that the private count of users costs")
     contribution: Contribution | None = option(
-        None, "what a user adds: one of her locations, or a distribution over all; default: all for emd, else one"
+        None,
+        "what a user adds: one of her locations, drawn; top, where she is most; or all, a distribution over all of "
+        "them; default: all for emd, else one",
     )
-    gamma: int = option(10_000, "whole number that a user's distribution adds up to, with contribution all")
+    gamma: int | None = option(
+        None, "whole number that a user's distribution adds up to, with contribution all; auto: by noise and modulus"
+    )
+    rounding: Rounding = option(
+        "systematic",
+        "how a distribution becomes whole numbers: systematic (sensitivity gamma), or independent, entry by entry "
+        "(gamma + the vector's length)",
+    )
     overflow_chance: float = option(1e-6, "chance that any shard's sum wraps around the modulus, in the whole run")
     modulus: int | None = option(None, "auto, or the modulus m of the secure sums")
     allow_overflow: bool = option(False, "run with a modulus that is too small")
@@ -52,6 +66,7 @@ class HeatmapParameters:
     )
     simulated_dropout: float = option(0.0, "chance that a client vanishes once the noise is decided")
     max_bad_fraction: float = option(0.1, "fail where a larger share of the rows has no usable user or place")
+    categories: int = 1
     method: Method = field(default_factory=Adaptive)
 
     def __post_init__(self) -> None:
@@ -69,9 +84,19 @@ class HeatmapParameters:
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), 1, 1 << 40)
         check_within("population_share", self.population_share, 0.001, 0.5)
-        if self.contribution not in (None, "one", "all"):
-            raise RequestError(f"contribution: must be one or all, got {self.contribution!r}")
-        check_whole("gamma", self.gamma, 1, MAX_GAMMA)
+        if self.contribution not in (None, "one", "top", "all"):
+            raise RequestError(f"contribution: must be one, top or all, got {self.contribution!r}")
+        if self.gamma is not None:
+            check_whole("gamma", self.gamma, 1, MAX_GAMMA)
+        if self.rounding not in ROUNDINGS:
+            raise RequestError(f"rounding: must be one of {', '.join(ROUNDINGS)}, got {self.rounding!r}")
+        if self.rounding != "systematic" and not self._distributions:
+            raise RequestError(
+                f"rounding: {self.rounding} rounding is of distributions, and a user gives one location; use it with "
+                "contribution all"
+            )
+        check_whole("categories", self.categories, 1, MAX_CATEGORIES)
+        self.method.check_use(self.categories, self.noise == "central")
         check_between("overflow_chance", self.overflow_chance, 0, 1)
         if self.modulus is not None:
             check_whole("modulus", self.modulus, 2, MAX_MODULUS)
@@ -83,13 +108,31 @@ class HeatmapParameters:
                 f"{type(self.method).__name__} has options that every method has: {', '.join(sorted(twice))}"
             )
         self.method.check(self.depth)
+        self.distribution_gamma  # noqa: B018  (raises where there is none)
 
     @property
+    def contributes(self) -> Contribution:
+        """What a user adds: what was asked for, or the method's own."""
+        return self.contribution or self.method.CONTRIBUTION
+
+    @property
+    def _distributions(self) -> bool:
+        return self.contributes == "all"
+
+    @cached_property
     def distribution_gamma(self) -> int | None:
         """What a user's distribution over her cells adds up to; None where she gives one location."""
-        return self.gamma if (self.contribution or self.method.CONTRIBUTION) == "all" else None
+        if not self._distributions:
+            return None
+        return automatic_gamma(self) if self.gamma is None else self.gamma
+
+    @property
+    def distribution_total(self) -> int | None:
+        """What a user's stored weights add up to: gamma, or gamma 2^f where f bits are still to be rounded."""
+        return self.distribution_gamma and stored_total(self.distribution_gamma, self.rounding)
 
     def facts(self) -> dict[str, Any]:
-        """All of it in JSON's types, the method's own options beside the others."""
+        """All of it in JSON's types, gamma as it was chosen, and the method's own options beside the others."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "method"}
+        own["gamma"] = self.distribution_gamma
         return {**own, "method": self.method.NAME, **asdict(self.method)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import pdtr
@@ -39,18 +39,18 @@ class Plan:
 
     @property
     def spent(self) -> float:
-        """What the sub-queries cost."""
-        return math.fsum(one.epsilon for one in self.sub_queries)
+        """What the sub-queries cost a user."""
+        return self.state.budget.spent - self.state.population.epsilon
 
     @property
     def entries(self) -> int:
-        """Vector entries that a client sends in all."""
-        return sum(one.vector_length for one in self.sub_queries)
+        """Vector entries that a client sends in all; the most of them, where each answers one sub-query."""
+        return self._of_client([one.vector_length for one in self.sub_queries])
 
     @property
     def bits(self) -> int:
-        """Bits that a client sends in all."""
-        return sum(one.bits_per_client for one in self.sub_queries)
+        """Bits that a client sends in all, likewise."""
+        return self._of_client([one.bits_per_client for one in self.sub_queries])
 
     @property
     def noise_stddev(self) -> float:
@@ -61,9 +61,9 @@ class Plan:
     def least_seen(self) -> float | None:
         """Users whom a cell needs to stand two standard deviations out of the last sub-query's noise.
 
-        None where the map is made of several answers, so that no one noise is that of its cells.
+        Other answers can only help. None for methods none of whose answers is that of all cells.
         """
-        return SEEN_FROM * self.noise_stddev if self._last_is_map else None
+        return SEEN_FROM * self.noise_stddev if self.parameters.method.SEEN_BY_LAST else None
 
     @property
     def level_seen(self) -> int | None:
@@ -74,10 +74,8 @@ class Plan:
         cells = max(self.state.cohort.users / least, 1.0) if least > 0 else math.inf
         return encoding.tree.level if cells == math.inf else min(encoding.tree.level, int(math.log(cells, 4)))
 
-    @property
-    def _last_is_map(self) -> bool:
-        estimate = self.parameters.method.decode(self.state, self.parameters.depth)
-        return estimate.counts is self.state.answers[-1].counts
+    def _of_client(self, each: list[int]) -> int:
+        return max(each) if self.state.in_parts else sum(each)
 
     def shards_lost(self, dropout: float) -> float:
         """Expected share of the shards that are lost where so large a share of the clients vanishes.
@@ -100,15 +98,19 @@ def make_plan(parameters: HeatmapParameters) -> Plan:
     if users is None:
         raise ValueError("users: a plan needs to know how many")
     budget = Budget(parameters.epsilon)
+    population = Population(float(users), "public")
     if parameters.population is None:  # it will be counted
-        budget = budget.charge(population_epsilon(parameters, budget))
-    state = plan(Population(float(users), "public"), budget, parameters)
+        epsilon = population_epsilon(parameters, budget)
+        population, budget = replace(population, source="noisy", epsilon=epsilon), budget.charge(epsilon)
+    state = plan(population, budget, parameters)
     overflow = []
     while state.query is not None:
         query, cohort = state.query, state.cohort
         overflow.append(overflow_chance(query, state))
-        sums = np.round(query.encoding.shares * cohort.users * state.unit).astype(np.int64)
-        state = advance(state, ShardTotals(sums, cohort.shards), parameters)
+        first, last = query.asked or (0, cohort.shards)
+        asked = cohort.users * (last - first) / cohort.shards
+        sums = np.round(query.encoding.shares * asked * state.unit).astype(np.int64)
+        state = advance(state, ShardTotals(sums, last - first), parameters)
     return Plan(parameters, state, tuple(answer.spent for answer in state.answers), tuple(overflow))
 
 

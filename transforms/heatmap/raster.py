@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from sfumato.schemas.region import interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.heatmap.state import Estimate
 
+MAX_PAINTED_DEPTH = 11  # a picture shows no finer
 MAX_RASTER_DEPTH = 12  # 4096 x 4096 float64 is 128 MiB; finer trees are summed into such cells
 
 
@@ -35,10 +37,21 @@ def density(tree: Tree, counts: NDArray[np.float64], depth: int | None = None) -
     return by_row(mass)
 
 
+def painted(tree: Tree, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What each cell's own entry says, float64[2^d, 2^d], row 0 in the north, of values float64[T], one an entry.
+
+    d is the tree's deepest level or 11, whichever is less; of what is finer, the entry at a cell's corner shows.
+    """
+    depth = min(tree.level, MAX_PAINTED_DEPTH)
+    cells = np.arange(1 << (2 * depth), dtype=np.uint64) << np.uint64(2 * (tree.depth - depth))
+    return by_row(values[tree.index.owner[np.searchsorted(tree.index.boundaries, cells, side="right") - 1]])
+
+
 def coarsen(estimate: Estimate, entries: int) -> Estimate:
     """The estimate on the tree's upper levels alone, as many as keep it at so many entries or fewer.
 
-    What lies deeper is added up at the deepest node that is left; deviations are those of sums of independent noise.
+    What lies deeper is added up at the deepest node that is left, in every category; deviations are those of sums of
+    independent noise.
     """
     tree = estimate.tree
     level, upper = tree.level, tree
@@ -52,8 +65,15 @@ def coarsen(estimate: Estimate, entries: int) -> Estimate:
     # A node that is left may begin where one of its descendants does; it is its own place.
     kept = node_levels(tree.entries) <= level
     place[kept] = np.searchsorted(upper.entries, tree.entries[kept])
-    counts, variance = (np.bincount(place, x, len(upper.entries)) for x in (estimate.counts, estimate.stddev**2))
-    return Estimate(upper, counts.astype(np.float64), np.sqrt(variance))
+
+    def added(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.bincount(place, values, len(upper.entries)).astype(np.float64)
+
+    coarse = replace(estimate, tree=upper, counts=added(estimate.counts), stddev=np.sqrt(added(estimate.stddev**2)))
+    if estimate.by_category is None or estimate.category_stddev is None:
+        return coarse
+    by_category = np.stack([added(one) for one in estimate.by_category])
+    return replace(coarse, by_category=by_category, category_stddev=np.sqrt(added(estimate.category_stddev**2)))
 
 
 def by_row(sums: NDArray[Any]) -> NDArray[Any]:

@@ -12,13 +12,13 @@ from apache_beam.metrics import Metrics
 
 from sfumato.schemas.errors import DataError
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.schedule import advance, start
-from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.heatmap.schedule import receive, start
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.locations.read import RowCounts, sum_row_counts
 from sfumato.transforms.locations.shards import Cohort, ShardGroup
 from sfumato.transforms.logs import OPERATIONS, PROGRESS
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.secagg.shards import NOTHING, ShardTotals, add_central_noise, sum_shards
+from sfumato.transforms.secagg.shards import NOTHING, ShardTotals, sum_shards
 
 _COUNTERS = "sfumato.heatmap"
 
@@ -29,21 +29,28 @@ class StartRefinement(beam.PTransform):
     Raises DataError where the rows do not support a release (see RowCounts.check).
     """
 
-    def __init__(self, parameters: HeatmapParameters, key: RunKey, row_counts: beam.PCollection):
+    def __init__(
+        self,
+        parameters: HeatmapParameters,
+        key: RunKey,
+        row_counts: beam.PCollection,
+        prior: Estimate | None = None,
+    ):
         super().__init__()
         self._parameters = parameters
         self._key = key
+        self._prior = prior
         self._row_counts = row_counts
 
     def expand(self, users: beam.PCollection) -> beam.PCollection:
-        parameters, key = self._parameters, self._key
+        parameters, key, prior = self._parameters, self._key, self._prior
 
         def begin(_: None, users: int, rows: RowCounts) -> HeatmapState:
             OPERATIONS.debug("rows read: %s", rows)
             rows.check(parameters.max_bad_fraction)
             if users == 0:
                 raise DataError("too few users: no row has a usable user and place; nothing is published")
-            state = start(users, parameters, key)
+            state = start(users, parameters, key, prior)
             population = state.population
             PROGRESS.info(
                 "read and grouped the logs: %s users (%s)",
@@ -134,16 +141,14 @@ class AskShards(beam.PTransform):
 def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
     if state.query is None:
         return state
-    if parameters.noise == "central":
-        totals = add_central_noise(totals, state.query, key)
-    state = advance(state, totals, parameters)
+    state = receive(state, totals, parameters, key)
     spent = state.answers[-1].spent
     PROGRESS.info(
         "sub-query %d: %d entries, epsilon %.4g, %.4g remaining, noise ±%s users%s",
         spent.index,
         spent.vector_length,
         spent.epsilon,
-        state.budget.remaining,
+        state.purse.remaining,
         f"{spent.noise_stddev:,.0f}" if spent.noise_stddev >= 100 else f"{spent.noise_stddev:.3g}",
         f", {spent.shards_lost} of {spent.shards} shards lost" if spent.shards_lost else "",
     )

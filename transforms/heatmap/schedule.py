@@ -13,7 +13,7 @@ import numpy as np
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.guarantee import Population, SubQuery
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.state import Answer, HeatmapState, Question
+from sfumato.transforms.heatmap.state import Answer, Estimate, HeatmapState, Question
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey
@@ -21,7 +21,7 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON, discrete_laplace
 from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, Window, choose_window, least_window
-from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
+from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals, add_central_noise
 
 _LEAST_SHARE = 1e-5  # of the budget, for one sub-query: noise that wide says nothing, wider is no cheaper
 
@@ -42,17 +42,39 @@ def population_epsilon(parameters: HeatmapParameters, budget: Budget) -> float:
     return budget.affordable(parameters.epsilon * parameters.population_share)
 
 
-def start(users: int, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
+def start(users: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None = None) -> HeatmapState:
     """The cohort's plan and the first sub-query. users: true number of distinct users, which only noise leaves."""
     population, budget = count_population(users, parameters, key)
-    return plan(population, budget, parameters)
+    return plan(population, budget, parameters, prior)
 
 
-def plan(population: Population, budget: Budget, parameters: HeatmapParameters) -> HeatmapState:
-    """The cohort's plan and the first sub-query for a known population and what is left of the budget."""
+def plan(
+    population: Population, budget: Budget, parameters: HeatmapParameters, prior: Estimate | None = None
+) -> HeatmapState:
+    """The cohort's plan and the first sub-query for a known population and what is left of the budget.
+
+    prior: the map of an earlier release on a grid of the same depth, where the method can start from one.
+    """
     cohort = Cohort.plan(population.users, parameters.users, parameters.shard_size, parameters.dropout)
     noisy_sums = 1 if parameters.noise == "central" else cohort.shards
-    return _ask(HeatmapState(population, cohort, budget, parameters.distribution_gamma or 1, noisy_sums), parameters)
+    state = HeatmapState(
+        population,
+        cohort,
+        budget,
+        parameters.distribution_gamma or 1,
+        noisy_sums,
+        categories=parameters.categories,
+        rounding=parameters.rounding,
+        prior=prior,
+    )
+    return _ask(state, parameters)
+
+
+def receive(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
+    """`advance` with what the shards' sums add up to: with central noise that is exact, and the noise is added here."""
+    if parameters.noise == "central" and state.query is not None:
+        totals = add_central_noise(totals, state.query, key)
+    return advance(state, totals, parameters)
 
 
 def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters) -> HeatmapState:
@@ -61,14 +83,15 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
     if query is None:
         return state
     central = parameters.noise == "central"  # no shard is lost, and which have users at all must not show
-    live = cohort.shards if central else totals.live
+    asked = cohort.shards if query.asked is None else query.asked[1] - query.asked[0]
+    live = asked if central else totals.live
     if live == 0:
         raise DataError(
-            f"too few users: none of {cohort.shards} shards had the required {cohort.required_survivors} survivors; "
+            f"too few users: none of {asked} shards had the required {cohort.required_survivors} survivors; "
             "nothing is published (use a smaller shard_size, a larger dropout, or more data)"
         )
-    scale = cohort.shards / live  # the live shards speak for the lost ones
-    noise_stddev = state.noise_stddev(query.epsilon, query.encoding.sensitivity)
+    scale = cohort.shards / live  # the live shards speak for the lost ones, and for those that were not asked
+    noise_stddev = state.noise_stddev(query.epsilon, query.encoding.sensitivity, query.encoding.length)
     if not central:
         expected = cohort.users / cohort.shards * (1 - parameters.simulated_dropout)
         shape = max(expected / query.required_survivors, 1.0)  # survivors above the required number add noise
@@ -79,51 +102,76 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
         epsilon=query.epsilon,
         vector_length=length,
         noise_stddev=noise_stddev,
-        shards=cohort.shards,
-        shards_lost=cohort.shards - live,
+        shards=asked,
+        shards_lost=asked - live,
         modulus=query.window.modulus,
         bits_per_client=length * query.window.bits,
     )
-    answer = Answer(query.encoding, totals.sums.astype(np.float64) * (scale / state.unit), spent)
-    budget = state.budget.charge(query.epsilon)
+    answer = Answer(query.encoding, totals.sums.astype(np.float64) * (scale / state.unit), spent, query.asked)
+    budget = state.charged(query.epsilon, query.asked is not None)
     return _ask(replace(state, budget=budget, answers=(*state.answers, answer), query=None), parameters)
 
 
-def check_plan(parameters: HeatmapParameters) -> None:
+def check_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> None:
     """Raises RequestError where the first sub-query cannot be asked: the modulus is too small, or gamma too large.
 
     Where the cohort's size is neither public nor stated, the first sub-query checks the modulus.
     """
     users = parameters.population or parameters.users
     if users is None:
-        users, parameters = parameters.shard_size, replace(parameters, modulus=None)
-    plan(Population(float(users), "public"), Budget(parameters.epsilon), parameters)
+        users, parameters = 2 * parameters.shard_size, replace(parameters, modulus=None)  # shards that can be divided
+    plan(Population(float(users), "public"), Budget(parameters.epsilon), parameters, prior)
 
 
 def _ask(state: HeatmapState, parameters: HeatmapParameters) -> HeatmapState:
     """The state with the method's next question as its query, if there is one and it can be paid."""
-    question = parameters.method.encode(state, parameters.depth) if state.budget.remaining > 0 else None
+    question = parameters.method.encode(state, parameters.depth) if state.purse.remaining > 0 else None
     return state if question is None else replace(state, query=_query(state, question, parameters))
 
 
 def _query(state: HeatmapState, question: Question, parameters: HeatmapParameters) -> ShardQuery:
-    cohort, encoding, budget = state.cohort, question.encoding, state.budget
+    cohort, encoding, budget = state.cohort, question.encoding, state.purse
+    asked, available = _shards_of(question, state), budget.remaining
+    if asked is not None and parameters.noise == "central":
+        raise ValueError("part: central noise is that of one sum, of all shards, and not of a part of them")
     rounds = parameters.method.rounds(parameters.depth)
-    least_epsilon = _LEAST_SHARE * budget.total + MIN_NOISE_EPSILON * state.unit * encoding.sensitivity
-    if not state.answers and rounds * least_epsilon > budget.remaining:
+    least_noise = MIN_NOISE_EPSILON * state.sensitivity(encoding.length, encoding.sensitivity)
+    least_epsilon = _LEAST_SHARE * budget.total + least_noise
+    if not state.answers and rounds * least_epsilon > available:
         raise RequestError(
             f"gamma: {state.unit} is too large for {rounds} sub-queries at epsilon {budget.total:g}: noise is drawn "
             f"down to an epsilon of {MIN_NOISE_EPSILON:g} gamma; give a smaller gamma or a larger epsilon"
         )
+    if available < least_noise:  # the vector has become so long
+        raise RequestError(
+            f"rounding: {state.rounding} rounding of {encoding.length:,} entries has a sensitivity for which no noise "
+            f"is drawn at the remaining epsilon of {available:.3g}; use systematic rounding, or a larger epsilon"
+        )
     if cohort.users * state.unit >= MAX_MODULUS:
         raise RequestError(f"gamma: {state.unit} is too large, the users' sums would exceed 2^62; give a smaller one")
-    epsilon = budget.affordable(min(max(question.epsilon, least_epsilon), budget.remaining))
-    if budget.remaining - epsilon < least_epsilon:
-        epsilon = budget.remaining  # what would be left could not buy another answer
+    epsilon = budget.affordable(min(max(question.epsilon, least_epsilon), available))
+    if asked is not None or available - epsilon < least_epsilon:
+        epsilon = available  # what would be left could not buy another answer; in parts nobody is asked again
     window = window_for(encoding, epsilon, state, parameters.overflow_chance / rounds)
     if parameters.noise != "central":
         window = choose_window(window, parameters.modulus, parameters.allow_overflow)
-    return ShardQuery(len(state.answers) + 1, encoding, epsilon, window, cohort.required_survivors, state.unit)
+    return ShardQuery(
+        len(state.answers) + 1, encoding, epsilon, window, cohort.required_survivors, state.unit, state.rounding, asked
+    )
+
+
+def _shards_of(question: Question, state: HeatmapState) -> tuple[int, int] | None:
+    """The shards that a question is for, none of which has been asked before. Raises ValueError where one has."""
+    before = [answer.shards for answer in state.answers]
+    if question.part is None:
+        if any(one is not None for one in before):
+            raise ValueError("part: sub-queries of parts of the shards cannot be followed by one of all of them")
+        return None
+    first, last = (round(share * state.cohort.shards) for share in question.part)
+    done = 0 if not before else state.cohort.shards if before[-1] is None else before[-1][1]
+    if not done <= first < last <= state.cohort.shards:
+        raise ValueError(f"part: {question.part} has no shard, or some that have been asked already")
+    return first, last
 
 
 def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, chance: float) -> Window:
@@ -133,7 +181,7 @@ def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, chance: 
         expected_size=cohort.users / cohort.shards,
         required_survivors=cohort.required_survivors,
         epsilon=epsilon,
-        sensitivity=state.unit * encoding.sensitivity,
+        sensitivity=state.sensitivity(encoding.length, encoding.sensitivity),
         contribution=state.unit,
         entries=encoding.length,
         shards=cohort.shards,

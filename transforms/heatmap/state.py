@@ -14,6 +14,7 @@ from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.encodings import Encoding
+from sfumato.transforms.secagg.rounding import Rounding, l1_sensitivity
 from sfumato.transforms.secagg.shards import ShardQuery
 
 EVERYTHING = math.inf
@@ -21,19 +22,28 @@ EVERYTHING = math.inf
 
 @dataclass(frozen=True)
 class Question:
-    """What clients are to send next, and the epsilon it may cost; EVERYTHING spends all that remains."""
+    """What clients are to send next, and the epsilon it may cost; EVERYTHING spends all that remains.
+
+    part: which of the shards are asked, as two shares of them: (0, 0.1) are the first tenth. Parts must not overlap, so
+    that no user is asked twice and each has the whole budget for hers. None asks all shards.
+    """
 
     encoding: Encoding
     epsilon: float
+    part: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A sub-query's noisy sums, float64[length], in users, for the entries of its encoding."""
+    """A sub-query's noisy sums, float64[length], in users of the whole cohort, for the entries of its encoding.
+
+    shards: the first of the shards that were asked, and the one after the last; None for all.
+    """
 
     encoding: Encoding
     counts: NDArray[np.float64]
     spent: SubQuery
+    shards: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,8 @@ class HeatmapState:
     """What the server knows between sub-queries. query is None when all is done.
 
     unit: what a user's weights sum to (1 for one location a user). noisy_sums: sums that carry noise of their own and
-    are added up: the shards, or one where the noise is central.
+    are added up: the shards, or one where the noise is central. categories: of the auxiliary data, 1 without any.
+    rounding: of the users' distributions. prior: the map of an earlier release, from which this one starts.
     """
 
     population: Population
@@ -51,17 +62,72 @@ class HeatmapState:
     noisy_sums: int
     query: ShardQuery | None = None
     answers: tuple[Answer, ...] = ()
+    categories: int = 1
+    rounding: Rounding = "systematic"
+    prior: Estimate | None = None
 
-    def noise_stddev(self, epsilon: float, sensitivity: int = 1) -> float:
-        """Standard deviation, in users, of an entry's sum over all shards at this epsilon (Eq. 5)."""
-        one = discrete_laplace_stddev(epsilon, sensitivity * self.unit) / self.unit
+    @property
+    def purse(self) -> Budget:
+        """The budget of the users of the next sub-query: in parts they have been asked nothing but to be counted."""
+        if self.answers and self.answers[-1].shards is not None and self.unasked:
+            return self.at_first
+        return self.budget
+
+    @property
+    def at_first(self) -> Budget:
+        """The budget before the first sub-query."""
+        return self.budget.first(self._common)
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether sub-queries are of parts of the shards, so that a user answers one of them."""
+        return any(answer.shards is not None for answer in self.answers)
+
+    @property
+    def unasked(self) -> int:
+        """How many shards have not been asked yet, where sub-queries are of parts of them."""
+        return self.cohort.shards - (self.answers[-1].shards or (0, 0))[1] if self.answers else self.cohort.shards
+
+    def charged(self, epsilon: float, in_part: bool) -> Budget:
+        """The budget of whoever has spent most once a sub-query's users have spent epsilon more."""
+        mine = self.purse.charge(epsilon)
+        return max(self.budget, mine, key=lambda one: one.spent) if in_part else mine
+
+    @property
+    def _common(self) -> int:
+        """How many charges every user bears, whatever her part."""
+        return 1 if self.population.epsilon else 0
+
+    def sensitivity(self, length: int | None = None, entries: int = 1) -> int:
+        """The largest L1 norm of a user's vector of so many entries; without length, of as many as the last had.
+
+        entries: to how many of them a location adds.
+        """
+        if length is None:
+            length = len(self.answers[-1].counts) if self.answers else 0
+        return l1_sensitivity(self.unit, self.rounding, length, entries)
+
+    def noise_stddev(self, epsilon: float, sensitivity: int = 1, length: int | None = None) -> float:
+        """Standard deviation, in users, of an entry's sum over all shards at this epsilon (Eq. 5).
+
+        sensitivity: to how many entries a location adds. length: of the vector, by default that of the last answer.
+        """
+        one = discrete_laplace_stddev(epsilon, self.sensitivity(length, sensitivity)) / self.unit
         return math.sqrt(self.noisy_sums) * one
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A method's map: users float64[T] for the entries of a tree, and their standard deviations float64[T]."""
+    """A method's map: users float64[T] for the entries of a tree, and their standard deviations float64[T].
+
+    With auxiliary data: by_category float64[categories, T], noisy users of each category at the same entries, and the
+    standard deviation of the noise in each of them, float64[T], independent between categories. slope: how much of the
+    growth from neighbour to neighbour goes on inside a cell; at 0 its users are spread evenly.
+    """
 
     tree: Tree
     counts: NDArray[np.float64]
     stddev: NDArray[np.float64]
+    by_category: NDArray[np.float64] | None = None
+    category_stddev: NDArray[np.float64] | None = None
+    slope: float = 0.0

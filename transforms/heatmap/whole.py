@@ -6,10 +6,14 @@ from dataclasses import asdict
 
 import apache_beam as beam
 
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.refine import AskShards, PlanCohort, StartRefinement
+from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.heatmap.warm_start import digest
 from sfumato.transforms.locations.group import BoundUsers, BuildShards
 from sfumato.transforms.locations.read import ReadLocations
 from sfumato.transforms.locations.spill import Spill
@@ -25,6 +29,9 @@ class PrivateHeatmap(beam.PTransform):
 
     One key serves one input, once: it is narrowed to the region, the parameters and the columns here, but two inputs
     under one key and the same parameters would get the same noise, and their difference would have none.
+
+    prior: the map of an earlier release, of the same region and depth, to start from. Raises RequestError where the
+    method does not.
     """
 
     def __init__(
@@ -34,24 +41,48 @@ class PrivateHeatmap(beam.PTransform):
         key: RunKey,
         columns: LocationColumns | None = None,
         spill: str | None = None,
+        prior: Estimate | None = None,
     ):
         super().__init__()
         columns = columns or LocationColumns()
+        if columns.categories != parameters.categories:
+            raise RequestError(
+                f"categories: the columns have {columns.categories}, the heatmap's parameters {parameters.categories}"
+            )
+        check_prior(prior, parameters)
         self._grid = Grid(region, parameters.depth)
         self._parameters = parameters
-        self._key = bind_key(key, region, parameters, columns)
+        self._key = bind_key(key, region, parameters, columns, prior)
+        self._prior = prior
         self._columns = columns
         self._spill = Spill(spill)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         grid, parameters, key, spill = self._grid, self._parameters, self._key, self._spill
-        chunks, rows = paths | "ReadLocations" >> ReadLocations(self._columns, grid, key, spill)  # (user group, chunk)
-        words, users = chunks | "BoundUsers" >> BoundUsers(grid.depth, spill, parameters.distribution_gamma)  # bytes
-        state = users | "Start" >> StartRefinement(parameters, key, rows)  # HeatmapState
-        shards = words | "BuildShards" >> BuildShards(grid.depth, state | PlanCohort(), spill)  # ShardGroup
+        columns, places = self._columns, Places(grid.depth, parameters.categories)
+        bound = BoundUsers(places, spill, parameters.contributes, parameters.distribution_total, columns.dwell_limit)
+        chunks, rows = paths | "ReadLocations" >> ReadLocations(columns, grid, key, spill)  # (user group, chunk)
+        words, users = chunks | "BoundUsers" >> bound  # bytes
+        state = users | "Start" >> StartRefinement(parameters, key, rows, self._prior)  # HeatmapState
+        shards = words | "BuildShards" >> BuildShards(places, state | PlanCohort(), spill)  # ShardGroup
         return shards | "Ask" >> AskShards(parameters, key, state)  # HeatmapState
 
 
-def bind_key(key: RunKey, region: Region, parameters: HeatmapParameters, columns: LocationColumns) -> RunKey:
-    """The key for one heatmap's region, parameters and columns."""
-    return key.narrowed({"region": asdict(region), **parameters.facts(), "columns": asdict(columns)})
+def check_prior(prior: Estimate | None, parameters: HeatmapParameters) -> None:
+    """Raises RequestError where a heatmap of these parameters cannot start from an earlier map."""
+    if prior is not None:
+        parameters.method.check_warm()
+    if prior is not None and prior.tree.depth != parameters.depth:
+        raise RequestError(f"warm_start: the map has depth {prior.tree.depth}, not {parameters.depth}")
+
+
+def bind_key(
+    key: RunKey,
+    region: Region,
+    parameters: HeatmapParameters,
+    columns: LocationColumns,
+    prior: Estimate | None = None,
+) -> RunKey:
+    """The key for one heatmap's region, parameters, columns and earlier map."""
+    facts = {"region": asdict(region), **parameters.facts(), "columns": asdict(columns)}
+    return key.narrowed(facts if prior is None else {**facts, "prior": digest(prior)})

@@ -1,9 +1,9 @@
-"""One distribution a user: all her records, as whole numbers over cells that add up to gamma exactly.
+"""One distribution a user: all her records, as whole numbers over places that add up to gamma exactly.
 
 Beside `users.py`, where one record of each user counts. A user with n records, n_c of them in cell c, holds about
-gamma n_c / n there. Rounding is systematic, so the sum is gamma whatever she did: the L1 sensitivity of sums over users
-is gamma, where rounding each cell on its own would make it gamma + d for d cells (paper 000, "Several locations a
-user"). Pure.
+gamma n_c / n there; where records have weights, these are added up in place of counted. Rounding is systematic, so the
+sum is gamma whatever she did: the L1 sensitivity of sums over users is gamma, where rounding each cell on its own would
+make it gamma + d for d cells (paper 000, "Several locations a user"). Pure.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import DataError, RequestError
-from sfumato.transforms.locations.encode import code_dtype
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.places import Places
+from sfumato.transforms.locations.records import join_records, sorted_records
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, key_dtype, keys_in_groups, shards_in, shards_of
 from sfumato.transforms.locations.spill import Spill, load
-from sfumato.transforms.locations.users import UserRecords, join_records
 
-# gamma n + n, the largest number below, then fits 63 bits for a user with fewer than 2^32 records.
+# gamma n + n, the largest number below, then fits 63 bits: a user's amounts add up to n <= 2^31.
 MAX_GAMMA = (1 << 31) - 1
-_MAX_RECORDS = (1 << 32) - 1
 _ROWS_PER_ELEMENT = 700_000
 
 
 @dataclass(frozen=True)
 class Distributions:
-    """Cells of users, one a row: users uint64[rows] (hashes), codes code_dtype(depth)[rows], weights int64[rows].
+    """Places of users, one a row: users uint64[rows] (hashes), codes places.dtype[rows], weights int64[rows].
 
     In the order of (user, code), each pair once; weights are at least 1, and a user's sum to gamma. The whole hash
     tells users apart; which shard a user is in depends on the same upper bits of it as with one location a user.
@@ -50,11 +49,11 @@ class Distributions:
             yield spill.store(self.users[part].data, self.weights[part].data, self.codes[part].data)
 
     @classmethod
-    def of_columns(cls, columns: tuple[memoryview, ...], depth: int) -> Distributions:
+    def of_columns(cls, columns: tuple[memoryview, ...], places: Places) -> Distributions:
         """The rows of one part, loaded."""
         users, weights, codes = columns
         return cls(
-            np.frombuffer(users, np.uint64), np.frombuffer(codes, code_dtype(depth)), np.frombuffer(weights, np.int64)
+            np.frombuffer(users, np.uint64), np.frombuffer(codes, places.dtype), np.frombuffer(weights, np.int64)
         )
 
 
@@ -64,43 +63,41 @@ def check_gamma(gamma: int) -> None:
         raise RequestError(f"gamma: must be a whole number in 1..{MAX_GAMMA}, got {gamma}")
 
 
-def bound_distributions(chunks: Iterable[bytes], depth: int, gamma: int) -> Distributions:
+def bound_distributions(
+    chunks: Iterable[bytes], places: Places, gamma: int, max_dwell: float | None = None
+) -> Distributions:
     """Every user's distribution, from what `split_by_user_group` made of one group's records.
 
-    It depends on that user's records and hash alone, and on no order. Each weight is less than 1 away from
-    gamma n_c / n and right on average over the hash; cells with weight 0 are left out. Raises RequestError for a gamma
-    out of range.
+    It depends on that user's records and hash alone, and on no order. Each weight is less than 1 away from gamma times
+    the place's share of the user, and right on average over the hash; places with weight 0 are left out. A share is
+    that of her records, or of their weights to within 2^-31. max_dwell: see `sorted_records`. Raises RequestError for a
+    gamma out of range, DataError for too many records.
     """
     check_gamma(gamma)
-    users, codes = join_records(chunks, depth)
-    if len(users) > _MAX_RECORDS:
-        raise DataError("too many records in a group of users: use less data, or one location a user")
-    records = UserRecords.of(users, codes, depth)
-    by_code, shift = records.by_code, np.uint64(2 * depth)
-    last = np.ones(len(by_code), dtype=bool)  # whether this is the last of its user's records in its cell
-    last[:-1] = by_code[1:] != by_code[:-1]
-    end = np.flatnonzero(last)
-    place = (by_code[end] >> shift).astype(np.int64)
-    n = records.counts[place]
-    # With N_j of her n records in her first j cells and U uniform in [0, 1), these hold floor(gamma N_j / n + U). As
+    records = sorted_records(*join_records(chunks, places), places, max_dwell)
+    amounts = records.amounts()
+    user = amounts.user
+    # With A_j of her n in her first j places and U uniform in [0, 1), these hold floor(gamma A_j / n + U). As
     # floor((a + x) / n) = floor((a + floor(x)) / n) for whole a and n, the offset may as well be floor(n U) / n: whole
     # numbers lose nothing. 32 bits of her hash are U, so that u is uniform up to n / 2^32.
-    u = ((records.users & np.uint64(0xFFFFFFFF)) * records.counts.astype(np.uint64)) >> np.uint64(32)
-    upto = (gamma * (end + 1 - records.starts[place]) + u.astype(np.int64)[place]) // n
+    u = records.uniform(amounts.totals)
+    upto = (gamma * (amounts.upto - amounts.before[user]) + u[user]) // amounts.totals[user]
     before = np.zeros_like(upto)
-    before[1:] = np.where(place[1:] == place[:-1], upto[:-1], 0)  # each user starts from floor(u / n) = 0
+    before[1:] = np.where(user[1:] == user[:-1], upto[:-1], 0)  # each user starts from floor(u / n) = 0
     weights = upto - before
     kept = weights > 0
-    cells = (by_code[end[kept]] & np.uint64((1 << (2 * depth)) - 1)).astype(code_dtype(depth))
-    return Distributions(records.users[place[kept]], cells, weights[kept])
+    codes = records.codes_of(amounts.rows[kept]).astype(places.dtype)
+    return Distributions(records.users[user[kept]], codes, weights[kept])
 
 
-def split_distributions(rows: Distributions, cohort: Cohort, depth: int, spill: Spill) -> Iterator[tuple[int, bytes]]:
+def split_distributions(
+    rows: Distributions, cohort: Cohort, places: Places, spill: Spill
+) -> Iterator[tuple[int, bytes]]:
     """Distributions -> (shard group, the rows of the users who take part, stored). Group 0 is always among them."""
     yield 0, spill.store(b"", b"", b"")
-    shard = shards_of(rows.users, cohort, depth)  # ascending, as the hashes are
+    shard = shards_of(rows.users, cohort, places)  # ascending, as the hashes are
     taking_part = int(np.searchsorted(shard, cohort.shards))
-    group, keys = keys_in_groups(shard[:taking_part], rows.codes[:taking_part], _group_shift(cohort), depth)
+    group, keys = keys_in_groups(shard[:taking_part], rows.codes[:taking_part], _group_shift(cohort), places)
     numbers, starts, counts = np.unique(group, return_index=True, return_counts=True)
     for number, start, end in zip(numbers.tolist(), starts, starts + counts, strict=True):
         yield number, spill.store(rows.users[start:end].data, rows.weights[start:end].data, keys[start:end].data)
@@ -112,22 +109,22 @@ def _group_shift(cohort: Cohort) -> int:
 
 
 def build_weighted_shard_group(
-    group: int, chunks: Iterable[bytes], cohort: Cohort, depth: int, spill: Spill
+    group: int, chunks: Iterable[bytes], cohort: Cohort, places: Places, spill: Spill
 ) -> ShardGroup:
     """The index of one shard group, from what `split_distributions` made of all rows. Ranks follow the hashes."""
     stored = [load(chunk) for chunk in chunks]
     users = np.concatenate([np.frombuffer(columns[0], np.uint64) for columns in stored])
     weights = np.concatenate([np.frombuffer(columns[1], np.int64) for columns in stored])
-    keys = np.concatenate([np.frombuffer(columns[2], key_dtype(depth)) for columns in stored])
+    keys = np.concatenate([np.frombuffer(columns[2], key_dtype(places)) for columns in stored])
     first, shards = shards_in(group, cohort, _group_shift(cohort))
     order = np.argsort(users, kind="stable")  # fast: it merges chunks, in which the users are in order
     users, weights, keys = users[order], weights[order], keys[order]
     new = np.ones(len(users), dtype=bool)
     new[1:] = users[1:] != users[:-1]
     user = np.cumsum(new) - 1
-    shard = (keys >> keys.dtype.type(2 * depth)).astype(np.int64)  # ascending too
+    shard = (keys >> keys.dtype.type(places.bits)).astype(np.int64)  # ascending too
     rank = user - user[np.searchsorted(shard, np.arange(shards))[shard]] if len(user) else user
     # Stable: rows with one key stay in the order of ranks, so the index does not depend on the order of chunks.
     order = np.argsort(keys, kind="stable")
     weights, clients, keys = weights[order], rank[order].astype(np.uint32), keys[order]
-    return ShardGroup(first, shards, depth, keys, spill.store(weights.data, clients.data, keys.data), weights, clients)
+    return ShardGroup(first, shards, places, keys, spill.store(weights.data, clients.data, keys.data), weights, clients)

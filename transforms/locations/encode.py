@@ -1,4 +1,4 @@
-"""Arrow batches to (user hash, cell code) pairs, with bad rows dropped and counted by reason. Pure."""
+"""Arrow batches to hashes of users and places, with bad rows dropped and counted by reason. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.locations import LocationColumns, holds_text
+from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
+from sfumato.transforms.locations.values import REASONS, nulls, read_values, without_views
 from sfumato.transforms.privacy.keys import keyed_hash
 
 DROP_REASONS = (
@@ -24,7 +26,10 @@ DROP_REASONS = (
     "null_value",
     "no_prefix_code",
     "not_utf8",
+    "bad_weight",
+    "unknown_category",
 )
+_VALUE_REASONS = [DROP_REASONS.index(reason) for reason in REASONS]
 _BYTES_OF = (
     (pt.is_string, pa.binary()),
     (pt.is_large_string, pa.large_binary()),
@@ -37,10 +42,11 @@ _BLOCK_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class EncodedLocations:
-    """Valid rows of a batch: users uint64[n] (keyed hashes of the ids), codes uint32[n] or uint64[n] (cells).
+    """Valid rows of a batch: users uint64[n] (keyed hashes of the ids), codes places.dtype[n] (places).
 
     rows: rows read; dropped: rows dropped, one number a reason of DROP_REASONS; text_ids: the ids were strings or
-    bytes, whose hashes have nothing to do with those of integers.
+    bytes, whose hashes have nothing to do with those of integers. values: float64[n], weights or times in seconds,
+    where the columns ask for them.
     """
 
     users: NDArray[np.uint64]
@@ -48,11 +54,7 @@ class EncodedLocations:
     rows: int
     dropped: tuple[int, ...]
     text_ids: bool
-
-
-def code_dtype(depth: int) -> type[np.uint32] | type[np.uint64]:
-    """The narrower unsigned type that holds a code of 2 depth bits."""
-    return np.uint32 if 2 * depth <= 32 else np.uint64
+    values: NDArray[np.float64] | None = None
 
 
 def encode_locations(
@@ -62,38 +64,36 @@ def encode_locations(
     user_key: bytes,
     drawn: Callable[[NDArray[np.uint64]], NDArray[np.bool_]] | None = None,
 ) -> EncodedLocations:
-    """Hashes the users and codes the cells of one Arrow batch.
+    """Hashes the users and codes the places of one Arrow batch.
 
     drawn: which of some users, uint64[n] hashes, are wanted, bool[n]; everybody where it is not given.
     """
     rows = batch.num_rows
     users = np.empty(rows, dtype=np.uint64)
-    codes = np.empty(rows, dtype=code_dtype(grid.depth))
+    codes = np.empty(rows, dtype=Places(grid.depth, columns.categories).dtype)
+    values = np.empty(rows, dtype=np.float64) if columns.weighs else None
     kept, dropped = 0, np.zeros(len(DROP_REASONS), dtype=np.int64)
     for first in range(0, rows, _BLOCK_ROWS):
-        block = batch.slice(first, _BLOCK_ROWS)
-        ids = block.column(columns.user_id)
-        latitude, longitude = block.column(columns.latitude), block.column(columns.longitude)
-        if ids.null_count or latitude.null_count or longitude.null_count:
-            null_user = _nulls(ids)
-            null_coordinate = _nulls(latitude) | _nulls(longitude)
-            dropped[0] += null_user.sum()
-            dropped[1] += (null_coordinate & ~null_user).sum()
-            present = pa.array(~(null_user | null_coordinate))
-            ids, latitude, longitude = (column.filter(present) for column in (ids, latitude, longitude))
-        north, east = _degrees(latitude), _degrees(longitude)
-        inside = _inside(north, east, grid)
-        if not inside.all():
-            dropped[2:5] += _reasons(north, east, inside)
-            ids = ids.filter(pa.array(inside))
-            north, east = north[inside], east[inside]
-        hashes = hash_users(ids, user_key)
+        block, north, east = _located(batch.slice(first, _BLOCK_ROWS), columns, grid, dropped)
+        numbers = categories = None
+        if columns.weighs or columns.auxiliary is not None:
+            numbers, categories, faults = read_values(block, columns)
+            good = faults == 0
+            if not good.all():
+                dropped[_VALUE_REASONS] += np.bincount(faults, minlength=1 + len(REASONS))[1:]
+                block, north, east = block.filter(pa.array(good)), north[good], east[good]
+                numbers, categories = _only(good, numbers), _only(good, categories)
+        hashes = hash_users(block.column(columns.user_id), user_key)
         if drawn is not None:
             wanted = drawn(hashes)
             hashes, north, east = hashes[wanted], north[wanted], east[wanted]
+            numbers, categories = _only(wanted, numbers), _only(wanted, categories)
         end = kept + len(north)
         users[kept:end] = hashes
-        codes[kept:end] = grid.codes(east, north)
+        cells = grid.codes(east, north)
+        codes[kept:end] = cells if categories is None else cells | categories << np.uint64(2 * grid.depth)
+        if values is not None:
+            values[kept:end] = numbers
         kept = end
     return EncodedLocations(
         users[:kept],
@@ -101,7 +101,34 @@ def encode_locations(
         rows,
         tuple(int(n) for n in dropped),
         holds_text(batch.schema.field(columns.user_id).type),
+        None if values is None else values[:kept],
     )
+
+
+def _located(
+    block: pa.RecordBatch, columns: LocationColumns, grid: Grid, dropped: NDArray[np.int64]
+) -> tuple[pa.RecordBatch, NDArray[np.float64], NDArray[np.float64]]:
+    """The rows with a user and coordinates in the region, and these; what is dropped is added to `dropped`."""
+    ids, latitude, longitude = (block.column(name) for name in (columns.user_id, columns.latitude, columns.longitude))
+    names = columns.names_beside_coordinates()
+    rest = pa.RecordBatch.from_arrays([without_views(block.column(name)) for name in names], names)
+    if ids.null_count or latitude.null_count or longitude.null_count:
+        null_user = nulls(ids)
+        null_coordinate = nulls(latitude) | nulls(longitude)
+        dropped[0] += null_user.sum()
+        dropped[1] += (null_coordinate & ~null_user).sum()
+        present = pa.array(~(null_user | null_coordinate))
+        rest, latitude, longitude = (column.filter(present) for column in (rest, latitude, longitude))
+    north, east = _degrees(latitude), _degrees(longitude)
+    inside = _inside(north, east, grid)
+    if not inside.all():
+        dropped[2:5] += _reasons(north, east, inside)
+        rest, north, east = rest.filter(pa.array(inside)), north[inside], east[inside]
+    return rest, north, east
+
+
+def _only(mask: NDArray[np.bool_], column: NDArray[Any] | None) -> NDArray[Any] | None:
+    return None if column is None else column[mask]
 
 
 def hash_users(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
@@ -114,10 +141,6 @@ def hash_users(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
                 ids = ids.cast(raw)
         return keyed_hash(user_key, np.asarray(ids.to_numpy(zero_copy_only=False), dtype=object))
     return keyed_hash(user_key, ids.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
-
-
-def _nulls(column: pa.Array) -> NDArray[np.bool_]:
-    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
 
 
 def _degrees(column: pa.Array) -> NDArray[np.float64]:

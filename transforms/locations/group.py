@@ -1,6 +1,6 @@
 """From encoded chunks to shards, as pipeline stages: users meet, are bounded, and indexes over shards are built.
 
-What is kept of a user is one location (`users.py`) or a distribution (`distributions.py`); the stored elements between
+What is kept of a user is one place (`users.py`) or a distribution (`distributions.py`); the stored elements between
 the stages have one column for the first and three for the second.
 """
 
@@ -12,6 +12,7 @@ import apache_beam as beam
 import numpy as np
 from apache_beam import typehints
 
+from sfumato.schemas.places import Places
 from sfumato.transforms.locations.distributions import (
     Distributions,
     bound_distributions,
@@ -21,7 +22,7 @@ from sfumato.transforms.locations.distributions import (
 )
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
 from sfumato.transforms.locations.spill import Spill, load
-from sfumato.transforms.locations.users import bound_users
+from sfumato.transforms.locations.users import Contribution, bound_users
 
 _WORDS_PER_ELEMENT = 2_000_000
 
@@ -31,19 +32,23 @@ _WORDS_PER_ELEMENT = 2_000_000
 class _BoundUsersFn(beam.DoFn):
     USERS = "users"
 
-    def __init__(self, depth: int, spill: Spill, gamma: int | None):
-        self._depth = depth
+    def __init__(
+        self, places: Places, spill: Spill, contribution: Contribution, gamma: int | None, max_dwell: float | None
+    ):
+        self._places = places
         self._spill = spill
+        self._top = contribution == "top"
         self._gamma = gamma
+        self._max_dwell = max_dwell
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes | beam.pvalue.TaggedOutput]:
         if self._gamma is None:
-            words = bound_users(element[1], self._depth)
+            words = bound_users(element[1], self._places, self._max_dwell, self._top)
             users = len(words)
             for part in np.array_split(words, 1 + users // _WORDS_PER_ELEMENT):
                 yield self._spill.store(part.data)
         else:
-            rows = bound_distributions(element[1], self._depth, self._gamma)
+            rows = bound_distributions(element[1], self._places, self._gamma, self._max_dwell)
             users = rows.population()
             yield from rows.store(self._spill)
         yield beam.pvalue.TaggedOutput(self.USERS, users)
@@ -52,15 +57,25 @@ class _BoundUsersFn(beam.DoFn):
 class BoundUsers(beam.PTransform):
     """(user group, chunk) pairs -> a pair of PCollections: bounded users (bytes), and numbers of users.
 
-    Each element of the first is uint64[users], as `bound_users` returns it, stored; or with gamma, the whole number
-    that a user's weights sum to, rows of `bound_distributions`, stored. Raises RequestError for a gamma out of range.
+    Each element of the first is uint64[users], as `bound_users` returns it, stored; or with contribution `all` rows of
+    `bound_distributions`, stored, for gamma, the whole number that a user's weights sum to. max_dwell: where it is
+    given the chunks' values are times (see `sorted_records`). Raises RequestError for a gamma out of range.
     """
 
-    def __init__(self, depth: int, spill: Spill, gamma: int | None = None):
+    def __init__(
+        self,
+        places: Places,
+        spill: Spill,
+        contribution: Contribution = "one",
+        gamma: int | None = None,
+        max_dwell: float | None = None,
+    ):
         super().__init__()
+        if (gamma is not None) != (contribution == "all"):
+            raise ValueError(f"gamma belongs to contribution all, got {gamma} and {contribution!r}")
         if gamma is not None:
             check_gamma(gamma)
-        self._bound = _BoundUsersFn(depth, spill, gamma)
+        self._bound = _BoundUsersFn(places, spill, contribution, gamma, max_dwell)
 
     def expand(self, chunks: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         bounded = (
@@ -72,15 +87,15 @@ class BoundUsers(beam.PTransform):
 
 
 class ShardGroupCoder(beam.coders.Coder):
-    """Shard groups as a 24-byte header and their columns as they were stored."""
+    """Shard groups as a 32-byte header and their columns as they were stored."""
 
     def encode(self, value: ShardGroup) -> bytes:
-        header = np.array([value.first, value.shards, value.depth], dtype="<i8")
+        header = np.array([value.first, value.shards, value.places.depth, value.places.categories], dtype="<i8")
         return header.tobytes() + (value.stored or Spill().store(*value.columns()))
 
     def decode(self, encoded: bytes) -> ShardGroup:
-        first, shards, depth = np.frombuffer(encoded, "<i8", 3).tolist()
-        return ShardGroup.of_columns(first, shards, depth, encoded[24:])
+        first, shards, depth, categories = np.frombuffer(encoded, "<i8", 4).tolist()
+        return ShardGroup.of_columns(first, shards, Places(depth, categories), encoded[32:])
 
     def is_deterministic(self) -> bool:
         return True
@@ -92,39 +107,39 @@ beam.coders.registry.register_coder(ShardGroup, ShardGroupCoder)
 @typehints.with_input_types(bytes, Cohort)
 @typehints.with_output_types(tuple[int, bytes])
 class _SplitByShardGroupFn(beam.DoFn):
-    def __init__(self, depth: int, spill: Spill):
-        self._depth = depth
+    def __init__(self, places: Places, spill: Spill):
+        self._places = places
         self._spill = spill
 
     def process(self, bounded: bytes, cohort: Cohort) -> Iterator[tuple[int, bytes]]:
         columns = load(bounded)
         if len(columns) == 1:
             words = np.frombuffer(columns[0], np.uint64)
-            yield from split_by_shard_group(words, cohort, self._depth, self._spill)
+            yield from split_by_shard_group(words, cohort, self._places, self._spill)
         else:
-            rows = Distributions.of_columns(columns, self._depth)
-            yield from split_distributions(rows, cohort, self._depth, self._spill)
+            rows = Distributions.of_columns(columns, self._places)
+            yield from split_distributions(rows, cohort, self._places, self._spill)
 
 
 @typehints.with_input_types(tuple[int, Iterable[bytes]], Cohort)
 @typehints.with_output_types(ShardGroup)
 class _BuildShardGroupFn(beam.DoFn):
-    def __init__(self, depth: int, spill: Spill):
-        self._depth = depth
+    def __init__(self, places: Places, spill: Spill):
+        self._places = places
         self._spill = spill
 
     def process(self, element: tuple[int, Iterable[bytes]], cohort: Cohort) -> Iterator[ShardGroup]:
         group, chunks = element[0], list(element[1])  # references, or in line what the runner has read anyway
         build = build_shard_group if len(load(chunks[0])) == 1 else build_weighted_shard_group
-        yield build(group, chunks, cohort, self._depth, self._spill)
+        yield build(group, chunks, cohort, self._places, self._spill)
 
 
 class BuildShards(beam.PTransform):
     """Bounded users (bytes, of `BoundUsers`) and a singleton Cohort -> ShardGroups; deterministic, given the key."""
 
-    def __init__(self, depth: int, cohort: beam.PCollection, spill: Spill):
+    def __init__(self, places: Places, cohort: beam.PCollection, spill: Spill):
         super().__init__()
-        self._depth = depth
+        self._places = places
         self._spill = spill
         self._cohort = beam.pvalue.AsSingleton(cohort)
 
@@ -132,7 +147,7 @@ class BuildShards(beam.PTransform):
         return (
             bounded
             | "SplitByShard"
-            >> beam.ParDo(_SplitByShardGroupFn(self._depth, self._spill), self._cohort)  # (shard group, rows)
+            >> beam.ParDo(_SplitByShardGroupFn(self._places, self._spill), self._cohort)  # (shard group, rows)
             | "GroupByShard" >> beam.GroupByKey()
-            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(self._depth, self._spill), self._cohort)
+            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(self._places, self._spill), self._cohort)
         )

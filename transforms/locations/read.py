@@ -32,6 +32,8 @@ _HINT = "check the columns"
 _HINTS = {
     "out_of_range": "check the columns: latitude and longitude may be swapped",
     "out_of_region": "check the region and the columns",
+    "bad_weight": "weights must be finite numbers of at least 0",
+    "unknown_category": "check --auxiliary, and that --categories names all its values",
     "no_prefix_code": "integers must be 0 or more and have no more digits than --depth",
 }
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.places import Places
 from sfumato.transforms.locations.spill import Spill, load
 
 _MAX_GROUP_SHIFT = 6
@@ -60,8 +61,9 @@ class Cohort:
 class ShardGroup:
     """An index over the users of some consecutive shards: it answers any tree's counts, and is built once.
 
-    first: number of the first shard; shards: how many; depth: of the grid; keys: uint32[rows] or uint64[rows],
-    sorted, (shard - first) << 2 depth | code. Holds raw locations: it has no way into a release.
+    first: number of the first shard; shards: how many; keys: uint32[rows] or uint64[rows], sorted,
+    (shard - first) << places.bits | place, so that each shard's users are in order of category, then of code. Holds raw
+    locations: it has no way into a release.
     stored: the bytes that `Spill.store` gave out for the `columns`, where the group came that way.
 
     Without weights a row is a user, who counts 1. With weights, int64[rows], a user may have several rows; clients,
@@ -73,21 +75,26 @@ class ShardGroup:
 
     first: int
     shards: int
-    depth: int
+    places: Places
     keys: NDArray[Any]
     stored: bytes | None = None
     weights: NDArray[np.int64] | None = None
     clients: NDArray[np.uint32] | None = None
 
     @classmethod
-    def of_columns(cls, first: int, shards: int, depth: int, stored: bytes) -> ShardGroup:
+    def of_columns(cls, first: int, shards: int, places: Places, stored: bytes) -> ShardGroup:
         """The group whose `columns` are stored."""
         *weighted, keys = load(stored)
-        group = cls(first, shards, depth, np.frombuffer(keys, key_dtype(depth)), stored)
+        group = cls(first, shards, places, np.frombuffer(keys, key_dtype(places)), stored)
         if not weighted:
             return group
         weights, clients = weighted
         return replace(group, weights=np.frombuffer(weights, np.int64), clients=np.frombuffer(clients, np.uint32))
+
+    @property
+    def depth(self) -> int:
+        """Of the grid."""
+        return self.places.depth
 
     def columns(self) -> tuple[memoryview, ...]:
         """What makes up the group's rows: their keys; with weights, their weights, clients and keys."""
@@ -102,9 +109,17 @@ class ShardGroup:
     def counts_below(self, boundaries: NDArray[np.uint64], block: slice) -> NDArray[np.int64]:
         """Users of each shard of the block whose code is below each boundary: int64[shards, len(boundaries)].
 
-        With weights: the sum of the weights below. boundaries: uint64, ascending, at most 4^depth.
+        With several categories: of each category apart, int64[shards, categories, len(boundaries)]. With weights: the
+        sum of the weights below. boundaries: uint64, ascending, at most 4^depth.
         """
-        positions, starts = self._positions(boundaries, block), self.starts[block, None]
+        places = self.places
+        if places.categories == 1:
+            positions, starts = self._positions(boundaries, np.arange(block.start, block.stop)), self.starts[block]
+        else:
+            parts = np.arange(block.start, block.stop)[:, None] << places.category_bits | np.arange(places.categories)
+            positions = self._positions(boundaries, parts)
+            starts = self._positions(np.zeros(1, dtype=np.uint64), parts)[..., 0]
+        starts = starts[..., None]
         return (
             positions - starts
             if self.weights is None
@@ -122,7 +137,8 @@ class ShardGroup:
     @cached_property
     def starts(self) -> NDArray[np.int64]:
         """Where each shard's keys start, and the end of the last: int64[shards + 1]."""
-        return self._positions(np.zeros(1, dtype=np.uint64), slice(0, self.shards + 1))[:, 0]
+        first_parts = np.arange(self.shards + 1) << self.places.category_bits
+        return self._positions(np.zeros(1, dtype=np.uint64), first_parts)[:, 0]
 
     @cached_property
     def user_starts(self) -> NDArray[np.int64]:
@@ -142,13 +158,13 @@ class ShardGroup:
         ranked anew.
         """
         if self.weights is None or self.clients is None:
-            return ShardGroup(self.first, self.shards, self.depth, self.keys[mask])
+            return ShardGroup(self.first, self.shards, self.places, self.keys[mask])
         shard_start = np.repeat(self.user_starts[:-1], np.diff(self.starts))
         user = shard_start + self.clients
         kept_before = np.concatenate([[0], np.cumsum(mask)])
         rank = (kept_before[user] - kept_before[shard_start]).astype(np.uint32)
         kept = mask[user]
-        return ShardGroup(self.first, self.shards, self.depth, self.keys[kept], None, self.weights[kept], rank[kept])
+        return ShardGroup(self.first, self.shards, self.places, self.keys[kept], None, self.weights[kept], rank[kept])
 
     def numbers(self) -> NDArray[np.uint64]:
         """The shards' numbers in the run: uint64[shards]."""
@@ -159,40 +175,43 @@ class ShardGroup:
         assert self.weights is not None
         return np.concatenate([[0], np.cumsum(self.weights)])
 
-    def _positions(self, codes: NDArray[np.uint64], block: slice) -> NDArray[np.int64]:
-        shard = np.arange(block.start, block.stop, dtype=np.uint64)[:, None]
-        wanted = (shard << np.uint64(2 * self.depth)) + codes
+    def _positions(self, codes: NDArray[np.uint64], parts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Keys before each code of some parts: int64[*parts, len(codes)], both ascending.
+
+        A part is a shard's users of one category; its number is shard << category_bits | category.
+        """
+        wanted = (parts.astype(np.uint64)[..., None] << np.uint64(2 * self.depth)) + codes
         # The last boundary may lie just above what the keys' type holds: then every key is below it.
         limit = np.iinfo(self.keys.dtype).max
-        places = np.searchsorted(self.keys, np.minimum(wanted, limit).astype(self.keys.dtype).ravel())
-        places = places.reshape(wanted.shape)
-        return np.where(wanted > limit, len(self.keys), places) if wanted[-1, -1] > limit else places
+        found = np.searchsorted(self.keys, np.minimum(wanted, limit).astype(self.keys.dtype).ravel())
+        found = found.reshape(wanted.shape)
+        return np.where(wanted > limit, len(self.keys), found) if wanted.flat[-1] > limit else found
 
 
-def key_dtype(depth: int) -> np.dtype[Any]:
-    """The narrower unsigned type that holds a shard's place in its group above a code."""
-    bits = 2 * depth + _MAX_GROUP_SHIFT
+def key_dtype(places: Places) -> np.dtype[Any]:
+    """The narrower unsigned type that holds a shard's position in its group above a place."""
+    bits = places.bits + _MAX_GROUP_SHIFT
     return np.dtype(np.uint32 if bits <= 32 else np.uint64)
 
 
-def shards_of(users: NDArray[np.uint64], cohort: Cohort, depth: int) -> NDArray[np.int64]:
-    """The shard of each user, int64[n], by the upper 64 - 2 depth bits of her hash; `cohort.shards` or more: of none.
+def shards_of(users: NDArray[np.uint64], cohort: Cohort, places: Places) -> NDArray[np.int64]:
+    """The shard of each user, int64[n], by her hash's bits above a place; `cohort.shards` or more: of none.
 
     users: uint64[n], hashes or words of `bound_users`. Ascending hashes have ascending shards.
     """
-    scale = cohort.shards / cohort.sampling_rate * 2.0 ** (2 * depth - 64)
-    shard = ((users >> np.uint64(2 * depth)).astype(np.float64) * scale).astype(np.int64)
+    scale = cohort.shards / cohort.sampling_rate * 2.0 ** (places.bits - 64)
+    shard = ((users >> np.uint64(places.bits)).astype(np.float64) * scale).astype(np.int64)
     if cohort.sampling_rate >= 1:
         np.minimum(shard, cohort.shards - 1, out=shard)
     return shard
 
 
 def keys_in_groups(
-    shard: NDArray[np.int64], codes: NDArray[Any], shift: int, depth: int
+    shard: NDArray[np.int64], codes: NDArray[Any], shift: int, places: Places
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The shard group of each row, int64[n], of 2^shift shards, and the row's key in it, key_dtype(depth)[n]."""
-    group, place = shard >> shift, shard & ((1 << shift) - 1)
-    return group, ((place.astype(np.uint64) << np.uint64(2 * depth)) | codes).astype(key_dtype(depth))
+    """The shard group of each row, int64[n], of 2^shift shards, and the row's key in it, key_dtype(places)[n]."""
+    group, position = shard >> shift, shard & ((1 << shift) - 1)
+    return group, ((position.astype(np.uint64) << np.uint64(places.bits)) | codes).astype(key_dtype(places))
 
 
 def shards_in(group: int, cohort: Cohort, shift: int) -> tuple[int, int]:
@@ -202,29 +221,29 @@ def shards_in(group: int, cohort: Cohort, shift: int) -> tuple[int, int]:
 
 
 def split_by_shard_group(
-    words: NDArray[np.uint64], cohort: Cohort, depth: int, spill: Spill
+    words: NDArray[np.uint64], cohort: Cohort, places: Places, spill: Spill
 ) -> Iterator[tuple[int, bytes]]:
     """Words of `bound_users` -> (shard group, the keys of the users who take part, stored).
 
     Group 0 is always among them, if with no keys: a run without any group would have nobody to say that it failed.
     """
     yield 0, spill.store(b"")
-    shard = shards_of(words, cohort, depth)
+    shard = shards_of(words, cohort, places)
     if cohort.sampling_rate < 1:
         takes_part = shard < cohort.shards
         words, shard = words[takes_part], shard[takes_part]
     if not len(words):
         return
-    group, keys = keys_in_groups(shard, words & np.uint64((1 << (2 * depth)) - 1), cohort.group_shift, depth)
+    group, keys = keys_in_groups(shard, words & places.mask, cohort.group_shift, places)
     for number in range(int(group.min()), int(group.max()) + 1):  # a few: groups follow the hash's order
         chosen = keys[group == number]
         if len(chosen):
             yield number, spill.store(chosen.data)
 
 
-def build_shard_group(group: int, chunks: Iterable[bytes], cohort: Cohort, depth: int, spill: Spill) -> ShardGroup:
+def build_shard_group(group: int, chunks: Iterable[bytes], cohort: Cohort, places: Places, spill: Spill) -> ShardGroup:
     """The index of one shard group, from what `split_by_shard_group` made of every word."""
-    keys = np.concatenate([np.frombuffer(load(chunk)[0], key_dtype(depth)) for chunk in chunks])
+    keys = np.concatenate([np.frombuffer(load(chunk)[0], key_dtype(places)) for chunk in chunks])
     keys.sort()
     first, shards = shards_in(group, cohort, cohort.group_shift)
-    return ShardGroup(first, shards, depth, keys, spill.store(keys.data))
+    return ShardGroup(first, shards, places, keys, spill.store(keys.data))

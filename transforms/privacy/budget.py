@@ -37,6 +37,10 @@ class Budget:
     def remaining(self) -> float:
         return self.total - self.spent
 
+    def first(self, charges: int) -> Budget:
+        """The budget as it was after so many charges."""
+        return Budget(self.total, self.charges[:charges])
+
     def affordable(self, epsilon: float) -> float:
         """The largest charge that is at most epsilon, at most what remains, and on the budget's grid."""
         unit = math.ulp(self.total)

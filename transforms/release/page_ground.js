@@ -26,19 +26,23 @@
 
   // ---------------------------------------------------------------- colours
 
-  const stops = data.palette.match(/.{6}/g).map((hex) => [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)));
-  const colours = Array.from({ length: 256 }, (_, i) => {
-    const at = (i / 255) * (stops.length - 1);
-    const low = Math.min(Math.floor(at), stops.length - 2);
-    return stops[low].map((part, c) => Math.round(part + (stops[low + 1][c] - part) * (at - low)));
-  });
+  /** 256 colours, [red, green, blue], from a palette's text. */
+  function coloursOf(text) {
+    const stops = text.match(/.{6}/g).map((hex) => [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)));
+    return Array.from({ length: 256 }, (_, i) => {
+      const at = (i / 255) * (stops.length - 1);
+      const low = Math.min(Math.floor(at), stops.length - 2);
+      return stops[low].map((part, c) => Math.round(part + (stops[low + 1][c] - part) * (at - low)));
+    });
+  }
+  const colours = coloursOf(data.palette);
   const lighten = ([r, g, b]) => [r + 9, g + 8, b + 13].map((part) => Math.min(part, 255)); // zero is not the void around
   const greyed = ([r, g, b]) => {
     const grey = 0.3 * r + 0.55 * g + 0.15 * b;
     return [r, g, b].map((part, c) => Math.round((0.12 * part + 0.62 * grey) * 0.72 + [19, 18, 25][c]));
   };
-  const BRIGHT = colours.map(lighten);
-  const FADED = colours.map(greyed);
   const words = (palette) => Uint32Array.from(palette, ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0);
   const css = (palette) => palette.map(([r, g, b]) => `rgb(${r},${g},${b})`);
-  const PAINT = { words: [words(BRIGHT), words(FADED)], css: [css(BRIGHT), css(FADED)] };
+  /** What the map paints with: one palette for what is shown plainly, the next for what is faded; see `sheetOf`. */
+  const paintOf = (...palettes) => ({ words: palettes.map(words), css: palettes.map(css) });
+  const PAINT = paintOf(colours.map(lighten), colours.map(greyed));

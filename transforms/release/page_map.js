@@ -79,7 +79,7 @@
     canvas.width = Math.round(w * dpr);
     canvas.height = Math.round(hgt * dpr);
     const narrow = w < 600;
-    const [gap, top, bottom] = narrow ? [12, 28, 100] : [30, 30, 30]; // a narrow map stays clear of the legend
+    const [gap, top, bottom] = narrow ? [12, 28, LOOK.room ?? 100] : [30, 30, 30]; // a narrow map stays clear of the legend
     const unit = Math.min((w - 2 * gap) / groundWidth, (hgt - top - bottom) / groundHeight);
     size = { w, h: hgt, dpr, fitW: groundWidth * unit, fitH: groundHeight * unit, midX: w / 2, midY: (top + hgt - bottom) / 2 };
     dissolve = null;
@@ -102,14 +102,19 @@
   const hatch = (() => {
     const { sheet, ctx: pen } = offscreen();
     sheet.width = sheet.height = 6;
-    pen.strokeStyle = "rgba(190,182,205,.17)";
     pen.lineWidth = 1;
-    pen.beginPath();
-    for (const shift of [-6, 0, 6]) { pen.moveTo(shift, 6); pen.lineTo(shift + 6, 0); }
-    pen.stroke();
+    // A light line for dark cells, and a dark one beside it for light cells.
+    for (const [colour, beside] of [["rgba(190,182,205,.19)", 0], ["rgba(8,7,11,.3)", 1.4]]) {
+      pen.strokeStyle = colour;
+      pen.beginPath();
+      for (const shift of [-6, 0, 6]) { pen.moveTo(shift + beside, 6); pen.lineTo(shift + 6 + beside, 0); }
+      pen.stroke();
+    }
     return ctx.createPattern(sheet, "repeat");
   })();
 
+  /** Which of the palettes a cell is painted with: 0 plainly, 1 faded where that is switched on, 2 always. */
+  const sheetOf = (lost) => (state.fade || lost > 1 ? lost : 0);
   const skipped = (layer, i) => !layer.area[i] || (LOOK.dropped && !state.fade && layer.lost[i]);
 
   /** The layer as bitmaps, painter's order: coarse nodes first, what lies inside them over them. */
@@ -127,10 +132,10 @@
       const extent = shift >= 0 ? 2 ** shift : 1;
       const x = shift >= 0 ? layer.x[i] * extent : Math.floor(layer.x[i] / 2 ** -shift);
       const y = shift >= 0 ? layer.y[i] * extent : Math.floor(layer.y[i] / 2 ** -shift);
-      const colour = PAINT.words[state.fade ? layer.lost[i] : 0][layer.shade[i]];
+      const colour = PAINT.words[sheetOf(layer.lost[i])][layer.shade[i]];
       for (let row = y; row < y + extent; row++) {
         paint.fill(colour, row * side + x, row * side + x + extent);
-        lost.fill(layer.lost[i] ? 0xffffffff : 0, row * side + x, row * side + x + extent);
+        lost.fill(layer.lost[i] === 1 ? 0xffffffff : 0, row * side + x, row * side + x + extent);
       }
     }
     for (const [target, pixels] of [[bitmap, paint], [bitmapLost, lost]]) {
@@ -138,6 +143,14 @@
       target.ctx.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), side, side), 0, 0);
     }
     return side;
+  }
+
+  /** Forgets what was painted: cells have other colours now. */
+  function repaint() {
+    bitmapOf = "";
+    tipOf = null;
+    for (const layer of layers) layer.order = null;
+    request();
   }
 
   /** The region's rectangle in device pixels. */
@@ -148,7 +161,7 @@
   }
   /** What painting cell by cell needs, found once a layer: an order and three facts on each node. */
   function plan(layer) {
-    if (layer.order) return layer;
+    if (layer.order) return layer; // `repaint` takes the order away
     const at = (level, x, y) => layer.places.has(keyOf(level, x, y));
     layer.order = Uint32Array.from({ length: layer.n }, (_, i) => i);
     // Within a level nodes do not overlap, so any order does, and equal colours side by side are quick.
@@ -220,15 +233,14 @@
       blit(ctx, bitmap, side, f);
       if (pen) blit(pen, bitmapLost, side, f);
     } else {
-      const paint = state.fade ? PAINT.css : [PAINT.css[0], PAINT.css[0]];
       let colour = "";
       eachInSight(layer, f, (i, x0, y0, x1, y1) => {
         if (skipped(layer, i)) return;
-        const next = paint[layer.lost[i]][layer.shade[i]];
+        const next = PAINT.css[sheetOf(layer.lost[i])][layer.shade[i]];
         if (next !== colour) ctx.fillStyle = colour = next;
         ctx.fillRect(x0, y0, x1 - x0, y1 - y0);
         if (!pen) return;
-        if (layer.lost[i]) pen.fillRect(x0, y0, x1 - x0, y1 - y0);
+        if (layer.lost[i] === 1) pen.fillRect(x0, y0, x1 - x0, y1 - y0);
         else if (layer.overLost[i]) pen.clearRect(x0, y0, x1 - x0, y1 - y0);
       });
     }

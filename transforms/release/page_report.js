@@ -9,17 +9,19 @@
     const number = rounds.findIndex((round) => round.layer === next);
     const name = layer.combined ? SAY.name : `Sub-query ${number + 1} of ${rounds.length}`;
     const smaller = layer.entries > layer.n;
+    const cost = parallel ? `Each user answered one of the ${whole(rounds.length)} sub-queries, for at most ε = ${significant(ofUser)}` : `${rounds.length > 1 ? "All" : "It"} spent ε = ${significant(ofUser)}`;
     $("step").replaceChildren(h("b", null, name), layer.combined
-      ? ` ${SAY.final} ${smaller ? `Shown in ${plural(layer.n, "cell")}, it has ${whole(layer.entries)}. ` : ""}${rounds.length > 1 ? "All" : "It"} spent ε = ${significant(layer.epsilon)}; ${SAY.known(layer, smaller ? "count shown" : "count")}.`
-      : ` asked about ${asked(layer.vector_length)}${smaller ? `, shown here as ${whole(layer.n)} larger ${layer.n === 1 ? "one" : "ones"}` : ""}. It spent ε = ${significant(layer.epsilon)}; ${SAY_ANY.known(layer, smaller ? "of these" : "count")}.`);
+      ? ` ${SAY.final} ${smaller ? `Shown in ${plural(layer.n, "cell")}, it has ${whole(layer.entries)}. ` : ""}${cost}; ${SAY.known(layer, smaller ? "count shown" : "count")}.`
+      : ` asked about ${asked(layer.vector_length / bins)}${smaller ? `, shown here as ${whole(layer.n)} larger ${layer.n === 1 ? "one" : "ones"}` : ""}. It spent ε = ${significant(layer.epsilon)}; ${SAY_ANY.known(layer, smaller ? "of these" : "count")}.`);
     for (const row of $("rows").querySelectorAll("button")) row.setAttribute("aria-current", String(Number(row.dataset.layer) === next));
     for (const part of $("budget").querySelectorAll("i[data-round]")) part.classList.toggle("off", !layer.combined && Number(part.dataset.round) > number);
+    dress(next);
     return name;
   }
 
   const population = get("privacy.population", get("population", {}));
   const populationEpsilon = population.source === "noisy" && isNumber(population.epsilon) ? population.epsilon : 0;
-  const spent = get("privacy.epsilon_spent", rounds.reduce((sum, round) => sum + round.epsilon, populationEpsilon));
+  const spent = parallel ? ofUser + populationEpsilon : get("privacy.epsilon_spent", ofUser + populationEpsilon);
   const epsilon = get("privacy.epsilon", spent + last.remaining);
 
   const users = get("cohort.users", get("privacy.cohort.users", population.users ?? null));
@@ -33,6 +35,12 @@
       part.style.background = colour;
       return part;
     };
+    const ofPopulation = () => {
+      if (!populationEpsilon) return null;
+      const part = bar(populationEpsilon / epsilon, "#6f6a80");
+      part.title = `Number of users: ε ${significant(populationEpsilon)}`;
+      return part;
+    };
     const rowOf = (layer, attributes, ...children) => {
       const row = layer < 0 ? h("div", { class: "round" }, children) : h("button", { type: "button", "data-layer": layer, ...attributes }, children);
       if (layer >= 0) row.addEventListener("click", () => choose(layer));
@@ -42,7 +50,8 @@
       const part = bar(round.epsilon / epsilon, hueOf(i));
       part.dataset.round = i;
       part.title = `Sub-query ${i + 1}: ε ${significant(round.epsilon)}`;
-      $("budget").append(part);
+      // One bar that the sub-queries fill together, or one for those who answered this one, beside the others'.
+      $("budget").append(parallel ? h("span", { class: "lane" }, ofPopulation(), part) : part);
       rowOf(round.layer, { title: `Show sub-query ${i + 1}`, "aria-label": `Sub-query ${i + 1}: epsilon ${significant(round.epsilon)}, ${asked(round.length)}` },
         h("span", null, String(i + 1)), h("span", { class: "bar" }, bar(Math.max(round.epsilon / most, 0.012), hueOf(i))),
         h("span", { class: "number" }, `ε ${significant(round.epsilon)}`), h("span", { class: "number" }, asked(round.length, round.length < 1e5 ? whole : short)));
@@ -53,12 +62,10 @@
     $("rows").classList.toggle("roomy", method !== "adaptive" && rounds.some((round) => round.length >= 1e4));
     $("title").textContent = SAY.title;
     $("slide").hidden = layers.length < 2 && method !== "adaptive";
-    if (populationEpsilon) {
-      const part = bar(populationEpsilon / epsilon, "#6f6a80");
-      part.title = `Number of users: ε ${significant(populationEpsilon)}`;
-      $("budget").prepend(part);
-    }
-    const text = `${significant(spent)} of ${significant(epsilon)} spent, ${significant(Math.max(epsilon - spent, 0))} left`;
+    $("budget").classList.toggle("parallel", parallel);
+    if (!parallel && populationEpsilon) $("budget").prepend(ofPopulation());
+    const rest = `${significant(Math.max(epsilon - spent, 0))} left`;
+    const text = parallel ? `each user answers one of ${whole(rounds.length)} sub-queries: at most ${significant(spent)} of ${significant(epsilon)} spent, ${rest}` : `${significant(spent)} of ${significant(epsilon)} spent, ${rest}`;
     $("budget").setAttribute("aria-label", text);
     $("budget-text").textContent = populationEpsilon ? `${text}; ${significant(populationEpsilon)} of it on the number of users` : text;
     $("pledge").textContent = unsafe ? "Made with a demonstration seed, this map protects no one." : pledge();
@@ -66,7 +73,8 @@
 
   // ---------------------------------------------------------------- the report
 
-  const bitsPerClient = get("communication.bits_per_client");
+  const roundBits = rounds.map((round) => round.bits).filter(isNumber);
+  const bitsPerClient = parallel && roundBits.length ? Math.max(...roundBits) : get("communication.bits_per_client");
 
   function promise() {
     const source = get("privacy.randomness.source");
@@ -82,6 +90,7 @@
         `Suppose someone thinks it an even bet that you are in the data. However they study this map, and whatever else they know, they cannot end up more than ${high} sure that you are in it, nor more than ${high} sure that you are not.`), facts([
         ["Who is protected", `Each ${get("privacy.unit", "user")} as a whole, not just a single record`],
         ["What is compared", get("privacy.adjacency")],
+        ["What each answers", parallel ? `one of ${whole(rounds.length)} sub-queries; budgets do not add up` : null],
         ["What each adds", get("privacy.contribution_bound")],
         ["Privacy budget", `ε = ${significant(epsilon)}, of which ${significant(spent)} is spent.${epsilon <= VAGUE ? " The factor above is e to the power ε." : ""}`],
         ["Chance of failure", delta > 0 ? `δ = ${significant(delta)}: the bound may fail with about this chance` : `none: δ = 0${noise === "central" ? "" : ", given which devices take part"}`],
@@ -92,17 +101,21 @@
   }
 
   function reading() {
-    const lostCells = last.lost.reduce((sum, flag) => sum + flag, 0);
+    const lostCells = last.count.filter((_, i) => isLost(last, i)).length;
     return h("div", { class: "columns" },
       section("How to read it",
-        h("p", null, `Every count carries random noise, drawn once. ${SAY.noise()}`),
+        h("p", null, `${SAY.opening} ${SAY.noise()}`),
         h("p", null, SAY.lost(lostCells, last.n)),
         h("p", null, oneSize && method !== "adaptive" ? `All cells are of one size, ${metres(groundWidth / 2 ** finest)} × ${metres(groundHeight / 2 ** finest)}.` : SAY.sizes()),
-        coarsened && h("p", null, `The map has ${plural(last.entries, "cell")}. On this page they are added up to ${whole(last.n)}, whose noise adds up too; cells.parquet has them all.`)),
+        coarsened && h("p", null, `The map has ${plural(last.entries, "cell")}. On this page they are added up to ${whole(last.n)}, whose margins add up too; cells.parquet has them all.`),
+        clipped && h("p", null, `The scale of colours ends at ${significant(topDensity, 2)} users per km², so that a few crowded cells do not darken all others; what is denser has the brightest colour.`),
+        rated && h("p", null, `A rate is the share of a cell's users who ${column !== null && isFlag ? `have “${column}”` : "are in a category"}. Its interval holds the chance of it, of which these users are a sample, 95 times in 100: it allows for the noise, and for how few they are. A rate whose interval covers more than half of the scale is hatched; where too few users are, there is none.`)),
       section("How it was made",
         h("p", null, SAY.made()),
+        parallel && h("p", null, `Every user answered one of the ${whole(rounds.length)} rounds only, so nobody spends more than the dearest of them costs. The groups were drawn by the key, whoever else takes part.`),
+        warm && h("p", null, warmWords()),
         h("p", null, noiseWords()),
-        isNumber(bitsPerClient) && h("p", null, `On phones, ${rounds.length > 1 || method === "adaptive" ? "all rounds together" : "it"} would cost each one ${bytes(bitsPerClient)} of upload${isNumber(get("communication.vector_entries")) ? ` for ${plural(get("communication.vector_entries"), "number")}` : ""}.`)));
+        isNumber(bitsPerClient) && h("p", null, `On phones, ${parallel ? "the round that it answers" : rounds.length > 1 || method === "adaptive" ? "all rounds together" : "it"} would cost each one ${parallel ? "at most " : ""}${bytes(bitsPerClient)} of upload${!parallel && isNumber(get("communication.vector_entries")) ? ` for ${plural(get("communication.vector_entries"), "number")}` : ""}.`)));
   }
 
   function table() {
@@ -110,8 +123,9 @@
     const rows = rounds.map((round, i) => [String(i + 1), significant(round.epsilon), whole(round.length), `± ${whole(round.margin)}`, significant(round.stddev),
       ...(shared ? [whole(round.shards), whole(round.lost), isNumber(round.modulus) ? round.modulus.toLocaleString("en") : "–", isNumber(round.bits) ? bytes(round.bits) : "–"] : [])]);
     const heads = ["Round", "ε spent", `${SAY.unit[1][0].toUpperCase()}${SAY.unit[1].slice(1)} asked`, "Noise at 95%", "Noise, std. dev.", ...(shared ? ["Groups", "Groups lost", "Modulus", "Sent per phone"] : [])];
-    const total = ["All", significant(spent - populationEpsilon), whole(rounds.reduce((sum, round) => sum + round.length, 0)), "", "",
-      ...(shared ? ["", whole(rounds.reduce((sum, round) => sum + round.lost, 0)), "", isNumber(bitsPerClient) ? bytes(bitsPerClient) : "–"] : [])];
+    const lengths = rounds.map((round) => round.length);
+    const total = [parallel ? "A user, at most" : "All", significant(spent - populationEpsilon), whole(parallel ? Math.max(...lengths) : lengths.reduce((sum, length) => sum + length, 0)), "", "",
+      ...(shared ? ["", parallel ? "" : whole(rounds.reduce((sum, round) => sum + round.lost, 0)), "", isNumber(bitsPerClient) ? bytes(bitsPerClient) : "–"] : [])];
     return section("Round by round", tableOf("Table of sub-queries", heads, rows, total));
   }
 
@@ -125,4 +139,4 @@
   buildPanel();
   showReport([promise(), reading(), table()], { region: `${region.west}, ${region.south}, ${region.east}, ${region.north}`, "grid depth": depth });
   openMap();
-  window.sfumato = mapHandles;
+  window.sfumato = Object.assign(mapHandles, { setColours, top: topDensity });

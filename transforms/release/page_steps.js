@@ -16,9 +16,9 @@
 
   function buildLegend() {
     const ramp = Array.from({ length: 33 }, (_, i) => PAINT.css[0][Math.round(LOOK.first + ((255 - LOOK.first) * i) / 32)]);
-    $("ramp").style.background = `linear-gradient(90deg, ${ramp.join(",")})`;
+    $("ramp").style.background = LOOK.ramp ?? `linear-gradient(90deg, ${ramp.join(",")})`;
     $("ticks").replaceChildren(...legendTicks(45 / Math.max($("ramp").clientWidth, 1)).map(([share, text]) => {
-      const tick = h("span", null, text);
+      const tick = h("span", share === 1 ? { class: "end" } : null, text);
       tick.style.left = `${100 * share}%`;
       return tick;
     }));
@@ -30,15 +30,18 @@
   const slider = $("slider");
   let playing = 0;
 
+  /** Lets what is on the map fade into what comes next. */
+  function dissolveFrom() {
+    if (still.matches || moving()) return;
+    const { sheet, ctx: pen } = offscreen();
+    sheet.width = canvas.width;
+    sheet.height = canvas.height;
+    pen.drawImage(canvas, 0, 0);
+    dissolve = { sheet };
+  }
   function setLayer(index) {
     const next = clamp(Math.round(Number(index)) || 0, 0, layers.length - 1);
-    if (next !== state.layer && !still.matches && !moving()) {
-      const { sheet, ctx: pen } = offscreen();
-      sheet.width = canvas.width;
-      sheet.height = canvas.height;
-      pen.drawImage(canvas, 0, 0);
-      dissolve = { sheet };
-    }
+    if (next !== state.layer) dissolveFrom();
     state.layer = next;
     slider.value = next;
     slider.setAttribute("aria-valuetext", showLayer(next));

@@ -18,11 +18,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import Region
+from sfumato.transforms.release.picture_scale import KNEE, density_top, nice, written_top
 
 METRES_PER_DEGREE = 6_371_008.8 * math.pi / 180
 UNSAFE = "Made with a demonstration seed: NOT private."
-KNEE = 1 / 150  # of the brightest density: linear below it, logarithmic above it
 
+CLIPPED = 1.001  # times the top: what is denser is told apart from it no longer
 _MAX_SIDE = 2048  # pixels of the density that are drawn; finer cells are added up first
 GROUND, INK, SOFT, FAINT, ALARM = "#0b0a0f", "#f1ece4", "#b3aba0", "#4a4453", "#ff6b6b"
 DPI = 160
@@ -38,6 +39,7 @@ def render_picture(
     users: float | None = None,
     epsilon: float | None = None,
     safe: bool = True,
+    top: float | None = None,
 ) -> bytes:
     """The picture as the bytes of a PNG file; equal arguments give equal bytes.
 
@@ -50,24 +52,29 @@ def render_picture(
             percent of all users per km^2.
         epsilon: the privacy budget that the caption states.
         safe: False for noise from a known seed; the caption then says that the picture is not private.
+        top: the density of the brightest colour, in the colours' unit, such as `page_layer.map_top` gives it; by
+            default that of `written_top`. What is denser is drawn in that colour too, and the scale says so.
 
     Raises:
         ValueError: the density is not a square of finite numbers, or a number is not finite and >= 0.
     """
     _check(density)
-    for name, value in (("users", users), ("epsilon", epsilon)):
+    for name, value in (("users", users), ("epsilon", epsilon), ("top", top)):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name}: must be a finite number >= 0, got {value}")
 
-    values = per_square_km(coarsened(density), region) * (100.0 if users is None else users)
-    norm = log_like(values)
+    shares = coarsened(density)
+    values = per_square_km(shares, region) * (100.0 if users is None else users)
+    norm = log_like(values, written_top(values, shares) if top is None else top)
+    clipped = bool((values > CLIPPED * float(norm.vmax or 1.0)).any())
     return map_picture(
         values,
         region,
         norm=norm,
         colours=colormaps["inferno"],
-        ticks=_ticks_from_zero(norm),
+        ticks=_ticks_from_zero(norm, clipped),
         unit="% of all users per km²" if users is None else "users per km²",
+        extend="max" if clipped else "neither",
         title=title,
         captions=[_caption(users, epsilon, safe)],
         colour=SOFT if safe else ALARM,
@@ -85,11 +92,16 @@ def map_picture(
     title: str,
     captions: list[str],
     colour: str,
+    extend: str = "neither",
+    percent: bool = False,
+    over: NDArray[np.uint8] | None = None,
 ) -> bytes:
     """A PNG of values over a region, float64[rows, columns], row 0 in the north, with frame, scale and colour bar.
 
     NaN is drawn in the colour map's own colour for what is missing. `ticks` and `unit` dress the colour bar,
-    which None leaves out; `captions` are one or two lines below the map, in `colour`.
+    which None leaves out; `captions` are one or two lines below the map, in `colour`. extend: at which ends the map
+    has values beyond the scale: neither, min, max or both. percent: the values are shares. over: uint8[any, any, 4],
+    red, green, blue and opacity, laid over the map.
     """
     middle = (region.south + region.north) / 2
     cosine = max(math.cos(math.radians(middle)), 0.01)
@@ -114,6 +126,8 @@ def map_picture(
         aspect=1 / cosine,
         interpolation="nearest" if values.shape[0] < _MAP_INCHES * DPI else "antialiased",
     )
+    if over is not None:
+        axes.imshow(over, extent=image.get_extent(), aspect=1 / cosine, interpolation="antialiased")
     _dress_map(axes, wide, tall)
     if tall > 0.6:
         _scale_bar(axes, ground_width, wide, tall)
@@ -121,7 +135,7 @@ def map_picture(
     if ticks is not None:
         bar_left = left + wide + 0.22
         bar_axes = figure.add_axes((bar_left / full_wide, _BOTTOM / full_tall, 0.16 / full_wide, frame / full_tall))
-        _dress_bar(figure.colorbar(image, cax=bar_axes), ticks, unit)
+        _dress_bar(figure.colorbar(image, cax=bar_axes, extend=extend), ticks, unit, percent)
 
     edge = _LEFT / full_wide
     above = (frame + _BOTTOM + 0.36) / full_tall
@@ -175,10 +189,9 @@ def per_square_km(density: NDArray[np.float64], region: Region) -> NDArray[np.fl
     return per_km2
 
 
-def log_like(values: NDArray[np.float64]) -> FuncNorm:
-    """Colours by log(1 + value / knee), from 0 to the 99.95% point of the positive values."""
-    positive = values[values > 0]
-    top = float(np.quantile(positive, 0.9995)) if positive.size else 1.0
+def log_like(values: NDArray[np.float64], top: float | None = None) -> FuncNorm:
+    """Colours by log(1 + value / knee), from 0 to `top`, by default the `density_top` of cells of equal area."""
+    top = density_top(values, values) if top is None else top
     knee = top * KNEE
 
     def forward(value: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -190,12 +203,6 @@ def log_like(values: NDArray[np.float64]) -> FuncNorm:
         return value
 
     return FuncNorm((forward, backward), vmin=0.0, vmax=top, clip=True)
-
-
-def nice(least: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is not below `least` (> 0)."""
-    ten = 10.0 ** math.floor(math.log10(least))
-    return next(step * ten for step in (1, 2, 5, 10) if step * ten >= least * 0.999)
 
 
 def _dress_map(axes: Axes, wide: float, tall: float) -> None:
@@ -240,22 +247,32 @@ def _scale_bar(axes: Axes, ground_width: float, wide: float, tall: float) -> Non
     axes.text(*words, label, transform=axes.transAxes, color=INK, fontsize=9, ha="center")
 
 
-def _ticks_from_zero(norm: FuncNorm) -> list[float]:
+def _ticks_from_zero(norm: FuncNorm, clipped: bool) -> list[float]:
+    """Round values, no two close to each other; the top too where it is the least of what has its colour."""
     top = float(norm.vmax or 1.0)
     ticks, last = [0.0], 0.0
     for power in range(math.floor(math.log10(top)) - 3, math.floor(math.log10(top)) + 1):
         for tick in (10.0**power, 3 * 10.0**power):
             place = float(norm(tick))
-            if tick < top and place - last > 0.07:
+            if tick < top and place - last > 0.07 and not (clipped and place > 0.95):
                 ticks.append(tick)
                 last = place
-    return ticks
+    return [*ticks, top] if clipped else ticks
 
 
-def _dress_bar(bar: Colorbar, ticks: list[float], unit: str) -> None:
+def _dress_bar(bar: Colorbar, ticks: list[float], unit: str, percent: bool) -> None:
+    above = ticks[-1] if bar.extend in {"max", "both"} else None
+    below = ticks[0] if bar.extend in {"min", "both"} else None
+
+    def text(value: float, _position: int | None) -> str:
+        word = f"{100 * value:.3g}%" if percent else f"{value:,.0f}" if value >= 1 else f"{value:g}"
+        if value == above:
+            return f"≥ {word}"
+        return f"≤ {word}" if value == below else word
+
     bar.ax.yaxis.set_major_locator(FixedLocator(ticks))
     bar.ax.yaxis.set_minor_locator(NullLocator())
-    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:g}"))
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(text))
     bar.ax.tick_params(colors=SOFT, labelsize=9, length=3, width=0.7)
     bar.set_label(unit, color=SOFT, fontsize=10, labelpad=9)
     bar.outline.set_edgecolor(FAINT)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
@@ -198,12 +199,20 @@ class Release:
         """Counted bins of a number's range, by BINS_SCHEMA."""
         return self._table(BINS_FILE)
 
-    def _table(self, name: str) -> pd.DataFrame:
+    def table(self, name: str) -> pa.Table:
+        """A Parquet file of the release. Raises RequestError where there is none or it is damaged."""
         try:
-            frame: pd.DataFrame = pq.read_table(io.BytesIO(_read(self.path, name))).to_pandas()
+            content = _read(self.path, name)
         except FileNotFoundError:
             job = self.manifest.get("job")
             raise RequestError(f"{self.path}: a release of `sfumato {job}` has no {name}") from None
+        try:
+            return pq.read_table(io.BytesIO(content))
+        except (pa.ArrowException, OSError) as error:  # OSError: damage inside, with the footer intact
+            raise RequestError(f"{self.path}: {name} is damaged ({error})") from None
+
+    def _table(self, name: str) -> pd.DataFrame:
+        frame: pd.DataFrame = self.table(name).to_pandas()
         return frame
 
     @cached_property
@@ -217,6 +226,8 @@ def open_release(path: str | os.PathLike[str]) -> Release:
     text = os.fspath(path)
     try:
         manifest = json.loads(_read(text, MANIFEST_FILE))
+        if not isinstance(manifest, dict):
+            raise ValueError("no object")
     except (OSError, ValueError):
         raise RequestError(f"{text}: no release here (no {MANIFEST_FILE} that can be read)") from None
     if manifest.get("format") == EVALUATION_FORMAT:

@@ -6,8 +6,11 @@ the shard's index alone.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +35,18 @@ class Encoding(ABC):
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
         """Sums of the vectors of each shard of the block: int64[shards of block, length]."""
 
+    @abstractmethod
+    def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
+        """To which entries every row of the block adds its weight: `sensitivity` arrays int[n].
+
+        No entry is in two of them.
+        """
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells this encoding from any other; the same in every process."""
+        return repr(self)
+
     @property
     @abstractmethod
     def shares(self) -> NDArray[np.float64]:
@@ -44,19 +59,28 @@ class Encoding(ABC):
 
 @dataclass(frozen=True)
 class TreeEncoding(Encoding):
-    """One entry for each node of a tree that has fewer than four children (paper 000, Section 5.6)."""
+    """One entry for each node of a tree that has fewer than four children (paper 000, Section 5.6).
+
+    With auxiliary data, one for each category and node: k one-hot bins a node (Section 5.7), category by category.
+    """
 
     tree: Tree
+    categories: int = 1
 
     @property
     def length(self) -> int:  # type: ignore[override]
-        """Entries of the tree."""
-        return len(self.tree.entries)
+        """Entries of the tree, times the categories."""
+        return self.categories * len(self.tree.entries)
+
+    @property
+    def fingerprint(self) -> str:
+        """See Encoding.fingerprint."""
+        return f"tree {self.tree.depth} {self.categories} {hashlib.sha256(self.tree.nodes.tobytes()).hexdigest()}"
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """See Encoding.shares: each entry's share of the area."""
-        return self.tree.areas / 4.0**self.tree.depth
+        """See Encoding.shares: each entry's share of the area, the same in every category."""
+        return np.tile(self.tree.areas / (self.categories * 4.0**self.tree.depth), self.categories)
 
     def works_by_user(self, group: ShardGroup) -> bool:
         """See Encoding.works_by_user."""
@@ -66,33 +90,53 @@ class TreeEncoding(Encoding):
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
         """Users of each shard at each entry, a location at the deepest node that covers it.
 
-        A small tree costs two binary searches an entry and no work a user.
+        A small tree costs two binary searches an entry and no work a user. Raises ValueError for a group with other
+        categories.
         """
-        tree = self.tree
+        if self.categories != group.places.categories:
+            raise ValueError(f"the encoding has {self.categories} categories, the shards {group.places.categories}")
+        tree, shards = self.tree, block.stop - block.start
         if not self.works_by_user(group):
-            return tree.index.sum_intervals(np.diff(group.counts_below(tree.index.boundaries, block), axis=1))
-        shard, cells = shards_and_cells(group, block)
-        return tally(
-            shard, tree.entry_of_cell[cells >> np.uint64(2 * (tree.depth - tree.level))], group, block, self.length
-        )
+            below = group.counts_below(tree.index.boundaries, block)
+            intervals = np.diff(below.reshape(shards * self.categories, -1), axis=1)
+            return tree.index.sum_intervals(intervals).reshape(shards, self.length)
+        part, cells = shards_and_cells(group, block)
+        entry = tree.entry_of_cell[cells >> np.uint64(2 * (tree.depth - tree.level))]
+        sums = tally(part, entry, group, block, len(tree.entries))
+        return sums.reshape(shards, -1)[:, : self.length]  # the bits of a category may hold more than there are
+
+    def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
+        """See Encoding.entries_of."""
+        tree, index = self.tree, self.tree.index
+        part, cells = shards_and_cells(group, block)
+        category = part & ((1 << group.places.category_bits) - 1)
+        if tree.level <= _MAX_TABLE_LEVEL:
+            entry = tree.entry_of_cell[cells >> np.uint64(2 * (tree.depth - tree.level))]
+        else:
+            entry = index.owner[np.searchsorted(index.boundaries, cells, side="right") - 1]
+        yield category * len(tree.entries) + entry
 
 
 def shards_and_cells(group: ShardGroup, block: slice) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """The shard, counted from the block's first, and the cell of every row of the block: int64[n], uint64[n]."""
+    """The shard, counted from the block's first, and the cell of every row of the block: int64[n], uint64[n].
+
+    With several categories it is the part of a shard: shard << category_bits | category.
+    """
     keys = group.keys_of(block)
     shift = keys.dtype.type(2 * group.depth)
-    return (keys >> shift).astype(np.int64) - block.start, keys & keys.dtype.type((1 << int(shift)) - 1)
+    part = (keys >> shift).astype(np.int64) - (block.start << group.places.category_bits)
+    return part, keys & keys.dtype.type((1 << int(shift)) - 1)
 
 
 def tally(
-    shard: NDArray[np.int64], entry: NDArray[np.signedinteger], group: ShardGroup, block: slice, length: int
+    part: NDArray[np.int64], entry: NDArray[np.signedinteger], group: ShardGroup, block: slice, length: int
 ) -> NDArray[np.int64]:
-    """Adds up the rows of a block by shard and entry: int64[shards of block, length]. entry: int[n], one a row."""
-    shards = block.stop - block.start
-    place = shard * length + entry
+    """Adds up the rows of a block by part and entry: int64[parts of block, length]. entry: int[n], one a row."""
+    parts = (block.stop - block.start) << group.places.category_bits
+    place = part * length + entry
     weights = group.weights_of(block)
     if weights is None:
-        return np.bincount(place, minlength=shards * length).reshape(shards, length)
-    sums = np.zeros(shards * length, dtype=np.int64)
+        return np.bincount(place, minlength=parts * length).reshape(parts, length)
+    sums = np.zeros(parts * length, dtype=np.int64)
     np.add.at(sums, place, weights)
-    return sums.reshape(shards, length)
+    return sums.reshape(parts, length)

@@ -80,7 +80,7 @@ def choose_window(least: Window, modulus: int | None, allow_overflow: bool) -> W
     """
     if least.modulus > MAX_MODULUS:
         raise RequestError(
-            f"gamma: no modulus up to 2^62 holds the sums, {least.modulus} would do; give a smaller gamma"
+            f"gamma: no modulus up to 2^62 holds the sums, {least.modulus} would do; give a smaller gamma, or auto"
         )
     if modulus is None:
         chosen = 1 << least.bits
@@ -88,6 +88,6 @@ def choose_window(least: Window, modulus: int | None, allow_overflow: bool) -> W
     if modulus < least.modulus and not allow_overflow:
         raise RequestError(
             f"modulus: {modulus} is too small, the least that would do is {least.modulus} "
-            "(or use auto, or allow_overflow to study what wraps)"
+            "(or use auto, a smaller gamma where users give distributions, or allow_overflow to study what wraps)"
         )
     return Window(modulus, min(least.low * modulus // least.modulus, modulus - 1))

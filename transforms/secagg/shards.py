@@ -17,6 +17,7 @@ from sfumato.transforms.privacy.keys import RunKey, random_words
 from sfumato.transforms.privacy.noise import discrete_laplace, polya_difference_events
 from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.modulus import Window
+from sfumato.transforms.secagg.rounding import Rounding, fraction_bits, l1_sensitivity, rounded_sums
 
 NoiseMode = Literal["shard", "client", "central"]
 # Shards are worked on in blocks of about so many vector entries and users, which fit the cache.
@@ -27,9 +28,11 @@ _BLOCK_ENTRIES, _BLOCK_USERS = 1 << 17, 1 << 17
 class ShardQuery:
     """What every client of every shard is asked in one sub-query.
 
-    unit: what a client's weights sum to; her vector's L1 norm is at most that times the encoding's sensitivity.
+    unit: what a client's vector adds up to, for each entry to which a location adds. rounding: independent where her
+    weights, which then have `fraction_bits` behind the point, are still to be rounded, entry by entry.
     required_survivors: below it a shard reveals nothing, and a client's share of the noise is
-    Polya(1 / required_survivors).
+    Polya(1 / required_survivors). asked: the first of the shards that are asked, and the one after the last; None for
+    all.
     """
 
     index: int
@@ -38,11 +41,22 @@ class ShardQuery:
     window: Window
     required_survivors: int
     unit: int = 1
+    rounding: Rounding = "systematic"
+    asked: tuple[int, int] | None = None
 
     @property
     def sensitivity(self) -> int:
         """Largest L1 norm of one user's vector."""
-        return self.unit * self.encoding.sensitivity
+        return l1_sensitivity(self.unit, self.rounding, self.encoding.length, self.encoding.sensitivity)
+
+    def bind(self, key: RunKey) -> RunKey:
+        """The key for this very question: another one under the same run's key gets other noise.
+
+        Which tree a later sub-query asks for follows from noisy counts in floating point, and another machine may round
+        them otherwise: a run that is repeated there must not show two trees' sums under one noise.
+        """
+        question = (self.index, self.encoding.fingerprint, self.epsilon.hex(), self.asked, self.unit, self.rounding)
+        return key.narrowed({"question": repr(question)})
 
 
 @dataclass(frozen=True)
@@ -72,19 +86,23 @@ def sum_shards(
     With central noise there is no secure aggregation: no shard is lost and the sum is exact, for `add_central_noise`.
     """
     present = survivors(group, query.index, key, simulated_dropout)
+    key = query.bind(key)
     answering = group if present is None else group.only(present)
     sizes = answering.sizes()
     encoding = query.encoding
     total = ShardTotals(np.zeros(encoding.length, dtype=np.int64), 0)
     step = max(1, _BLOCK_ENTRIES // encoding.length)
-    if encoding.works_by_user(answering):
+    if query.rounding == "independent" or encoding.works_by_user(answering):
         step = max(1, min(step, _BLOCK_USERS * group.shards // (1 + len(answering.keys))))
     for first in range(0, group.shards, step):
         block = slice(first, min(first + step, group.shards))
         live = sizes[block] >= (0 if noise == "central" else query.required_survivors)
+        if query.asked is not None:
+            numbers = np.arange(group.first + block.start, group.first + block.stop)
+            live &= (numbers >= query.asked[0]) & (numbers < query.asked[1])
         if not live.any():
             continue
-        sums = encoding.count(answering, block)
+        sums = count_vectors(answering, block, query, key)
         if noise != "central":
             sums += (
                 shard_noise(group.numbers()[block], sizes[block], query, key)
@@ -96,10 +114,18 @@ def sum_shards(
     return total
 
 
+def count_vectors(group: ShardGroup, block: slice, query: ShardQuery, key: RunKey) -> NDArray[np.int64]:
+    """Sums of what the clients of each shard of the block hold, without noise: int64[shards of block, T]."""
+    if query.rounding == "systematic":
+        return query.encoding.count(group, block)
+    bits = fraction_bits(query.unit)
+    return rounded_sums(group, block, query.encoding, bits, key.subkey("rounding", query.index))
+
+
 def add_central_noise(totals: ShardTotals, query: ShardQuery, key: RunKey) -> ShardTotals:
     """The exact totals of all shards with the discrete Laplace noise that a trusted server adds, once."""
     noise = discrete_laplace(
-        key,
+        query.bind(key),
         f"central noise {query.index}",
         np.zeros(1, dtype=np.uint64),
         query.encoding.length,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sfumato.schemas.comparison import BY_TRUTH, YARDSTICK
-from sfumato.transforms.evaluation.memory import Rows
+from sfumato.schemas.places import Places
+from sfumato.transforms.evaluation.memory import Rows, run_in_memory
 from sfumato.transforms.evaluation.metrics import mean_squared_error
 from sfumato.transforms.evaluation.outcomes import Judge, judge_case, judge_yardstick, truth_of
 from sfumato.transforms.evaluation.settings import make_cases
 from sfumato.transforms.evaluation.yardstick import uniform_densities
 from sfumato.transforms.heatmap.blur import gaussian_heatmap
 from sfumato.transforms.heatmap.raster import by_row
+from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
 KEY = RunKey.derive(FixedSecret(b"outcomes" * 4), {})
@@ -25,7 +28,7 @@ def crowd(seed: int = 0) -> Rows:
     rng = np.random.default_rng(seed)
     shares = rng.dirichlet(np.full(4**DEPTH, 0.3))
     codes = rng.choice(4**DEPTH, USERS, p=shares).astype(np.uint64)
-    return Rows(DEPTH, np.sort(rng.integers(0, 1 << 63, USERS).astype(np.uint64) << np.uint64(1)), codes)
+    return Rows(Places(DEPTH), np.sort(rng.integers(0, 1 << 63, USERS).astype(np.uint64) << np.uint64(1)), codes)
 
 
 def cases(*methods: str, **values: list[float]):
@@ -79,6 +82,24 @@ def test_another_number_has_other_noise_and_the_same_number_the_same() -> None:
     assert one.metrics != two.metrics
 
 
+def test_an_earlier_release_is_of_the_earlier_cohort_under_a_key_of_its_own() -> None:
+    rows, earlier = crowd(), crowd(seed=7)
+    (case,) = cases("adaptive", users=[USERS], earlier_releases=[1], epsilon=[0.5])
+    judge, truth, method = Judge(("mse",)), rows.histogram(), case.parameters.method
+    (found,) = judge_case(case, rows, USERS, 2, judge, truth, KEY, earlier)
+    facts = {**case.parameters.facts(), "number": 2}
+    before = run_in_memory(earlier, USERS, case.parameters, KEY.narrowed({**facts, "earlier": 1}))
+    prior = method.decode(before, DEPTH)
+    state = run_in_memory(rows, USERS, case.parameters, KEY.narrowed(facts), prior)
+    exact, made = truth_of(truth), density_of(method.decode(state, DEPTH), DEPTH)
+    assert found.metrics["mse"] == mean_squared_error(made, exact)
+    assert len(state.answers) == 1
+    assert found.entries == state.answers[0].spent.vector_length  # what the earlier release cost is not counted
+    (cold,) = judge_case(replace(case, earlier=0), rows, USERS, 2, judge, truth, KEY)
+    (other,) = judge_case(case, rows, USERS, 2, judge, truth, KEY, crowd(seed=8))
+    assert len({one.metrics["mse"] for one in (found, cold, other)}) == 3
+
+
 def test_a_run_whose_shards_are_all_lost_has_no_figures() -> None:
     rows, (case,) = crowd(), cases("flat", dropout=[0.5], dropout_margin=[0.0], shard_size=[10_000])
     half = rows.only(np.arange(USERS) % 4 == 0)
@@ -93,7 +114,10 @@ def test_one_location_and_distributions_are_drawn_of_the_same_users() -> None:
     users = np.sort(rng.integers(0, 1 << 64, USERS, dtype=np.uint64))
     shift = np.uint64(2 * DEPTH)
     codes = np.zeros(USERS, dtype=np.uint64)
-    one, many = Rows(DEPTH, users >> shift << shift, codes), Rows(DEPTH, users, codes, np.ones(USERS, dtype=np.int64))
+    one, many = (
+        Rows(Places(DEPTH), users >> shift << shift, codes),
+        Rows(Places(DEPTH), users, codes, np.ones(USERS, dtype=np.int64)),
+    )
     subkey = KEY.subkey("cohort", 1)
     drawn = [rows.rehashed(subkey).below(0.1) for rows in (one, many)]
     assert np.array_equal(*drawn)

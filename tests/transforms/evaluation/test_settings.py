@@ -7,7 +7,8 @@ from sfumato.transforms.evaluation.settings import make_cases
 
 
 def test_settings_are_named_by_what_varies() -> None:
-    cases = make_cases(["adaptive", "flat"], {"users": [1000, 2000], "epsilon": [1.0], "calibration": [0.1, 0.2]})
+    values = {"users": [1000, 2000], "epsilon": [1.0], "schedule": ["paper"], "calibration": [0.1, 0.2]}
+    cases = make_cases(["adaptive", "flat"], values)
     assert [case.setting.label for case in cases] == [
         "adaptive, users 1000, calibration 0.1",
         "adaptive, users 1000, calibration 0.2",
@@ -18,6 +19,17 @@ def test_settings_are_named_by_what_varies() -> None:
     ]
     assert cases[3].parameters.users == 2000
     assert cases[3].parameters.method.calibration == 0.2  # type: ignore[attr-defined]
+
+
+def test_earlier_releases_are_a_setting_and_no_option_of_the_heatmap() -> None:
+    cold, warm = make_cases(["adaptive"], {"users": [1000], "earlier_releases": [0, 1]})
+    assert (cold.earlier, warm.earlier) == (0, 1)
+    assert [case.setting.label for case in (cold, warm)] == [
+        "adaptive, earlier_releases 0",
+        "adaptive, earlier_releases 1",
+    ]
+    assert cold.parameters == warm.parameters
+    assert make_cases(["flat"], {"earlier_releases": [0]})[0].earlier == 0  # nothing is asked of it
 
 
 def test_shards_tolerate_the_dropout_and_five_deviations_of_their_size() -> None:
@@ -44,6 +56,20 @@ def test_shards_tolerate_the_dropout_and_five_deviations_of_their_size() -> None
         (["adaptive"], {"users": [20]}, "dropout: shards of 20 would"),
         ([""], {}, "methods: name at least one of adaptive"),
         (["emd"], {"emd_width": [20, 0]}, "emd_width"),
+        (
+            ["adaptive"],
+            {"users": [1000], "earlier_releases": [0, 2]},
+            "earlier_releases: must be a whole number in 0..1",
+        ),
+        (["adaptive"], {"users": [1000], "earlier_releases": [-1]}, "earlier_releases"),
+        (["adaptive"], {"users": [1000], "earlier_releases": [0.5]}, "earlier_releases"),
+        (["adaptive"], {"earlier_releases": [0, 1]}, "earlier_releases: .* give the cohorts a size, --users N"),
+        (["flat"], {"users": [1000], "earlier_releases": [1]}, "earlier_releases: method flat starts from nothing"),
+        (
+            ["adaptive", "emd"],
+            {"users": [1000], "earlier_releases": [1]},
+            "method emd starts from nothing; use adaptive",
+        ),
     ],
 )
 def test_bad_values_are_refused_by_name(methods: list[str], values: dict[str, list[float]], words: str) -> None:

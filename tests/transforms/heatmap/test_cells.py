@@ -8,9 +8,10 @@ import shapely
 from hypothesis import given, settings
 
 from sfumato.schemas.region import Grid, area_km2
-from sfumato.schemas.release import CELLS_SCHEMA
+from sfumato.schemas.release import CELLS_SCHEMA, cells_schema
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.cells import cells_table
+from sfumato.transforms.heatmap.rates import Rates, rates_of
 from sfumato.transforms.heatmap.state import Estimate
 from tests.conftest import REGION
 from tests.schemas.test_tree import DEPTH, trees
@@ -67,3 +68,61 @@ def test_geopandas_reads_it(tmp_path) -> None:
     frame = geopandas.read_parquet(path)
     assert frame.crs.to_string() == "OGC:CRS84"
     assert frame.geometry.is_valid.all()
+
+
+def by_category(counts: list[list[float]], noise: float = 3.0) -> Estimate:
+    array = np.array(counts)
+    each = np.full(array.shape[1], noise)
+    return Estimate(Tree.uniform(DEPTH, 1), array.sum(axis=0), each, array, each)
+
+
+def rates(of: Estimate, names: tuple[str, ...]) -> Rates:
+    found = rates_of(of, names, 4)
+    assert found is not None
+    return found
+
+
+def test_two_categories_have_one_rate() -> None:
+    counted = by_category([[90.0, 5, 0, 400], [10.0, 5, -2, 600]])
+    table = cells_table(counted, GRID, ("false", "true"), rates(counted, ("false", "true")))
+    added = ["rate", "low", "high", "count_false", "count_true"]
+    assert table.schema.names == [*CELLS_SCHEMA.names[:-1], *added, "geometry"]
+    assert table["count_true"].to_pylist() == [10, 5, -2, 600]
+    rate, low, high = (np.array(table[name].to_pylist(), dtype=float) for name in added[:3])
+    assert rate[[0, 3]].tolist() == [0.1, 0.6]
+    assert low[0] < 0.1 < high[0]
+    assert low[3] < 0.6 < high[3]
+    assert table["rate"].to_pylist()[2] is None  # nobody is there to have a rate
+    assert (low[2], high[2]) == (0, 1)
+
+
+def test_each_of_several_categories_has_a_rate() -> None:
+    names = ("sick", "well", "who knows")
+    counted = by_category([[90.0, 5, 0, 400], [10.0, 5, -2, 600], [50.0, 1, 2, 3]])
+    told = rates(counted, names)
+    table = cells_table(counted, GRID, names, told)
+    assert table.schema == cells_schema(names, names)
+    assert table["count_who knows"].to_pylist() == [50, 1, 2, 3]
+    for place, name in enumerate(names):
+        for kind, values in (("rate", told.rate), ("low", told.low), ("high", told.high)):
+            column = np.array(table[f"{kind}_{name}"].to_pylist(), dtype=float)
+            np.testing.assert_array_equal(column, values[place])
+    assert all(
+        b"description" in table.schema.field(name).metadata
+        for name in table.schema.names
+        if name.startswith(("rate", "low", "high", "count_"))
+    )
+
+
+def test_without_auxiliary_data_the_table_is_as_ever() -> None:
+    table = cells_table(estimate(Tree.uniform(DEPTH, 1), np.ones(4), 1.0), GRID)
+    assert table.schema == cells_schema() == CELLS_SCHEMA
+
+
+def test_geopandas_reads_rates(tmp_path) -> None:
+    geopandas = pytest.importorskip("geopandas")
+    counted = by_category([[90.0, 5, 0, 400], [10.0, 5, -2, 600]])
+    path = tmp_path / "cells.parquet"
+    pq.write_table(cells_table(counted, GRID, ("no", "yes"), rates(counted, ("no", "yes"))), path)
+    frame = geopandas.read_parquet(path)
+    assert frame["rate"].isna().tolist() == [False, frame["low"][1] == 0 and frame["high"][1] == 1, True, False]

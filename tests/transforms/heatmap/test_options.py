@@ -39,11 +39,69 @@ def test_defaults_are_the_dataclasses_own() -> None:
         ("adaptive", {"gamma": 0}, "gamma"),
         ("adaptive", {"contribution": "some"}, "contribution"),
         ("adaptive", {"modulus": 1 << 63}, "modulus"),
+        ("adaptive", {"schedule": "best"}, "schedule: must be one of auto, two_query, lean, paper, got 'best'"),
+        ("adaptive", {"schedule": ""}, "schedule"),
+        ("adaptive", {"estimator": "first"}, "estimator: must be one of bayes, last, got 'first'"),
+        ("adaptive", {"cohorts": "none"}, "cohorts: must be one of auto, shared, disjoint, got 'none'"),
+        ("adaptive", {"cohorts": "disjoint", "schedule": "paper"}, "cohorts: is not of the paper's schedule"),
+        ("adaptive", {"max_entries": 100, "schedule": "paper"}, "max_entries: is not of the paper's schedule"),
+        ("adaptive", {"calibration": 0.2}, "calibration: is of the paper's schedule; give --schedule paper"),
+        ("adaptive", {"max_sub_queries": 2, "schedule": "lean"}, "max_sub_queries: is of the paper's schedule"),
+        ("adaptive", {"interval_width": 0.2}, "interval_width: is of refine interval; give --refine interval"),
+        ("adaptive", {"cohorts": "disjoint", "noise": "central"}, "cohorts: .* central noise"),
+        ("adaptive", {"refine": "width"}, "refine: must be one of count, interval, got 'width'"),
+        ("adaptive", {"refine": "interval"}, "refine: .* auxiliary"),
+        ("adaptive", {"refine": "interval", "schedule": "paper"}, "refine: .* auxiliary"),
+        ("adaptive", {"refine": "interval", "interval_width": 0.0}, "interval_width: must be a number > 0 and < 1"),
+        ("adaptive", {"refine": "interval", "interval_width": 1.0}, "interval_width"),
+        ("adaptive", {"refine": "interval", "interval_width": -0.1}, "interval_width"),
+        ("adaptive", {"refine": "interval", "interval_width": float("nan")}, "interval_width"),
+        ("adaptive", {"max_entries": 15}, "max_entries: must be a whole number in 16..16777216, got 15"),
+        ("adaptive", {"max_entries": 1 << 25}, "max_entries"),
+        ("adaptive", {"max_entries": 100.0}, "max_entries"),
+        ("adaptive", {"split_price": 0.0}, "split_price"),
+        ("adaptive", {"split_price": -1.0}, "split_price"),
+        ("adaptive", {"split_price": float("nan")}, "split_price: must be a number > 0 .*, got nan"),
+        ("adaptive", {"split_price": float("inf")}, "split_price"),
+        ("adaptive", {"target": "literal"}, "target"),
+        (
+            "adaptive",
+            {"rounding": "up", "contribution": "all"},
+            "rounding: must be one of systematic, independent, got",
+        ),
+        ("adaptive", {"rounding": "independent"}, "rounding: .* use it with contribution all"),
+        ("adaptive", {"rounding": "independent", "contribution": "top"}, "rounding"),
+        ("flat", {"estimator": "best"}, "estimator: must be one of bayes, last, got 'best'"),
+        ("flat", {"estimator": "bayes", "keep_top": 50.0}, "keep_top"),
+        ("flat", {"schedule": "lean"}, "schedule: is an option of adaptive, not of method flat"),
+        ("emd", {"estimator": "bayes"}, "estimator: is an option of adaptive, flat, not of method emd"),
+        ("flat", {"cohorts": "shared"}, "cohorts: is an option of adaptive"),
+        ("flat", {"max_entries": 100}, "max_entries: is an option of adaptive"),
+        ("flat", {"refine": "interval"}, "refine: is an option of adaptive"),
     ],
 )
 def test_bad_options_are_refused_by_name(method: str, values: dict[str, object], words: str) -> None:
     with pytest.raises(RequestError, match=words):
         heatmap_parameters(method, values)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_only_methods_that_count_by_category_take_auxiliary_data(method: str) -> None:
+    if method in ("adaptive", "flat"):
+        assert heatmap_parameters(method, {}, 2).categories == 2
+        return
+    with pytest.raises(RequestError, match=f"auxiliary: method {method} makes no rates; use adaptive or flat"):
+        heatmap_parameters(method, {}, 2)
+
+
+@pytest.mark.parametrize("categories", [0, -1, 1 << 20])
+def test_categories_out_of_range_are_refused(categories: int) -> None:
+    with pytest.raises(RequestError, match="categories"):
+        heatmap_parameters("adaptive", {}, categories)
+
+
+def test_rates_may_be_what_is_refined_by() -> None:
+    assert heatmap_parameters("adaptive", {"refine": "interval", "interval_width": 0.05}, 2).categories == 2
 
 
 def test_facts_tell_methods_with_equal_options_apart() -> None:

@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import poisson
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan, overflow_chance
@@ -12,10 +13,12 @@ from sfumato.transforms.heatmap.schedule import plan, window_for
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 
+PAPER = Adaptive(schedule="paper", estimator="last")
+
 
 def test_the_papers_plan_for_10_000_users() -> None:
     """Paper 000, Table 1: 340 entries, 0.76 for the last of four sub-queries."""
-    made = make_plan(HeatmapParameters(users=10_000, population=10_000, dropout=0))
+    made = make_plan(HeatmapParameters(users=10_000, population=10_000, dropout=0, method=PAPER))
     assert made.entries == 340
     assert [round(one.epsilon, 2) for one in made.sub_queries][-1] == 0.76
     assert made.bits == sum(one.vector_length * (one.modulus - 1).bit_length() for one in made.sub_queries)
@@ -49,12 +52,12 @@ def test_central_noise_loses_no_shard() -> None:
 
 
 def test_the_chance_of_overflow_is_the_least_that_the_window_certifies() -> None:
-    parameters = HeatmapParameters(users=100_000, modulus=12_000, allow_overflow=True)
+    parameters = HeatmapParameters(users=100_000, modulus=12_000, allow_overflow=True, method=PAPER)
     state = plan(make_plan(parameters).state.population, Budget(1.0), parameters)
     assert state.query is not None
     chance = overflow_chance(state.query, state)
     assert 0 < chance <= 1
-    generous = plan(state.population, Budget(1.0), HeatmapParameters(users=100_000))
+    generous = plan(state.population, Budget(1.0), HeatmapParameters(users=100_000, method=PAPER))
     assert generous.query is not None
     certified = overflow_chance(generous.query, generous)
     assert certified <= 1e-6 / 10

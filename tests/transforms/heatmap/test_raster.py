@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.raster import by_row, coarsen, density
+from sfumato.transforms.heatmap.raster import by_row, coarsen, density, painted
 from sfumato.transforms.heatmap.state import Estimate
 from tests.schemas.test_tree import DEPTH, brute_owner, trees
 
@@ -53,3 +53,27 @@ def test_coarsening_keeps_what_upper_levels_say(tree: Tree, entries: int) -> Non
         expected[node] += count
     assert coarse.counts.tolist() == list(expected.values())
     assert np.allclose(coarse.stddev**2, coarse.counts)
+
+
+def test_categories_are_added_up_like_users() -> None:
+    tree = Tree.uniform(DEPTH, 2)
+    by_category = np.stack([np.arange(16.0), 100 - 5 * np.arange(16.0)])
+    each = np.linspace(1, 4, 16)
+    fine = Estimate(tree, by_category.sum(axis=0), np.sqrt(2) * each, by_category, each)
+    coarse = coarsen(fine, 4)
+    assert coarse.tree == Tree.uniform(DEPTH, 1)
+    assert np.array_equal(coarse.by_category, by_category.reshape(2, 4, 4).sum(axis=2))
+    assert np.allclose(coarse.category_stddev**2, (each**2).reshape(4, 4).sum(axis=1))
+    assert np.array_equal(coarse.counts, coarse.by_category.sum(axis=0))
+    assert coarsen(fine, 16) is fine
+
+
+@given(trees())
+def test_each_cell_is_painted_by_its_owner(tree: Tree) -> None:
+    side = 1 << tree.level
+    image, entries = painted(tree, np.arange(len(tree.entries)) + 0.5), tree.entries.tolist()
+    assert image.shape == (side, side)
+    shift = 2 * (DEPTH - tree.level)
+    for code in range(4**tree.level):
+        x, y = (int(one[0]) for one in deinterleave(np.array([code], np.uint64)))
+        assert image[y, x] == entries.index(brute_owner(tree, code << shift)) + 0.5

@@ -1,5 +1,5 @@
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
-from sfumato.transforms.heatmap.methods.adaptive import target_epsilon, update_tree
+from sfumato.transforms.heatmap.methods.paper_schedule import target_epsilon, update_tree
 from sfumato.transforms.heatmap.methods.trees import tree_of
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -20,12 +21,14 @@ from sfumato.transforms.heatmap.schedule import (
     count_population,
     start,
 )
+from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.secagg.shards import ShardTotals
+from sfumato.transforms.secagg.shards import ShardTotals, sum_shards
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 
 KEY = RunKey.derive(FixedSecret(b"schedule" * 4), {})
+PAPER = Adaptive(schedule="paper", estimator="last")
 
 
 def finish(parameters: HeatmapParameters, users: int, shares: np.ndarray):
@@ -46,7 +49,7 @@ def flat() -> np.ndarray:
 
 def test_the_papers_run_of_10_000_users() -> None:
     """Paper 000, Table 1 and Appendix A: vector length 340 = 4 + 16 + 64 + 256, and 0.76 left for the last."""
-    state = finish(HeatmapParameters(population=10_000, dropout=0), 10_000, flat())
+    state = finish(HeatmapParameters(population=10_000, dropout=0, method=PAPER), 10_000, flat())
     assert [a.spent.vector_length for a in state.answers] == [4, 16, 64, 256]
     assert round(state.answers[-1].spent.epsilon, 2) == 0.76
 
@@ -60,14 +63,14 @@ def test_the_papers_run_of_10_000_users() -> None:
     st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_spending_never_exceeds_the_budget_and_ends_equal_to_it(
+def test_the_papers_spending_never_exceeds_the_budget_and_ends_equal_to_it(
     epsilon: float, users: int, calibration: float, stages: int, seed: int, public: bool
 ) -> None:
     parameters = HeatmapParameters(
         depth=6,
         epsilon=epsilon,
         shard_size=1000,
-        method=Adaptive(calibration=calibration, max_sub_queries=stages),
+        method=replace(PAPER, calibration=calibration, max_sub_queries=stages),
         population=users if public else None,
     )
     shares = np.random.default_rng(seed).dirichlet(np.full(4**6, 0.05))
@@ -94,7 +97,7 @@ def test_the_target_is_two_standard_deviations_over_all_shards() -> None:
 
 def test_ablations_split_by_a_count_and_spend_equal_shares() -> None:
     """Paper 000, Table 3: a fixed epsilon of 0.1 a level and a fixed threshold of 10 users."""
-    method = Adaptive(split_count=10, sub_query_share=0.1)
+    method = replace(PAPER, split_count=10, sub_query_share=0.1)
     state = finish(HeatmapParameters(population=10_000, dropout=0, method=method), 10_000, flat())
     spent = [a.spent.epsilon for a in state.answers]
     assert [round(one, 9) for one in spent[:-1]] == [0.1] * (len(spent) - 1)
@@ -117,9 +120,7 @@ def test_the_finest_level_is_not_split() -> None:
 
 
 def test_a_tree_that_stops_changing_gets_the_rest_of_the_budget() -> None:
-    parameters = HeatmapParameters(
-        depth=6, epsilon=1.0, population=10**7, method=Adaptive(start_level=1, calibration=5)
-    )
+    parameters = HeatmapParameters(depth=6, epsilon=1.0, population=10**7, method=replace(PAPER, calibration=5))
     state = finish(parameters, 10**7, flat())
     trees = [tree_of(a) for a in state.answers]
     assert trees[-1] == trees[-2]
@@ -129,7 +130,7 @@ def test_a_tree_that_stops_changing_gets_the_rest_of_the_budget() -> None:
 
 
 def test_lost_shards_are_spoken_for_and_counted() -> None:
-    parameters = HeatmapParameters(population=100_000)
+    parameters = HeatmapParameters(population=100_000, method=PAPER)
     state = start(100_000, parameters, KEY)
     state = advance(state, ShardTotals(np.full(4, 20_000), 8), parameters)
     assert state.answers[0].counts.tolist() == [25_000] * 4
@@ -141,7 +142,7 @@ def test_lost_shards_are_spoken_for_and_counted() -> None:
 
 def test_with_central_noise_no_figure_but_the_counts_depends_on_who_is_there() -> None:
     """Shards without users do not exist; a public population far above the users must not tell how many there are."""
-    parameters = HeatmapParameters(population=10**8, noise="central")
+    parameters = HeatmapParameters(population=10**8, noise="central", method=PAPER)
     states = [
         advance(start(users, parameters, KEY), ShardTotals(np.full(4, users), live), parameters)
         for users, live in ((10, 640), (11, 704), (0, 0))
@@ -151,10 +152,33 @@ def test_with_central_noise_no_figure_but_the_counts_depends_on_who_is_there() -
     assert states[0].answers[0].counts.tolist() == [10.0] * 4  # not scaled: no shard is spoken for
 
 
+@pytest.mark.parametrize("schedule", ["auto", "two_query", "lean"])
+@pytest.mark.parametrize("categories", [1, 3])
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 25.0])
+def test_no_sub_query_has_more_entries_than_are_allowed(schedule: str, categories: int, epsilon: float) -> None:
+    """However little noise there is: then hardly any price is too high."""
+    shares = np.random.default_rng(4).dirichlet(np.full(4**6, 0.05))
+    codes = np.random.default_rng(5).choice(4**6, 5000, p=shares) | np.arange(5000) % categories << 12
+    places = Places(6, categories)
+    shards = np.arange(5000) // 1000 << places.bits
+    keys = np.sort((shards | codes).astype(key_dtype(places)))
+    for limit in (48, 300, 2000):
+        for cohorts in ("shared", "disjoint"):
+            values = {"depth": 6, "population": 5000, "shard_size": 1000, "dropout": 0.2, "epsilon": epsilon}
+            values |= {"schedule": schedule, "max_entries": limit, "cohorts": cohorts}
+            parameters = heatmap_parameters("adaptive", values, categories)
+            state = start(5000, parameters, KEY)
+            group = ShardGroup(0, 5, places, keys)
+            while state.query is not None:
+                state = advance(state, sum_shards(group, state.query, KEY), parameters)
+            assert max(answer.spent.vector_length for answer in state.answers) <= limit
+            assert state.budget.spent == epsilon
+
+
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.25, 1 / 3, 0.5])
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 2.0])
 def test_no_crumb_of_the_budget_is_left_that_buys_nothing(share: float, epsilon: float) -> None:
-    made = make_plan(HeatmapParameters(population=10**5, epsilon=epsilon, method=Adaptive(sub_query_share=share)))
+    made = make_plan(HeatmapParameters(population=10**5, epsilon=epsilon, method=replace(PAPER, sub_query_share=share)))
     assert math.fsum(one.epsilon for one in made.sub_queries) == epsilon
     assert min(one.epsilon for one in made.sub_queries) > 0.01 * epsilon
 
@@ -162,7 +186,7 @@ def test_no_crumb_of_the_budget_is_left_that_buys_nothing(share: float, epsilon:
 @pytest.mark.parametrize(
     ("method", "values"),
     [
-        ("adaptive", {"gamma": 2 * 10**7}),
+        ("adaptive", {"gamma": 2 * 10**7, "schedule": "paper"}),
         ("hierarchical", {"gamma": 3 * 10**7}),
         ("count_min", {"gamma": 10_000, "epsilon": 0.01}),
         ("emd", {"gamma": 2 * 10**7}),
@@ -187,7 +211,8 @@ def test_a_plan_that_begins_comes_to_its_end(method: str, epsilon: float, gamma:
     except RequestError:
         return
     made = make_plan(parameters)
-    assert math.fsum(one.epsilon for one in made.sub_queries) <= epsilon
+    assert made.spent <= made.state.budget.spent <= epsilon
+    assert max(one.epsilon for one in made.sub_queries) <= made.spent
     assert made.state.query is None
 
 

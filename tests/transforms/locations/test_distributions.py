@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.places import Places
 from sfumato.transforms.locations import distributions
+from sfumato.transforms.locations import records as records_module
 from sfumato.transforms.locations.distributions import (
     MAX_GAMMA,
     Distributions,
@@ -20,7 +22,7 @@ from sfumato.transforms.locations.distributions import (
     build_weighted_shard_group,
     split_distributions,
 )
-from sfumato.transforms.locations.encode import EncodedLocations, code_dtype
+from sfumato.transforms.locations.encode import EncodedLocations
 from sfumato.transforms.locations.group import BoundUsers, BuildShards, ShardGroupCoder
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
 from sfumato.transforms.locations.spill import Spill, forget, load
@@ -33,7 +35,7 @@ Records = list[tuple[int, int]]  # (hash, code)
 
 def pack(records: Records, depth: int) -> bytes:
     users, codes = zip(*records, strict=True)
-    return Spill().store(np.array(users, np.uint64).data, np.array(codes, code_dtype(depth)).data)
+    return Spill().store(np.array(users, np.uint64).data, np.array(codes, Places(depth).dtype).data)
 
 
 def rows_of(found: Distributions) -> list[tuple[int, int, int]]:
@@ -75,20 +77,20 @@ def groups_of(records: Records, cohort: Cohort, depth: int, gamma: int, parts: i
     by_user_group: dict[int, list[bytes]] = {}
     for batch in np.array_split(np.arange(len(records)), parts):
         users = np.array([records[i][0] for i in batch], np.uint64)
-        codes = np.array([records[i][1] for i in batch], code_dtype(depth))
+        codes = np.array([records[i][1] for i in batch], Places(depth).dtype)
         for number, chunk in split_by_user_group(EncodedLocations(users, codes, len(users), (), False), Spill()):
             by_user_group.setdefault(number, []).append(chunk)
     chunks: dict[int, list[bytes]] = {}
     for mine in by_user_group.values():
-        for part in bound_distributions(mine, depth, gamma).store(Spill()):
-            rows = Distributions.of_columns(load(part), depth)
-            for number, chunk in split_distributions(rows, cohort, depth, Spill()):
+        for part in bound_distributions(mine, Places(depth), gamma).store(Spill()):
+            rows = Distributions.of_columns(load(part), Places(depth))
+            for number, chunk in split_distributions(rows, cohort, Places(depth), Spill()):
                 chunks.setdefault(number, []).append(chunk)
-    return {n: build_weighted_shard_group(n, mine, cohort, depth, Spill()) for n, mine in chunks.items()}
+    return {n: build_weighted_shard_group(n, mine, cohort, Places(depth), Spill()) for n, mine in chunks.items()}
 
 
 def same(a: ShardGroup, b: ShardGroup) -> bool:
-    return (a.first, a.shards, a.depth) == (b.first, b.shards, b.depth) and all(
+    return (a.first, a.shards, a.places) == (b.first, b.shards, b.places) and all(
         x.dtype == y.dtype and np.array_equal(x, y)
         for x, y in ((a.keys, b.keys), (a.weights, b.weights), (a.clients, b.clients))
     )
@@ -103,9 +105,9 @@ def test_distributions_against_an_oracle_in_any_order(depth: int, data: st.DataO
     gamma = data.draw(st.integers(1, 20) | st.integers(1, MAX_GAMMA))
     cut = data.draw(st.integers(1, len(records)))
     parts = [pack(part, depth) for part in (records[:cut], records[cut:]) if part]
-    found = bound_distributions(parts, depth, gamma)
-    assert rows_of(found) == rows_of(bound_distributions(parts[::-1], depth, gamma)) == oracle(records, gamma)
-    assert (found.users.dtype, found.codes.dtype, found.weights.dtype) == (np.uint64, code_dtype(depth), np.int64)
+    found = bound_distributions(parts, Places(depth), gamma)
+    assert rows_of(found) == rows_of(bound_distributions(parts[::-1], Places(depth), gamma)) == oracle(records, gamma)
+    assert (found.users.dtype, found.codes.dtype, found.weights.dtype) == (np.uint64, Places(depth).dtype, np.int64)
     assert found.population() == len({user for user, _ in records})
     exact: Counter[tuple[int, int]] = Counter(records)
     sums: Counter[int] = Counter()
@@ -123,7 +125,7 @@ def test_weights_are_right_on_average(gamma: int) -> None:
     hashes = keyed_hash(b"d" * 32, np.arange(20_000))
     codes = [9, 3, 9, 0, 9, 3, 9]
     records = [(user, code) for user in hashes.tolist() for code in codes]
-    found = bound_distributions([pack(records, 2)], 2, gamma)
+    found = bound_distributions([pack(records, 2)], Places(2), gamma)
     for code, count in Counter(codes).items():
         weights = np.zeros(20_000, np.int64)
         mine = found.weights[found.codes == code]
@@ -235,9 +237,9 @@ def test_the_index_does_not_depend_on_batches_or_order(depth: int) -> None:
 @pytest.mark.parametrize("depth", [3, 20])
 def test_the_same_users_are_in_the_same_shards_as_with_one_location(depth: int) -> None:
     records, cohort = some_records(400, depth), Cohort(400, 200, 0.5, 30, 1)
-    words = bound_users([pack(records, depth)], depth)
+    words = bound_users([pack(records, depth)], Places(depth))
     chunks: dict[int, list[bytes]] = {}
-    for number, chunk in split_by_shard_group(words, cohort, depth, Spill()):
+    for number, chunk in split_by_shard_group(words, cohort, Places(depth), Spill()):
         chunks.setdefault(number, []).append(chunk)
     one, all_ = np.zeros((30, 2), dtype=int), np.zeros((30, 2), dtype=int)
     end = np.array([4**depth], dtype=np.uint64)
@@ -248,7 +250,7 @@ def test_the_same_users_are_in_the_same_shards_as_with_one_location(depth: int) 
         table[shards, 1] = group.counts_below(end, slice(0, group.shards))[:, 0]
 
     for number, mine in chunks.items():
-        group = build_shard_group(number, mine, cohort, depth, Spill())
+        group = build_shard_group(number, mine, cohort, Places(depth), Spill())
         enter(one, group)
         assert group.user_starts is group.starts
         assert group.weights_of(slice(0, 1)) is None
@@ -272,11 +274,11 @@ def test_the_coder_keeps_weights_and_clients_in_line_and_by_reference() -> None:
         group = groups_of(some_records(100, depth), Cohort(100, 100, 1.0, 7, 1), depth, 40)[0]
         coder = ShardGroupCoder()
         unstored = ShardGroup(
-            group.first, group.shards, depth, group.keys, weights=group.weights, clients=group.clients
+            group.first, group.shards, Places(depth), group.keys, weights=group.weights, clients=group.clients
         )
         assert coder.encode(group) == coder.encode(unstored)
         spill = Spill("memory:coder")
-        held = ShardGroup(group.first, group.shards, depth, group.keys, spill.store(*group.columns()))
+        held = ShardGroup(group.first, group.shards, Places(depth), group.keys, spill.store(*group.columns()))
         for encoded in (coder.encode(group), coder.encode(held)):
             assert same(coder.decode(encoded), group)
             assert coder.decode(encoded).sizes().tolist() == group.sizes().tolist()
@@ -286,16 +288,16 @@ def test_the_coder_keeps_weights_and_clients_in_line_and_by_reference() -> None:
 @pytest.mark.parametrize("gamma", [0, -1, MAX_GAMMA + 1, 1.5, math.nan, math.inf])
 def test_gammas_out_of_range_are_refused(gamma: float) -> None:
     with pytest.raises(RequestError, match=r"gamma: must be a whole number in 1\.\.2147483647, got"):
-        bound_distributions([pack([(1, 1)], 1)], 1, gamma)  # type: ignore[arg-type]
+        bound_distributions([pack([(1, 1)], 1)], Places(1), gamma)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="gamma"):
-        BoundUsers(1, Spill(), gamma)  # type: ignore[arg-type]
+        BoundUsers(Places(1), Spill(), "all", gamma)  # type: ignore[arg-type]
 
 
 def test_more_records_than_the_arithmetic_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert MAX_GAMMA * distributions._MAX_RECORDS + distributions._MAX_RECORDS < 2**63
-    monkeypatch.setattr(distributions, "_MAX_RECORDS", 2)
+    assert max(records_module._AMOUNT + 1, records_module._MAX_RECORDS) * (MAX_GAMMA + 1) < 2**63
+    monkeypatch.setattr(records_module, "_MAX_RECORDS", 2)
     with pytest.raises(DataError, match="too many records"):
-        bound_distributions([pack([(1, 1), (2, 1), (3, 1)], 1)], 1, 5)
+        bound_distributions([pack([(1, 1), (2, 1), (3, 1)], 1)], Places(1), 5)
 
 
 @pytest.mark.parametrize("gamma", [None, 60])
@@ -307,16 +309,17 @@ def test_the_pipeline_builds_what_the_pure_stages_build(gamma: int | None) -> No
         encoded = EncodedLocations(batch[:, 0].copy(), batch[:, 1].astype(np.uint32), len(batch), (), False)
         chunks += list(split_by_user_group(encoded, Spill()))
     if gamma is None:
-        words = bound_users([pack(records, depth)], depth)
-        ((_, empty), (_, chunk)) = split_by_shard_group(words, cohort, depth, Spill())
-        expected = [build_shard_group(0, [empty, chunk], cohort, depth, Spill())]
+        words = bound_users([pack(records, depth)], Places(depth))
+        ((_, empty), (_, chunk)) = split_by_shard_group(words, cohort, Places(depth), Spill())
+        expected = [build_shard_group(0, [empty, chunk], cohort, Places(depth), Spill())]
     else:
         expected = list(groups_of(records, cohort, depth, gamma).values())
         assert len(expected) > 1
     with beam.Pipeline("DirectRunner") as pipeline:
         elements = pipeline | "Chunks" >> beam.Create(chunks)
-        bounded, users = elements | BoundUsers(depth, Spill(), gamma)
-        shards = bounded | BuildShards(depth, pipeline | "Cohort" >> beam.Create([cohort]), Spill())
+        bound = BoundUsers(Places(depth), Spill(), "one" if gamma is None else "all", gamma)
+        bounded, users = elements | bound
+        shards = bounded | BuildShards(Places(depth), pipeline | "Cohort" >> beam.Create([cohort]), Spill())
         encoded = [ShardGroupCoder().encode(group) for group in expected]
         assert_that(shards | beam.Map(ShardGroupCoder().encode), equal_to(encoded))
         assert_that(users | beam.CombineGlobally(sum), equal_to([len({user for user, _ in records})]), label="users")

@@ -1,16 +1,21 @@
+import itertools
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms.locations.encode import DROP_REASONS, encode_locations
+from sfumato.transforms.locations.encode import DROP_REASONS, EncodedLocations, encode_locations
 from sfumato.transforms.privacy.keys import keyed_hash
 from tests.conftest import REGION
 
 GRID = Grid(REGION, 6)
 COLUMNS = LocationColumns()
+# Of several things wrong with a row, which counts: everything that is missing goes before what is not right.
+ORDER = ("null_user_id", "null_coordinate", "out_of_region", "null_value", "bad_weight", "unknown_category")
 KEY = b"k" * 32
 
 
@@ -55,6 +60,8 @@ def test_bad_rows_are_dropped_and_counted_by_their_first_reason() -> None:
         "null_value": 0,
         "no_prefix_code": 0,
         "not_utf8": 0,
+        "bad_weight": 0,
+        "unknown_category": 0,
     }
     assert encoded.users.tolist() == keyed_hash(KEY, np.array([1, 9])).tolist()
     expected = GRID.codes(np.array([0.0, 1.0]), np.array([50.5, 51.0]))
@@ -109,3 +116,144 @@ def test_columns_are_checked_by_name_and_type(changes: dict, message: str) -> No
     schema = pa.schema([(name, kind) for name, kind in types.items() if kind is not None])
     with pytest.raises(RequestError, match=message):
         COLUMNS.check(schema, "f.parquet")
+
+
+def dropped_of(encoded: EncodedLocations) -> dict[str, int]:
+    return {reason: number for reason, number in zip(DROP_REASONS, encoded.dropped, strict=True) if number}
+
+
+def test_ids_that_are_views_can_be_dropped() -> None:
+    """Arrow has no filter for views."""
+    table = batch([("a", 50.5, 0.0), (None, 50.5, 0.0), ("b", 80.0, 0.0), ("a", 50.5, 0.0)])
+    encoded = encode_locations(table.set_column(0, "user_id", table[0].cast(pa.string_view())), COLUMNS, GRID, KEY)
+    assert encoded.users.tolist() == keyed_hash(KEY, np.array([b"a", b"a"], dtype=object)).tolist()
+    assert dropped_of(encoded) == {"null_user_id": 1, "out_of_region": 1}
+    assert encoded.text_ids
+
+
+def with_values(**columns: pa.Array) -> pa.RecordBatch:
+    """Rows of users 0, 1, 2, ... at one place, with more columns."""
+    rows = len(next(iter(columns.values())))
+    table = batch([(i, 50.5, 0.0) for i in range(rows)])
+    for name, column in columns.items():
+        table = table.append_column(name, column)
+    return table
+
+
+def users_of(encoded: EncodedLocations) -> list[int]:
+    known = {hash_: i for i, hash_ in enumerate(keyed_hash(KEY, np.arange(100)).tolist())}
+    return [known[one] for one in encoded.users.tolist()]
+
+
+def test_bad_weights_are_dropped_and_counted() -> None:
+    weights = pa.array([1.5, -1.0, None, np.nan, np.inf, 0.0, -np.inf, 1e308, -0.0])
+    encoded = encode_locations(with_values(w=weights), LocationColumns(weight="w"), GRID, KEY)
+    assert dropped_of(encoded) == {"null_value": 1, "bad_weight": 4}
+    assert users_of(encoded) == [0, 5, 7, 8]
+    assert encoded.values is not None
+    assert encoded.values.tolist() == [1.5, 0.0, 1e308, 0.0]
+    whole = encode_locations(with_values(w=pa.array([3, None, -2, 0])), LocationColumns(weight="w"), GRID, KEY)
+    assert dropped_of(whole) == {"null_value": 1, "bad_weight": 1}
+    assert whole.values is not None
+    assert whole.values.tolist() == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds"),
+    [
+        (pa.timestamp("s"), 7),
+        (pa.timestamp("ms", tz="Europe/Rome"), 0.007),
+        (pa.timestamp("us"), 7e-6),
+        (pa.timestamp("ns"), 7e-9),
+        (pa.int32(), 7),
+        (pa.float32(), 7),
+    ],
+)
+def test_times_become_seconds(kind: pa.DataType, seconds: float) -> None:
+    times = pa.array([7, None, -7], pa.int64()).cast(kind)
+    encoded = encode_locations(with_values(t=times), LocationColumns(time="t"), GRID, KEY)
+    assert dropped_of(encoded) == {"null_value": 1}
+    assert encoded.values is not None
+    assert encoded.values.tolist() == [seconds, -seconds]
+    assert users_of(encoded) == [0, 2]
+
+
+def test_times_that_are_no_numbers_are_dropped() -> None:
+    times = pa.array([np.nan, np.inf, 3.0, -np.inf])
+    encoded = encode_locations(with_values(t=times), LocationColumns(time="t"), GRID, KEY)
+    assert dropped_of(encoded) == {"null_value": 3}
+    assert users_of(encoded) == [2]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "categories", "expected"),
+    [
+        ([True, None, False], pa.bool_(), None, [1, None, 0]),
+        ([True, None, False], pa.bool_(), "true,false", [0, None, 1]),
+        ([0, 1, 2, None, -1], pa.int8(), None, [0, 1, "?", None, "?"]),
+        ([0, 1, 2, None, 2**63], pa.uint64(), "2,0,-1", [1, "?", 0, None, "?"]),
+        ([2**64 - 1, 5], pa.uint64(), "-1,18446744073709551615", [1, "?"]),
+        (["b", "A", None, "c", "a", ""], pa.string(), "a,b,c", [1, "?", None, 2, 0, "?"]),
+        (["é", "e"], pa.large_string(), "é,e", [0, 1]),
+        (["é", "x", None], pa.string_view(), "é,e", [0, "?", None]),
+        ([b"a", b"\xff"], pa.binary(), "a,b", [0, "?"]),
+        ([b"aa", b"bb"], pa.binary(2), "bb,a", ["?", 0]),
+    ],
+)
+def test_categories_by_their_place_in_the_list(values: list, kind: pa.DataType, categories, expected: list) -> None:
+    columns = LocationColumns(auxiliary=Auxiliary.parse("c", categories))
+    column = pa.array(values, kind) if kind != pa.string_view() else pa.array(values).cast(kind)
+    for one in (column, column.dictionary_encode()) if kind == pa.string() else (column,):
+        columns.check(with_values(c=one).schema, "f")
+        encoded = encode_locations(with_values(c=one), columns, GRID, KEY)
+        kept = [(i, category) for i, category in enumerate(expected) if category not in (None, "?")]
+        assert users_of(encoded) == [i for i, _ in kept]
+        assert (encoded.codes >> np.uint64(2 * GRID.depth)).tolist() == [category for _, category in kept]
+        cell = GRID.codes(np.zeros(1), np.full(1, 50.5))[0]
+        assert set((encoded.codes & np.uint64(4**GRID.depth - 1)).tolist()) == {int(cell)}
+        assert sum(encoded.dropped) == len(values) - len(kept)
+        assert dropped_of(encoded).get("null_value", 0) == expected.count(None)
+        assert dropped_of(encoded).get("unknown_category", 0) == expected.count("?")
+
+
+def test_texts_that_are_not_utf8_are_no_category() -> None:
+    column = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
+    encoded = encode_locations(with_values(c=column), LocationColumns(auxiliary=Auxiliary("c", ("a", "b"))), GRID, KEY)
+    assert dropped_of(encoded) == {"unknown_category": 1}
+
+
+def test_a_row_counts_for_its_first_reason_and_stays_with_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every combination of a user, a latitude, a weight and a category, good and bad, in blocks and in one."""
+    ids, latitudes = (
+        [(1, None), (None, "null_user_id")],
+        [(50.5, None), (None, "null_coordinate"), (80.0, "out_of_region")],
+    )
+    weights = [(2.5, None), (None, "null_value"), (-1.0, "bad_weight"), (np.nan, "bad_weight")]
+    categories = [("b", None), (None, "null_value"), ("z", "unknown_category")]
+    rows, reasons, good = [], [], 0
+    for number, parts in enumerate(itertools.product(ids, latitudes, weights, categories)):
+        rows.append((number if parts[0][0] else None, *(value for value, _ in parts[1:])))
+        found = [reason for _, reason in parts if reason]
+        good += not found
+        reasons += sorted(found, key=ORDER.index)[:1]
+    order = np.random.default_rng(0).permutation(len(rows) * 5) % len(rows)
+    user, latitude, weight, category = zip(*(rows[i] for i in order), strict=True)
+    table = pa.record_batch(
+        {
+            "user_id": pa.array(user),
+            "latitude": pa.array(latitude, pa.float64()),
+            "longitude": pa.array([0.0] * len(user)),
+            "w": pa.array(weight, pa.float64(), from_pandas=False),
+            "c": pa.array(category),
+        }
+    )
+    columns = LocationColumns(weight="w", auxiliary=Auxiliary("c", ("a", "b")))
+    for size in (1 << 16, 7):
+        monkeypatch.setattr("sfumato.transforms.locations.encode._BLOCK_ROWS", size)
+        encoded = encode_locations(table, columns, GRID, KEY)
+        assert dropped_of(encoded) == {reason: 5 * n for reason, n in Counter(reasons).items()}
+        assert encoded.values is not None
+        assert encoded.values.tolist() == [2.5] * 5 * good
+        assert set((encoded.codes >> np.uint64(12)).tolist()) == {1}
+        some = encode_locations(table, columns, GRID, KEY, lambda hashes: np.arange(len(hashes)) < 0)
+        assert (len(some.users), some.dropped) == (0, encoded.dropped)

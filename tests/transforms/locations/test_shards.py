@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from sfumato.schemas.places import Places
 from sfumato.transforms.locations.group import ShardGroupCoder
 from sfumato.transforms.locations.shards import (
     Cohort,
@@ -23,9 +24,9 @@ def words_of(users: int, depth: int, seed: int = 0) -> np.ndarray:
 def groups_of(words: np.ndarray, cohort: Cohort, depth: int) -> dict:
     chunks: dict[int, list[bytes]] = {}
     for part in np.array_split(words, 7):
-        for number, chunk in split_by_shard_group(part, cohort, depth, Spill()):
+        for number, chunk in split_by_shard_group(part, cohort, Places(depth), Spill()):
             chunks.setdefault(number, []).append(chunk)
-    return {number: build_shard_group(number, mine, cohort, depth, Spill()) for number, mine in chunks.items()}
+    return {number: build_shard_group(number, mine, cohort, Places(depth), Spill()) for number, mine in chunks.items()}
 
 
 def oracle(words: np.ndarray, cohort: Cohort, depth: int) -> dict[int, list[int]]:
@@ -115,8 +116,13 @@ def test_the_coder_keeps_everything() -> None:
     for depth in (5, 20):
         group = groups_of(words_of(5000, depth), cohort, depth)[0]
         coder = ShardGroupCoder()
-        with_keys = ShardGroup(group.first, group.shards, group.depth, group.keys)
+        with_keys = ShardGroup(group.first, group.shards, group.places, group.keys)
         assert coder.encode(group) == coder.encode(with_keys)
         back = coder.decode(coder.encode(group))
-        assert (back.first, back.shards, back.depth, back.keys.dtype) == (0, group.shards, depth, group.keys.dtype)
+        assert (back.first, back.shards, back.places, back.keys.dtype) == (
+            0,
+            group.shards,
+            group.places,
+            group.keys.dtype,
+        )
         assert np.array_equal(back.keys, group.keys)

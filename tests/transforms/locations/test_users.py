@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sfumato.transforms.locations.encode import EncodedLocations, code_dtype
+from sfumato.schemas.places import Places
+from sfumato.transforms.locations.encode import EncodedLocations
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.locations.users import bound_users, split_by_user_group
 from sfumato.transforms.privacy.keys import keyed_hash
@@ -12,7 +13,7 @@ from tests.statistics import FLAKE_RATE
 
 
 def pack(users: np.ndarray, codes: np.ndarray, depth: int) -> bytes:
-    return Spill().store(users.astype(np.uint64).data, codes.astype(code_dtype(depth)).data)
+    return Spill().store(users.astype(np.uint64).data, codes.astype(Places(depth).dtype).data)
 
 
 def oracle(users: list[int], codes: list[int], depth: int) -> list[int]:
@@ -38,7 +39,7 @@ def test_one_location_a_user_against_an_oracle_in_any_order(depth: int, data: st
     cut = data.draw(st.integers(0, len(users)))
     u, c = np.array(users, dtype=np.uint64), np.array(codes, dtype=np.uint64)
     parts = [pack(u[:cut], c[:cut], depth), pack(u[cut:], c[cut:], depth)]
-    forward, backward = bound_users(parts, depth), bound_users(parts[::-1], depth)
+    forward, backward = bound_users(parts, Places(depth)), bound_users(parts[::-1], Places(depth))
     assert sorted(forward.tolist()) == sorted(backward.tolist()) == oracle(users, codes, depth)
 
 
@@ -47,7 +48,7 @@ def test_every_record_of_a_user_is_chosen_equally_often() -> None:
     hashes = keyed_hash(b"u" * 32, np.arange(20_000))
     users = np.repeat(hashes, 4)
     codes = np.tile(np.array([9, 9, 5, 9]), 20_000)
-    chosen = bound_users([pack(users, codes, 4)], 4) & np.uint64(255)
+    chosen = bound_users([pack(users, codes, 4)], Places(4)) & np.uint64(255)
     assert len(chosen) == 20_000
     assert stats.binomtest(int((chosen == 5).sum()), 20_000, 0.25).pvalue > FLAKE_RATE
 
@@ -56,7 +57,7 @@ def test_a_user_with_a_thousand_rows_counts_once() -> None:
     hashes = keyed_hash(b"u" * 32, np.arange(500))
     users = np.concatenate([hashes, np.repeat(hashes[:1], 999)])
     codes = np.concatenate([np.zeros(500), np.full(999, 3)])
-    words = bound_users([pack(users, codes, 1)], 1)
+    words = bound_users([pack(users, codes, 1)], Places(1))
     assert len(words) == 500
     assert ((words & np.uint64(3)) == 3).sum() <= 1
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, interleave
 from sfumato.transforms.evaluation.memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.assemble import release_files
@@ -19,7 +20,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.facts import ReleaseFacts
-from sfumato.transforms.release.page import Layer
+from sfumato.transforms.release.page import Layer, Rates
 
 REGION = {"west": -74.04, "south": 40.68, "east": -73.88, "north": 40.80}
 USERS = 200_000
@@ -248,8 +249,64 @@ def city_release(method: str, depth: int = 6, users: int = 4000, **options: Any)
     codes = interleave((cells % (1 << depth)).astype(np.uint32), (cells >> depth).astype(np.uint32)).astype(np.uint64)
     hashes = np.sort(rng.integers(0, 1 << (64 - 2 * depth), users, dtype=np.uint64)) << np.uint64(2 * depth)
     gamma = parameters.distribution_gamma
-    rows = Rows(depth, hashes, codes, None if gamma is None else np.full(users, gamma))
+    rows = Rows(Places(depth), hashes, codes, None if gamma is None else np.full(users, gamma))
     state = run_in_memory(rows, users, parameters, RunKey.derive(FixedSecret(b"city" * 8), {}))
     facts = ReleaseFacts("heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, parameters.facts())
     files = release_files(state, parameters, facts, Grid(Region(**REGION), depth))
     return CityRelease(state, parameters, parameters.method.decode(state, depth), files)
+
+
+HOTSPOT = (0.40, 0.32)  # of the rate, from the north-west
+
+
+def posterior_layer(users: float = USERS, depth: int = 10, most: float = 60.0, names: tuple[str, ...] = ()) -> Layer:
+    """The city as an estimator would publish it: fine cells of very different deviation, and rates of `names`.
+
+    Cells divide until at most `most` users are in one. The first category gathers at HOTSPOT.
+    """
+    rng = np.random.default_rng(21)
+    expected = city_density(1 << depth) * users
+    y, x = (np.mgrid[0 : 1 << depth, 0 : 1 << depth] + 0.5) / (1 << depth)
+    near = np.exp(-((x - HOTSPOT[0]) ** 2 + (y - HOTSPOT[1]) ** 2) / (2 * 0.05**2))
+    pyramid = {depth: np.stack([expected, expected * (0.06 + 0.4 * near)])}
+    for level in range(depth - 1, -1, -1):
+        pyramid[level] = pyramid[level + 1].reshape(2, 1 << level, 2, 1 << level, 2).sum(axis=(2, 4))
+    found, open_nodes = [], np.zeros((1, 2), np.int64)
+    for level in range(depth + 1):
+        divided = (pyramid[level][0][open_nodes[:, 1], open_nodes[:, 0]] > most) & (level < depth) | (level < 2)
+        found.append(np.column_stack([np.full((~divided).sum(), level), open_nodes[~divided]]))
+        below = 2 * open_nodes[divided][:, None, :] + np.array([[0, 0], [1, 0], [0, 1], [1, 1]])
+        open_nodes = below.reshape(-1, 2)
+    nodes = np.concatenate(found)
+    level, x, y = nodes.T
+    mean, share = (np.array([pyramid[d][k][v, u] for d, u, v in nodes.tolist()]) for k in (0, 1))
+    noise, spread = 12.0, 0.5 * mean  # of the answers; of what a model would have expected
+    deviation = 1 / np.sqrt(1 / noise**2 + 1 / np.maximum(spread, 1e-3) ** 2)
+    count = np.maximum(mean + deviation * np.clip(rng.standard_normal(len(mean)), -2, 2) * 0.7, 0)
+    rates = None
+    if names:
+        rest = (mean - share) * (np.arange(1, len(names)) / max(sum(range(1, len(names))), 1))[:, None]
+        true = np.vstack([share, rest]) / np.maximum(mean, 1e-9)
+        known = np.maximum(rng.poisson(mean), 1)
+        wide = 1.96 * np.sqrt(true * (1 - true) / known + 2 * (noise / 4 / known) ** 2)
+        rate = np.clip(true + wide / 1.96 * rng.standard_normal(true.shape), 0, 1)
+        rate[:, known < 8] = np.nan
+        rates = Rates(list(names), rate, np.maximum(rate - wide, 0), np.minimum(rate + wide, 1))
+    return Layer(
+        index=2,
+        epsilon=1.0,
+        remaining=0.0,
+        stddev=float(np.median(deviation)),
+        vector_length=len(nodes),
+        shards=SHARDS,
+        shards_lost=0,
+        level=level,
+        x=x,
+        y=y,
+        count=count,
+        area=4 ** (depth - level),
+        cell_id=["r" + _path(*node) for node in nodes.tolist()],
+        deviations=deviation,
+        combined=True,
+        rates=rates,
+    )

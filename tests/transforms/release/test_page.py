@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sfumato.transforms.release.page import Layer, render_page
+from sfumato.transforms.release.page import Layer, Rates, render_page
+from sfumato.transforms.release.page_layer import map_top
 from tests.transforms.release.city import (
     REGION,
     SHARDS,
     city_density,
     city_manifest,
     embedded,
+    posterior_layer,
 )
 
 
@@ -96,6 +98,119 @@ def test_shares_of_a_cell_keep_digits_below_their_noise(layers: list[Layer]) -> 
     assert packed[-1]["entries"] == len(noise) + 5
     assert (np.abs(packed[-1]["count"] - pieces.count) < noise / 20).all()
     np.testing.assert_allclose(packed[-1]["deviations"], noise, rtol=1e-3)
+
+
+def test_counts_of_very_different_deviation_keep_their_own_digits() -> None:
+    layer = posterior_layer(most=2000)
+    spread = np.geomspace(1e-4, 1e3, len(layer.level))
+    packed = embedded(render_page({}, [replace(layer, deviations=spread)], None))["layers"][0]
+    assert (np.abs(packed["count"] - layer.count) <= np.maximum(spread / 20, 1e-9)).all()
+    longest = max(len(f"{count}") for count, one in zip(packed["count"], spread, strict=True) if one > 1)
+    assert longest <= len("12345.6")
+
+
+def test_rates_reach_the_page_rounded_to_what_their_intervals_support() -> None:
+    layer = posterior_layer(most=1000, names=("yes", "no", "perhaps"))
+    assert layer.rates
+    data = embedded(render_page({}, [replace(posterior_layer(most=3000), combined=False), layer], None))
+    assert data["layers"][0]["rates"] is None
+    packed = data["layers"][1]["rates"]
+    assert packed["names"] == ["yes", "no", "perhaps"]
+    rate, low, high = (np.array(packed[name], dtype=float) for name in ("rate", "low", "high"))
+    assert np.isnan(layer.rates.rate).any()
+    for values in (rate, low, high):
+        np.testing.assert_array_equal(np.isnan(values), np.isnan(layer.rates.rate))
+    known = ~np.isnan(rate)
+    width = (layer.rates.high - layer.rates.low)[known]
+    assert (np.abs(rate - layer.rates.rate)[known] <= width / 20).all()
+    assert (low <= layer.rates.low)[known].all()  # outward: an interval never reads narrower than it is
+    assert (high >= layer.rates.high)[known].all()
+    assert (high[known] - low[known] <= 1.25 * width).all()
+    assert max(len(str(value)) for value in rate[known]) <= len("0.12345")
+    assert len(data["rate_scales"]) == 3
+    for scale in data["rate_scales"]:
+        assert 0 <= scale["low"] < scale["high"] <= 1
+        assert scale["wide"] == pytest.approx((scale["high"] - scale["low"]) / 2)
+    assert embedded(render_page({}, [replace(layer, rates=None)], None))["rate_scales"] is None
+
+
+def test_layers_with_different_categories_are_refused() -> None:
+    one, other = (posterior_layer(most=3000, names=names) for names in (("a", "b"), ("b", "a")))
+    with pytest.raises(ValueError, match=r"^rates: all layers must have the same names"):
+        render_page({}, [replace(one, combined=False), other], None)
+
+
+GOOD_RATES = {
+    "names": ["a", "b"],
+    "rate": np.array([[0.1, np.nan, 1.0], [0.5, np.nan, 0.0]]),
+    "low": np.array([[0.0, np.nan, 0.9], [0.5, np.nan, 0.0]]),
+    "high": np.array([[0.2, np.nan, 1.0], [0.5, np.nan, 0.3]]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("names", []),
+        ("names", ["a", "a"]),
+        ("names", ["a", 2]),
+        ("rate", np.zeros(3)),
+        ("rate", np.zeros((3, 3))),
+        ("low", np.zeros((2, 2))),
+        ("low", np.zeros((2, 3))),  # a number where the rate is NaN
+        ("high", np.array([[0.2, np.nan, 1.1], [0.5, np.nan, 0.3]])),
+        ("high", np.array([[0.2, np.nan, np.inf], [0.5, np.nan, 0.3]])),
+        ("low", np.array([[-0.1, np.nan, 0.9], [0.5, np.nan, 0.0]])),
+    ],
+)
+def test_rates_without_sense_are_refused(name: str, value: object) -> None:
+    Rates(**GOOD_RATES)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"^{name}: must"):
+        Rates(**(GOOD_RATES | {name: value}))  # type: ignore[arg-type]
+
+
+def test_rates_outside_their_interval_or_for_other_nodes_are_refused(layers: list[Layer]) -> None:
+    with pytest.raises(ValueError, match=r"^rate: must lie in its interval"):
+        Rates(["a"], np.array([[0.5]]), np.array([[0.6]]), np.array([[0.7]]))
+    with pytest.raises(ValueError, match=r"^rates: must hold one rate for each"):
+        replace(layers[0], rates=Rates(**GOOD_RATES))  # type: ignore[arg-type]
+
+
+def test_the_scale_of_users_is_made_for_the_release(layers: list[Layer]) -> None:
+    for layer in (layers[-1], posterior_layer()):
+        top = embedded(render_page(city_manifest([layer]), [layer], None))["top"]
+        assert top == pytest.approx(map_top(layer, REGION, 10), rel=1e-5)
+        cosine = np.cos(np.radians(REGION["north"] - (layer.y + 0.5) / 2.0**layer.level * 0.12))
+        km2 = layer.area / 4**10 * 0.16 * 0.12 * (math.pi * 6371.0088 / 180) ** 2 * cosine
+        density = np.divide(layer.count, km2, out=np.zeros(len(km2)), where=km2 > 0)
+        # All is sure enough here that the users alone decide: at most 1% of them live where it is denser.
+        denser = layer.count[density > top].sum() / layer.count[density > 0].sum()
+        assert 0.003 < denser <= 0.01
+        assert map_top(layer, REGION, 10, users=7.0) == pytest.approx(
+            7 * top / np.maximum(layer.count, 0)[layer.area > 0].sum(), rel=0.1
+        )
+    lonely = replace(layers[-1], count=np.full(len(layers[-1].count), -1.0))
+    assert map_top(lonely, REGION, 10) == 1
+    assert map_top(replace(layers[-1], stddev=0.0), REGION, 10) > 0
+
+
+def test_cells_fitted_to_noise_do_not_set_the_scale() -> None:
+    """Many users in tiny cells that no answer tells from empty ones, as in a fit to few users' answers."""
+    sure = posterior_layer(most=2000)
+    n = 40
+    layer = replace(
+        sure,
+        level=np.concatenate([sure.level, np.full(n, 10)]),
+        x=np.concatenate([sure.x, 20 * np.arange(n)]),
+        y=np.concatenate([sure.y, np.arange(n)]),
+        count=np.concatenate([sure.count, np.full(n, 0.5 * sure.count.sum() / n)]),  # a third of all
+        area=np.concatenate([sure.area, np.ones(n, np.int64)]),
+        cell_id=[*sure.cell_id, *(f"t{i}" for i in range(n))],
+        deviations=np.concatenate([sure.deviations, np.full(n, 10 * sure.count.sum() / n)]),  # type: ignore[list-item]
+    )
+    assert map_top(layer, REGION, 10) <= 1.3 * map_top(sure, REGION, 10)
+    known = replace(layer, deviations=np.ones(len(layer.level)))
+    assert map_top(known, REGION, 10) > 5 * map_top(sure, REGION, 10)
 
 
 def test_only_the_last_layer_can_be_combined(layers: list[Layer]) -> None:

@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import Region
-from sfumato.transforms.release.picture import coarsened, log_like, nice, per_square_km, render_picture
+from sfumato.transforms.release.picture import coarsened, log_like, per_square_km, render_picture
 
 MANHATTAN = Region(-74.04, 40.68, -73.88, 40.80)
 
@@ -102,7 +102,7 @@ def test_density_that_is_not_a_finite_square_is_refused(density: NDArray[np.floa
         render_picture(density, MANHATTAN)
 
 
-@pytest.mark.parametrize("name", ["users", "epsilon"])
+@pytest.mark.parametrize("name", ["users", "epsilon", "top"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
 def test_bad_numbers_are_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{name}: must be a finite number >= 0"):
@@ -124,6 +124,28 @@ def test_scale_is_monotone_and_robust_to_zeros() -> None:
     assert float(log_like(np.zeros((3, 3)))(0.0)) == 0
 
 
+def test_a_tiny_crowded_cell_does_not_darken_the_map() -> None:
+    """One cell a thousand times denser than any other keeps the colours of the rest, and the scale ends below it."""
+    even = np.full((64, 64), 1.0)
+    even[:32] = 3.0
+    crowded = even.copy()
+    crowded[5, 7] = 3000.0  # more than a quarter of all: by its share alone it would set the scale
+    region = Region(0, 0, 1, 1)
+    image, other = (pixels(render_picture(one / even.sum(), region, users=1e6)) for one in (even, crowded))
+    rows, columns = (int(0.35 * size) for size in image.shape[:2])
+    place = np.s_[rows : rows + 200, columns : columns + 200]
+    assert image[place].sum(axis=2).min() > 1.5 * other[place].sum(axis=2).min() > 0.3
+    assert len(np.unique(other[place].reshape(-1, 3), axis=0)) == len(np.unique(image[place].reshape(-1, 3), axis=0))
+
+
+def test_a_given_top_is_the_scales() -> None:
+    values = np.array([[0.0, 1.0], [2.0, 4.0]])
+    assert log_like(values, top=2.0).vmax == 2.0
+    assert float(log_like(values, top=2.0)(4.0)) == 1.0
+    given = render_picture(bump(), MANHATTAN, users=1e5, top=1234.0)
+    assert given != render_picture(bump(), MANHATTAN, users=1e5)
+
+
 def test_fine_densities_are_added_up_not_thinned_out() -> None:
     density = np.zeros((4096, 4096))
     density[5, 7] = 0.25
@@ -132,11 +154,6 @@ def test_fine_densities_are_added_up_not_thinned_out() -> None:
     assert small.shape == (2048, 2048)
     assert small[2, 3] == 0.25
     assert small[-1, -1] == 0.75
-
-
-@pytest.mark.parametrize(("least", "step"), [(1.0, 1), (1.01, 2), (2.4, 5), (6, 10), (0.03, 0.05), (740, 1000)])
-def test_nice_numbers(least: float, step: float) -> None:
-    assert nice(least) == pytest.approx(step)
 
 
 def test_nobody_at_all_is_drawn_too() -> None:

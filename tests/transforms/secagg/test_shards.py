@@ -1,8 +1,11 @@
+import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -27,7 +30,7 @@ WIDE = Window(1 << 40, 1 << 39)
 def group_of(shards: int, users: int, depth: int = 4, seed: int = 0) -> ShardGroup:
     rng = np.random.default_rng(seed)
     keys = (np.repeat(np.arange(shards), users) << (2 * depth)) | rng.integers(0, 4**depth, shards * users)
-    return ShardGroup(0, shards, depth, np.sort(keys.astype(np.uint32)))
+    return ShardGroup(0, shards, Places(depth), np.sort(keys.astype(np.uint32)))
 
 
 def query(epsilon: float, required: int, level: int = 3, window: Window = WIDE, index: int = 1) -> ShardQuery:
@@ -72,7 +75,7 @@ def test_sums_are_counts_plus_the_keyed_noise_of_live_shards() -> None:
     group = group_of(10, 100)
     q = query(0.5, required=100)
     totals = sum_shards(group, q, KEY)
-    noise = discrete_laplace(KEY, "shard noise 1", group.numbers(), 64, 0.5)
+    noise = discrete_laplace(q.bind(KEY), "shard noise 1", group.numbers(), 64, 0.5)
     assert totals.live == 10
     assert np.array_equal(totals.sums, (q.encoding.count(group, slice(0, 10)) + noise).sum(axis=0))
 
@@ -114,10 +117,11 @@ def test_sub_queries_have_independent_noise() -> None:
 
 def test_shards_below_the_bound_reveal_nothing() -> None:
     keys = np.concatenate([(s << 8) + np.zeros(n, dtype=np.uint32) for s, n in enumerate([99, 100, 0, 101])])
-    group = ShardGroup(0, 4, 4, keys.astype(np.uint32))
-    totals = sum_shards(group, query(0.5, required=100), KEY)
+    group = ShardGroup(0, 4, Places(4), keys.astype(np.uint32))
+    asked = query(0.5, required=100)
+    totals = sum_shards(group, asked, KEY)
     assert totals.live == 2
-    noise = shard_noise(group.numbers()[[1, 3]], np.array([100, 101]), query(0.5, required=100), KEY)
+    noise = shard_noise(group.numbers()[[1, 3]], np.array([100, 101]), asked, asked.bind(KEY))
     assert totals.sums[0] == 201 + noise[:, 0].sum()
     nothing = sum_shards(group, query(0.5, required=102), KEY)
     assert nothing.live == 0
@@ -193,3 +197,22 @@ def test_client_vectors_summed_modulo_m_are_the_shards_sum() -> None:
     vectors = np.eye(8, dtype=np.int64)[rng.integers(0, 8, 100)] + rng.integers(-3, 4, (100, 8))
     by_client = np.mod(np.mod(vectors, 257).sum(axis=0), 257)
     assert np.array_equal(by_client, encode(vectors.sum(axis=0), window))
+
+
+def test_no_two_questions_share_noise() -> None:
+    """Another tree, epsilon or part of the shards under one run's key has other noise; the same has the same."""
+    one = query(0.5, required=100)
+    others = [
+        replace(one, index=2),
+        replace(one, encoding=TreeEncoding(Tree.uniform(one.encoding.tree.depth, 2))),
+        replace(one, epsilon=0.5000000001),
+        replace(one, asked=(0, 1)),
+        replace(one, unit=2),
+    ]
+    shards = np.arange(8, dtype=np.uint64)
+    drawn = [
+        discrete_laplace(asked.bind(KEY), "noise", np.arange(8, dtype=np.uint64), 64, 0.5) for asked in (one, *others)
+    ]
+    assert all(not np.array_equal(a, b) for a, b in itertools.combinations(drawn, 2))
+    again = replace(one, encoding=TreeEncoding(Tree(one.encoding.tree.depth, one.encoding.tree.nodes.copy())))
+    assert np.array_equal(drawn[0], discrete_laplace(again.bind(KEY), "noise", shards, 64, 0.5))

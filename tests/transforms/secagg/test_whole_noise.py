@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -25,7 +26,7 @@ def test_an_answers_noise_is_that_of_all_survivors_of_all_shards(noise: NoiseMod
     """Three shards of 60 users where 50 are required: Polya(3 x 1.2) differences, over 4,000 keys and 64 entries."""
     rng = np.random.default_rng(0)
     keys = np.sort((np.repeat(np.arange(SHARDS), USERS) << 8) | rng.integers(0, 256, SHARDS * USERS))
-    group = ShardGroup(0, SHARDS, 4, keys.astype(np.uint32))
+    group = ShardGroup(0, SHARDS, Places(4), keys.astype(np.uint32))
     query = ShardQuery(1, TreeEncoding(Tree.uniform(4, 3)), epsilon, Window(1 << 30, 1 << 29), REQUIRED)
     truth = query.encoding.count(group, slice(0, SHARDS)).sum(axis=0)
     sample = np.concatenate([
@@ -45,7 +46,7 @@ def test_the_answer_respects_epsilon_between_neighbours() -> None:
     without = np.sort(np.arange(20, dtype=np.uint32) % 4)
     outcomes = []
     for users in (without, np.sort(np.append(without, np.uint32(2)))):
-        group = ShardGroup(0, 1, 1, users)
+        group = ShardGroup(0, 1, Places(1), users)
         query = ShardQuery(1, TreeEncoding(Tree.uniform(1, 1)), epsilon, Window(1 << 30, 1 << 29), 20)
         sums = [
             sum_shards(group, query, RunKey.derive(FixedSecret(b"neighbours " * 3), {"n": len(users), "i": i})).sums[2]

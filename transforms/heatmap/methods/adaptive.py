@@ -1,40 +1,64 @@
-"""The adaptive hierarchical histogram (paper 000, Algorithm 2): a quadtree refined where noise allows."""
+"""The adaptive hierarchical histogram: a quadtree refined where noise allows, by few sub-queries or by the paper's."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.checks import check_between, check_whole, check_within, option
+from sfumato.transforms.heatmap.methods import few_queries, paper_schedule
 from sfumato.transforms.heatmap.methods.base import Method
-from sfumato.transforms.heatmap.methods.trees import last_answer, tree_of
-from sfumato.transforms.heatmap.state import EVERYTHING, Estimate, HeatmapState, Question
-from sfumato.transforms.privacy.mechanism import epsilon_for_stddev
-from sfumato.transforms.secagg.encodings import TreeEncoding
+from sfumato.transforms.heatmap.methods.combine import ESTIMATOR_HELP, ESTIMATORS, decode
+from sfumato.transforms.heatmap.methods.paper_schedule import TARGETS
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Question
 
-_COLLAPSE_SHARE = 0.25  # a node at a quarter of the splitting threshold is collapsed (Algorithm 2, line 24)
-
-# How Eq. 7 is read: c U / T in standard deviations, and whether it is shared out over the sums that carry noise.
-TARGETS = {"corrected": (2.0, True), "literal_factor": (2.0, False), "printed": (1.0, False)}
+SCHEDULES = ("auto", "two_query", "lean", "paper")
+_REFINES = ("count", "interval")
+_OF_PAPER = {
+    "calibration", "expansion", "split_threshold", "target", "split_count", "sub_query_share", "start_level",
+    "max_sub_queries",
+}  # fmt: skip
+_NOT_OF_PAPER = {"max_entries", "split_price", "cohorts"}
+_COHORTS = ("auto", "shared", "disjoint")
+# What a split must pay for (see `growth.next_tree`), and how coarse the first grid is (see `few_queries.Plan`). The
+# tolls and reaches were chosen on synthetic maps of seven kinds (docs/accuracy.md); an even price is derived.
+_PRICE = 1.0
+_TOLL, _REACH = 2.0, 2.0
+_LEAN_TOLL, _LEAN_REACH = 20.0, 8.0
 
 
 @dataclass(frozen=True)
 class Adaptive(Method):
-    """calibration: c of Eq. 7; expansion: b of Eq. 9; split_threshold: k of Eq. 6.
+    """schedule, cohorts, max_entries and split_price: see `few_queries`; estimator: see `posterior`.
 
-    target says how Eq. 7 is read (see `target_epsilon`). split_count and sub_query_share take the place of Eq. 6's
-    threshold and of Eqs. 7 to 9: the ablations of the paper's Table 3.
+    Of the paper's schedule, calibration: c of Eq. 7; expansion: b of Eq. 9; split_threshold: k of Eq. 6; target says
+    how Eq. 7 is read (see `target_epsilon`). split_count and sub_query_share take the place of Eq. 6's threshold and of
+    Eqs. 7 to 9: the ablations of the paper's Table 3.
     """
 
     NAME: ClassVar[str] = "adaptive"
     TEXT: ClassVar[str] = "a quadtree refined sub-query by sub-query (Bagdasaryan et al.)"
+    CATEGORIES: ClassVar[bool] = True
+    WARM: ClassVar[bool] = True
+    SEEN_BY_LAST: ClassVar[bool] = True
 
+    schedule: str = option(
+        "auto",
+        "auto: two sub-queries, more on grids that are deep for so few users; two_query; lean: smaller trees; paper: "
+        "Algorithm 2, many sub-queries",
+    )
+    estimator: str = option("bayes", ESTIMATOR_HELP)
+    cohorts: str = option(
+        "auto", "shared: every user answers every sub-query; disjoint: each answers one, with the whole epsilon"
+    )
+    max_entries: int = option(32_768, "at most so many vector entries a sub-query")
+    split_price: float = option(_PRICE, "what blur costs against detail: more makes smaller trees; at 1 they are even")
+    refine: str = option(
+        "count", "with auxiliary data, what is split: count, as without; interval, where rates stay sharp"
+    )
+    interval_width: float = option(0.1, "widest 95% interval of a rate that a split may leave, with refine interval")
     calibration: float = option(0.1, "c: noise aimed at, as a share of the users an entry has on average")
     expansion: float = option(2.0, "b: a sub-query leaves at least (b - 1) times its own epsilon, or takes all")
     split_threshold: float = option(2.0, "k: a node is split above k standard deviations of the noise to come")
@@ -45,12 +69,24 @@ class Adaptive(Method):
     max_sub_queries: int = option(10, "at most so many sub-queries; the last spends what is left")
 
     def __post_init__(self) -> None:
+        for name, value, known in (
+            ("schedule", self.schedule, SCHEDULES),
+            ("estimator", self.estimator, ESTIMATORS),
+            ("cohorts", self.cohorts, _COHORTS),
+            ("refine", self.refine, _REFINES),
+            ("target", self.target, tuple(TARGETS)),
+        ):
+            if value not in known:
+                raise RequestError(f"{name}: must be one of {', '.join(known)}, got {value!r}")
+        if self.schedule == "paper" and self.cohorts == "disjoint":
+            raise RequestError("cohorts: the paper's schedule asks every user; use cohorts shared or another schedule")
+        check_whole("max_entries", self.max_entries, few_queries.LEAST_ENTRIES, 1 << 24)
+        check_between("split_price", self.split_price, 0, 1e6)
+        check_between("interval_width", self.interval_width, 0, 1)
         check_between("calibration", self.calibration, 0, 100)
         check_within("expansion", self.expansion, 1, 1000)
         check_between("split_threshold", self.split_threshold, 0, 1000)
         check_whole("max_sub_queries", self.max_sub_queries, 1, 40)
-        if self.target not in TARGETS:
-            raise RequestError(f"target: must be one of {', '.join(TARGETS)}, got {self.target!r}")
         if self.split_count is not None:
             check_between("split_count", self.split_count, 0, 1e12)
         if self.sub_query_share is not None:
@@ -60,53 +96,63 @@ class Adaptive(Method):
         """See Method.check."""
         check_whole("start_level", self.start_level, 0, min(depth, 8))
 
+    @classmethod
+    def check_given(cls, given: Mapping[str, Any]) -> None:
+        """See Method.check_given."""
+        paper = given.get("schedule") == "paper"
+        for name in given:
+            if name in _OF_PAPER and not paper:
+                raise RequestError(f"{name}: is of the paper's schedule; give --schedule paper, or leave it out")
+            if name in _NOT_OF_PAPER and paper:
+                raise RequestError(f"{name}: is not of the paper's schedule; leave it out, or choose another schedule")
+        if "interval_width" in given and given.get("refine") != "interval":
+            raise RequestError("interval_width: is of refine interval; give --refine interval, or leave it out")
+
+    def check_warm(self) -> None:
+        """See Method.check_warm."""
+        if self.cohorts == "disjoint":
+            raise RequestError("cohorts: a warm start asks every user, once; use shared")
+        if self.refine == "interval" and self.schedule != "paper":
+            raise RequestError("refine: the first tree of a warm start is split by count; leave interval out")
+
+    def check_use(self, categories: int, central: bool) -> None:
+        """See Method.check_use."""
+        super().check_use(categories, central)
+        if self.cohorts == "disjoint" and central:
+            raise RequestError("cohorts: disjoint ones are parts of the shards, and central noise has none; use shared")
+        least = few_queries.LEAST_ENTRIES * categories
+        if self.max_entries < least:
+            raise RequestError(f"max_entries: {categories} categories need {least} at least, got {self.max_entries}")
+        if self.refine == "interval" and categories == 1:
+            raise RequestError("refine: interval is about rates; name the column they are of with auxiliary")
+
     def rounds(self, depth: int) -> int:
         """See Method.rounds."""
-        return self.max_sub_queries
+        return self.max_sub_queries if self.schedule == "paper" else few_queries.most_queries(self._plan, depth)
+
+    def most_entries(self) -> int | None:
+        """See Method.most_entries."""
+        return None if self.schedule == "paper" else self.max_entries
 
     def encode(self, state: HeatmapState, depth: int) -> Question | None:
-        """See Method.encode: Eqs. 6 to 9."""
-        if not state.answers:
-            return self._ask(state, Tree.uniform(depth, self.start_level), final=False)
-        if state.budget.remaining <= 0:
-            return None
-        threshold = self.split_count or self.split_threshold * state.noise_stddev(state.budget.remaining)
-        trees = [tree_of(answer) for answer in state.answers]
-        tree = update_tree(trees[-1], state.answers[-1].counts, threshold)
-        # A tree that has been asked before will not get finer: the rest of the budget buys its counts.
-        return self._ask(state, tree, final=tree in trees)
+        """See Method.encode."""
+        if self.schedule == "paper":
+            return paper_schedule.ask(self, state, depth)
+        return few_queries.ask(self._plan, state, depth)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
-        """See Method.decode: the last answer alone."""
-        return last_answer(state)
+        """See Method.decode."""
+        return decode(state, self.estimator)
 
-    def _ask(self, state: HeatmapState, tree: Tree, *, final: bool) -> Question:
-        encoding, budget = TreeEncoding(tree), state.budget
-        if self.sub_query_share is None:
-            target = target_epsilon(state, encoding.length, self.calibration, self.target)
-            enough = self.expansion * target <= budget.remaining  # Eq. 9
-        else:
-            target = self.sub_query_share * budget.total
-            enough = target < budget.remaining
-        final = final or not enough or len(state.answers) + 1 == self.max_sub_queries
-        return Question(encoding, EVERYTHING if final else target)
-
-
-def target_epsilon(state: HeatmapState, length: int, calibration: float, target: str = "corrected") -> float:
-    """The epsilon at which the aggregated noise of `length` entries is c U / T (Eqs. 7 and 8).
-
-    Errata: c U / T is two standard deviations (only so do the paper's vector length 340 and last epsilon 0.76 come
-    out), and the printed factor sqrt(ceil(S / U)), which is 1 from U = S on, should divide the target by
-    sqrt(ceil(U / S)). `corrected` does both; `literal_factor` takes the printed factor, so that every shard's noise is
-    what the sum's should be; `printed` takes c U / T for one standard deviation as well.
-    """
-    deviations, noisy_sums = TARGETS[target]
-    stddev = calibration * state.cohort.users / length / deviations
-    return epsilon_for_stddev(stddev * state.unit / math.sqrt(state.noisy_sums if noisy_sums else 1), state.unit)
-
-
-def update_tree(tree: Tree, counts: NDArray[np.float64], threshold: float) -> Tree:
-    """Splits what exceeds the threshold, in users, and collapses what is below a quarter of it (Eq. 6)."""
-    split = tree.entries[counts > threshold]
-    collapse = tree.entries[counts <= _COLLAPSE_SHARE * threshold]
-    return tree.refine(split, collapse)
+    @property
+    def _plan(self) -> few_queries.Plan:
+        lean = self.schedule == "lean"
+        return few_queries.Plan(
+            price=self.split_price,
+            toll=_LEAN_TOLL if lean else _TOLL,
+            reach=_LEAN_REACH if lean else _REACH,
+            max_entries=self.max_entries,
+            queries=2 if self.schedule == "two_query" else None,
+            cohorts=self.cohorts,
+            interval_width=self.interval_width if self.refine == "interval" else None,
+        )

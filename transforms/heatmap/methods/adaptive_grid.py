@@ -6,6 +6,7 @@ level min(depth, 12), so every rectangle is made of blocks of the quadtree.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -67,9 +68,14 @@ class GridEncoding(Encoding):
 
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
         """See Encoding.count."""
-        shard, cells = shards_and_cells(group, block)
-        entry = self.entries(*deinterleave(cells >> np.uint64(2 * (self.depth - self.level))))
+        shard, _ = shards_and_cells(group, block)
+        (entry,) = self.entries_of(group, block)
         return tally(shard, entry, group, block, self.length)
+
+    def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.int64]]:
+        """See Encoding.entries_of."""
+        _, cells = shards_and_cells(group, block)
+        yield self.entries(*deinterleave(cells >> np.uint64(2 * (self.depth - self.level))))
 
     @cached_property
     def blocks(self) -> tuple[Tree, NDArray[np.int64]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -89,6 +89,13 @@ class SketchEncoding(Encoding):
         for places in self.places(cells[first]):
             np.add.at(sums, (shard[first], places), users)
         return sums
+
+    def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.int64]]:
+        """See Encoding.entries_of: an array for each row of the sketch."""
+        _, cells = shards_and_cells(group, block)
+        distinct, place = np.unique(cells >> np.uint64(2 * (self.depth - self.level)), return_inverse=True)
+        for entries in self.places(distinct.astype(np.uint64)):
+            yield entries[place]
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class Emd(Method):
 
     def _check_gamma(self, state: HeatmapState, depth: int) -> None:
         least = self.finest_share(depth) * state.budget.remaining
-        if least / state.unit < _LEAST_RATIO:
+        if least / state.sensitivity(4 * self.emd_width + 1) < _LEAST_RATIO:
             raise RequestError(
                 f"gamma: {state.unit} is too large for the finest level's epsilon of {least:.3g}: their ratio must be "
                 f"at least {_LEAST_RATIO:g}; give a smaller gamma or depth, or a larger epsilon or emd_decay"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
@@ -28,7 +30,17 @@ def tree_of(answer: Answer) -> Tree:
     return answer.encoding.tree
 
 
+def total_of(answer: Answer) -> Estimate:
+    """An answer's users at each entry of its tree, over all categories, and their noise."""
+    tree, noise = tree_of(answer), answer.spent.noise_stddev
+    by_category = answer.counts.reshape(-1, len(tree.entries))
+    categories = len(by_category)
+    if categories == 1:
+        return Estimate(tree, answer.counts, np.full(len(answer.counts), noise))
+    each = np.full(len(tree.entries), noise)
+    return Estimate(tree, by_category.sum(axis=0), math.sqrt(categories) * each, by_category, each)
+
+
 def last_answer(state: HeatmapState) -> Estimate:
     """The map of the last sub-query alone."""
-    answer = state.answers[-1]
-    return Estimate(tree_of(answer), answer.counts, np.full(len(answer.counts), answer.spent.noise_stddev))
+    return total_of(state.answers[-1])

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import advance, start
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
@@ -21,15 +22,15 @@ KEY = RunKey.derive(FixedSecret(b"methods" * 5), {})
 def group_of(rows: list[tuple[int, int, int]], shards: int, depth: int, weighted: bool = False) -> ShardGroup:
     """The group of rows (shard, code of a finest cell, weight); with weights each row is a client of its own."""
     rows = sorted(rows)
-    keys = np.array([(shard << (2 * depth)) | code for shard, code, _ in rows], dtype=key_dtype(depth))
+    keys = np.array([(shard << (2 * depth)) | code for shard, code, _ in rows], dtype=key_dtype(Places(depth)))
     if not weighted:
-        return ShardGroup(0, shards, depth, keys)
+        return ShardGroup(0, shards, Places(depth), keys)
     ranks, seen = [], [0] * shards
     for shard, _, _ in rows:
         ranks.append(seen[shard])
         seen[shard] += 1
     weights = np.array([weight for _, _, weight in rows], dtype=np.int64)
-    return ShardGroup(0, shards, depth, keys, None, weights, np.array(ranks, dtype=np.uint32))
+    return ShardGroup(0, shards, Places(depth), keys, None, weights, np.array(ranks, dtype=np.uint32))
 
 
 def some_rows(seed: int, users: int, shards: int, depth: int, gamma: int = 1) -> list[tuple[int, int, int]]:

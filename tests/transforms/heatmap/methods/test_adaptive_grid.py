@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.places import Places
 from sfumato.schemas.region import interleave
 from sfumato.transforms.heatmap.methods.adaptive_grid import AdaptiveGrid, GridEncoding, constrained
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -72,7 +73,7 @@ def test_any_depth_of_the_clients_codes() -> None:
     x, y = rng.integers(0, 1 << 20, (2, 200))
     keys = np.sort(interleave(x.astype(np.uint32), y.astype(np.uint32)))
     grid = GridEncoding(20, 12, 10, (1,) * 100)
-    got = grid.count(ShardGroup(0, 1, 20, keys), slice(0, 1))[0]
+    got = grid.count(ShardGroup(0, 1, Places(20), keys), slice(0, 1))[0]
     expected = np.bincount(
         [((int(b) >> 8) * 10 >> 12) * 10 + ((int(a) >> 8) * 10 >> 12) for a, b in zip(x, y, strict=True)]
     )

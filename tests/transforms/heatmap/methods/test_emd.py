@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.places import Places
 from sfumato.schemas.region import interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.heatmap.methods import METHODS
@@ -216,10 +217,12 @@ def test_distributions_of_users_go_through_shards_and_noise() -> None:
     state = start(users, parameters, KEY)
     groups: dict[int, list[bytes]] = {}
     for chunk in chunks:
-        rows = bound_distributions([chunk], depth, GAMMA)
-        for number, part in split_distributions(rows, state.cohort, depth, spill):
+        rows = bound_distributions([chunk], Places(depth), GAMMA)
+        for number, part in split_distributions(rows, state.cohort, Places(depth), spill):
             groups.setdefault(number, []).append(part)
-    built = [build_weighted_shard_group(number, mine, state.cohort, depth, spill) for number, mine in groups.items()]
+    built = [
+        build_weighted_shard_group(number, mine, state.cohort, Places(depth), spill) for number, mine in groups.items()
+    ]
     while state.query is not None:
         totals = [sum_shards(group, state.query, KEY) for group in built]
         state = advance(state, sum(totals[1:], start=totals[0]), parameters)
@@ -263,7 +266,7 @@ def test_the_program_stays_small_however_deep_the_grid() -> None:
 
 def test_it_is_registered_and_takes_distributions() -> None:
     assert METHODS["emd"] is Emd
-    assert HeatmapParameters(method=Emd()).distribution_gamma == 10_000
+    assert HeatmapParameters(method=Emd(), gamma=10_000).distribution_gamma == 10_000
     state = start(200, parameters_of(12, 20), KEY)
     assert state.query is not None
     assert state.query.encoding == TreeEncoding(Tree.uniform(12, 2))

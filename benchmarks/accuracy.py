@@ -1,0 +1,163 @@
+"""How near private maps come to the truth, by schedule and estimator, and what constants were chosen by.
+
+    SFUMATO_DATA=... python -m benchmarks.accuracy [--maps sf_cabs,...] [--keys 10] [--folder compare_data]
+    python -m benchmarks.accuracy --choices [--keys 5]
+
+The first makes its tables with `sfumato compare`; the commands stand above each. The second needs no data: it is about
+synthetic maps, on which alone constants were chosen that no formula gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.comparison import MAPS, logs_of, run_compare
+from benchmarks.synthetic_maps import KINDS, synthetic_map
+from sfumato.schemas.places import Places
+from sfumato.schemas.region import interleave
+from sfumato.transforms.evaluation.memory import Rows, run_in_memory
+from sfumato.transforms.evaluation.yardstick import best_uniform_level
+from sfumato.transforms.heatmap.methods import Adaptive, adaptive, few_queries
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.posterior import contrasts, growth, infer
+from sfumato.transforms.heatmap.slopes import density_of
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.secrets import seed_secret
+from sfumato.transforms.text_tables import markdown_table
+
+_SIZES = (10_000, 100_000)
+_RUNS = (
+    ("cold starts", "--methods adaptive --users 10000,100000 --schedule paper,lean,auto --estimator last,bayes"),
+    ("one kind of cohort", "--methods adaptive --users 100000 --cohorts shared,disjoint"),
+    ("flat", "--methods flat --users 10000,100000 --level 5,6,7,8 --estimator bayes"),
+    ("warm starts", "--methods adaptive --users 10000,100000 --schedule auto,lean --earlier_releases 0,1"),
+)
+# What stands in the summary: a name, the run it is of, and the values of its options.
+_ROWS: list[tuple[str, str, dict[str, str]]] = [
+    ("paper (schedule paper, estimator last)", "cold starts", {"schedule": "paper", "estimator": "last"}),
+    ("paper's sub-queries, bayes", "cold starts", {"schedule": "paper", "estimator": "bayes"}),
+    ("**default** (auto, bayes)", "cold starts", {"schedule": "auto", "estimator": "bayes"}),
+    ("auto, last answer alone", "cold starts", {"schedule": "auto", "estimator": "last"}),
+    ("lean, bayes", "cold starts", {"schedule": "lean", "estimator": "bayes"}),
+    ("auto, cohorts shared", "one kind of cohort", {"cohorts": "shared"}),
+    *((f"flat, level {level}, bayes", "flat", {"level": str(level)}) for level in (5, 6, 7, 8)),
+    ("warm start, auto", "warm starts", {"schedule": "auto", "earlier_releases": "1"}),
+    ("warm start, lean", "warm starts", {"schedule": "lean", "earlier_releases": "1"}),
+]
+
+
+def real_maps(names: list[str], keys: int, folder: Path) -> None:
+    """Runs every comparison on every map; prints the summary, and each run's own table under its command."""
+    data, found, printed = Path(os.environ["SFUMATO_DATA"]), {}, []
+    for name in names:
+        pattern = logs_of(MAPS[name], data, folder)
+        for title, options in _RUNS:
+            command, output = run_compare(f"accuracy {title}", name, f"{options} --metrics mse", pattern, folder, keys)
+            printed.append(f"### {title}, map `{name}`\n\n    {command}\n\n{(output / 'table.md').read_text()}")
+            with open(output / "table.csv", newline="") as file:
+                found[name, title] = list(csv.DictReader(file))
+            print(f"{name}: {title}", file=sys.stderr)
+    columns = [(name, users) for name in names for users in _SIZES]
+    header = ["", *(f"{name}, {users // 1000}k" for name, users in columns)]
+    rows = [[label, *(_cell(found[n, title], u, chosen) for n, u in columns)] for label, title, chosen in _ROWS]
+    print("Mean squared error over that of the non-private best level, and vector entries a client\n")
+    print(markdown_table([header, *rows]))
+    print("\n".join(printed))
+
+
+def _cell(table: list[dict[str, str]], users: int, chosen: Mapping[str, str]) -> str:
+    for row in table:
+        if row.get("users") == str(users) and all(row.get(name) == value for name, value in chosen.items()):
+            return f"{float(row['mse_ratio']):.3f} ({float(row['entries']):,.0f})"
+    return "-"
+
+
+# One constant at a time is given another value: (name, module, attribute, values); the first value is the one chosen.
+_CONSTANTS: list[tuple[str, Any, str, tuple[float, ...]]] = [
+    ("first query's share of epsilon", few_queries, "_FIRST_SHARE", (0.2, 0.1, 0.15, 0.3)),
+    ("deviations in a first cell", adaptive, "_REACH", (2.0, 1.0, 4.0)),
+    ("toll of a split", adaptive, "_TOLL", (2.0, 0.0, 1.0, 5.0)),
+    ("price of blur", adaptive, "_PRICE", (1.0, 0.5, 2.0)),
+    ("concentration below measured nodes", growth, "_CONCENTRATION", (2.0, 0.0, 1.0, 3.0)),
+    ("surprise", growth, "_SURPRISE", (0.1, 0.02, 0.3)),
+    ("use of leaves twice", infer, "_TWICE", (0.04, 0.0001, 0.01, 0.1, 0.3)),
+    ("pull of the level above", contrasts, "_PULL", (4.0, 1.0, 20.0)),
+    ("carry from level to level", contrasts, "_CARRY", (0.97, 0.8, 0.5)),
+    ("signal that tells strong from weak", contrasts, "SIGNAL", (4.0, 2.0, 8.0)),
+]
+
+
+def choices(keys: int) -> None:
+    """The geometric mean over synthetic maps and sizes of the error's ratio, for other values of each constant."""
+    truths = {kind: synthetic_map(kind) for kind in KINDS}
+    cohorts = {
+        (kind, users, key): _cohort(truth, users, key)
+        for kind, truth in truths.items()
+        for users in _SIZES
+        for key in range(keys)
+    }
+    columns = [f"{kind}, {users // 1000}k" for kind in KINDS for users in _SIZES]
+    rows = [["constant", "value", *columns, "geometric mean"]]
+    for name, module, attribute, values in _CONSTANTS:
+        for value in values if module is few_queries else values[1:]:
+            with ExitStack() as stack:
+                for place in {module, infer, growth} if attribute == "SIGNAL" else {module}:
+                    stack.enter_context(patch.object(place, attribute, value))
+                method = Adaptive(split_price=value) if attribute == "_PRICE" else Adaptive()
+                errors = [
+                    np.mean([_ratio(truths[kind], *cohorts[kind, users, key], key, method) for key in range(keys)])
+                    for kind in KINDS
+                    for users in _SIZES
+                ]
+            rows.append([name, f"{value:g}", *(f"{error:.3f}" for error in errors)])
+            rows[-1].append(f"{np.exp(np.mean(np.log(errors))):.4f}")
+            print(rows[-1], file=sys.stderr)
+    print(markdown_table(rows))
+
+
+def _cohort(truth: NDArray[np.int64], users: int, key: int) -> tuple[Rows, float]:
+    """Some users of a map in the order of their hashes, and their best level's error."""
+    rng = np.random.default_rng([key, users])
+    drawn = rng.multivariate_hypergeometric(truth.ravel(), users, method="marginals").reshape(truth.shape)
+    row, column = np.divmod(np.repeat(np.arange(truth.size), drawn.ravel()), len(truth))
+    codes = rng.permutation(interleave(column.astype(np.uint32), row.astype(np.uint32)).astype(np.uint64))
+    places = Places(len(truth).bit_length() - 1)
+    hashes = np.sort((rng.random(users) * (users / truth.sum()) * 2.0**64).astype(np.uint64)) & ~places.mask
+    return Rows(places, hashes, codes), best_uniform_level(drawn, truth / truth.sum())[1]
+
+
+def _ratio(truth: NDArray[np.int64], rows: Rows, yardstick: float, key: int, method: Adaptive) -> float:
+    depth = rows.places.depth
+    parameters = HeatmapParameters(depth=depth, users=len(rows.users), method=method)
+    run_key = RunKey.derive(seed_secret(key), {"benchmark": "accuracy"})
+    state = run_in_memory(rows, int(truth.sum()), parameters, run_key)
+    error = density_of(method.decode(state, depth)) - truth / truth.sum()
+    return float(np.mean(error**2)) / yardstick
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--maps", default=",".join(MAPS))
+    parser.add_argument("--keys", type=int, default=10)
+    parser.add_argument("--folder", type=Path, default=Path("compare_data"))
+    parser.add_argument("--choices", action="store_true", help="other values of the constants, on synthetic maps")
+    options = parser.parse_args()
+    if options.choices:
+        choices(options.keys)
+    else:
+        real_maps(options.maps.split(","), options.keys, options.folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+"""Rates: Appendix B of paper 000 on two maps, what intervals cover over 200 keys, and how trees are refined.
+
+    SFUMATO_DATA=... python -m benchmarks.rates [--keys 200] [--quick] [--picture docs/rates.png] [--data bench_data]
+
+Users live on 1024 x 1024 cells, of the synthetic city and of the Manhattan-like map (`SFUMATO_DATA` names its folder).
+Each is infected with a chance that falls from 1 at (200, 900), column and row, with a Gaussian kernel. Who is infected
+is drawn anew with every key; what an interval has to cover is the mean chance of the users in its cell. The picture is
+of a release of the real job on Parquet logs. `--quick`: 10 keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import itertools
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from benchmarks.few_users import markdown
+from benchmarks.speed import command
+from sfumato.schemas.places import Places
+from sfumato.schemas.region import Grid, deinterleave, interleave
+from sfumato.schemas.tree import Tree, node_positions
+from sfumato.transforms.evaluation.memory import Rows, run_in_memory
+from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.raster import by_row
+from sfumato.transforms.heatmap.rates import Rates, rates_of
+from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.synth.city import build_city
+from sfumato.transforms.synth.people import DEFAULT_REGION, make_people
+
+DEPTH = 10
+SIDE = 1 << DEPTH
+CENTRE = (900, 200)  # row, column: the paper's (200, 900) as x and y, which is where its Lower Manhattan would be
+SPREAD = 100.0  # cells, of the kernel; the paper gives none
+WIDTH = 0.1  # of an interval, aimed at
+NAMES = ("false", "true")
+SIZES = (0, 20, 100, 1000, 10_000, 1 << 30)
+SETTINGS = {
+    "auto, count": {},
+    "auto, interval": {"refine": "interval"},
+    "lean, count": {"schedule": "lean"},
+    "lean, interval": {"schedule": "lean", "refine": "interval"},
+    "paper, count": {"schedule": "paper"},
+    "paper, interval": {"schedule": "paper", "refine": "interval"},
+}
+KEY = RunKey.derive(FixedSecret(b"rates of users"), {"benchmark": "rates"})
+
+
+@dataclass(frozen=True, eq=False)
+class Town:
+    """Users of a map. codes: uint64[n], the finest cell of each."""
+
+    name: str
+    codes: np.ndarray
+
+    @cached_property
+    def chance(self) -> np.ndarray:
+        """With which each user is infected: float64[n]."""
+        x, y = deinterleave(self.codes)
+        return kernel(y, x)
+
+    def rows(self, trial: int) -> Rows:
+        """The users under hashes of this trial, infected or not."""
+        places, rng = Places(DEPTH, 2), np.random.default_rng([trial, len(self.codes)])
+        infected = rng.random(len(self.codes)) < self.chance
+        limit = 1 << (64 - places.bits)
+        hashes = np.sort(rng.integers(0, limit, len(self.codes), dtype=np.uint64)) << np.uint64(places.bits)
+        return Rows(places, hashes, infected.astype(np.uint64) << np.uint64(2 * DEPTH) | self.codes)
+
+
+def kernel(row: np.ndarray, column: np.ndarray) -> np.ndarray:
+    """The chance of being infected at a cell."""
+    return np.exp(-((row - CENTRE[0]) ** 2 + (column - CENTRE[1]) ** 2) / (2 * SPREAD**2))
+
+
+def towns(users: int) -> list[Town]:
+    """Both maps with so many users each."""
+    people = make_people(0, users, city=build_city())
+    city = Grid(DEFAULT_REGION, DEPTH).codes(people["longitude"].to_numpy(), people["latitude"].to_numpy())
+    image = np.load(Path(os.environ["SFUMATO_DATA"]) / "manhattan_like_1024x1024.npy").astype(np.float64)
+    cells = np.random.default_rng(users).choice(SIDE * SIDE, users, p=image.ravel() / image.sum())
+    manhattan = interleave((cells % SIDE).astype(np.uint32), (cells // SIDE).astype(np.uint32))
+    return [Town("city", city.astype(np.uint64)), Town("Manhattan-like", manhattan.astype(np.uint64))]
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """One run: what its rates are and what they should be.
+
+    rates: of the cells; users, truth: float64[T], true users of each and their mean chance, NaN where nobody is; entry:
+    int64[n], each user's cell; asked: vector entries in all that a user answers.
+    """
+
+    town: Town
+    tree: Tree
+    rates: Rates
+    pooled: float
+    users: np.ndarray
+    truth: np.ndarray
+    entry: np.ndarray
+    asked: int
+
+    @property
+    def width(self) -> np.ndarray:
+        """Of the intervals: float64[T]."""
+        return np.asarray((self.rates.high - self.rates.low)[0])
+
+    @property
+    def covered(self) -> np.ndarray:
+        """Whether each interval holds the truth: bool[T]."""
+        return np.asarray((self.rates.low[0] <= self.truth) & (self.truth <= self.rates.high[0]))
+
+    @property
+    def error(self) -> float:
+        """Root mean square, over users, of their cell's rate less their own chance; the whole map's where unknown."""
+        rate = np.where(np.isnan(self.rates.rate[0]), self.pooled, self.rates.rate[0])
+        return float(np.sqrt(np.mean((rate[self.entry] - self.town.chance) ** 2)))
+
+    @property
+    def miss(self) -> float:
+        """Distance, in finest cells, of the hotspot from the middle of the cell with the highest lower end."""
+        level, x, y = node_positions(self.tree.entries)
+        best = np.argmax(np.where(self.tree.areas > 0, self.rates.low[0], -1.0))
+        cell = SIDE >> level[best]
+        return float(np.hypot((y[best] + 0.5) * cell - CENTRE[0], (x[best] + 0.5) * cell - CENTRE[1]))
+
+
+def run(town: Town, trial: int, options: dict[str, object]) -> Found:
+    """One key, through the real state machine."""
+    users = len(town.codes)
+    parameters = heatmap_parameters("adaptive", {"depth": DEPTH, "population": users, **options}, categories=2)
+    state = run_in_memory(town.rows(trial), users, parameters, KEY.narrowed({"town": town.name, "trial": trial}))
+    estimate: Estimate = parameters.method.decode(state, DEPTH)
+    spent = [answer.spent for answer in state.answers]
+    live = spent[-1].shards - spent[-1].shards_lost
+    rates = rates_of(estimate, NAMES, live, state.cohort.shards / live)
+    assert rates is not None
+    assert estimate.by_category is not None
+    tree = estimate.tree
+    entry = tree.index.owner[np.searchsorted(tree.index.boundaries, town.codes, side="right") - 1]
+    here = np.bincount(entry, minlength=len(tree.entries))
+    infected = np.bincount(entry, town.chance, len(tree.entries))
+    lengths = [one.vector_length for one in spent]
+    return Found(
+        town=town,
+        tree=tree,
+        rates=rates,
+        pooled=float(np.clip(estimate.by_category[1].sum() / estimate.by_category.sum(), 0, 1)),
+        users=here,
+        truth=np.where(here > 0, infected / np.maximum(here, 1), np.nan),
+        entry=entry,
+        asked=max(lengths) if state.answers[-1].shards is not None else sum(lengths),
+    )
+
+
+def coverage_row(name: str, found: list[Found]) -> list[list[str]]:
+    """A row for each size of cells: coverage, widths, and how many say nothing."""
+    users, covered, width, rate = (
+        np.concatenate(one)
+        for one in zip(*((f.users, f.covered, f.width, f.rates.rate[0]) for f in found), strict=True)
+    )
+    rows = []
+    for least, most in itertools.pairwise(SIZES):
+        chosen = (users >= max(least, 1)) & (users < most)
+        if chosen.sum() < 400:  # of which a coverage would be off by more than a per cent
+            continue
+        label = f"{least:,} to {most - 1:,}" if most < SIZES[-1] else f"{least:,} or more"
+        shown = [f"{100 * covered[chosen].mean():.1f}%", f"{width[chosen].mean():.3f}"]
+        rows.append([name, label, f"{chosen.sum():,}", *shown, f"{100 * np.isnan(rate[chosen]).mean():.1f}%"])
+    inhabited = users > 0
+    rows.append([name, "all", f"{inhabited.sum():,}", f"**{100 * covered[inhabited].mean():.1f}%**",
+                 f"{width[inhabited].mean():.3f}", f"{100 * np.isnan(rate[inhabited]).mean():.1f}%"])  # fmt: skip
+    return rows
+
+
+def refine_row(name: str, setting: str, found: list[Found]) -> list[str]:
+    """What a way of refining gives, means over keys."""
+    share = np.mean([f.users[f.width <= WIDTH].sum() / f.users.sum() for f in found])
+    width = np.mean([np.average(f.width, weights=f.users) for f in found])
+    miss = np.array([f.miss for f in found])
+    return [
+        name, setting, f"{np.mean([len(f.tree.entries) for f in found]):,.0f}",
+        f"{np.mean([f.asked for f in found]):,.0f}", f"{width:.3f}", f"{100 * share:.0f}%",
+        f"{np.mean([f.error for f in found]):.4f}", f"{np.median(miss):.0f}", f"{100 * np.mean(miss < SPREAD):.0f}%",
+    ]  # fmt: skip
+
+
+def write_logs(town: Town, folder: Path) -> None:
+    """A log of one record a user, in the middle of her cell."""
+    x, y = deinterleave(town.codes)
+    region, rng = DEFAULT_REGION, np.random.default_rng(1)
+    table = {
+        "user_id": np.arange(len(x)),
+        "longitude": region.west + (x + 0.5) / SIDE * (region.east - region.west),
+        "latitude": region.north - (y + 0.5) / SIDE * (region.north - region.south),
+        "infected": rng.random(len(x)) < town.chance,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(table), folder / "log.parquet")
+
+
+def real_release(town: Town, data: Path, *options: str) -> pa.Table:
+    """The table of cells that the real job publishes."""
+    logs, out = data / f"rates_{len(town.codes)}", data / "rates_out"
+    write_logs(town, logs)
+    region = ",".join(map(str, (DEFAULT_REGION.west, DEFAULT_REGION.south, DEFAULT_REGION.east, DEFAULT_REGION.north)))
+    wanted = ["--input", f"{logs}/*.parquet", "--output", str(out), "--region", region, "--auxiliary", "infected"]
+    wanted += ["--population", str(len(town.codes)), "--overwrite", *options]
+    subprocess.run(command("heatmap", *wanted), check=True, stdout=sys.stderr)
+    return pq.read_table(next(iter(sorted(out.rglob("cells.parquet")))))
+
+
+def paint(cells: pa.Table, column: str) -> np.ndarray:
+    """A column of a table of cells as a picture, float64[SIDE, SIDE]: coarse cells first, finer ones over them."""
+    image, region = np.full((SIDE, SIDE), np.nan), DEFAULT_REGION
+    names = ("depth", "west", "north", column)
+    for depth, west, north, value in zip(*(cells[name].to_pylist() for name in names), strict=True):
+        size = SIDE >> depth
+        x = round((west - region.west) / (region.east - region.west) * SIDE)
+        y = round((region.north - north) / (region.north - region.south) * SIDE)
+        image[y : y + size, x : x + size] = np.nan if value is None else value
+    return image
+
+
+def picture(town: Town, cells: pa.Table) -> bytes:
+    """The truth where somebody lives, the rates, and how wide their intervals are."""
+    row, column = np.mgrid[0:SIDE, 0:SIDE]
+    inhabited = by_row(np.bincount((town.codes >> np.uint64(4)).astype(np.int64), minlength=4 ** (DEPTH - 2)))
+    truth = np.where(np.kron(inhabited, np.ones((4, 4))) > 0, kernel(row, column), np.nan)
+    rate, width = paint(cells, "rate"), paint(cells, "high") - paint(cells, "low")
+    figure = Figure(figsize=(13.2, 4.7), dpi=100, facecolor="white", layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    panels = (
+        ("chance of infection where users live", truth, "viridis", 1.0),
+        (f"rate, ε = 1, {len(town.codes):,} users", rate, "viridis", 1.0),
+        ("width of its 95% interval", width, "magma_r", 0.5),
+    )
+    for axes, (title, values, colours, top) in zip(figure.subplots(1, 3), panels, strict=True):
+        image = axes.imshow(values, cmap=colours, vmin=0, vmax=top, interpolation="nearest")
+        axes.plot(CENTRE[1], CENTRE[0], marker="+", color="black", markersize=12)
+        axes.set_title(title, fontsize=12)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_facecolor("#dddddd")
+        figure.colorbar(image, ax=axes, shrink=0.85, extend="max" if top < 1 else "neither")
+    file = io.BytesIO()
+    canvas.print_png(file, metadata={"Software": "sfumato"})
+    return file.getvalue()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=200)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--data", type=Path, default=Path("bench_data"))
+    options = parser.parse_args()
+    keys, began = 10 if options.quick else options.keys, time.perf_counter()
+    coverage, refined = [], []
+    for users in (10_000, 100_000):
+        for town in towns(users):
+            name = f"{town.name}, {users:,}"
+            for setting, given in SETTINGS.items():
+                found = [run(town, trial, dict(given)) for trial in range(keys)]
+                refined.append(refine_row(name, setting, found))
+                if setting in ("auto, interval", "paper, count"):
+                    coverage += coverage_row(f"{name}; {setting}", found)
+                print(f"{name}: {setting}, {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    print(f"{keys} keys, epsilon 1, nominal 95%\n\nCoverage, by users in the cell\n")
+    heads = ["map, users; refined by", "users in the cell", "cells", "covered", "mean width", "nothing known"]
+    print(markdown(heads, coverage))
+    print(f"\nRefined by count or by an interval of {WIDTH}\n")
+    heads = ["map, users", "schedule, refined by", "cells", "entries a user answers", "width, by user",
+             f"{WIDTH} or less", "error, by user", "hotspot off by, cells", f"by less than {SPREAD:g}"]  # fmt: skip
+    print(markdown(heads, refined))
+    if options.picture:
+        town = towns(100_000)[1]
+        wanted = ("--schedule", "lean", "--refine", "interval")
+        options.picture.write_bytes(picture(town, real_release(town, options.data, *wanted)))
+
+
+if __name__ == "__main__":
+    main()

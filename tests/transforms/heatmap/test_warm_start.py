@@ -1,0 +1,338 @@
+"""An earlier release as a starting point: what is read is what was published; damage is refused; keys are bound."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.locations import Auxiliary, LocationColumns
+from sfumato.schemas.places import Places
+from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.tree import Tree, node_names
+from sfumato.transforms.evaluation.memory import Rows, run_in_memory
+from sfumato.transforms.heatmap.assemble import heatmap_manifest, release_files
+from sfumato.transforms.heatmap.cells import cells_table
+from sfumato.transforms.heatmap.methods import Adaptive, Flat
+from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.schedule import plan
+from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.heatmap.warm_start import WarmStart, digest
+from sfumato.transforms.heatmap.whole import PrivateHeatmap, bind_key, check_prior
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.release.facts import ReleaseFacts
+from tests.conftest import REGION
+
+KEY = RunKey.derive(FixedSecret(b"warm start" * 3), {})
+DEPTH = 5
+GRID = Grid(REGION, DEPTH)
+MANIFEST: dict[str, Any] = {
+    "job": "heatmap",
+    "release_id": "monday",
+    "region": asdict(REGION),
+    "grid": {"depth": DEPTH, "side": 32},
+    "privacy": {"epsilon": 2.0, "randomness": {"source": "key file", "safe": True}},
+}
+
+
+def estimate_on(tree: Tree, seed: int = 0) -> Estimate:
+    rng, entries = np.random.default_rng(seed), len(tree.entries)
+    return Estimate(tree, rng.normal(20, 30, entries), rng.uniform(0, 9, entries))
+
+
+def read(estimate: Estimate, grid: Grid = GRID) -> Estimate:
+    """What is read back of an estimate's table of cells, by way of Parquet."""
+    file = io.BytesIO()
+    pq.write_table(cells_table(estimate, grid), file)
+    manifest = {**MANIFEST, "grid": {"depth": grid.depth}}
+    return WarmStart.of(manifest, pq.read_table(io.BytesIO(file.getvalue())), grid).estimate
+
+
+def same(one: Estimate, other: Estimate) -> bool:
+    pairs = ((one.counts, other.counts), (one.stddev, other.stddev))
+    return one.tree == other.tree and all(np.array_equal(a, b) for a, b in pairs)
+
+
+def ragged_tree() -> Tree:
+    """A root with three children of which one is split, a node with one child alone, and an orphan two levels below."""
+    return Tree.of(DEPTH, np.array([4, 5, 6, 16, 17, 18, 19, 24, 6 * 64 + 7, 1024 + 999], dtype=np.uint64))
+
+
+def crowd(users: int, categories: int = 1) -> Rows:
+    rng, places = np.random.default_rng(3), Places(DEPTH, categories)
+    codes = np.where(rng.random(users) < 0.7, rng.choice(rng.integers(0, 4**DEPTH, 4), users), 1000)
+    drawn = rng.integers(0, categories, users) << (2 * DEPTH) | codes
+    low = np.uint64(places.bits)
+    return Rows(
+        places, np.sort(rng.integers(0, 1 << 64, users, dtype=np.uint64)) >> low << low, drawn.astype(np.uint64)
+    )
+
+
+# --- what is read is what was published ---
+
+
+def orphans() -> Tree:
+    """Three siblings whose parent was collapsed: they do not make it whole, and it must not come back."""
+    return Tree.of(DEPTH, np.array([4, 5, 6, 112, 113, 114], dtype=np.uint64))
+
+
+@pytest.mark.parametrize("tree", [*(Tree.uniform(DEPTH, level) for level in (0, 3, 5)), ragged_tree(), orphans()])
+def test_cells_are_read_back_as_the_estimate_that_they_are_of(tree: Tree) -> None:
+    estimate = estimate_on(tree)
+    assert same(read(estimate), estimate)
+
+
+@given(st.sets(st.integers(1, (4 ** (DEPTH + 1) - 1) // 3), max_size=60), st.integers(0, 9))
+@settings(max_examples=100, deadline=None)
+def test_trees_of_any_nodes_are_read_back(numbers: set[int], seed: int) -> None:
+    """Partial nodes and orphans; a node that is absent though all its children are there owns nothing either way."""
+    levels = [4**level for level in range(DEPTH + 1)]
+    nodes, first = [], 0
+    for size in levels:  # the numbers, level by level, as nodes
+        nodes += [size + number - first for number in numbers if first <= number < first + size]
+        first += size
+    estimate = estimate_on(Tree.of(DEPTH, np.array(nodes, dtype=np.uint64)), seed)
+    found = read(estimate)
+    assert np.array_equal(found.tree.entries, estimate.tree.entries)
+    assert np.array_equal(found.tree.index.boundaries, estimate.tree.index.boundaries)
+    assert np.array_equal(found.tree.index.owner, estimate.tree.index.owner)
+    assert np.array_equal(found.counts, estimate.counts)
+
+
+def test_the_order_of_the_cells_does_not_matter() -> None:
+    estimate = estimate_on(ragged_tree())
+    cells = cells_table(estimate, GRID)
+    shuffled = cells.take(np.random.default_rng(1).permutation(cells.num_rows))
+    assert same(WarmStart.of(MANIFEST, shuffled, GRID).estimate, estimate)
+
+
+def test_the_finest_grid_of_all_is_read_back() -> None:
+    deepest = np.uint64(4**20 + 4**20 - 1)  # the south-eastern corner, 41 bits
+    estimate = estimate_on(Tree.of(20, np.array([deepest, deepest >> np.uint64(2)])))
+    assert same(read(estimate, Grid(REGION, 20)), estimate)
+
+
+@pytest.mark.parametrize(
+    ("method", "values"),
+    [
+        ("adaptive", {}),
+        ("adaptive", {"cohorts": "disjoint"}),
+        ("adaptive", {"schedule": "paper", "estimator": "last"}),
+        ("adaptive", {"schedule": "paper"}),
+        ("adaptive", {"categories": 2}),
+        ("flat", {"level": 3}),
+        ("flat", {"categories": 3}),
+        ("adaptive_grid", {}),
+        ("spatial_decomposition", {}),
+        ("emd", {"contribution": "one"}),
+    ],
+)
+def test_a_release_by_any_method_is_read_back_as_its_map(method: str, values: dict[str, Any]) -> None:
+    categories = values.pop("categories", 1) if "categories" in values else 1
+    common = {"depth": DEPTH, "population": 3000, "shard_size": 300, "dropout": 0.5, "epsilon": 2.0}
+    parameters = heatmap_parameters(method, {**common, **values}, categories)
+    names = ("false", "true") if categories == 2 else tuple("abc")
+    columns = LocationColumns(auxiliary=Auxiliary("kind", names) if categories > 1 else None)
+    facts = ReleaseFacts("heatmap", "monday", "now", "seed", False, {**parameters.facts(), "columns": asdict(columns)})
+    state = run_in_memory(crowd(3000, categories), 3000, parameters, KEY)
+    made = parameters.method.decode(state, DEPTH)
+    if values.get("schedule") == "paper":
+        assert not made.tree.complete
+    files = release_files(state, parameters, facts, GRID)
+    cells = pq.read_table(io.BytesIO(files["cells.parquet"]))
+    start = WarmStart.of(heatmap_manifest(state, parameters, facts, GRID), cells, GRID)
+    assert same(start.estimate, made)
+    assert start.facts() == {"release_id": "monday", "epsilon": 2.0, "digest": digest(made)}
+    assert not start.safe  # by a seed
+    # It serves: the next release asks once, for everything.
+    warm = replace(parameters, method=Adaptive(), contribution=None, gamma=None)
+    again = run_in_memory(crowd(3000, categories), 3000, warm, KEY, start.estimate)
+    assert [answer.spent.epsilon for answer in again.answers] == [2.0]
+    assert np.isfinite(warm.method.decode(again, DEPTH).counts).all()
+
+
+@pytest.mark.parametrize("value", [0.0, -3.0])
+def test_a_map_of_nobody_is_a_start_as_well(value: float) -> None:
+    tree = ragged_tree()
+    nobody = Estimate(tree, np.full(len(tree.entries), value), np.zeros(len(tree.entries)))
+    for method in (Adaptive(), Adaptive(schedule="lean"), Adaptive(schedule="paper", estimator="last")):
+        parameters = HeatmapParameters(depth=DEPTH, population=3000, shard_size=300, dropout=0.5, method=method)
+        state = run_in_memory(crowd(3000), 3000, parameters, KEY, nobody)
+        assert state.budget.spent == 1.0
+        assert np.isfinite(method.decode(state, DEPTH).counts).all()
+
+
+def test_the_papers_schedule_starts_from_the_earlier_tree() -> None:
+    parameters = HeatmapParameters(
+        depth=DEPTH, population=3000, shard_size=300, dropout=0.5, method=Adaptive(schedule="paper", estimator="last")
+    )
+    state = run_in_memory(crowd(3000), 3000, parameters, KEY, estimate_on(ragged_tree()))
+    assert state.answers[0].encoding.tree == ragged_tree()
+
+
+# --- damage ---
+
+
+def cells_of(tree: Tree | None = None) -> pa.Table:
+    return cells_table(estimate_on(tree or Tree.uniform(DEPTH, 2)), GRID)
+
+
+def with_column(name: str, values: list[Any]) -> pa.Table:
+    cells = cells_of()
+    return cells.set_column(cells.schema.get_field_index(name), name, pa.array(values))
+
+
+def changed(name: str, value: Any, place: int = 3) -> pa.Table:
+    values = cells_of()[name].to_pylist()
+    values[place] = value
+    return with_column(name, values)
+
+
+LACKS = "the release's manifest lacks its region, grid or guarantee"
+DAMAGED = "warm_start: the release's cells are damaged"
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (lambda: changed("count", float("nan")), "no numbers"),
+        (lambda: changed("count", float("inf")), "no numbers"),
+        (lambda: changed("count", None), "no numbers"),
+        (lambda: with_column("count", ["many"] * 16), ""),
+        (lambda: with_column("count", [[1.0]] * 16), ""),
+        (lambda: changed("stddev", -1e-9), "no numbers"),
+        (lambda: changed("stddev", float("nan")), "no numbers"),
+        (lambda: cells_of().slice(1), "do not cover"),
+        (lambda: cells_of().slice(0, 15), "do not cover"),
+        (lambda: cells_of().slice(0, 0), ""),
+        (lambda: pa.concat_tables([cells_of(), cells_of().slice(0, 1)]), "repeat"),
+        (lambda: changed("cell_id", "r00"), "repeat"),  # twice the first
+        (lambda: changed("cell_id", "x"), "'x' is no cell's id"),
+        (lambda: changed("cell_id", ""), "'' is no cell's id"),
+        (lambda: changed("cell_id", "r04"), "'r04' is no cell's id"),
+        (lambda: changed("cell_id", "r0 1"), "'r0 1' is no cell's id"),
+        (lambda: changed("cell_id", "R01"), "'R01' is no cell's id"),
+        (lambda: changed("cell_id", "01"), "'01' is no cell's id"),
+        (lambda: changed("cell_id", "rr01"), "'rr01' is no cell's id"),
+        (lambda: changed("cell_id", "r0r1"), "'r0r1' is no cell's id"),
+        (lambda: changed("cell_id", "r٣"), "is no cell's id"),  # a digit, but not one of ours
+        (lambda: changed("cell_id", "r" + 40 * "0"), "is no cell's id"),
+        (lambda: changed("cell_id", None), "None is no cell's id"),
+        (lambda: with_column("cell_id", list(range(16))), "0 is no cell's id"),
+        (lambda: changed("cell_id", "r" + (DEPTH + 1) * "3"), "finer than its depth, 5"),
+        (lambda: changed("cell_id", "r" + 30 * "3"), "finer than its depth, 5"),
+        (lambda: cells_of().drop_columns(["stddev"]), "stddev"),
+        (lambda: cells_of().drop_columns(["count"]), "count"),
+        (lambda: cells_of().drop_columns(["cell_id"]), "cell_id"),
+    ],
+)
+def test_damaged_cells_are_refused(cells: Callable[[], pa.Table], words: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        WarmStart.of(MANIFEST, cells(), GRID)
+    assert str(caught.value).startswith(DAMAGED)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        ({**MANIFEST, "job": "histogram"}, "a heatmap's release is needed, this one is of 'histogram'"),
+        ({}, "a heatmap's release is needed, this one is of None"),
+        ({"job": "heatmap"}, LACKS),
+        ({**MANIFEST, "region": None}, LACKS),
+        ({**MANIFEST, "region": [1, 2, 3, 4]}, LACKS),
+        ({**MANIFEST, "region": {**MANIFEST["region"], "west": "far"}}, LACKS),
+        ({**MANIFEST, "grid": {}}, LACKS),
+        ({**MANIFEST, "grid": {"depth": None}}, LACKS),
+        ({**MANIFEST, "privacy": {}}, LACKS),
+        ({**MANIFEST, "privacy": None}, LACKS),
+        ({**MANIFEST, "privacy": {"epsilon": 1.0}}, LACKS),
+        ({**MANIFEST, "privacy": {**MANIFEST["privacy"], "epsilon": "1 or so"}}, LACKS),
+        ({**MANIFEST, "privacy": {**MANIFEST["privacy"], "epsilon": float("nan")}}, LACKS),
+        ({**MANIFEST, "privacy": {**MANIFEST["privacy"], "epsilon": float("inf")}}, LACKS),
+        ({**MANIFEST, "privacy": {**MANIFEST["privacy"], "epsilon": 0}}, LACKS),
+        ({**MANIFEST, "privacy": {**MANIFEST["privacy"], "randomness": "fine"}}, LACKS),
+        ({**MANIFEST, "region": {**MANIFEST["region"], "west": -2.0}}, "is of region (-2.0, 50.0, 1.0, 51.0)"),
+        ({**MANIFEST, "region": {**MANIFEST["region"], "west": float("nan")}}, "is of region (nan"),
+        ({**MANIFEST, "grid": {"depth": 6}}, "has depth 6, this heatmap 5; give the same"),
+    ],
+)
+def test_other_jobs_regions_and_depths_are_refused(manifest: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        WarmStart.of(manifest, cells_of(), GRID)
+    assert str(caught.value).startswith("warm_start: ")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("safe", [False, None, 1, "true"])
+def test_only_what_says_so_has_a_key_that_nobody_can_guess(safe: object) -> None:
+    privacy = {**MANIFEST["privacy"], "randomness": {"source": "somewhere", "safe": safe}}
+    assert not WarmStart.of({**MANIFEST, "privacy": privacy}, cells_of(), GRID).safe
+    assert WarmStart.of(MANIFEST, cells_of(), GRID).safe
+
+
+@pytest.mark.parametrize("method", [Flat(), Flat(estimator="bayes")])
+def test_methods_that_start_from_nothing_are_refused(method: Flat) -> None:
+    parameters = HeatmapParameters(depth=DEPTH, method=method)
+    for build in (check_prior, lambda prior, own: PrivateHeatmap(REGION, own, KEY, prior=prior)):
+        with pytest.raises(RequestError, match="warm_start: method flat starts from nothing; use adaptive"):
+            build(estimate_on(ragged_tree()), parameters)
+    check_prior(None, parameters)
+
+
+def test_a_map_of_another_depth_is_refused() -> None:
+    with pytest.raises(RequestError, match="warm_start: the map has depth 5, not 6"):
+        check_prior(estimate_on(ragged_tree()), HeatmapParameters(depth=6))
+
+
+# --- keys ---
+
+
+def test_each_earlier_release_has_noise_of_its_own() -> None:
+    """One key, one input: the question may be the same, so the noise must not be."""
+    parameters, columns = HeatmapParameters(depth=DEPTH), LocationColumns()
+    one = estimate_on(Tree.uniform(DEPTH, 2))
+    priors = [
+        None,
+        one,
+        replace(one, counts=one.counts + 1e-9),
+        replace(one, stddev=one.stddev * 2),
+        estimate_on(Tree.uniform(DEPTH, 3)),
+        estimate_on(ragged_tree()),
+    ]
+    keys = [bind_key(KEY, REGION, parameters, columns, prior).subkey("shard noise 1") for prior in priors]
+    assert len(set(keys)) == len(priors)
+    assert keys[1] == bind_key(KEY, REGION, parameters, columns, read(one)).subkey("shard noise 1")
+    elsewhere = Region(-1.0, 50.0, 1.0, 51.5)
+    assert bind_key(KEY, elsewhere, parameters, columns, one).subkey("shard noise 1") not in keys
+
+
+def test_a_digest_is_of_nodes_counts_and_deviations() -> None:
+    tree = ragged_tree()
+    one = estimate_on(tree)
+    assert digest(one) == digest(Estimate(Tree.of(DEPTH, tree.nodes[::-1]), one.counts.copy(), one.stddev.copy()))
+    moved = np.roll(one.counts, 1)
+    others = [replace(one, counts=moved), replace(one, stddev=np.roll(one.stddev, 1)), estimate_on(tree, 1)]
+    assert digest(one) not in {digest(other) for other in others}
+    assert len(node_names(tree.entries)) == len(one.counts)
+
+
+def test_what_is_asked_depends_on_the_earlier_map_and_public_figures_alone() -> None:
+    parameters = HeatmapParameters(depth=DEPTH, population=3000, shard_size=300, dropout=0.5)
+    prior = estimate_on(Tree.uniform(DEPTH, 3))
+    states = [run_in_memory(crowd(users), 3000, parameters, KEY, prior) for users in (2500, 3000)]
+    assert states[0].answers[0].encoding == states[1].answers[0].encoding
+    asked = plan(states[0].population, states[0].budget.first(0), parameters, prior).query
+    assert asked is not None
+    assert asked.encoding == states[0].answers[0].encoding
+    assert asked.asked is None  # all shards, whose users have nothing else to answer

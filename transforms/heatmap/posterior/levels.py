@@ -1,0 +1,138 @@
+"""A full quadtree, level by level: every node has four children or none, and siblings stand side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.region import deinterleave, interleave
+from sfumato.schemas.tree import Tree, node_levels, node_paths
+
+_TWO = np.uint64(2)
+_FOUR = np.arange(4, dtype=np.uint64)
+# Signs of a child's side in its parent: -1 in the west and in the north, 1 in the east and in the south.
+EAST, SOUTH = (np.where(side == 1, 1.0, -1.0) for side in deinterleave(_FOUR))
+
+
+@dataclass(frozen=True, eq=False)
+class FullTree:
+    """depth: of the finest grid. codes: for each level 0..L the nodes' paths, uint64[n], ascending.
+
+    Nodes 4 i .. 4 i + 3 of a level are the children of one node of the level above: family i of that level.
+    """
+
+    depth: int
+    codes: tuple[NDArray[np.uint64], ...]
+
+    @classmethod
+    def of(cls, *trees: Tree) -> FullTree:
+        """The least full tree that has all nodes of some trees: ancestors and siblings are added."""
+        nodes = trees[0].nodes if len(trees) == 1 else np.concatenate([tree.nodes for tree in trees])
+        level, paths = node_levels(nodes), node_paths(nodes)
+        codes = [np.zeros(1, dtype=np.uint64)]
+        above: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)  # parents of the level below, which must be there
+        for at in range(int(level.max()), 0, -1):
+            families = np.unique(np.concatenate([paths[level == at], above]) >> _TWO)
+            codes.insert(1, children_of(families))
+            above = families
+        return cls(trees[0].depth, tuple(codes))
+
+    @cached_property
+    def parents(self) -> tuple[NDArray[np.int64], ...]:
+        """For each level the place of each family's parent among the nodes of the level above: int64[n / 4]."""
+        places = [np.zeros(0, dtype=np.int64)]
+        for above, here in zip(self.codes, self.codes[1:], strict=False):
+            places.append(np.searchsorted(above, here[::4] >> _TWO))
+        return tuple(places)
+
+    @cached_property
+    def leaves(self) -> tuple[NDArray[np.bool_], ...]:
+        """For each level which nodes have no children: bool[n]."""
+        leaves = [np.ones(len(codes), dtype=bool) for codes in self.codes]
+        for level, places in enumerate(self.parents):
+            if level:
+                leaves[level - 1][places] = False
+        return tuple(leaves)
+
+    @property
+    def tree(self) -> Tree:
+        """The same nodes as a Tree, whose entries are the leaves, level by level."""
+        nodes = [codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(self.codes)]
+        return Tree(self.depth, np.concatenate(nodes))
+
+    def of_leaves(self, values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Values by level and node, as one array of the leaves' values in the order of `tree`'s entries."""
+        return np.concatenate([value[leaf] for value, leaf in zip(values, self.leaves, strict=True)])
+
+    def sums(self, of_leaves: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        """Values of the leaves, by level and node, added up: for each level float64[n] with every node's total."""
+        totals = [np.where(leaf, value, 0.0) for value, leaf in zip(of_leaves, self.leaves, strict=True)]
+        for level in range(len(totals) - 1, 0, -1):
+            totals[level - 1][self.parents[level]] = by_family(totals[level]).sum(axis=1)
+        return totals
+
+    def values_at(
+        self, level: int, codes: NDArray[np.uint64], values: Sequence[NDArray[np.float64]]
+    ) -> NDArray[np.float64]:
+        """Values of nodes of a level, float64[n]; where a node is not there, its share by area of the leaf above it.
+
+        values: by level and node, as far down as they are known, which is at least down to `level` or to the leaves.
+        """
+        found = np.zeros(len(codes))
+        open_ = np.arange(len(codes))
+        for at in range(min(level, len(self.codes) - 1), -1, -1):
+            wanted = codes[open_] >> np.uint64(2 * (level - at))
+            place = self._places(at, wanted)
+            hit = self.codes[at][place] == wanted
+            found[open_[hit]] = values[at][place[hit]] / 4.0 ** (level - at)
+            open_ = open_[~hit]
+            if not len(open_):
+                break
+        return found
+
+    def gradient(
+        self, level: int, places: NDArray[np.int64], values: Sequence[NDArray[np.float64]]
+    ) -> NDArray[np.float64]:
+        """What the neighbours of some nodes of a level say of how their children differ: float64[len(places), 4].
+
+        With E and W the values of the eastern and western neighbours, (E - W) / 2 is the growth over one node's width;
+        a child's centre lies a quarter of that from its parent's, and it has a quarter of the area, so that an eastern
+        child has (E - W) / 32 more than a quarter of the parent. So north and south. Beyond the region lies the node's
+        own value.
+        """
+        codes, side = self.codes[level][places], 1 << level
+        x, y = (axis.astype(np.int64) for axis in deinterleave(codes))
+        own, near = values[level][places], []
+        for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+            inside = (x + dx >= 0) & (x + dx < side) & (y + dy >= 0) & (y + dy < side)
+            there = interleave(
+                np.where(inside, x + dx, x).astype(np.uint32), np.where(inside, y + dy, y).astype(np.uint32)
+            )
+            near.append(np.where(inside, self.values_at(level, there.astype(np.uint64), values), own))
+        east, south = (near[0] - near[1]) / 32, (near[2] - near[3]) / 32
+        return np.asarray(east[:, None] * EAST + south[:, None] * SOUTH)
+
+    def _places(self, level: int, wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
+        codes = self.codes[level]
+        if len(codes) == 4**level:
+            return wanted.astype(np.int64)
+        return np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
+
+
+def children_of(codes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The paths of all children of some nodes, uint64[4 n], ascending where the nodes are."""
+    return np.asarray(((codes[:, None] << _TWO) | _FOUR).ravel())
+
+
+def by_family(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values of a level's nodes as float64[n / 4, 4], a row a family."""
+    return values.reshape(-1, 4)
+
+
+def to_children(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each family's value for each of its four members: float64[4 n]."""
+    return np.repeat(values, 4, axis=0)

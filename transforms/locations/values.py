@@ -1,0 +1,89 @@
+"""What a record says beside who and where: its weight or its time, and its category, of Arrow columns. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from sfumato.schemas.locations import Auxiliary, LocationColumns, holds_text
+
+REASONS = ("null_value", "bad_weight", "unknown_category")
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def read_values(
+    block: pa.RecordBatch, columns: LocationColumns
+) -> tuple[NDArray[np.float64] | None, NDArray[np.uint64] | None, NDArray[np.int8]]:
+    """Weights or times (seconds), float64[n], and categories, uint64[n]; None for what the columns do not ask for.
+
+    The last, int8[n], says what is wrong with a row: nothing (0), or 1 + the index of one of REASONS, the first that
+    holds. Of such a row the other numbers mean nothing.
+    """
+    faults = np.zeros(block.num_rows, dtype=np.int8)
+    numbers = categories = None
+    if columns.weight is not None:
+        numbers = _numbers(block.column(columns.weight))
+        _note(faults, "bad_weight", ~((numbers >= 0) & (numbers < np.inf)))
+        _note(faults, "null_value", nulls(block.column(columns.weight)))
+    elif columns.time is not None:
+        numbers = _seconds(block.column(columns.time))
+        _note(faults, "null_value", ~np.isfinite(numbers))
+    if columns.auxiliary is not None:
+        categories, known = _categories(block.column(columns.auxiliary.column), columns.auxiliary)
+        _note(faults, "unknown_category", ~known & (faults == 0))
+        _note(faults, "null_value", nulls(block.column(columns.auxiliary.column)))
+    return numbers, categories, faults
+
+
+def _note(faults: NDArray[np.int8], reason: str, where: NDArray[np.bool_]) -> None:
+    faults[where] = 1 + REASONS.index(reason)
+
+
+def nulls(column: pa.Array) -> NDArray[np.bool_]:
+    """Which values are missing: bool[n]."""
+    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def without_views(column: pa.Array) -> pa.Array:
+    """The column, as bytes where it holds views of strings or bytes, which Arrow does not filter."""
+    if pt.is_string_view(column.type):
+        column = column.cast(pa.binary_view())
+    return column.cast(pa.large_binary()) if pt.is_binary_view(column.type) else column
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pt.is_dictionary(column.type) else column
+
+
+def _numbers(column: pa.Array) -> NDArray[np.float64]:
+    """Nulls are NaN."""
+    return np.asarray(_plain(column).to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _seconds(column: pa.Array) -> NDArray[np.float64]:
+    column = _plain(column)
+    if not pt.is_timestamp(column.type):
+        return _numbers(column)
+    return _numbers(column.cast(pa.int64())) / _PER_SECOND[column.type.unit]
+
+
+def _categories(column: pa.Array, auxiliary: Auxiliary) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """The place of each value among the categories, and which are there: uint64[n], bool[n]."""
+    column = _plain(column)
+    if holds_text(column.type):
+        texts = pa.array([name.encode() for name in auxiliary.categories], pa.large_binary())
+        found = pc.index_in(_bytes(column), value_set=texts).fill_null(-1).to_numpy()
+        return np.maximum(found, 0).astype(np.uint64), found >= 0
+    values = column.fill_null(False if pt.is_boolean(column.type) else 0).to_numpy(zero_copy_only=False)
+    wanted = [("false", "true").index(name) if auxiliary.boolean else int(name) for name in auxiliary.categories]
+    matches = np.array([values == value for value in wanted], dtype=bool)
+    return np.argmax(matches, axis=0).astype(np.uint64), np.asarray(np.any(matches, axis=0))
+
+
+def _bytes(column: pa.Array) -> pa.Array:
+    """Texts as their bytes, which need not be UTF-8."""
+    column = without_views(column)
+    return (column.cast(pa.binary()) if pt.is_string(column.type) else column).cast(pa.large_binary())
