@@ -78,7 +78,8 @@ def real_maps(names: list[str], keys: int, folder: Path) -> None:
 
 def _cell(table: list[dict[str, str]], users: int, chosen: Mapping[str, str]) -> str:
     for row in table:
-        if row.get("users", str(_SIZES[-1])) == str(users) and all(row.get(name) == value for name, value in chosen.items()):
+        asked = row.get("users", str(_SIZES[-1]))  # a size of its own stands in no column
+        if asked == str(users) and all(row.get(name) == value for name, value in chosen.items()):
             return f"{float(row['mse_ratio']):.3f} ({float(row['entries']):,.0f})"
     return "-"
 
