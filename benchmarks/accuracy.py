@@ -22,7 +22,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.comparison import MAPS, logs_of, run_compare
+from benchmarks.comparison import MAPS, compare_map, logs_of
 from benchmarks.synthetic_maps import KINDS, synthetic_map
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import interleave
@@ -63,7 +63,7 @@ def real_maps(names: list[str], keys: int, folder: Path) -> None:
     for name in names:
         pattern = logs_of(MAPS[name], data, folder)
         for title, options in _RUNS:
-            command, output = run_compare(f"accuracy {title}", name, f"{options} --metrics mse", pattern, folder, keys)
+            command, output = compare_map(f"accuracy {title}", name, f"{options} --metrics mse", pattern, folder, keys)
             printed.append(f"### {title}, map `{name}`\n\n    {command}\n\n{(output / 'table.md').read_text()}")
             with open(output / "table.csv", newline="") as file:
                 found[name, title] = list(csv.DictReader(file))

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,25 +105,44 @@ def logs_of(one: Map, data: Path, folder: Path) -> str:
     return str(target / "*.parquet")
 
 
-def run_compare(title: str, name: str, options: str, pattern: str, folder: Path, keys: int) -> tuple[str, Path]:
-    """Runs `sfumato compare` on a map: the command as it is shown, and the folder with what it wrote."""
-    one = MAPS[name]
-    output = folder / "".join(c if c.isalnum() else "_" for c in title.split(":")[0] + "_" + name)
-    chosen = [f"--region={one.region}", "--depth", str(one.depth), *options.split(), "--keys", str(keys), "--seed", "1"]
-    command = [sys.executable, "-m", "sfumato.pipelines.compare", "--input", pattern, "--output", str(output), *chosen]
-    command += ["--overwrite", "--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
+_TWO_PROCESSES = ("--direct_running_mode", "multi_processing", "--direct_num_workers", "2")
+
+
+def run(command: list[str]) -> None:
+    """Runs a command. Ends the program with its errors where it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
-    return f"sfumato compare --input MAP --output OUT {' '.join(chosen)}", output
+
+
+def run_compare(
+    name: str, given: list[str], pattern: str, folder: Path, runner: tuple[str, ...] = ()
+) -> tuple[str, Path]:
+    """Runs `sfumato compare` on logs: the command as it is shown, and the folder, named so, with what it wrote."""
+    output = folder / "".join(c if c.isalnum() else "_" for c in name)
+    command = [sys.executable, "-m", "sfumato.pipelines.compare", "--input", pattern, "--output", str(output), *given]
+    run([*command, "--overwrite", *runner])
+    return f"sfumato compare --input MAP --output OUT {' '.join(given)}", output
+
+
+def compare_map(title: str, name: str, options: str, pattern: str, folder: Path, keys: int) -> tuple[str, Path]:
+    """Runs `sfumato compare` on one of MAPS."""
+    one = MAPS[name]
+    given = [f"--region={one.region}", "--depth", str(one.depth), *options.split(), "--keys", str(keys), "--seed", "1"]
+    return run_compare(title.split(":")[0] + "_" + name, given, pattern, folder, _TWO_PROCESSES)
+
+
+def print_run(title: str, made: Callable[[], tuple[str, Path]]) -> None:
+    """Prints the table of what `made` returns under its command, and on the other stream how long it took."""
+    begun = time.perf_counter()
+    shown, output = made()
+    print(f"### {title}\n\n    {shown}\n\n{(output / 'table.md').read_text()}")
+    print(f"{time.perf_counter() - begun:.0f} s\n", file=sys.stderr)
 
 
 def compare(title: str, name: str, options: str, pattern: str, folder: Path, keys: int) -> None:
     """Runs the command and prints its table under it."""
-    begun = time.perf_counter()
-    shown, output = run_compare(title, name, options, pattern, folder, keys)
-    print(f"### {title}, map `{name}`\n\n    {shown}\n\n{(output / 'table.md').read_text()}")
-    print(f"{time.perf_counter() - begun:.0f} s\n", file=sys.stderr)
+    print_run(f"{title}, map `{name}`", lambda: compare_map(title, name, options, pattern, folder, keys))
 
 
 def main() -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
-import time
 from pathlib import Path
+
+from benchmarks.comparison import print_run, run, run_compare
 
 DEPTH = 6
 # Region, and where the logs are. Tokyo's is the extent of its records, 139.4715..139.9071 and 35.5108..35.8634, rounded
@@ -47,23 +47,10 @@ def logs_of(name: str, folder: Path) -> str:
     return str(target / "*.parquet")
 
 
-def run(command: list[str]) -> None:
-    """Runs a command. Ends the program with its errors where it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stderr)
-
-
 def compare(title: str, name: str, pattern: str, folder: Path, keys: int) -> None:
     """Runs the command of a table and prints both."""
     given = f"--region={MAPS[name]} --depth {DEPTH} {TABLES[title]} --keys {keys} --seed 1".split()
-    output = folder / "".join(c if c.isalnum() else "_" for c in f"several_{title}_{name}")
-    begun = time.perf_counter()
-    places = ["--input", pattern, "--output", str(output), "--overwrite"]
-    run([sys.executable, "-m", "sfumato.pipelines.compare", *places, *given])
-    table = (output / "table.md").read_text()
-    print(f"### {title}, `{name}`\n\n    sfumato compare --input MAP --output OUT {' '.join(given)}\n\n{table}")
-    print(f"{time.perf_counter() - begun:.0f} s\n", file=sys.stderr)
+    print_run(f"{title}, `{name}`", lambda: run_compare(f"several_{title}_{name}", given, pattern, folder))
 
 
 def main() -> None:

@@ -137,6 +137,10 @@ class TreeIndex:
     groups: NDArray[np.int64]
     entries: int
 
+    def owners(self, codes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The entries at which cells of the finest grid count: int64[n], for codes uint64[n] below 4^depth."""
+        return np.asarray(self.owner[np.searchsorted(self.boundaries, codes, side="right") - 1])
+
     def sum_intervals(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Sums of interval values by entry: int64[rows, E] -> int64[rows, T]."""
         sums = np.zeros((len(values), self.entries), dtype=np.int64)

@@ -73,29 +73,32 @@ def test_the_most_visited_cells_of_the_cabs_are_found(data: Path, tmp_path: Path
     assert set(best) <= set(cells["cell_id"])  # recall 1
 
 
+def compared(logs: str, region: str, out: Path, *options: str) -> pd.DataFrame:
+    """The table of `sfumato compare` for 10,000 users, by mean squared error."""
+    asked = ["--users", "10000", "--metrics", "mse", "--seed", "1"]
+    assert cli.main(["compare", "--input", logs, "--output", str(out), "--region", region, *asked, *options]) == 0
+    return pd.read_csv(out / "table.csv")
+
+
+CABS = "-122.51,37.70,-122.35,37.82"
+PAPER = ("--schedule", "paper", "--estimator", "last")
+
+
 @pytest.mark.slow
 def test_cabs_stay_near_the_non_private_yardstick(data: Path, tmp_path: Path) -> None:
     """10,000 users, epsilon 1: 1.28 was measured; a tree that is asked once and not refined has above 1.4."""
-    status = cli.main([
-        "compare", "--input", str(data / "sf_cabs_starts.parquet"), "--output", str(tmp_path / "out"), "--region",
-        "-122.51,37.70,-122.35,37.82", "--methods", "adaptive", "--schedule", "paper", "--estimator", "last",
-        "--max_sub_queries", "1,10", "--users", "10000", "--metrics", "mse", "--seed", "1",
-    ])  # fmt: skip
-    assert status == 0
-    table = pd.read_csv(tmp_path / "out" / "table.csv").set_index("max_sub_queries")
+    logs = str(data / "sf_cabs_starts.parquet")
+    once = ("--methods", "adaptive", *PAPER, "--max_sub_queries", "1,10")
+    table = compared(logs, CABS, tmp_path / "out", *once).set_index("max_sub_queries")
     assert table.mse_ratio[10] < 1.4 < table.mse_ratio[1]
 
 
 @pytest.mark.slow
 def test_the_default_is_nearer_to_the_cabs_than_the_paper(data: Path, tmp_path: Path) -> None:
     """10,000 users, epsilon 1: 0.99 was measured, with an earlier release 0.92, and for the paper's schedule 1.28."""
-    status = cli.main([
-        "compare", "--input", str(data / "sf_cabs_starts.parquet"), "--output", str(tmp_path / "out"), "--region",
-        "-122.51,37.70,-122.35,37.82", "--methods", "adaptive", "--schedule", "auto,paper", "--earlier_releases", "0,1",
-        "--users", "10000", "--keys", "5", "--metrics", "mse", "--seed", "1",
-    ])  # fmt: skip
-    assert status == 0
-    table = pd.read_csv(tmp_path / "out" / "table.csv").set_index(["schedule", "earlier_releases"])
+    logs = str(data / "sf_cabs_starts.parquet")
+    both = ("--methods", "adaptive", "--schedule", "auto,paper", "--earlier_releases", "0,1", "--keys", "5")
+    table = compared(logs, CABS, tmp_path / "out", *both).set_index(["schedule", "earlier_releases"])
     assert table.mse_ratio["auto", 1] < table.mse_ratio["auto", 0] < 1.06 < 1.2 < table.mse_ratio["paper", 0]
 
 
@@ -103,13 +106,9 @@ def test_the_default_is_nearer_to_the_cabs_than_the_paper(data: Path, tmp_path: 
 def test_the_papers_figures_on_its_map(data: Path, tmp_path: Path) -> None:
     """Paper 000, Table 1, 10,000 users: 340 entries; error within 1.10 of the yardstick, hierarchical within 1.20."""
     one = comparison.MAPS["manhattan_like"]
-    status = cli.main([
-        "compare", "--input", comparison.logs_of(one, data, tmp_path / "logs"), "--output", str(tmp_path / "out"),
-        "--region", one.region, "--methods", "adaptive,hierarchical", "--schedule", "paper", "--estimator", "last",
-        "--users", "10000", "--metrics", "mse", "--keys", "5", "--seed", "1",
-    ])  # fmt: skip
-    assert status == 0
-    table = pd.read_csv(tmp_path / "out" / "table.csv").set_index("method")
+    logs = comparison.logs_of(one, data, tmp_path / "logs")
+    two = ("--methods", "adaptive,hierarchical", *PAPER, "--keys", "5")
+    table = compared(logs, one.region, tmp_path / "out", *two).set_index("method")
     assert abs(table.entries["adaptive"] - 340) < 3
     assert 1.00 < table.mse_ratio["adaptive"] < 1.10
     assert 1.08 < table.mse_ratio["hierarchical (level by truth)"] < 1.20

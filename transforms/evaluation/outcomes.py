@@ -133,13 +133,12 @@ def _outcome(
     shown = [judge.show(density_of(one, depth)) for one in estimates]
     best = min(shown, key=lambda one: float(np.mean((one - exact) ** 2)))
     spent = [answer.spent for answer in state.answers]
-    of_client = max if state.in_parts else sum  # in parts each answers one sub-query
     return Outcome(
         setting,
         number,
         evaluate(best, exact, judge.metrics),
-        of_client(one.vector_length for one in spent),
-        of_client(one.bits_per_client for one in spent),
+        state.of_user([one.vector_length for one in spent]),
+        state.of_user([one.bits_per_client for one in spent]),
         sum(one.shards_lost for one in spent) / sum(one.shards for one in spent),
         _picture(best, number),
     )

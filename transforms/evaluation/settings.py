@@ -44,6 +44,8 @@ def make_cases(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> l
         check_whole(EARLIER, earlier, 0, 1)
         if earlier and not parameters.method.WARM:
             raise RequestError(f"{EARLIER}: method {method} starts from nothing; use adaptive")
+        if earlier:
+            parameters.method.check_warm()
         if earlier and parameters.users is None:
             raise RequestError(f"{EARLIER}: an earlier release is of other users; give the cohorts a size, --users N")
         cases.append(Case(Setting(method, varied), parameters, earlier))

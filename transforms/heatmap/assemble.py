@@ -277,7 +277,7 @@ def _layers(state: HeatmapState, estimate: Estimate, categories: Sequence[str]) 
         shown = coarsen(whole, room)
         rates = _rates(shown, categories, state, answer)
         layer = _layer(shown, spent, remaining, None if rates is None else _for_page(rates), len(whole.counts))
-        if _central(state):  # one sum, with one noise
+        if state.central:  # one sum, with one noise
             layer = replace(layer, shards=1, shards_lost=0)
         made.append(layer)
     return [*made[:-1], replace(made[-1], combined=combined)]
@@ -286,7 +286,7 @@ def _layers(state: HeatmapState, estimate: Estimate, categories: Sequence[str]) 
 def _rates(estimate: Estimate, categories: Sequence[str], state: HeatmapState, answer: Answer) -> Rates | None:
     """The rates of an estimate whose users by category are of this answer; None without auxiliary data."""
     answered = answer.spent.shards - answer.spent.shards_lost
-    noisy_sums = 1 if _central(state) else answered
+    noisy_sums = 1 if state.central else answered
     return rates_of(estimate, categories, noisy_sums, state.cohort.shards / answered)
 
 
@@ -294,11 +294,6 @@ def _for_page(rates: Rates) -> PageRates:
     """The rates as the page has them: without an interval where there is no rate."""
     low, high = (np.where(np.isnan(rates.rate), np.nan, end) for end in (rates.low, rates.high))
     return PageRates(list(rates.names), rates.rate, low, high)
-
-
-def _central(state: HeatmapState) -> bool:
-    """Whether noise was added once, to the sums over all shards (as it is in a single shard)."""
-    return state.noisy_sums != state.cohort.shards
 
 
 def _remaining(state: HeatmapState, place: int) -> float:
@@ -322,21 +317,14 @@ def _rooms(entries: list[int]) -> list[int]:
 def _together(state: HeatmapState) -> SubQuery:
     """All sub-queries as if they were one: what a user answers, who answers one of them where they are of parts."""
     spent = [answer.spent for answer in state.answers]
-    if state.in_parts:
-        return replace(
-            spent[-1],
-            epsilon=max(one.epsilon for one in spent),
-            vector_length=max(one.vector_length for one in spent),
-            bits_per_client=max(one.bits_per_client for one in spent),
-            shards=sum(one.shards for one in spent),
-            shards_lost=sum(one.shards_lost for one in spent),
-        )
+    apart = state.in_parts
     return replace(
         spent[-1],
-        epsilon=math.fsum(one.epsilon for one in spent),
-        vector_length=sum(one.vector_length for one in spent),
-        bits_per_client=sum(one.bits_per_client for one in spent),
-        shards_lost=max(one.shards_lost for one in spent),
+        epsilon=(max if apart else math.fsum)(one.epsilon for one in spent),
+        vector_length=state.of_user([one.vector_length for one in spent]),
+        bits_per_client=state.of_user([one.bits_per_client for one in spent]),
+        shards=sum(one.shards for one in spent) if apart else spent[-1].shards,
+        shards_lost=(sum if apart else max)(one.shards_lost for one in spent),
     )
 
 

@@ -6,6 +6,7 @@ Each check raises RequestError that names the option, its range and the value.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import field
 from typing import Any
 
@@ -15,6 +16,12 @@ from sfumato.schemas.errors import RequestError
 def option(default: Any, text: str) -> Any:
     """A field of a frozen dataclass that the command line offers as an option, with its help text."""
     return field(default=default, metadata={"help": text})
+
+
+def check_choice(name: str, value: object, known: Collection[str]) -> None:
+    """One of the known names."""
+    if value not in known:
+        raise RequestError(f"{name}: must be one of {', '.join(known)}, got {value!r}")
 
 
 def check_whole(name: str, value: object, low: int, high: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import MAX_CATEGORIES
 from sfumato.schemas.region import MAX_DEPTH
-from sfumato.transforms.heatmap.checks import check_between, check_whole, check_within, option
+from sfumato.transforms.heatmap.checks import check_between, check_choice, check_whole, check_within, option
 from sfumato.transforms.heatmap.gamma import automatic_gamma
 from sfumato.transforms.heatmap.methods import Adaptive, Method
 from sfumato.transforms.heatmap.methods.base import Contribution
@@ -88,8 +88,7 @@ class HeatmapParameters:
             raise RequestError(f"contribution: must be one, top or all, got {self.contribution!r}")
         if self.gamma is not None:
             check_whole("gamma", self.gamma, 1, MAX_GAMMA)
-        if self.rounding not in ROUNDINGS:
-            raise RequestError(f"rounding: must be one of {', '.join(ROUNDINGS)}, got {self.rounding!r}")
+        check_choice("rounding", self.rounding, ROUNDINGS)
         if self.rounding != "systematic" and not self._distributions:
             raise RequestError(
                 f"rounding: {self.rounding} rounding is of distributions, and a user gives one location; use it with "
@@ -100,8 +99,7 @@ class HeatmapParameters:
         check_between("overflow_chance", self.overflow_chance, 0, 1)
         if self.modulus is not None:
             check_whole("modulus", self.modulus, 2, MAX_MODULUS)
-        if self.noise not in _NOISE_MODES:
-            raise RequestError(f"noise: must be one of {', '.join(_NOISE_MODES)}, got {self.noise!r}")
+        check_choice("noise", self.noise, _NOISE_MODES)
         twice = {one.name for one in fields(self)} & {one.name for one in fields(self.method)}
         if twice:  # the key is bound to options by name
             raise TypeError(

@@ -45,12 +45,12 @@ class Plan:
     @property
     def entries(self) -> int:
         """Vector entries that a client sends in all; the most of them, where each answers one sub-query."""
-        return self._of_client([one.vector_length for one in self.sub_queries])
+        return self.state.of_user([one.vector_length for one in self.sub_queries])
 
     @property
     def bits(self) -> int:
         """Bits that a client sends in all, likewise."""
-        return self._of_client([one.bits_per_client for one in self.sub_queries])
+        return self.state.of_user([one.bits_per_client for one in self.sub_queries])
 
     @property
     def noise_stddev(self) -> float:
@@ -73,9 +73,6 @@ class Plan:
             return None
         cells = max(self.state.cohort.users / least, 1.0) if least > 0 else math.inf
         return encoding.tree.level if cells == math.inf else min(encoding.tree.level, int(math.log(cells, 4)))
-
-    def _of_client(self, each: list[int]) -> int:
-        return max(each) if self.state.in_parts else sum(each)
 
     def shards_lost(self, dropout: float) -> float:
         """Expected share of the shards that are lost where so large a share of the clients vanishes.

@@ -37,14 +37,15 @@ def density(tree: Tree, counts: NDArray[np.float64], depth: int | None = None) -
     return by_row(mass)
 
 
-def painted(tree: Tree, values: NDArray[np.float64]) -> NDArray[np.float64]:
+def painted(tree: Tree, values: NDArray[np.float64], depth: int | None = None) -> NDArray[np.float64]:
     """What each cell's own entry says, float64[2^d, 2^d], row 0 in the north, of values float64[T], one an entry.
 
-    d is the tree's deepest level or 11, whichever is less; of what is finer, the entry at a cell's corner shows.
+    Without depth, d is the tree's deepest level or 11, whichever is less; of what is finer, the entry at a cell's
+    corner shows.
     """
-    depth = min(tree.level, MAX_PAINTED_DEPTH)
+    depth = min(tree.level, MAX_PAINTED_DEPTH) if depth is None else depth
     cells = np.arange(1 << (2 * depth), dtype=np.uint64) << np.uint64(2 * (tree.depth - depth))
-    return by_row(values[tree.index.owner[np.searchsorted(tree.index.boundaries, cells, side="right") - 1]])
+    return by_row(values[tree.index.owners(cells)])
 
 
 def coarsen(estimate: Estimate, entries: int) -> Estimate:
@@ -61,7 +62,7 @@ def coarsen(estimate: Estimate, entries: int) -> Estimate:
     if upper is tree:
         return estimate
     first = node_paths(tree.entries) << (2 * (tree.depth - node_levels(tree.entries))).astype(np.uint64)
-    place = upper.index.owner[np.searchsorted(upper.index.boundaries, first, side="right") - 1]
+    place = upper.index.owners(first)
     # A node that is left may begin where one of its descendants does; it is its own place.
     kept = node_levels(tree.entries) <= level
     place[kept] = np.searchsorted(upper.entries, tree.entries[kept])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.tree import node_levels
-from sfumato.transforms.heatmap.raster import MAX_RASTER_DEPTH, by_row, density
+from sfumato.transforms.heatmap.raster import MAX_RASTER_DEPTH, density, painted
 from sfumato.transforms.heatmap.state import Estimate
 
 _HALVINGS = 2  # levels below a cell that slope; further down the slope between neighbours says nothing new
@@ -26,7 +26,7 @@ def density_of(estimate: Estimate, depth: int | None = None) -> NDArray[np.float
     flat = density(tree, estimate.counts, depth)
     if not estimate.slope:
         return flat
-    pyramid, levels = [flat], [_entry_levels(estimate, depth)]
+    pyramid, levels = [flat], [painted(tree, np.minimum(node_levels(tree.entries), depth).astype(np.float64), depth)]
     for _ in range(depth):
         pyramid.append(_blocks(pyramid[-1]).sum(axis=(1, 3)))
         levels.append(_blocks(levels[-1]).max(axis=(1, 3)))
@@ -61,13 +61,3 @@ def _slope(values: NDArray[np.float64], most: NDArray[np.float64]) -> NDArray[np
 def _blocks(cells: NDArray[np.float64]) -> NDArray[np.float64]:
     half = len(cells) // 2
     return cells.reshape(half, 2, half, 2)
-
-
-def _entry_levels(estimate: Estimate, depth: int) -> NDArray[np.float64]:
-    """The level of the entry at each cell's corner, at most `depth`: float64[2^depth, 2^depth]."""
-    tree = estimate.tree
-    index = tree.index
-    level = np.minimum(node_levels(tree.entries), depth)[index.owner]
-    first = np.arange(4**depth, dtype=np.uint64) << np.uint64(2 * (tree.depth - depth))
-    place = np.searchsorted(index.boundaries, first, side="right") - 1
-    return by_row(level[place].astype(np.float64))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,6 +83,15 @@ class HeatmapState:
     def in_parts(self) -> bool:
         """Whether sub-queries are of parts of the shards, so that a user answers one of them."""
         return any(answer.shards is not None for answer in self.answers)
+
+    @property
+    def central(self) -> bool:
+        """Whether noise is added once to the sums of several shards; False for one shard, which has one in any case."""
+        return self.noisy_sums != self.cohort.shards
+
+    def of_user(self, each: Sequence[int]) -> int:
+        """What a user does in all of so much in each sub-query: the most of them where she answers one."""
+        return max(each) if self.in_parts else sum(each)
 
     @property
     def unasked(self) -> int:

@@ -107,13 +107,13 @@ class TreeEncoding(Encoding):
 
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
         """See Encoding.entries_of."""
-        tree, index = self.tree, self.tree.index
+        tree = self.tree
         part, cells = shards_and_cells(group, block)
         category = part & ((1 << group.places.category_bits) - 1)
         if tree.level <= _MAX_TABLE_LEVEL:
             entry = tree.entry_of_cell[cells >> np.uint64(2 * (tree.depth - tree.level))]
         else:
-            entry = index.owner[np.searchsorted(index.boundaries, cells, side="right") - 1]
+            entry = tree.index.owners(cells)
         yield category * len(tree.entries) + entry
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.checks import check_between, check_whole, check_within, option
+from sfumato.transforms.heatmap.checks import check_between, check_choice, check_whole, check_within, option
 from sfumato.transforms.heatmap.methods import few_queries, paper_schedule
 from sfumato.transforms.heatmap.methods.base import Method
 from sfumato.transforms.heatmap.methods.combine import ESTIMATOR_HELP, ESTIMATORS, decode
@@ -69,15 +69,11 @@ class Adaptive(Method):
     max_sub_queries: int = option(10, "at most so many sub-queries; the last spends what is left")
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("schedule", self.schedule, SCHEDULES),
-            ("estimator", self.estimator, ESTIMATORS),
-            ("cohorts", self.cohorts, _COHORTS),
-            ("refine", self.refine, _REFINES),
-            ("target", self.target, tuple(TARGETS)),
-        ):
-            if value not in known:
-                raise RequestError(f"{name}: must be one of {', '.join(known)}, got {value!r}")
+        check_choice("schedule", self.schedule, SCHEDULES)
+        check_choice("estimator", self.estimator, ESTIMATORS)
+        check_choice("cohorts", self.cohorts, _COHORTS)
+        check_choice("refine", self.refine, _REFINES)
+        check_choice("target", self.target, TARGETS)
         if self.schedule == "paper" and self.cohorts == "disjoint":
             raise RequestError("cohorts: the paper's schedule asks every user; use cohorts shared or another schedule")
         check_whole("max_entries", self.max_entries, few_queries.LEAST_ENTRIES, 1 << 24)

@@ -68,14 +68,16 @@ class GridEncoding(Encoding):
 
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
         """See Encoding.count."""
-        shard, _ = shards_and_cells(group, block)
-        (entry,) = self.entries_of(group, block)
-        return tally(shard, entry, group, block, self.length)
+        shard, cells = shards_and_cells(group, block)
+        return tally(shard, self._entries_at(cells), group, block, self.length)
 
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.int64]]:
         """See Encoding.entries_of."""
         _, cells = shards_and_cells(group, block)
-        yield self.entries(*deinterleave(cells >> np.uint64(2 * (self.depth - self.level))))
+        yield self._entries_at(cells)
+
+    def _entries_at(self, cells: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return self.entries(*deinterleave(cells >> np.uint64(2 * (self.depth - self.level))))
 
     @cached_property
     def blocks(self) -> tuple[Tree, NDArray[np.int64]]:

@@ -94,7 +94,7 @@ def _owner(full: FullTree, tree: Tree) -> NDArray[np.int64]:
         codes[leaf] << np.uint64(2 * (full.depth - level))
         for level, (codes, leaf) in enumerate(zip(full.codes, full.leaves, strict=True))
     ]
-    return tree.index.owner[np.searchsorted(tree.index.boundaries, np.concatenate(first), side="right") - 1]
+    return tree.index.owners(np.concatenate(first))
 
 
 def _added(entry: NDArray[np.int64], values: NDArray[np.float64], entries: int) -> NDArray[np.float64]:
@@ -106,8 +106,7 @@ def on_tree(estimate: Estimate, tree: Tree) -> Estimate:
     before, after = estimate.tree.index, tree.index
     borders = np.union1d(before.boundaries, after.boundaries)[:-1]
     area = np.diff(borders, append=np.uint64(4**tree.depth)).astype(np.float64)
-    old = before.owner[np.searchsorted(before.boundaries, borders, side="right") - 1]
-    new = after.owner[np.searchsorted(after.boundaries, borders, side="right") - 1]
+    old, new = before.owners(borders), after.owners(borders)
     share = area / np.maximum(estimate.tree.areas, 1)[old]
     entries = len(tree.entries)
 

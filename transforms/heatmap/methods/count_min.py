@@ -11,9 +11,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.checks import check_whole, option
+from sfumato.transforms.heatmap.checks import check_choice, check_whole, option
 from sfumato.transforms.heatmap.methods.pyramid import Pyramid
 from sfumato.transforms.heatmap.methods.trees import MAX_UNIFORM_LEVEL
 from sfumato.transforms.heatmap.state import Answer, Estimate, HeatmapState
@@ -117,8 +116,7 @@ class CountMin(Pyramid):
     def __post_init__(self) -> None:
         check_whole("sketch_rows", self.sketch_rows, 1, _MAX_ROWS)
         check_whole("sketch_width", self.sketch_width, 2, _MAX_ENTRIES // self.sketch_rows)
-        if self.sketch_estimate not in _ESTIMATES:
-            raise RequestError(f"sketch_estimate: must be one of {', '.join(_ESTIMATES)}, got {self.sketch_estimate!r}")
+        check_choice("sketch_estimate", self.sketch_estimate, _ESTIMATES)
 
     def weights(self, depth: int) -> NDArray[np.float64]:
         """See Pyramid.weights."""

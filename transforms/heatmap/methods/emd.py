@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree, node_levels, node_positions
-from sfumato.transforms.heatmap.checks import check_whole, check_within, option
+from sfumato.transforms.heatmap.checks import check_choice, check_whole, check_within, option
 from sfumato.transforms.heatmap.methods.base import Contribution, Method
 from sfumato.transforms.heatmap.methods.emd_program import Cells, children, reconstruct
 from sfumato.transforms.heatmap.methods.trees import LEAST_SHARE, tree_of
@@ -53,8 +53,7 @@ class Emd(Method):
     def __post_init__(self) -> None:
         check_whole("emd_width", self.emd_width, 1, MAX_WIDTH)
         check_within("emd_decay", self.emd_decay, 0.5, 1)
-        if self.emd_fit not in FITS:
-            raise RequestError(f"emd_fit: must be one of {', '.join(FITS)}, got {self.emd_fit!r}")
+        check_choice("emd_fit", self.emd_fit, FITS)
 
     def check(self, depth: int) -> None:
         """See Method.check."""

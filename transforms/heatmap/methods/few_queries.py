@@ -93,7 +93,7 @@ def choose_parts(plan: Plan, state: HeatmapState) -> bool:
     shards = state.cohort.shards
     if plan.cohorts == "disjoint" and shards < _LEAST_SHARDS:
         raise RequestError("cohorts: there is one shard, which cannot be divided; use shared, or a smaller shard_size")
-    if shards < _LEAST_SHARDS or state.noisy_sums != shards:  # central noise is one sum's
+    if shards < _LEAST_SHARDS or state.central:
         return False
     if plan.cohorts != "auto":
         return plan.cohorts == "disjoint"

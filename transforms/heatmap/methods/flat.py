@@ -13,7 +13,7 @@ import numpy as np
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.checks import check_whole, check_within, option
+from sfumato.transforms.heatmap.checks import check_choice, check_whole, check_within, option
 from sfumato.transforms.heatmap.methods.base import Method
 from sfumato.transforms.heatmap.methods.combine import ESTIMATOR_HELP, ESTIMATORS, decode
 from sfumato.transforms.heatmap.methods.trees import check_uniform, last_answer
@@ -36,8 +36,7 @@ class Flat(Method):
 
     def __post_init__(self) -> None:
         check_within("keep_top", self.keep_top, 1e-6, 100)
-        if self.estimator not in ESTIMATORS:
-            raise RequestError(f"estimator: must be one of {', '.join(ESTIMATORS)}, got {self.estimator!r}")
+        check_choice("estimator", self.estimator, ESTIMATORS)
         if self.estimator == "bayes" and self.keep_top < 100:
             raise RequestError("keep_top: is of the answer as it came; leave it out with estimator bayes")
 

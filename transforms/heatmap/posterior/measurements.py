@@ -63,7 +63,7 @@ def measure(full: FullTree, measured: Sequence[Measured], expected: Sequence[NDA
             if not len(codes):
                 continue
             shift = np.uint64(2 * (full.depth - level))
-            entry = index.owner[np.searchsorted(index.boundaries, codes << shift, side="right") - 1]
+            entry = index.owners(codes << shift)
             share = 4.0 ** (full.depth - level) / areas[entry]
             place = np.searchsorted(full.codes[level], codes)
             variance = one.variance[entry] * share
