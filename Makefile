@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 REGION := -122.51,37.70,-122.35,37.82
+MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
-.PHONY: demo test test-slow check bench clean
+.PHONY: demo test test-slow test-airflow flink-jar test-flink check bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/sfumato synth --users 1000000 --output demo/logs --overwrite
@@ -23,14 +24,50 @@ demo: $(VENV)/.installed
 	  --epsilon 1 --delta 1e-8
 	$(BIN)/sfumato compare --input 'demo/logs/*.parquet' --output demo/compare --overwrite \
 	  --region $(REGION) --depth 8 --users 10000,100000 --epsilon 0.5,1,2 --keys 3
+	rm -rf demo/nightly
+	$(BIN)/sfumato synth --users 100000 --days 2026-11-17:2026-11-20 --output demo/nightly/logs
+	head -c 32 /dev/urandom > demo/nightly/key
+	cp runner_configs/schedules/refresh.yaml demo/nightly/
+	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-17
+	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-17
+	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --backfill 2026-11-18:2026-11-20
+	$(BIN)/sfumato ledger show --ledger demo/nightly/ledger.db
+	$(BIN)/sfumato ledger verify --ledger demo/nightly/ledger.db --releases demo/nightly/published
 	@echo "Open demo/release/index.html in a browser, and those in demo/rates, demo/next_day, demo/histogram, demo/hotspots, demo/quantiles,"
-	@echo "demo/compare."
+	@echo "demo/compare, demo/nightly/published."
 
 test: check
 	$(BIN)/python -m pytest -n auto
 
 test-slow: $(VENV)/.developed
 	$(BIN)/python -m pytest -n auto -m slow
+
+# Tests on Apache Flink skip, and say why, where there is no Java or no jar of Beam's job server for Flink.
+test-flink: $(VENV)/.developed
+	[ -n "$$SFUMATO_FLINK_JAR" ] || $(MAKE) flink-jar || true
+	SFUMATO_FLINK_JAR="$${SFUMATO_FLINK_JAR:-$(abspath build/flink/job-server.jar)}" $(BIN)/python -m pytest -m flink -rs
+
+flink-jar: build/flink/job-server.jar
+
+# The job server that is published with the installed Beam, one large jar; where the repository has none, a thin jar
+# beside the parts of an older one, which understands the same jobs. Needs Maven.
+build/flink/job-server.jar: runner_configs/flink/pom.xml | $(VENV)/.installed
+	mkdir -p build/flink
+	beam=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("apache-beam"))') && \
+	if mvn --batch-mode --quiet $(MAVEN_COPY) -Dartifact=org.apache.beam:beam-runners-flink-1.19-job-server:$$beam \
+	  -Dmdep.stripVersion=true -DoutputDirectory=$(abspath build/flink) >build/flink/published.log 2>&1; \
+	then mv build/flink/beam-runners-flink-1.19-job-server.jar $@; \
+	else mvn --batch-mode --quiet --file $< package; fi
+	touch $@
+
+# The example DAG in an Airflow of its own (some 300 MB in build/airflow).
+test-airflow: $(VENV)/.developed build/airflow/.installed
+	$(BIN)/python -m pytest tests/test_schedules.py -k airflow
+
+build/airflow/.installed:
+	$(PYTHON) -m venv build/airflow
+	build/airflow/bin/python -m pip install --quiet 'apache-airflow>=3.3,<4' apache-airflow-providers-standard
+	touch $@
 
 # Ruff, and mypy on a tree of links that shows the folders as the installed package `sfumato`.
 check: $(VENV)/.developed

@@ -1,7 +1,8 @@
 """Installs the project's folders under one import package, `sfumato`.
 
 The folders stand at the top level of the repository; nothing as generic as `transforms` may land in a
-user's environment or on a Dataflow worker, so each is mapped to `sfumato.<folder>`.
+user's environment or on a Dataflow worker, so each is mapped to `sfumato.<folder>`. The folders in runner_configs/
+(schedules, the Flex template) are for those who have the repository, and are not installed.
 """
 
 from setuptools import find_packages, setup

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import re
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import metadata
 
+from sfumato.pipelines.console import console, log_options
+from sfumato.schemas import errors
 from sfumato.schemas.errors import DataError, RequestError, SfumatoError
+from sfumato.transforms.logs import say
 
 JOBS = {
     "synth": "make location logs of a synthetic city",
@@ -19,11 +23,13 @@ JOBS = {
     "histogram": "publish how many users hold each category or visit each map cell, without noise",
     "hotspots": "publish popular places, words or codes, level by level, without noise",
     "quantiles": "publish the distribution of a number over users: quantiles and range counts",
+    "refresh": "publish the release of a day, once, as a configuration file says: for every night",
+    "ledger": "show or verify what releases have cost",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a job. Exit status: 0 done, 1 the data cannot support a release, 2 the request is wrong."""
+    """Runs a job. Exit status: 0 done; else that of the error (schemas/errors.py), or 130 where it was interrupted."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments in ([], ["-h"], ["--help"]):
         sys.stdout.write(_usage())
@@ -32,35 +38,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"sfumato {metadata.version('sfumato')}\n")
         return 0
     job, *rest = arguments
+    with console(job, *log_options(rest)) as shown:
+        return _run(job, rest, shown.log_format)
+
+
+def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
     try:
         if job not in JOBS:
             raise RequestError(f"no job named {job!r}; there are: {', '.join(JOBS)}")
         run = importlib.import_module(f"sfumato.pipelines.{job}").run
-        return int(run(rest))
+        return int(run(arguments))
     except KeyboardInterrupt:
-        sys.stderr.write(f"\nsfumato {job}: interrupted; nothing was published\n")
+        say(
+            "interrupted",
+            "interrupted; run it again: what was charged is resumed",
+            logging.ERROR,
+        )
         return 130
     except Exception as error:
         # A worker's exception arrives wrapped by the runner, as the text of its traceback.
         found = error if isinstance(error, SfumatoError) else worker_error(error)
-        if found is None:
+        if found is None and type(error).__name__ == "DataflowRuntimeException":
+            lines = list(filter(str.strip, str(error).splitlines()))  # between them a traceback, if there is one
+            found = DataError(" ".join(dict.fromkeys((lines[0], lines[-1]))))
+        if found is not None:
+            return _fail(found)
+        if log_format != "json":
             raise
-        return _fail(job, found)
+        trace = "".join(traceback.format_exception(error))
+        say("crashed", str(error), logging.CRITICAL, error=type(error).__name__, stack_trace=trace)
+        return 1
 
 
 def worker_error(error: BaseException) -> SfumatoError | None:
     """The error of this package that a worker raised and the runner wrapped, if it is one."""
     text = "".join(traceback.format_exception(error))
-    found = re.findall(r"^(?:sfumato\.schemas\.errors\.)?(DataError|RequestError): (.*)$", text, flags=re.MULTILINE)
+    names = "|".join(kind.__name__ for kind in SfumatoError.__subclasses__())
+    # Of one that is a kind of these, as in transforms.files, only the name is known here: it is to be tried again.
+    text = re.sub(r"^sfumato\.transforms\.files\.UnreachableError: ", "NotReadyError: ", text, flags=re.MULTILINE)
+    found = re.findall(rf"^(?:sfumato\.schemas\.errors\.)?({names}): (.*)$", text, flags=re.MULTILINE)
     if not found:
         return None
     kind, message = found[-1]
-    return {"DataError": DataError, "RequestError": RequestError}[kind](message)
+    refused: SfumatoError = getattr(errors, kind)(message)
+    return refused
 
 
-def _fail(job: str, error: SfumatoError) -> int:
+def _fail(error: SfumatoError) -> int:
     message = re.sub(r" \[while running .*?\]\s*$", "", str(error))
-    sys.stderr.write(f"sfumato {job}: {message}\n")
+    say("failed", message, logging.ERROR, error=type(error).__name__, exit_code=error.exit_code)
     return error.exit_code
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -41,6 +42,7 @@ from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.options import Option, heatmap_options
 from sfumato.transforms.heatmap.raster import MAX_RASTER_DEPTH
 from sfumato.transforms.heatmap.schedule import check_plan
+from sfumato.transforms.logs import say
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.facts import ReleaseFacts
 from sfumato.transforms.release.write import WriteRelease
@@ -89,6 +91,9 @@ class CompareRequest(ReleaseRequest):
             )
         if "emd" in self.judge.metrics and importlib.util.find_spec("ortools") is None:
             raise RequestError("metrics: emd needs OR-tools: pip install ortools, or leave emd out")
+
+    def cost(self) -> tuple[float, float]:
+        return math.inf, 1.0  # it shows the exact data
 
     def source(self) -> LocationColumns:
         return self.columns
@@ -154,13 +159,13 @@ def run(arguments: Sequence[str]) -> int:
         options={"methods": methods, **lists},
         columns=location_columns(options),
     )
-    run_compare(request, settings, verbose=options.verbose)
+    run_compare(request, settings)
     return 0
 
 
-def run_compare(request: CompareRequest, settings: RunnerSettings, *, verbose: bool = False) -> None:
+def run_compare(request: CompareRequest, settings: RunnerSettings) -> None:
     """Runs the comparison to the end and prints its table. Raises RequestError or DataError."""
-    sys.stderr.write(f"sfumato compare: {EVALUATION}\n")
+    say("evaluation", EVALUATION)
     if not settings.local and any(case.parameters.users is None for case in request.cases):
         raise RequestError(
             "users: on a cluster every cohort travels whole to one worker; give sizes, as --users 100000"
@@ -174,10 +179,10 @@ def run_compare(request: CompareRequest, settings: RunnerSettings, *, verbose: b
         return (
             truth
             | "Assemble" >> beam.Map(_files, beam.pvalue.AsList(outcomes), request, facts)  # {name: content}
-            | "Write" >> WriteRelease(request.output, facts.release_id, request.overwrite)
+            | "Write" >> WriteRelease(request.output, facts, request.overwrite)
         )
 
-    run_release(request, settings, build, verbose=verbose)
+    run_release(request, settings, build)
     with contextlib.suppress(FileNotFoundError):  # a dry run writes nothing
         sys.stdout.write(read_file(FileSystems.join(request.output, TABLE_TEXT_FILE)).decode())
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.columns import add_auxiliary_arguments, add_column_arguments, location_columns
+from sfumato.pipelines.dry_run import heatmap_plan_text
 from sfumato.pipelines.heatmap_options import add_heatmap_arguments
 from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments, release_options, run_release
 from sfumato.pipelines.options import JobParser, RunnerSettings
@@ -60,6 +61,12 @@ class HeatmapRequest(ReleaseRequest):
     def prior(self) -> Estimate | None:
         """The map of the earlier release."""
         return None if self.warm_start is None else self.warm_start.estimate
+
+    def plan_text(self) -> str:
+        return heatmap_plan_text(self.heatmap, self.prior)
+
+    def cost(self) -> tuple[float, float]:
+        return self.heatmap.epsilon, 0.0
 
     def source(self) -> LocationColumns:
         return self.columns
@@ -116,7 +123,7 @@ def run(arguments: Sequence[str]) -> int:
         blur=options.blur,
         warm_start=open_warm_start(options.warm_start, Grid(region, heatmap.depth)),
     )
-    run_heatmap(request, settings, verbose=options.verbose)
+    run_heatmap(request, settings)
     return 0
 
 
@@ -131,7 +138,7 @@ def open_warm_start(path: str | None, grid: Grid) -> WarmStart | None:
         raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None
 
 
-def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: bool = False) -> None:
+def run_heatmap(request: HeatmapRequest, settings: RunnerSettings) -> None:
     """Checks the request, then runs the job to the end. Raises RequestError or DataError."""
     check_plan(request.heatmap, request.prior)
     grid = Grid(request.region, request.heatmap.depth)
@@ -143,10 +150,10 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings, *, verbose: b
             | "Paths" >> beam.Create(inputs.paths)
             | "Heatmap" >> heatmap  # HeatmapState
             | "Assemble" >> beam.Map(release_files, request.heatmap, facts, grid, request.blur)  # {name: content}
-            | "Write" >> WriteRelease(request.output, facts.release_id, request.overwrite)
+            | "Write" >> WriteRelease(request.output, facts, request.overwrite)
         )
 
-    run_release(request, settings, build, verbose=verbose)
+    run_release(request, settings, build)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
     def publish(inputs: Inputs, key: RunKey) -> beam.PTransform:
         return TrieHeavyHitters(items, plan.sampling, key, **limits(plan, inputs))
 
-    run_sampled(request, settings, publish, trie_files, title, verbose=options.verbose)
+    run_sampled(request, settings, publish, trie_files, title)
     return 0
 
 

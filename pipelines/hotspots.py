@@ -106,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
         levels = spread_levels(prefixes.depth, plan.rounds)
         return TrieHeavyHitters(items, plan.sampling, key, prefixes, levels, request.top, **limits(plan, inputs))
 
-    run_sampled(request, settings, publish, trie_files, title, verbose=options.verbose)
+    run_sampled(request, settings, publish, trie_files, title)
     return 0
 
 

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import hashlib
+import json
+import logging
 import os
 import sys
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from importlib import metadata
 from typing import Any, ClassVar
 
 import apache_beam as beam
-from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import GoogleCloudOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, TestOptions
+from apache_beam.runners.runner import PipelineState
 
+from sfumato.pipelines.accounting import Accounting, accounting, add_accounting_arguments
+from sfumato.pipelines.console import add_log_arguments, identify
+from sfumato.pipelines.dry_run import dry_run_text
+from sfumato.pipelines.inputs import InputFile, content_digest, inspect, match_files
 from sfumato.pipelines.options import RunnerSettings, add_runner_arguments
-from sfumato.pipelines.progress import show_progress
+from sfumato.pipelines.progress import show_progress, tell_metrics
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import DataError, NotReadyError, RequestError
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.transforms.files import is_remote
-from sfumato.transforms.locations.read import inspect_file
+from sfumato.transforms.logs import say
 from sfumato.transforms.privacy.keys import RunKey, Secret
-from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret, seed_secret
-from sfumato.transforms.release.facts import ReleaseFacts
-from sfumato.transforms.release.store import check_output, open_release
+from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
+from sfumato.transforms.release.facts import ReleaseFacts, package_versions
+from sfumato.transforms.release.store import check_output, standing_manifest
+from sfumato.transforms.release.write import KeepBooks, ledger_facts, published_digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +51,32 @@ class ReleaseRequest(ABC):
     input: str
     output: str
     key_file: str | None = None
+    key_secret: str | None = None
     seed: int | None = None
     release_id: str | None = None
     overwrite: bool = False
+    min_rows: int = 0
+    accounting: Accounting | None = None
+    timeline: str | None = None
 
     def __post_init__(self) -> None:
-        if self.key_file is not None and self.seed is not None:
-            raise RequestError("key_file and seed: give one of them, not both")
+        keys = [name for name in ("key_file", "key_secret", "seed") if getattr(self, name) is not None]
+        if len(keys) > 1:
+            raise RequestError(f"{' and '.join(keys)}: give one of them, not {'both' if len(keys) == 2 else 'all'}")
+        if self.min_rows < 0:
+            raise RequestError(f"min_rows: 0 or more, got {self.min_rows}")
+        if self.accounting is not None and self.seed is not None:
+            raise RequestError(
+                "seed: anybody can take this noise away, so there is nothing to account for; give --key_file"
+            )
         if self.release_id is not None and not self.release_id.replace("-", "").replace("_", "").isalnum():
             raise RequestError(f"release_id: letters, digits, - and _ only, got {self.release_id!r}")
+
+    def kept_secret(self) -> Secret | None:
+        """The secret that is kept somewhere, so that what is tried again has its key again. Raises RequestError."""
+        if self.key_secret is not None:
+            return SecretManagerSecret(self.key_secret)
+        return None if self.key_file is None else FileSecret(self.key_file)
 
     @abstractmethod
     def source(self) -> Columns:
@@ -65,6 +85,14 @@ class ReleaseRequest(ABC):
     @abstractmethod
     def parameters(self) -> dict[str, Any]:
         """Everything that the result depends on, in JSON's types: the manifest states it, the key is bound to it."""
+
+    def plan_text(self) -> str:
+        """What the release will cost a client and show, in lines for a terminal, from public figures alone."""
+        return ""
+
+    @abstractmethod
+    def cost(self) -> tuple[float, float]:
+        """The whole epsilon and delta of the release: what a ledger is charged with."""
 
     def stored_bytes(self, rows: int) -> int:
         """How much bulky data between stages to expect of so many rows."""
@@ -92,99 +120,135 @@ def add_release_arguments(parser: argparse.ArgumentParser, noun: str = "release"
     parser.add_argument("--input", required=True, metavar="PATTERN", help="Parquet files, local or gs://")
     parser.add_argument("--output", required=True, metavar="FOLDER", help=f"where the {noun} goes, local or gs://")
     parser.add_argument("--key_file", metavar="FILE", help="secret of 16 bytes or more; default: fresh entropy")
+    parser.add_argument(
+        "--key_secret", metavar="NAME", help="the same from Secret Manager: projects/P/secrets/S/versions/N"
+    )
     parser.add_argument("--seed", type=int, help="UNSAFE: a key that anybody can guess, for tests and demos")
     parser.add_argument("--release_id", metavar="ID", help=f"name of the {noun}; default: a random one")
     parser.add_argument("--overwrite", action="store_true", help=f"replace the {noun} that stands at the output")
-    parser.add_argument("--verbose", action="store_true", help="show operations data (rows read and dropped)")
+    add_log_arguments(parser)
+    if noun == "release":
+        parser.add_argument(
+            "--min_rows",
+            type=int,
+            default=0,
+            metavar="N",
+            help="fail, charging nothing, where the logs have fewer rows",
+        )
+        parser.add_argument(
+            "--timeline", metavar="FOLDER", help="update this folder's page of all releases in FOLDER/releases/"
+        )
+        add_accounting_arguments(parser)
+        parser.add_argument("--dry_run", action="store_true", help="tell what would be done and charged; touch nothing")
     add_runner_arguments(parser)
 
 
 def release_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The fields of ReleaseRequest that the command line gave."""
-    return {field.name: getattr(options, field.name) for field in fields(ReleaseRequest)}
+    """The fields of ReleaseRequest that the command line gave. Raises RequestError."""
+    given = {
+        field.name: getattr(options, field.name) for field in fields(ReleaseRequest) if hasattr(options, field.name)
+    }
+    return {**given, "accounting": accounting(options) if "ledger" in options else None}
 
 
-def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build, *, verbose: bool = False) -> None:
-    """Checks the request against the world, then builds the graph, runs it to the end, and repeats its warnings.
+def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build) -> None:
+    """Checks the request against the world, charges the ledger, then runs the graph to the end.
 
-    Prints the path of the release's page. Raises RequestError or DataError.
+    Prints the path of the release's page. A release that was charged before, under the same release id, is resumed and
+    not charged again; one that stands already is left as it is. Raises RequestError, DataError, NotReadyError,
+    BudgetError or LedgerError.
     """
-    job = f"sfumato {request.JOB}"
-    if settings.in_cloud:
-        _check_reach(request)
-    if settings.options.view_as(GoogleCloudOptions).template_location:
-        raise RequestError(
-            "template_location: a template would draw the same noise at every launch, whatever the data, and the "
-            "differences would expose users; start the job itself instead"
-        )
-    check_output(request.output, request.overwrite, request.FORMAT)
+    books = request.accounting
+    identify(job=request.JOB, release_id=request.release_id)
+    launched = flex_launch(settings)
+    _check_place(request, settings, launched)
+    resumed = None if books is None else books.standing(request.release_id)
+    if resumed is None:
+        check_output(request.output, request.overwrite, request.FORMAT)
     files = match_files(request.input)
-    paths = [path for path, _, _ in files]
-    source = request.source()
-    with ThreadPoolExecutor(16) as pool:
-        facts_of_files = list(pool.map(lambda path: inspect_file(path, source), paths))
-    _check_kinds(paths, [one.kinds for one in facts_of_files])
-    rows = sum(one.rows for one in facts_of_files)
+    if settings.dry_run:
+        charge = None if books is None else books.forecast(request.cost(), request.release_id)
+        sys.stdout.write(dry_run_text(request, files, charge))
+        return
+    rows, kinds = inspect(files, request.source())
+    if rows < request.min_rows:
+        raise NotReadyError(f"input: fewer rows than --min_rows {request.min_rows:,}; nothing is charged")
     request.check_rows(rows)
     key, facts = key_and_facts(request, files, settings)
+    identify(release_id=facts.release_id)
+    keep = KeepBooks(request.timeline)
+    if books is not None:
+        reservation = books.reserve(books.charge(request.cost(), key, facts))
+        facts = replace(
+            facts, created=reservation.time, ledger=ledger_facts(reservation), published=reservation.manifest
+        )
+        keep = KeepBooks(request.timeline, books.ledger, reservation)
+        if published_digest(request.output, reservation) is not None:
+            say("standing", f"{facts.release_id} is published already; nothing is charged")
+            keep.close(request.output)
+            if launched:
+                launch_nothing(settings)
+            sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
+            return
     settings = settings.sized(rows)
-    sys.stderr.write(f"{job}: {len(paths)} file{'s'[: len(paths) != 1]} to read\n")
+    say("files", f"{len(files)} file{'s'[: len(files) != 1]} to read", files=len(files))
     with (
         scratch(settings, request.stored_bytes(rows)) as spill,
-        show_progress(len(paths), verbose),
+        show_progress(len(files), settings.verbose, settings.log_format),
         settings.pipeline() as root,
     ):
-        build(root, Inputs(paths, facts_of_files[0].kinds, spill), key, facts)
-    with contextlib.suppress(RequestError):  # a dry run publishes nothing
-        for warning in open_release(request.output).manifest["warnings"]:
-            sys.stderr.write(f"{job}: warning: {warning}\n")
+        _ = build(root, Inputs([file.path for file in files], kinds, spill), key, facts) | "KeepBooks" >> keep
+    if launched:
+        say("launched", f"handed to Dataflow, which publishes {request.output} when it is done", output=request.output)
+        return
+    tell_metrics(root.result)
+    if root.result.state != PipelineState.DONE:
+        raise DataError(f"the runner ended the job as {root.result.state}; what it published, if anything, is whole")
+    if settings.options.view_as(TestOptions).dry_run:  # Beam's own: the graph is made, and not run
+        return
+    manifest = standing_manifest(request.output)
+    if manifest is None:
+        raise DataError(f"the runner says that the job is done, but nothing stands at {request.output}")
+    for warning in json.loads(manifest).get("warnings", ()):
+        say("warning", warning, logging.WARNING)
     sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
 
 
-def _check_kinds(paths: list[str], kinds: list[dict[str, str]]) -> None:
-    """Raises RequestError where a column holds one kind of values in some files and another in others."""
-    for path, found in zip(paths, kinds, strict=True):
-        for column, kind in found.items():
-            if kind != kinds[0][column]:
-                raise RequestError(
-                    f"column {column!r} holds {kinds[0][column]} in {paths[0]} and {kind} in {path}; what is in both "
-                    "would count twice, so convert one kind to the other"
-                )
+def flex_launch(settings: RunnerSettings) -> bool:
+    """Whether Google's launcher of Flex templates runs us: it wants the graph alone, built anew at each launch."""
+    location = settings.options.view_as(GoogleCloudOptions).template_location or ""
+    launcher = "FLEX_TEMPLATE_PYTHON_PY_FILE" in os.environ
+    return launcher and "/template_launches/" in location and location.endswith("/job_object")
 
 
-def _check_reach(request: ReleaseRequest) -> None:
-    """Raises RequestError for a place on this machine's disk, which workers in the cloud cannot reach."""
-    for field in ("input", "output", "key_file"):
-        path = getattr(request, field)
+def launch_nothing(settings: RunnerSettings) -> None:
+    """Gives the launcher of a Flex template, which takes a program without a graph for a failed one, an empty graph."""
+    with settings.pipeline() as root:
+        _ = root | "Nothing" >> beam.Create([None])
+
+
+def _check_place(request: ReleaseRequest, settings: RunnerSettings, launched: bool) -> None:
+    """Raises RequestError for what the runner cannot reach, or must not be given."""
+    if settings.options.view_as(GoogleCloudOptions).template_location and not launched:
+        raise RequestError(
+            "template_location: a template would draw the same noise at every launch, whatever the data, and the "
+            "differences would expose users; start the job itself, or a Flex template, instead"
+        )
+    if launched and request.overwrite:
+        raise RequestError(
+            "overwrite: a launched graph can be started again by hand, and would publish the same noise over other data"
+        )
+    if not settings.in_cloud:
+        return
+    ledger = None if request.accounting is None else request.accounting.ledger
+    places = {name: getattr(request, name) for name in ("input", "output", "key_file", "timeline")}
+    for name, path in {**places, "ledger": ledger}.items():
         if path is not None and not is_remote(path):
-            raise RequestError(f"{field}: Dataflow's workers cannot reach {path!r}; name a place in a bucket, gs://...")
-
-
-def match_files(pattern: str) -> list[tuple[str, int, float]]:
-    """Path, bytes and time of change of every file that matches, sorted. Raises RequestError where none does."""
-    try:
-        matches = FileSystems.match([pattern])
-    except (BeamIOError, ValueError) as error:
-        raise RequestError(f"input: {pattern!r} cannot be listed ({error})") from None
-    found = [one for match in matches for one in match.metadata_list]
-    for one in found:
-        if os.path.isdir(one.path):
-            raise RequestError(f"input: {one.path} is a folder; give '{one.path}/*.parquet'")
-    if not found:
-        raise RequestError(f"input: no file matches {pattern!r}")
-    return sorted((one.path, one.size_in_bytes, one.last_updated_in_seconds or 0.0) for one in found)
-
-
-def content_digest(path: str) -> str:
-    """A digest of a file's content: SHA-256 of a local file, the store's own checksum in a bucket."""
-    if is_remote(path):
-        return str(FileSystems.checksum(path))
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+            raise RequestError(f"{name}: Dataflow's workers cannot reach {path!r}; name a place in a bucket, gs://...")
 
 
 def key_and_facts(
-    request: ReleaseRequest, files: list[tuple[str, int, float]], settings: RunnerSettings
+    request: ReleaseRequest, files: Sequence[InputFile], settings: RunnerSettings
 ) -> tuple[RunKey, ReleaseFacts]:
     """The run's key, bound to the secret and the whole request, and what the release says of itself."""
     parameters = {"input": request.input, **request.parameters()}
@@ -192,24 +256,26 @@ def key_and_facts(
     if request.seed is not None:
         secret, source = seed_secret(request.seed), "seed"
         release_id = request.release_id or f"seed-{request.seed}"
-    elif request.key_file is not None:
-        secret, source = FileSecret(request.key_file), "key file"
-        secret.read()  # a bad key file is a bad request
-        release_id = request.release_id or uuid.uuid4().hex
     else:
-        secret, source = entropy_secret(), "operating system"
         release_id = request.release_id or uuid.uuid4().hex
-        if not settings.local:
+        if kept := request.kept_secret():
+            secret, source = kept, "key file" if request.key_secret is None else "Secret Manager"
+            secret.read()  # a bad key is a bad request
+        elif settings.local:
+            secret, source = entropy_secret(), "operating system"
+        else:
             raise RequestError(
-                "key_file: a remote runner would carry the key in the job's graph, where others can read it; "
-                "put a secret in a file that only the workers can read and name it with --key_file"
+                "key_file: a remote runner would carry the key in the job's graph, where others can read it; put a "
+                "secret where only the workers can read it, and name it with --key_file or --key_secret"
             )
     # The fingerprint stays out of the release: sizes and times of files are facts about the data.
-    fingerprint: list[Any] = [list(file) for file in files]
-    if request.key_file is not None and request.release_id is not None:
-        # Only here does nothing random tell two runs apart, so the fingerprint must see every change of the data.
-        fingerprint = [[*file, content_digest(file[0])] for file in files]
-    scheme = {"job": request.JOB, "sfumato": metadata.version("sfumato")}
+    fingerprint: list[list[Any]] = [[file.path, file.size, file.changed] for file in files]
+    if request.kept_secret() is not None and request.release_id is not None:
+        # Only here does nothing random tell two runs apart, so the fingerprint must see every change of the data; and
+        # a copy of the same data, with other times, must resume what a crashed run began.
+        fingerprint = [[file.path, file.size, content_digest(file.path)] for file in files]
+    # Other versions may ask other questions under the same noise.
+    scheme = {"job": request.JOB, "versions": package_versions()}
     key = RunKey.derive(secret, {**scheme, "release_id": release_id, "files": fingerprint, **parameters})
     facts = ReleaseFacts(
         job=request.JOB,

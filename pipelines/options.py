@@ -6,10 +6,9 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
-from pathlib import Path
 from typing import Any, NoReturn
 
 import apache_beam as beam
@@ -18,8 +17,10 @@ from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineRunner, create_runner
 
+from sfumato.pipelines.flink import flink_runner
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms import lossless  # noqa: F401
+from sfumato.transforms.files import UnreachableError, read_file
 
 LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")
 # From here on two threads are faster than one (benchmarks/speed.py); NumPy, Arrow and AES run beside each other.
@@ -54,7 +55,7 @@ class JobParser(argparse.ArgumentParser):
     def parse_job(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, RunnerSettings]:
         """The job's options, and the runner that its runner options and all others ask for. Raises RequestError."""
         options, beam_arguments = self.parse_known_args(arguments)
-        return options, runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
+        return options, settings_of(options, beam_arguments)
 
     def error(self, message: str) -> NoReturn:
         raise RequestError(message.removeprefix("argument --"))
@@ -77,12 +78,16 @@ class RunnerSettings:
     """A runner and Beam's options.
 
     local: the runner shares this machine's memory and disk. mode_chosen: the user said in which local mode to run.
+    verbose: show operations data. dry_run: only tell what would be done. log_format: text or json.
     """
 
     runner: PipelineRunner
     options: PipelineOptions
     local: bool
     mode_chosen: bool
+    verbose: bool = False
+    dry_run: bool = False
+    log_format: str = "text"
 
     @property
     def in_cloud(self) -> bool:
@@ -111,15 +116,25 @@ class RunnerSettings:
         return self
 
 
-def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say where a job runs."""
+def settings_of(options: argparse.Namespace, beam_arguments: Sequence[str]) -> RunnerSettings:
+    """The runner that a job's runner options and Beam's own ask for. Raises RequestError."""
+    settings = runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
+    told = {name: getattr(options, name) for name in ("verbose", "dry_run", "log_format") if hasattr(options, name)}
+    return replace(settings, **told)
+
+
+def add_runner_arguments(parser: argparse.ArgumentParser, *more_names: str) -> None:
+    """Adds the options that say where a job runs. more_names: of the option for Dataflow's region."""
     parser.add_argument(
         "--runner_config",
         metavar="FILE",
-        help="YAML file of Beam options, or a shipped one: direct, direct_threads, direct_processes, dataflow",
+        help="YAML file of Beam options, or a shipped one: direct, direct_threads, direct_processes, flink, dataflow",
     )
     parser.add_argument(
-        "--dataflow_region", metavar="REGION", help="Google Cloud region of a Dataflow job (Beam's own --region)"
+        "--dataflow_region",
+        *more_names,
+        metavar="REGION",
+        help="Google Cloud region of a Dataflow job (Beam's own --region)",
     )
 
 
@@ -137,29 +152,45 @@ def runner_settings(config: str | None, dataflow_region: str | None, beam_argume
     local = name in LOCAL_RUNNERS
     flags = [flag for flag in flags if not (local and flag.startswith("--runner="))]
     mode_chosen = any(flag.startswith(("--direct_running_mode", "--direct_num_workers")) for flag in flags)
+    options = PipelineOptions(flags)
+    return RunnerSettings(_runner(name, options), options, local, mode_chosen)
+
+
+def _runner(name: str, options: PipelineOptions) -> PipelineRunner:
+    if name in LOCAL_RUNNERS:
+        return FnApiRunner()
+    if name.lower() == "flinkrunner":
+        return flink_runner(options)
+    if "dask" in name.lower():
+        raise RequestError("runner: Beam's DaskRunner leaves out stages of a job without a word; choose another")
     try:
-        runner = FnApiRunner() if local else create_runner(name)
+        return create_runner(name)
     except (ImportError, ValueError) as error:  # a runner that is not installed, or that there is not
         raise RequestError(f"runner: {error}") from None
-    return RunnerSettings(runner, PipelineOptions(flags), local, mode_chosen)
 
 
 def load_runner_config(name: str) -> list[str]:
     """Beam flags from a YAML file, or from the shipped file of that name. Raises RequestError for unknown keys."""
-    path = Path(name)
     shipped = resources.files("sfumato.runner_configs") / f"{name}.yaml"
-    if path.is_file():
-        text = path.read_text()
-    elif shipped.is_file():
-        text = shipped.read_text()
-    else:
-        raise RequestError(f"runner_config: no file {name!r}, and no shipped configuration of that name")
+    try:
+        text = shipped.read_text() if shipped.is_file() else read_file(name).decode()
+    except UnreachableError:
+        raise
+    except (OSError, UnicodeDecodeError):
+        raise RequestError(f"runner_config: no file {name!r}, and no shipped configuration of that name") from None
     try:
         settings = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
         raise RequestError(f"runner_config: {name} is not valid YAML ({error})") from None
     if not isinstance(settings, dict):
         raise RequestError(f"runner_config: {name} must map Beam options to values")
+    flags = flags_of(settings)
+    _refuse_unknown(flags, f"runner_config {name}")
+    return flags
+
+
+def flags_of(settings: Mapping[str, Any]) -> list[str]:
+    """`--name=value` for every value of a mapping, or of its lists; true is a flag, false and null are nothing."""
     flags = []
     for key, value in settings.items():
         for one in value if isinstance(value, list) else [value]:
@@ -167,7 +198,6 @@ def load_runner_config(name: str) -> list[str]:
                 flags.append(f"--{key}")
             elif one is not None and one is not False:
                 flags.append(f"--{key}={one}")
-    _refuse_unknown(flags, f"runner_config {name}")
     return flags
 
 

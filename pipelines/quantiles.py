@@ -100,7 +100,7 @@ def run(arguments: Sequence[str]) -> int:
     title = f"Private distribution of {options.column}"
     assemble = search_files if interactive else hierarchy_files
     asked = () if interactive else (request.quantiles, request.ranges)
-    run_sampled(request, settings, publish, assemble, title, *asked, verbose=options.verbose)
+    run_sampled(request, settings, publish, assemble, title, *asked)
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import apache_beam as beam
 
+from sfumato.pipelines.dry_run import sample_plan_text
 from sfumato.pipelines.job import Inputs, ReleaseRequest, run_release
 from sfumato.pipelines.options import RunnerSettings
 from sfumato.schemas.errors import RequestError
@@ -40,6 +41,12 @@ class SampledRequest(ReleaseRequest):
 
     plan: SamplePlan
     counted: Items
+
+    def cost(self) -> tuple[float, float]:
+        return self.plan.epsilon, self.plan.delta
+
+    def plan_text(self) -> str:
+        return sample_plan_text(self.plan, self.counted)
 
     def source(self) -> Columns:
         return self.counted.columns
@@ -120,7 +127,6 @@ def run_sampled(
     assemble: Assemble,
     title: str,
     *more: Any,
-    verbose: bool = False,
 ) -> None:
     """Runs a job to the end. more: further arguments of `assemble`. Raises RequestError or DataError."""
     _ = request.plan.delta_spent  # a plan that cannot be kept is a bad request
@@ -132,7 +138,7 @@ def run_sampled(
             | "Paths" >> beam.Create(inputs.paths)
             | "Publish" >> publish(inputs, key)  # what is public from here on
             | "Assemble" >> beam.Map(assemble, sample_facts, *more)  # {name: content}
-            | "Write" >> WriteRelease(request.output, facts.release_id, request.overwrite)
+            | "Write" >> WriteRelease(request.output, facts, request.overwrite)
         )
 
-    run_release(request, settings, build, verbose=verbose)
+    run_release(request, settings, build)

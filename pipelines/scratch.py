@@ -27,7 +27,8 @@ def scratch(settings: RunnerSettings, size: int) -> Iterator[str | None]:
     a third of what is available holds so much; users' cells then never reach a disk.
     """
     if not settings.local:
-        yield None
+        with _terminated_by_exception():  # a job server that was started here must end as well
+            yield None
     elif settings.one_process and 3 * size <= available_memory():
         place = f"{MEMORY}{uuid.uuid4().hex}"
         try:

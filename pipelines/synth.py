@@ -1,7 +1,9 @@
 """`sfumato synth`: deterministic location logs of any size, of the people of a city that does not exist.
 
 Writes `part-00000-of-00055.parquet` and so on into a folder, whole or not at all: the files are written into
-a staging folder within it and renamed when all are done.
+a staging folder within it and renamed when all are done. With --days, each date's go into a folder
+`dt=YYYY-MM-DD` of its own: the same people of the same city, not all of them active, elsewhere at other hours,
+with weather, a season and events.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
 
 import apache_beam as beam
 import numpy as np
@@ -26,12 +30,15 @@ from sfumato.pipelines.options import (
     add_runner_arguments,
 )
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Region
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.synth.generate import GeneratePeople, density_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION, USER_ID_KINDS
 from sfumato.transforms.synth.request import MAX_DENSITY_DEPTH, SynthRequest
 
+MAX_DAYS = 3_660
+FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2199, 12, 31)
 _OWN_FILE = re.compile(r"part-\d{5}-of-\d{5}\.parquet")
 
 
@@ -39,7 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the job's options. Values are checked later, where a message can name the remedy."""
     parser.add_argument("--output", required=True, metavar="FOLDER", help="where to write, local or gs://")
     parser.add_argument("--users", required=True, metavar="N", help="number of users")
-    parser.add_argument("--records_per_user", default="1", metavar="K", help="records of each user")
+    parser.add_argument("--records_per_user", default="1", metavar="K", help="records of each user (of a day)")
+    parser.add_argument(
+        "--days",
+        metavar="FROM[:TO]",
+        help="dates (UTC), each written into a folder dt=YYYY-MM-DD of its own; without it, one folder of one week",
+    )
     parser.add_argument(
         "--region",
         default=str(DEFAULT_REGION),
@@ -76,20 +88,67 @@ def run(argv: Sequence[str]) -> int:
         density_depth=_whole(options, "density_depth"),
     )
     output: str = options.output.rstrip("/")
-    if settings.in_cloud and not all(is_remote(place) for place in (output, options.density or output)):
-        raise RequestError(
-            "output, density: Dataflow's workers cannot reach this machine; name places in a bucket, gs://..."
-        )
+    if options.days is not None:
+        if options.density is not None:
+            raise RequestError("density and days: the density is that of one folder of logs; leave one of them out")
+        return _run_days(request, settings, output, parse_days(options.days), options.overwrite)
+    _check_reach(settings, output, options.density or output)
     old_files = _check_places(output, options.density, options.overwrite)
 
     started = time.monotonic()
     records = generate(request, settings, output, options.density, old_files)
-    seconds = time.monotonic() - started
+    _report(records, request.users, request.files, output, time.monotonic() - started)
+    return 0
+
+
+def parse_days(text: str) -> Period:
+    """Dates from `FROM:TO` or one date. Raises RequestError."""
+    try:
+        days = Period.parse(text, "days")
+    except RequestError as error:
+        raise RequestError(re.sub("^period", "days", str(error))) from None
+    if days.length > MAX_DAYS or not FIRST_DAY <= days.first <= days.last <= LAST_DAY:
+        raise RequestError(f"days: must be {MAX_DAYS} or fewer, from {FIRST_DAY} to {LAST_DAY}, got {days}")
+    return days
+
+
+def _run_days(request: SynthRequest, settings: RunnerSettings, output: str, days: Period, overwrite: bool) -> int:
+    """Makes each day's folder, one after the other. A failure leaves the days before it, and nothing of its own."""
+    _check_reach(settings, output)
+    if not output:
+        raise RequestError("output: name a folder for the days' folders")
+    if os.path.isfile(output):
+        raise RequestError(f"output: {output!r} is a file; name a folder")
+    folders = {day: FileSystems.join(output, f"dt={day}") for day in days.days()}
+    old_files = {day: _check_places(folder, None, overwrite) for day, folder in folders.items()}
+    started, total = time.monotonic(), 0
+    created = _make_folder(output)
+    try:
+        for day, folder in folders.items():
+            records = generate(replace(request, day=day), settings, folder, old_files=old_files[day])
+            created = False
+            sys.stdout.write(f"{day}: {records:,} records\n")
+            total += records
+    finally:
+        if created:
+            _remove(output)
+    _report(total, request.users, request.files * days.length, output, time.monotonic() - started)
+    return 0
+
+
+def _report(records: int, users: int, files: int, output: str, seconds: float) -> None:
     sys.stdout.write(
-        f"{records:,} records of {request.users:,} users in {request.files} file{'s'[: request.files != 1]} "
+        f"{records:,} records of {users:,} users in {files} file{'s'[: files != 1]} "
         f"at {output} ({seconds:.1f} s, {records / seconds / 1e6:.2f} million a second)\n"
     )
-    return 0
+
+
+def _check_reach(settings: RunnerSettings, *places: str) -> None:
+    """Raises RequestError for a place on this machine's disk, which workers in the cloud cannot reach."""
+    if settings.in_cloud and not all(map(is_remote, places)):
+        raise RequestError(
+            "output, density: Dataflow's workers cannot reach this machine; name places in a bucket, gs://..."
+        )
 
 
 def generate(

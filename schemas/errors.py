@@ -1,10 +1,14 @@
-"""The two ways in which a job can refuse: the request is wrong, or the data are."""
+"""The ways in which a job can refuse. `exit_code` is the command's exit status, by which an orchestrator may decide."""
 
 
 class SfumatoError(Exception):
-    """Base class of every error that a caller can act on. `exit_code` is the command's exit status."""
+    """Base class of every error that a caller can act on."""
 
     exit_code = 1
+
+
+class DataError(SfumatoError):
+    """The data cannot support a release (a damaged file, too few users, too many bad rows). Nothing is published."""
 
 
 class RequestError(SfumatoError, ValueError):
@@ -13,5 +17,22 @@ class RequestError(SfumatoError, ValueError):
     exit_code = 2
 
 
-class DataError(SfumatoError):
-    """The data cannot support a release (a damaged file, too few users, too many bad rows). Nothing is published."""
+class BudgetError(SfumatoError):
+    """The ledger's limits do not allow this release. The message says when they will. Nothing is charged."""
+
+    exit_code = 3
+
+
+class LedgerError(SfumatoError):
+    """The ledger is damaged or has been tampered with. Nothing is charged until a person has looked at it."""
+
+    exit_code = 4
+
+
+class NotReadyError(SfumatoError):
+    """Not now, perhaps later: no data for the date yet, too little of it, a service that cannot be reached.
+
+    The exit status is EX_TEMPFAIL of sysexits.h. What was charged, if anything, is resumed under the same release id.
+    """
+
+    exit_code = 75

@@ -21,11 +21,15 @@ WITH_BEAM = {
     "transforms/locations/group.py",
     "transforms/lossless.py",
     "transforms/locations/read.py",
+    "transforms/metrics.py",
     "transforms/privacy/secrets.py",
     "transforms/release/store.py",
+    "transforms/release/timeline.py",
     "transforms/release/write.py",
     "transforms/synth/generate.py",
 }
+# Those that wait for each other do so for random times; nothing else of theirs is random.
+WAITING = {"transforms/privacy/ledger/bucket.py", "transforms/privacy/ledger/ledger.py"}
 SOURCES = sorted(str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 
@@ -79,7 +83,8 @@ def test_randomness_is_keyed() -> None:
             continue
         text = (ROOT / path).read_text()
         assert "np.random" not in text, path
-        assert not {"random", "secrets"} & imports(path), path
+        unkeyed = {"secrets"} if path in WAITING else {"random", "secrets"}
+        assert not unkeyed & imports(path), path
 
 
 def test_every_public_thing_has_a_docstring() -> None:

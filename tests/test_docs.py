@@ -53,7 +53,7 @@ def test_reading_a_release(published: Path) -> None:  # noqa: F811
     [
         (["heatmap"], "## Your own logs", "### Choose a method"),
         (["compare", "plan"], "### Choose a method", "### Counts without noise"),
-        (["histogram", "hotspots", "quantiles"], "### Counts without noise", "### On Dataflow"),
+        (["histogram", "hotspots", "quantiles"], "### Counts without noise", "## Run it every night"),
     ],
 )
 def test_the_readme_lists_only_options_that_exist(jobs: list[str], start: str, end: str) -> None:
@@ -88,15 +88,20 @@ def test_a_method_of_a_readers_own(logs: Path, tmp_path: Path, monkeypatch: pyte
     assert table.mse["even"] < table.mse["flat"]
 
 
+def test_the_readmes_configuration_is_the_one_that_its_commands_copy() -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert shown == (ROOT / "runner_configs" / "schedules" / "refresh.yaml").read_text()
+
+
 def commands(path: str) -> set[str]:
     """The `sfumato` commands over the demonstration's logs that a file shows, each in one line."""
     text = (ROOT / path).read_text().replace("\\\n", " ").replace("$(REGION)", "-122.51,37.70,-122.35,37.82")
     lines = [" ".join(line.split()).replace(" --overwrite", "") for line in text.splitlines()]
-    found = [re.fullmatch(r"(?:\$\(BIN\)/)?sfumato (.*demo/logs.*)", line) for line in lines]
+    found = [re.fullmatch(r"(?:\$\(BIN\)/)?sfumato (.*demo/(?:logs|nightly).*)", line) for line in lines]
     return {one[1] for one in found if one}
 
 
 def test_the_readmes_commands_are_those_that_make_demo_runs() -> None:
     """CI runs them as `make demo`, so the two must not drift apart."""
-    assert len(commands("README.md")) == 8
+    assert len(commands("README.md")) == 13
     assert commands("README.md") == commands("Makefile")

@@ -5,22 +5,35 @@ Beam's file systems let through whatever a storage's client raises; Google's err
 
 from __future__ import annotations
 
+import mimetypes
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import BinaryIO
 
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
+from sfumato.schemas.errors import NotReadyError
+
+
+class UnreachableError(NotReadyError, OSError):
+    """A storage does not answer, or not rightly, now: the same may do later."""
+
+
 _NOT_FOUND: tuple[type[Exception], ...]
 _REFUSED: tuple[type[Exception], ...]
+_PASSING: tuple[type[Exception], ...]
+_TOO_MANY: tuple[type[Exception], ...]
 try:
-    from google.api_core.exceptions import GoogleAPIError, NotFound
+    from google.api_core.exceptions import ClientError, GoogleAPIError, NotFound, TooManyRequests
     from google.auth.exceptions import GoogleAuthError
 except ImportError:  # the gcp extra is not installed, so nothing raises these
-    _NOT_FOUND, _REFUSED = (), ()
+    _NOT_FOUND, _REFUSED, _PASSING, _TOO_MANY = (), (), (), ()
 else:
-    _NOT_FOUND, _REFUSED = (NotFound,), (GoogleAPIError, GoogleAuthError)
+    _NOT_FOUND, _REFUSED, _PASSING = (NotFound,), (ClientError, GoogleAuthError), (GoogleAPIError,)
+    _TOO_MANY = (TooManyRequests,)
 
 
 def is_remote(path: str) -> bool:
@@ -35,8 +48,32 @@ def storage_errors(path: str) -> Iterator[None]:
         yield
     except _NOT_FOUND as error:
         raise FileNotFoundError(f"{path}: there is no such file") from error
-    except _REFUSED as error:
-        raise OSError(f"{path}: {error}") from error
+    except (*_REFUSED, *_PASSING) as error:
+        if isinstance(error, _REFUSED) and not isinstance(error, _TOO_MANY):
+            raise OSError(f"{path}: {error}") from error
+        raise UnreachableError(f"{path} cannot be reached now ({error}); try again later") from error
+
+
+def content_version(path: str) -> str:
+    """What changes whenever a file in a storage does. Raises OSError.
+
+    In Google's it is the generation, since checksums there have 32 bits; elsewhere the storage's own checksum.
+    """
+    with storage_errors(path):
+        if not path.startswith("gs://"):
+            return str(FileSystems.checksum(path))
+        from apache_beam.io.gcp.gcsio import GcsIO, parse_gcs_path
+
+        bucket, name = parse_gcs_path(path)
+        blob = GcsIO().client.bucket(bucket).get_blob(name)
+        if blob is None:
+            raise FileNotFoundError(f"{path}: there is no such file")
+        return f"{blob.generation}-{blob.crc32c}"
+
+
+def content_type(path: str) -> str:
+    """The media type of a file by its name."""
+    return mimetypes.guess_type(path)[0] or "application/octet-stream"
 
 
 @contextmanager
@@ -55,3 +92,27 @@ def read_file(path: str) -> bytes:
     """A file's bytes. Raises OSError."""
     with open_file(path) as file:
         return bytes(file.read())
+
+
+def write_file(path: str, content: bytes) -> None:
+    """Writes a file in one step: readers see the old content or the new, never a part. Raises OSError.
+
+    In Google's storage with the type that browsers show, and so that they do not keep yesterday's.
+    """
+    if path.startswith("gs://"):
+        from apache_beam.io.gcp.gcsio import GcsIO, parse_gcs_path
+
+        bucket, name = parse_gcs_path(path)
+        with storage_errors(path):
+            blob = GcsIO().client.bucket(bucket).blob(name)
+            blob.cache_control = "no-cache"
+            blob.upload_from_string(content, content_type=content_type(path))
+        return
+    place = Path(path).absolute()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
+    try:
+        partial.write_bytes(content)
+        partial.replace(place)
+    finally:
+        partial.unlink(missing_ok=True)

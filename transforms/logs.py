@@ -1,6 +1,97 @@
-"""The loggers that a job's stages write to and that `pipelines/progress.py` shows."""
+"""What a job tells while it runs: named events with fields, as records of Python's own logging.
+
+A record has the message as its text, `event` as its name and `fields` beside; `pipelines/progress.py` writes it to the
+terminal, and a remote runner keeps the message in its log. Worker processes hand records over as text alone, and
+`read_event` finds event and fields in that again. Pure.
+"""
+
+from __future__ import annotations
 
 import logging
+import re
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-PROGRESS = logging.getLogger("sfumato.progress")
+from sfumato.transforms.text_tables import significant
+
+JOB = logging.getLogger("sfumato.job")  # the command itself: what it is about to do, warnings, errors
+PROGRESS = logging.getLogger("sfumato.progress")  # the job's stages
 OPERATIONS = logging.getLogger("sfumato.operations")  # raw numbers, never shown unless asked for
+
+
+class _Words(string.Formatter):
+    """Format strings that write `{x:~}` with three significant digits, and mappings in words."""
+
+    def format_field(self, value: Any, spec: str) -> Any:
+        if isinstance(value, Mapping):
+            return ", ".join(f"{name} {number:,}" for name, number in value.items()) or "none"
+        return significant(value) if spec == "~" else super().format_field(value, spec)
+
+
+@dataclass(frozen=True)
+class Event:
+    """A kind of record that a stage of the job writes. text: its message, a format string of its fields.
+
+    raw: of unprotected data, so that it is shown to nobody who has not asked for operations data.
+    """
+
+    name: str
+    text: str
+    raw: bool = False
+
+    def tell(self, **fields: Any) -> None:
+        """Writes a record with all the fields that the text names."""
+        logger, level = (OPERATIONS, logging.DEBUG) if self.raw else (PROGRESS, logging.INFO)
+        if logger.isEnabledFor(level):
+            message = _Words().vformat(self.text, (), fields)
+            logger.log(level, "%s", message, extra={"event": self.name, "fields": fields})
+
+    def read(self, message: str) -> dict[str, Any] | None:
+        """The fields in a message of this event, with the digits that it shows; None where it is of another."""
+        parts = string.Formatter().parse(self.text)
+        pattern = "".join(re.escape(before) + (f"(?P<{name}>.+?)" if name else "") for before, name, _, _ in parts)
+        found = re.fullmatch(pattern, message, flags=re.DOTALL)
+        return found and {name: _value(text) for name, text in found.groupdict().items()}
+
+
+READ_FILE = Event("read_file", "read file {file}")
+COUNTED_USERS = Event(
+    "read_logs", "read and grouped the logs: {users:,.0f} users (private count, epsilon {epsilon:.4g})"
+)
+PUBLIC_USERS = Event("read_logs", "read and grouped the logs: {users:,.0f} users (public figure)")
+SAMPLED_USERS = Event("read_logs", "read and sampled the logs")
+_SUB_QUERY = (
+    "sub-query {sub_query}: {entries} entries, epsilon {epsilon:.4g}, {remaining:.4g} remaining, "
+    "noise ±{noise_users:~} users"
+)
+SUB_QUERY = Event("sub_query", _SUB_QUERY)
+SUB_QUERY_WITH_LOSS = Event("sub_query", f"{_SUB_QUERY}, {{shards_lost}} of {{shards}} shards lost")
+COMPARED = Event("compared", "compared {setting}, key {key}")
+READ_COUNTS = Event("read_rows", "rows read: {rows:,}; dropped: {dropped}; clamped: {clamped:,}", raw=True)
+METRICS_COUNTED = Event("metrics", "metrics", raw=True)
+METRICS_MISSING = Event("no_metrics", "the runner does not tell the metrics: {error}", raw=True)
+# Those of workers, in the order in which they are looked for: a text must come after those that it is the beginning of.
+EVENTS = (READ_FILE, COUNTED_USERS, PUBLIC_USERS, SAMPLED_USERS, SUB_QUERY_WITH_LOSS, SUB_QUERY, COMPARED)
+
+
+def say(event: str, message: str, level: int = logging.INFO, **fields: Any) -> None:
+    """Writes a record of the command itself; one of its stages is an `Event`."""
+    JOB.log(level, "%s", message, extra={"event": event, "fields": fields})
+
+
+def read_event(message: str) -> tuple[str, dict[str, Any]] | None:
+    """The name and fields of the stage's event that wrote a message, None where none did."""
+    for event in EVENTS:
+        if (fields := event.read(message)) is not None:
+            return event.name, fields
+    return None
+
+
+def _value(text: str) -> Any:
+    """A number where a text is one, as people write it."""
+    plain = text.replace(",", "")
+    if re.fullmatch(r"-?\d+", plain):
+        return int(plain)
+    return float(plain) if re.fullmatch(r"-?\d+(\.\d+)?(e[-+]?\d+)?", plain) else text

@@ -15,7 +15,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.job import match_files
+from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.tree import Tree
@@ -83,7 +83,7 @@ def table_of(users: int, records: int) -> pa.Table:
 
 def run_state(pattern: str, parameters: HeatmapParameters, columns: LocationColumns) -> HeatmapState:
     out = Path(pattern).parent / "state.pickle"
-    paths = [path for path, _, _ in match_files(pattern)]
+    paths = [file.path for file in match_files(pattern)]
     with beam.Pipeline("DirectRunner", options=PipelineOptions([])) as root:
         state = root | beam.Create(paths) | PrivateHeatmap(REGION, parameters, KEY, columns)
         _ = state | beam.Map(_keep, str(out))

@@ -15,7 +15,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.job import match_files
+from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.comparison import EVALUATION
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
@@ -113,7 +113,7 @@ def compared(pattern: str, earlier: bool, shown: Path) -> tuple[list[tuple[objec
     """Outcomes under a fixed key, in the order of the cases, and what was drawn of 300 users, by cohort."""
     cases = make_cases(["adaptive"], {"depth": [5], "users": [300, 600], "earlier_releases": [0, int(earlier)]})
     key = RunKey.derive(FixedSecret(b"compared" * 4), {})
-    paths = [path for path, _, _ in match_files(pattern)]
+    paths = [file.path for file in match_files(pattern)]
     coder = beam.coders.registry.get_coder(object)
     with beam.Pipeline(runner=FnApiRunner()) as root:
         compare = CompareMethods(REGION, cases, 2, Judge(("mse", "l1")), key)

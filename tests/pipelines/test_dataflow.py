@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import bz2
-import re
-import zlib
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +23,22 @@ from sfumato.schemas.region import Grid
 from sfumato.transforms.locations.read import ReadLocations
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.secrets import FileSecret
+from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from tests.conftest import REGION, make_logs, write_files
+from tests.leaks import forms, holds
+from tests.secret_manager import secret_manager
+from tests.storage import BUCKET, names, put, storage_emulator, upload
 
 pytest.importorskip(
     "apache_beam.runners.dataflow.dataflow_runner", reason="needs apache-beam[gcp]", exc_type=ImportError
 )
-pytest.importorskip("apache_beam.io.gcp.gcsio", reason="needs apache-beam[gcp]", exc_type=ImportError)
-pytest.importorskip("gcp_storage_emulator.server", reason="needs the package gcp-storage-emulator")
 
 from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 
-from tests.pipelines.test_gcs import BUCKET, SECRET, names, put, storage_emulator, upload
-
+SECRET = bytes(range(7, 39))
 CLOUD = ["--runner_config", "dataflow", "--project", "test-project", "--temp_location", f"{BUCKET}/temp"]
 KEY_PATH = f"{BUCKET}/key"
+KEY_NAME = "projects/test-project/secrets/run-key/versions/7"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,13 +59,25 @@ def command(pattern: str, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def job(logs: str) -> Any:
+def dry(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The shipped settings with Beam's own `dry_run`, which builds the graph and submits nothing.
+
+    On the command line `--dry_run` is ours: it builds no graph.
+    """
+    shipped = (resources.files("sfumato.runner_configs") / "dataflow.yaml").read_text()
+    path = tmp_path_factory.mktemp("dry") / "dry.yaml"
+    path.write_text(f'{shipped}\ndry_run: "True"\n')
+    return ["--runner_config", str(path)]
+
+
+@pytest.fixture(scope="module")
+def job(logs: str, dry: list[str]) -> Any:
     """What the heatmap's command would submit: its `proto_pipeline` is the graph, `options` are Beam's."""
-    return submitted(command(logs))
+    return submitted([*command(logs), *dry])
 
 
-def submitted(arguments: list[str]) -> Any:
-    """The job of a dry run, which publishes nothing."""
+def submitted(arguments: list[str], key: tuple[str, ...] = ("--key_file", KEY_PATH)) -> Any:
+    """The job of a run that Beam does not submit, and which publishes nothing."""
     jobs = []
     run_pipeline = DataflowRunner.run_pipeline
 
@@ -76,41 +88,13 @@ def submitted(arguments: list[str]) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DataflowRunner, "run_pipeline", watch)
-        more = ["--key_file", KEY_PATH, "--dataflow_region", "europe-west1", "--dry_run=True"]
-        assert cli.main([*arguments, *more]) == 0
+        assert cli.main([*arguments, *key, "--dataflow_region", "europe-west1"]) == 0
     assert len(jobs) == 1
     assert names(f"{BUCKET}/out") == []
     return jobs[0]
 
 
 # --- secrets ---
-
-
-def layers(data: bytes) -> Iterator[bytes]:
-    """The bytes, and all that is packed in them: Beam pickles functions, compresses and base64-encodes them, nested."""
-    yield data
-    for packed in re.findall(rb"(?:Qlpo|eN)[A-Za-z0-9+/]{16,}={0,2}", data):  # how bz2 and zlib data begin in base64
-        raw = base64.b64decode(packed[: len(packed) // 4 * 4])
-        unpack = bz2.BZ2Decompressor() if raw.startswith(b"BZh") else zlib.decompressobj()
-        try:
-            inner = unpack.decompress(raw)
-        except (OSError, zlib.error):  # it only looked like it
-            continue
-        yield from layers(inner)
-
-
-def forms(secret: bytes) -> list[bytes]:
-    """A secret as it stands, in hexadecimal, as a Python literal, and in base64 at any offset."""
-    found = [secret, secret.hex().encode(), secret.hex().upper().encode(), repr(secret)[2:-1].encode()]
-    for offset in range(3):
-        inner = secret[offset:]
-        inner = inner[: len(inner) // 3 * 3]
-        found += [base64.b64encode(inner), base64.urlsafe_b64encode(inner)]
-    return found
-
-
-def holds(data: bytes, secret: bytes) -> bool:
-    return any(form in layer for layer in layers(data) for form in forms(secret))
 
 
 def dofns(graph: Any) -> dict[str, Any]:
@@ -143,6 +127,31 @@ def test_the_graph_names_the_key_file_and_holds_no_secret(job: Any) -> None:
     assert not holds(submitted, SECRET)
 
 
+def test_a_key_of_secret_manager_travels_by_name(logs: str, dry: list[str]) -> None:
+    with secret_manager({KEY_NAME: SECRET}):
+        found = submitted([*command(logs), *dry], ("--key_secret", KEY_NAME))
+        key = run_key(found.proto_pipeline)
+        assert key.secret == SecretManagerSecret(KEY_NAME)
+        secrets = [SECRET, key._key, key.subkey("users")]
+    sent = [found.proto_pipeline.SerializeToString(), str(found.proto).encode()]
+    assert holds(sent[0], KEY_NAME.encode())
+    assert not any(holds(data, secret) for data in sent for secret in secrets)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (KEY_NAME.replace("/7", "/8"), "key_secret: there is no projects/"),
+        (KEY_NAME.replace("/7", "/latest"), "key_secret: the version must be a number, got 'latest'"),
+        ("my-key", "key_secret: must be projects/P/secrets/S/versions/N, got 'my-key'"),
+    ],
+)
+def test_a_bad_key_secret_is_a_bad_request(logs: str, dry: list[str], capsys: Any, name: str, message: str) -> None:
+    with secret_manager({KEY_NAME: SECRET}):
+        assert cli.main([*command(logs), *dry, "--key_secret", name]) == 2
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -150,8 +159,10 @@ def test_the_graph_names_the_key_file_and_holds_no_secret(job: Any) -> None:
         ["quantiles", "--column", "latitude", "--range", "50,51", "--method", "interactive", "--bits", "4"],
     ],
 )
-def test_the_graphs_of_sampling_jobs_hold_no_secret_and_no_folder(logs: str, options: list[str]) -> None:
-    found = submitted([options[0], "--input", logs, "--output", f"{BUCKET}/out", *options[1:], *CLOUD])
+def test_the_graphs_of_sampling_jobs_hold_no_secret_and_no_folder(
+    logs: str, dry: list[str], options: list[str]
+) -> None:
+    found = submitted([options[0], "--input", logs, "--output", f"{BUCKET}/out", *options[1:], *CLOUD, *dry])
     graph = found.proto_pipeline
     samplers = [fn._sampler for fn in dofns(graph).values() if hasattr(fn, "_sampler")]
     assert samplers
@@ -188,8 +199,8 @@ def test_a_template_is_refused_for_it_would_repeat_its_noise(logs: str, capsys: 
     assert names(BUCKET) == before
 
 
-def test_a_remote_run_without_a_key_file_is_refused(logs: str, capsys: Any) -> None:
-    assert cli.main(command(logs, "--dry_run=True")) == 2
+def test_a_remote_run_without_a_key_file_is_refused(logs: str, dry: list[str], capsys: Any) -> None:
+    assert cli.main(command(logs, *dry)) == 2
     error = capsys.readouterr().err
     assert "key_file: a remote runner would carry the key in the job's graph" in error
     assert "name it with --key_file" in error
@@ -224,14 +235,16 @@ def test_the_command_line_wins_over_the_shipped_settings() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--temp_location", f"{BUCKET}/temp", "--dry_run=True"], "project"),
-        (["--project", "Not a project", "--temp_location", f"{BUCKET}/temp", "--dry_run=True"], "Invalid Project ID"),
+        (["--temp_location", f"{BUCKET}/temp"], "project"),
+        (["--project", "Not a project", "--temp_location", f"{BUCKET}/temp"], "Invalid Project ID"),
         (["--runner", "SlideRule"], "Unexpected pipeline runner: SlideRule"),
     ],
 )
-def test_what_beam_finds_missing_is_a_bad_request(logs: str, capsys: Any, arguments: list[str], message: str) -> None:
+def test_what_beam_finds_missing_is_a_bad_request(
+    logs: str, dry: list[str], capsys: Any, arguments: list[str], message: str
+) -> None:
     start = command(logs)[: -len(CLOUD)]
-    runner = [] if "--runner" in arguments else ["--runner_config", "dataflow"]
+    runner = [] if "--runner" in arguments else dry
     assert cli.main([*start, *runner, *arguments, "--key_file", KEY_PATH]) == 2
     error = capsys.readouterr().err
     assert "sfumato heatmap: runner: " in error
@@ -250,10 +263,12 @@ def test_bulky_data_travel_in_line(job: Any) -> None:
 
 
 @pytest.mark.parametrize("field", ["input", "output", "key_file"])
-def test_places_on_this_machines_disk_are_refused(logs: str, tmp_path: Path, capsys: Any, field: str) -> None:
+def test_places_on_this_machines_disk_are_refused(
+    logs: str, dry: list[str], tmp_path: Path, capsys: Any, field: str
+) -> None:
     """A worker would read nothing there, or publish the release to a disk that vanishes with it."""
     write_files(make_logs(300, 1, seed=0), tmp_path, 1)
     (tmp_path / "key").write_bytes(SECRET)
     local = {"input": tmp_path / "*.parquet", "output": tmp_path / "out", "key_file": tmp_path / "key"}[field]
-    assert cli.main(command(logs, "--key_file", KEY_PATH, f"--{field}", str(local), "--dry_run=True")) == 2
+    assert cli.main(command(logs, "--key_file", KEY_PATH, f"--{field}", str(local), *dry)) == 2
     assert f"{field}: Dataflow's workers cannot reach {str(local)!r}" in capsys.readouterr().err

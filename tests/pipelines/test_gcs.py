@@ -1,14 +1,12 @@
 """Buckets: logs, key file and release on gs://, against an emulator of Google's storage on a local socket.
 
-The emulator has no access rights, no quotas and no latency; everything else goes through Google's real client.
+What the emulator has and has not: `tests/storage.py`.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -22,63 +20,23 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.job import match_files
+from sfumato.pipelines.inputs import content_digest, match_files
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.files import write_file
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.whole import PrivateHeatmap
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release import open_release
-from sfumato.transforms.release.store import publish
+from sfumato.transforms.release.store import check_output, publish
 from tests.conftest import REGION, make_logs, write_files
+from tests.storage import BUCKET, names, put, storage_emulator, upload
 
-pytest.importorskip("apache_beam.io.gcp.gcsio", reason="needs apache-beam[gcp]", exc_type=ImportError)
-Forbidden = pytest.importorskip("google.api_core.exceptions").Forbidden
-emulator = pytest.importorskip("gcp_storage_emulator.server", reason="needs the package gcp-storage-emulator")
+Forbidden = pytest.importorskip("google.api_core.exceptions", reason="needs apache-beam[gcp]").Forbidden
+ServiceUnavailable = pytest.importorskip("google.api_core.exceptions").ServiceUnavailable
 
-BUCKET = "gs://test-bucket"
 SECRET = bytes(range(7, 39))
 RELEASE = ["cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json"]
-
-
-@contextmanager
-def storage_emulator() -> Iterator[None]:
-    """An emulator with an empty bucket, on a free port, which this process uses without credentials.
-
-    With credentials, Google's client would look for them on the network and give up after 20 seconds.
-    """
-    from apache_beam.internal.gcp import auth
-
-    for name in ("gcp_storage_emulator", "api"):  # it tells of every request, and of objects that are not there
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    server = emulator.create_server("127.0.0.1", 0, in_memory=True, default_bucket=BUCKET.removeprefix("gs://"))
-    server.start()
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server._api._httpd.server_port}")
-            patch.setattr(auth._Credentials, "_credentials_init", True)
-            patch.setattr(auth._Credentials, "_credentials", None)
-            yield
-    finally:
-        server.stop()
-
-
-def put(path: str, content: bytes) -> None:
-    with FileSystems.create(path) as file:
-        file.write(content)
-
-
-def upload(folder: Path, prefix: str) -> str:
-    """Copies a folder's files into the bucket; returns a pattern that matches them."""
-    for file in folder.iterdir():
-        put(f"{prefix}/{file.name}", file.read_bytes())
-    return f"{prefix}/*.parquet"
-
-
-def names(prefix: str) -> list[str]:
-    """Names of all objects below a folder of the bucket."""
-    found = FileSystems.match([f"{prefix}/**"])[0].metadata_list
-    return sorted(one.path.removeprefix(f"{prefix}/") for one in found)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -139,7 +97,7 @@ def test_a_histogram_from_a_bucket_to_a_bucket(logs: str, local_logs: Path, tmp_
 
 
 def _state(pattern: str, parameters: HeatmapParameters, secret: Any, out: Path) -> Any:
-    paths = [path for path, _, _ in match_files(pattern)]
+    paths = [file.path for file in match_files(pattern)]
     assert len(paths) == 3
     with beam.Pipeline(runner=FnApiRunner()) as root:
         state = root | beam.Create(paths) | PrivateHeatmap(REGION, parameters, RunKey.derive(secret, {"job": "bucket"}))
@@ -374,6 +332,83 @@ def test_a_retried_bundle_does_no_harm() -> None:
     assert FileSystems.match([f"{output}/*"])[0].metadata_list == before
     with pytest.raises(RequestError, match="exists already"):
         publish(output, _files("two"), "two", overwrite=False)
+
+
+def test_what_a_killed_attempt_left_in_its_place_is_not_in_the_way() -> None:
+    """Files without a manifest are no release, so another attempt needs no --overwrite."""
+    output = f"{BUCKET}/left"
+    put(f"{output}/cells.parquet", b"half")
+    put(f"{output}/.partial-one-0/density.npy", b"half")
+    check_output(output, overwrite=False)
+    publish(output, _files("one"), "one", overwrite=False)
+    assert _content(output) == _files("one")
+
+
+def test_two_releases_at_once_never_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one moves its files into place another one, of another id, puts its own there: they never mix."""
+    output = f"{BUCKET}/mixed"
+    rename, overtaken = FileSystems.rename, []
+
+    def overtake(sources: list[str], targets: list[str]) -> None:
+        rename(sources, targets)
+        if not overtaken:
+            overtaken.append(True)
+            put(f"{output}/density.npy", b"of another attempt")
+
+    monkeypatch.setattr(FileSystems, "rename", overtake)
+    with pytest.raises(OSError, match="another release is being written here"):
+        publish(output, _files("one"), "one", overwrite=False)
+    with pytest.raises(RequestError, match="no release here"):
+        open_release(output)
+    publish(output, _files("one"), "one", overwrite=False)
+    assert _content(output) == _files("one")
+
+
+def test_a_slow_attempt_does_not_replace_what_another_has_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = f"{BUCKET}/slow"
+    create, slow = FileSystems.create, []
+
+    def overtaken(path: str, *more: Any) -> Any:
+        if not slow:
+            slow.append(path)
+            publish(output, _files("two"), "two", overwrite=False)
+        return create(path, *more)
+
+    monkeypatch.setattr(FileSystems, "create", overtaken)
+    with pytest.raises(RequestError, match="exists already"):
+        publish(output, _files("one"), "one", overwrite=False)
+    assert _content(output) == _files("two")
+
+
+def test_a_storage_that_fails_now_is_asked_again_later(monkeypatch: pytest.MonkeyPatch, logs: str, capsys: Any) -> None:
+    def unavailable(*_: Any, **__: Any) -> Any:
+        raise ServiceUnavailable("no")
+
+    monkeypatch.setattr(FileSystems, "open", unavailable)
+    for place in ("output", "key"):
+        files = ["--key_file", f"{BUCKET}/key", "--release_id", "x"]
+        if place == "output":
+            files += ["--warm_start", f"{BUCKET}/earlier"]
+        assert cli.main(command(logs, f"{BUCKET}/never", *files)) == 75
+        assert "cannot be reached now" in capsys.readouterr().err
+
+
+def test_pages_are_shown_by_browsers() -> None:
+    from apache_beam.io.gcp.gcsio import GcsIO
+
+    write_file(f"{BUCKET}/pages/index.html", b"<html>")
+    publish(f"{BUCKET}/pages/release", _files("one"), "one", overwrite=False)
+    bucket = GcsIO().client.bucket(BUCKET.removeprefix("gs://"))
+    assert bucket.get_blob("pages/index.html").content_type == "text/html"
+    assert bucket.get_blob("pages/release/index.html").content_type == "text/html"
+
+
+def test_every_write_of_an_object_shows_in_its_version() -> None:
+    put(f"{BUCKET}/version", b"content")
+    first = content_digest(f"{BUCKET}/version")
+    assert content_digest(f"{BUCKET}/version") == first
+    put(f"{BUCKET}/version", b"content")
+    assert content_digest(f"{BUCKET}/version") != first
 
 
 def test_a_lost_worker_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
 import os
+from datetime import date
 from fnmatch import fnmatch
 from glob import glob
 from pathlib import Path
@@ -16,8 +17,9 @@ from sfumato.pipelines.cli import main
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.transforms.synth import generate
-from sfumato.transforms.synth.city import build_city
-from sfumato.transforms.synth.people import make_people
+from sfumato.transforms.synth.city import City, build_city
+from sfumato.transforms.synth.dates import build_city_on
+from sfumato.transforms.synth.people import make_people, make_records
 
 
 def read_sorted(folder: Path) -> pa.Table:
@@ -109,6 +111,13 @@ def test_processes_write_the_same_files(tmp_path: Path) -> None:
         ("--region", "-122,37,-123,38", "region: *west < east*"),
         ("--region", "nan,0,1,1", "region: west must be a finite number*"),
         ("--output", "", "output: name a folder*"),
+        ("--days", "yesterday", "days: write a date as YYYY-MM-DD, got 'yesterday'"),
+        ("--days", "2026-11-31", "days: write a date as YYYY-MM-DD, got '2026-11-31'"),
+        ("--days", "2026-11-20:", "days: write a date as YYYY-MM-DD, got ''"),
+        ("--days", "2026-11-20:2026-11-19", "days: ends on 2026-11-19, before it begins on 2026-11-20"),
+        ("--days", "1969-12-31", "days: must be 3660 or fewer, from 1970-01-01 to 2199-12-31, got 1969-12-31"),
+        ("--days", "2199-12-31:2200-01-01", "days: must be * to 2199-12-31, got 2199-12-31:2200-01-01"),
+        ("--days", "2000-01-01:2010-01-09", "days: must be 3660 or fewer, * got 2000-01-01:2010-01-09"),
         ("--userz", "1", "*unknown option --userz*"),
     ],
 )
@@ -170,6 +179,69 @@ def test_a_failure_leaves_nothing_and_spares_what_was_there(tmp_path: Path, monk
 def test_the_summary_tells_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["synth", "--output", str(tmp_path / "logs"), "--users", "12", "--records_per_user", "2"]) == 0
     assert f"24 records of 12 users in 1 file at {tmp_path / 'logs'}" in capsys.readouterr().out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_day_is_the_same_whichever_others_are_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--users=2000", "--users_per_file=1500", "--seed=2"]
+    assert synth.run([f"--output={tmp_path / 'three'}", "--days=2026-11-06:2026-11-08", *arguments]) == 0
+    folders = [f"dt=2026-11-0{day}" for day in (6, 7, 8)]
+    assert sorted(path.name for path in (tmp_path / "three").iterdir()) == folders
+    last = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in last[:3]] == ["2026-11-06", "2026-11-07", "2026-11-08"]
+    assert "of 2,000 users in 6 files" in last[3]
+    synth.run([f"--output={tmp_path / 'one'}", "--days=2026-11-07", *arguments])
+    assert contents(tmp_path / "one" / folders[1]) == contents(tmp_path / "three" / folders[1])
+    day = date(2026, 11, 7)
+    expected = pa.concat_tables(
+        make_records(first, last, 0, city=build_city_on(day), seed=2, day=day)
+        for first, last in ((0, 1500), (1500, 2000))
+    ).sort_by([("user_id", "ascending"), ("timestamp", "ascending")])
+    assert read_sorted(tmp_path / "one" / folders[1]).equals(expected)
+    tables = [read_sorted(tmp_path / "three" / folder) for folder in folders]
+    assert not tables[0].equals(tables[1])
+
+
+def test_days_that_are_there_are_replaced_only_when_asked(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    synth.run([f"--output={logs}", "--days=2026-11-07:2026-11-08", "--users=200"])
+    before = contents(logs)
+    with pytest.raises(RequestError, match=r"output: .*dt=2026-11-07' exists and is not empty; .*--overwrite"):
+        synth.run([f"--output={logs}", "--days=2026-11-06:2026-11-07", "--users=300"])
+    assert contents(logs) == before
+    with pytest.raises(RequestError, match=r"density and days: .*leave one"):
+        synth.run([f"--output={logs}", "--days=2026-11-06", "--users=300", f"--density={tmp_path / 'd.npy'}"])
+    with pytest.raises(RequestError, match=r"output: .* is a file"):
+        synth.run([f"--output={logs / min(before)}", "--days=2026-11-06", "--users=300"])
+    synth.run([f"--output={logs}", "--days=2026-11-06:2026-11-07", "--users=300", "--overwrite"])
+    after = contents(logs)
+    assert {path for path in before if before[path] == after[path]} == {path for path in before if "11-08" in path}
+    assert len(after) == 3
+
+
+def test_a_day_that_fails_leaves_the_days_before_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = generate.make_file_tables
+
+    def fail_on(day: date) -> None:
+        def fail(request: generate.SynthRequest, index: int, city: City) -> object:
+            if request.day == day:
+                raise OSError("disk full")
+            return make(request, index, city)
+
+        monkeypatch.setattr(generate, "make_file_tables", fail)
+
+    arguments = [f"--output={tmp_path / 'new' / 'logs'}", "--days=2026-11-08:2026-11-10", "--users=50"]
+    fail_on(date(2026, 11, 8))
+    with pytest.raises(Exception, match="disk full"):
+        synth.run(arguments)
+    assert not (tmp_path / "new" / "logs").exists()
+    fail_on(date(2026, 11, 9))
+    with pytest.raises(Exception, match="disk full"):
+        synth.run(arguments)
+    assert [path.name for path in (tmp_path / "new" / "logs").iterdir()] == ["dt=2026-11-08"]
 
 
 class BucketFileSystem(LocalFileSystem):

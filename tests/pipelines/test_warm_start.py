@@ -14,7 +14,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.heatmap import open_warm_start
-from sfumato.pipelines.job import match_files
+from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.region import Grid
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.warm_start import digest
@@ -42,7 +42,7 @@ def test_the_job_equals_the_oracle(logs: str, monday: Path, tmp_path: Path, opti
     start = open_warm_start(str(monday), Grid(REGION, SMALL["depth"]))
     assert start is not None
     parameters, out = heatmap_parameters("adaptive", {**SMALL, **options}), tmp_path / "state"
-    paths = [path for path, _, _ in match_files(logs)]
+    paths = [file.path for file in match_files(logs)]
     coder = beam.coders.registry.get_coder(object)
     with beam.Pipeline(runner=FnApiRunner()) as root:
         heatmap = PrivateHeatmap(REGION, parameters, KEY, prior=start.estimate)

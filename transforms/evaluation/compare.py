@@ -23,7 +23,7 @@ from sfumato.transforms.locations.group import BoundUsers
 from sfumato.transforms.locations.read import ReadLocations, RowCounts, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import Contribution
-from sfumato.transforms.logs import PROGRESS
+from sfumato.transforms.logs import COMPARED
 from sfumato.transforms.privacy.keys import RunKey
 
 _Kind = tuple[Contribution, int]
@@ -237,7 +237,7 @@ class _JudgeFn(beam.DoFn):
         else:
             earlier = Rows.together(run.earlier, self._places) if case.earlier else None
             yield from judge_case(case, rows, population, number, self._judge, truth, self._key, earlier)
-            PROGRESS.info("compared %s, key %d", case.setting.label, number)
+            COMPARED.tell(setting=case.setting.label, key=number)
 
     def _everybody(self, run: _Run) -> Rows:
         """All users, in the shards that the run's number gives them."""

@@ -11,7 +11,7 @@ from scipy.special import pdtr
 from sfumato.schemas.guarantee import Population, SubQuery
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import advance, plan, population_epsilon, window_for
-from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
@@ -86,10 +86,10 @@ class Plan:
         return float(pdtr(cohort.required_survivors - 1, expected))
 
 
-def make_plan(parameters: HeatmapParameters) -> Plan:
+def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> Plan:
     """The plan for parameters.users (or the population). Raises RequestError as the run itself would.
 
-    Raises ValueError where neither is given.
+    prior: the map of an earlier release to start from. Raises ValueError where no number of users is given.
     """
     users = parameters.population or parameters.users
     if users is None:
@@ -99,7 +99,7 @@ def make_plan(parameters: HeatmapParameters) -> Plan:
     if parameters.population is None:  # it will be counted
         epsilon = population_epsilon(parameters, budget)
         population, budget = replace(population, source="noisy", epsilon=epsilon), budget.charge(epsilon)
-    state = plan(population, budget, parameters)
+    state = plan(population, budget, parameters, prior)
     overflow = []
     while state.query is not None:
         query, cohort = state.query, state.cohort

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 from apache_beam import typehints
-from apache_beam.metrics import Metrics
 
 from sfumato.schemas.errors import DataError
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -16,11 +15,10 @@ from sfumato.transforms.heatmap.schedule import receive, start
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.locations.read import RowCounts, sum_row_counts
 from sfumato.transforms.locations.shards import Cohort, ShardGroup
-from sfumato.transforms.logs import OPERATIONS, PROGRESS
+from sfumato.transforms.logs import COUNTED_USERS, PUBLIC_USERS, SUB_QUERY, SUB_QUERY_WITH_LOSS
+from sfumato.transforms.metrics import LOST_SHARDS, SUB_QUERIES, SUM_TIME, VECTOR_ENTRIES
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.shards import NOTHING, ShardTotals, sum_shards
-
-_COUNTERS = "sfumato.heatmap"
 
 
 class StartRefinement(beam.PTransform):
@@ -46,16 +44,14 @@ class StartRefinement(beam.PTransform):
         parameters, key, prior = self._parameters, self._key, self._prior
 
         def begin(_: None, users: int, rows: RowCounts) -> HeatmapState:
-            OPERATIONS.debug("rows read: %s", rows)
+            rows.tell()
             rows.check(parameters.max_bad_fraction)
             if users == 0:
                 raise DataError("too few users: no row has a usable user and place; nothing is published")
             state = start(users, parameters, key, prior)
             population = state.population
-            PROGRESS.info(
-                "read and grouped the logs: %s users (%s)",
-                f"{population.users:,.0f}",
-                f"private count, epsilon {population.epsilon:.4g}" if population.epsilon else "public figure",
+            (COUNTED_USERS if population.epsilon else PUBLIC_USERS).tell(
+                users=population.users, epsilon=population.epsilon, noise_users=population.noise_stddev
             )
             return state
 
@@ -89,7 +85,10 @@ class _SumShardsFn(beam.DoFn):
         if state.query is None:
             yield NOTHING
         else:
-            yield sum_shards(group, state.query, self._key, self._parameters.noise, self._parameters.simulated_dropout)
+            own = self._parameters
+            with SUM_TIME.timed():
+                totals = sum_shards(group, state.query, self._key, own.noise, own.simulated_dropout)
+            yield totals
 
 
 class SumShards(beam.PTransform):
@@ -143,16 +142,17 @@ def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParame
         return state
     state = receive(state, totals, parameters, key)
     spent = state.answers[-1].spent
-    PROGRESS.info(
-        "sub-query %d: %d entries, epsilon %.4g, %.4g remaining, noise ±%s users%s",
-        spent.index,
-        spent.vector_length,
-        spent.epsilon,
-        state.purse.remaining,
-        f"{spent.noise_stddev:,.0f}" if spent.noise_stddev >= 100 else f"{spent.noise_stddev:.3g}",
-        f", {spent.shards_lost} of {spent.shards} shards lost" if spent.shards_lost else "",
+    (SUB_QUERY_WITH_LOSS if spent.shards_lost else SUB_QUERY).tell(
+        sub_query=spent.index,
+        entries=spent.vector_length,
+        epsilon=spent.epsilon,
+        remaining=state.purse.remaining,
+        noise_users=spent.noise_stddev,
+        shards=spent.shards,
+        shards_lost=spent.shards_lost,
+        bits_a_client=spent.bits_per_client,
     )
-    Metrics.counter(_COUNTERS, "sub_queries").inc()
-    Metrics.counter(_COUNTERS, "vector_entries").inc(spent.vector_length)
-    Metrics.counter(_COUNTERS, "shards_lost").inc(spent.shards_lost)
+    SUB_QUERIES.add()
+    VECTOR_ENTRIES.add(spent.vector_length)
+    LOST_SHARDS.add(spent.shards_lost)
     return state

@@ -30,7 +30,8 @@ from sfumato.transforms.histogram.trie import Trie, grow_trie
 from sfumato.transforms.locations.read import ROW_COUNTS, FileSlice, RowCounts, read_batches, slice_file, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import by_user_group
-from sfumato.transforms.logs import OPERATIONS, PROGRESS
+from sfumato.transforms.logs import SAMPLED_USERS
+from sfumato.transforms.metrics import COUNT_TIME, Stopwatch
 from sfumato.transforms.privacy.keys import RunKey
 
 _COMPACT_ROWS = 1 << 20  # an accumulator grows by so many records at least before they are merged
@@ -138,12 +139,13 @@ class _SampleSliceFn(beam.DoFn):
         self._sampler = sampler
 
     def process(self, part: FileSlice) -> Iterator[Any]:
-        counts = RowCounts()
-        for batch in read_batches(part, self._items.columns):
-            encoded = self._items.encode(batch, self._sampler.key, self._sampler.drawn_at_all)
+        counts, stopwatch = RowCounts(), Stopwatch()
+        for batch in stopwatch.over(read_batches(part, self._items.columns)):
+            with stopwatch:
+                encoded = self._items.encode(batch, self._sampler.key, self._sampler.drawn_at_all)
             counts += RowCounts.of(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
             yield from split_sample(encoded.sample)
-        counts.report(part)
+        counts.report(part, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 
 
@@ -233,12 +235,14 @@ class CountSamples(beam.PTransform):
         max_bad_fraction, asked = self._max_bad_fraction, self._asked
 
         def count(group: tuple[int, Sample]) -> Iterator[tuple[tuple[int, int], SampledCounts]]:
-            for number, counts in enumerate(count_rounds(group[1], sampler, prefixes, levels)):
+            with COUNT_TIME.timed():
+                rounds = count_rounds(group[1], sampler, prefixes, levels)
+            for number, counts in enumerate(rounds):
                 for part, some in split_by_item(counts):
                     yield (number, part), some
 
         def collect(_: None, counts: dict[tuple[int, int], SampledCounts], rows: RowCounts) -> list[SampledCounts]:
-            OPERATIONS.debug("rows read: %s", rows)
+            rows.tell()
             rows.check(max_bad_fraction)
             found = [
                 add_counts(one for (at, _), one in counts.items() if at == number) for number in range(len(levels))
@@ -248,7 +252,7 @@ class CountSamples(beam.PTransform):
                     "contact: more users drew themselves than are asked, and nothing is published; --population is "
                     "probably too small, and delta holds only if there are no more users than it says"
                 )
-            PROGRESS.info("read and sampled the logs")
+            SAMPLED_USERS.tell()
             return found
 
         sampled = (

@@ -23,6 +23,7 @@ from sfumato.transforms.locations.distributions import (
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.locations.users import Contribution, bound_users
+from sfumato.transforms.metrics import BOUNDED_USERS, SHARD_GROUP_BYTES, SHARD_GROUP_USERS
 
 _WORDS_PER_ELEMENT = 2_000_000
 
@@ -51,6 +52,7 @@ class _BoundUsersFn(beam.DoFn):
             rows = bound_distributions(element[1], self._places, self._gamma, self._max_dwell)
             users = rows.population()
             yield from rows.store(self._spill)
+        BOUNDED_USERS.add(users)
         yield beam.pvalue.TaggedOutput(self.USERS, users)
 
 
@@ -131,7 +133,10 @@ class _BuildShardGroupFn(beam.DoFn):
     def process(self, element: tuple[int, Iterable[bytes]], cohort: Cohort) -> Iterator[ShardGroup]:
         group, chunks = element[0], list(element[1])  # references, or in line what the runner has read anyway
         build = build_shard_group if len(load(chunks[0])) == 1 else build_weighted_shard_group
-        yield build(group, chunks, cohort, self._places, self._spill)
+        index = build(group, chunks, cohort, self._places, self._spill)
+        SHARD_GROUP_USERS.record(index.user_starts[-1])
+        SHARD_GROUP_BYTES.record(sum(column.nbytes for column in index.columns()))
+        yield index
 
 
 class BuildShards(beam.PTransform):

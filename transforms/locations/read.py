@@ -12,17 +12,25 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam import typehints
-from apache_beam.metrics import Metrics
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms import lossless  # noqa: F401
-from sfumato.transforms.files import is_remote, open_file
+from sfumato.transforms.files import UnreachableError, is_remote, open_file
 from sfumato.transforms.locations.encode import DROP_REASONS, encode_locations
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_by_user_group
-from sfumato.transforms.logs import PROGRESS
+from sfumato.transforms.logs import READ_COUNTS, READ_FILE
+from sfumato.transforms.metrics import (
+    CLAMPED_ROWS,
+    DROPPED_ROWS,
+    READ_FILES,
+    READ_ROWS,
+    SLICE_READ,
+    SLICE_ROWS,
+    Stopwatch,
+)
 from sfumato.transforms.privacy.keys import RunKey
 
 _SLICE_ROWS = 4_000_000
@@ -64,23 +72,30 @@ class RowCounts:
         """The counts of one batch, whose ids are text or not."""
         return cls(rows, rows if text_ids else 0, dropped, clamped)
 
-    def __str__(self) -> str:
-        dropped = ", ".join(f"{why} {n:,}" for why, n in zip(DROP_REASONS, self.dropped, strict=True) if n) or "none"
-        return f"{self.rows:,}; dropped: {dropped}" + (f"; clamped: {self.clamped:,}" if self.clamped else "")
-
     def __add__(self, other: RowCounts) -> RowCounts:
         dropped = tuple(a + b for a, b in zip(self.dropped, other.dropped, strict=True))
         clamped = self.clamped + other.clamped
         return RowCounts(self.rows + other.rows, self.text_ids + other.text_ids, dropped, clamped)
 
-    def report(self, part: FileSlice) -> None:
-        """Adds the rows of a slice to the job's counters, and tells of its file once all of it is read."""
-        Metrics.counter("sfumato.locations", "rows_read").inc(self.rows)
+    def report(self, part: FileSlice, stopwatch: Stopwatch) -> None:
+        """Adds the rows of a slice to the job's metrics, and tells of its file once all of it is read.
+
+        stopwatch: how long reading and encoding took.
+        """
+        READ_ROWS.add(self.rows)
+        SLICE_ROWS.record(self.rows)
+        SLICE_READ.record(stopwatch.milliseconds)
         for reason, number in zip(DROP_REASONS, self.dropped, strict=True):
-            Metrics.counter("sfumato.locations", f"rows_dropped_{reason}").inc(number)
-        Metrics.counter("sfumato.locations", "rows_clamped").inc(self.clamped)
+            DROPPED_ROWS[reason].add(number)
+        CLAMPED_ROWS.add(self.clamped)
         if part.last:
-            PROGRESS.info("read file %s", part.path)
+            READ_FILES.add()
+            READ_FILE.tell(file=part.path)
+
+    def tell(self) -> None:
+        """Writes the counts into the log, as operations data."""
+        dropped = {why: number for why, number in zip(DROP_REASONS, self.dropped, strict=True) if number}
+        READ_COUNTS.tell(rows=self.rows, dropped=dropped, clamped=self.clamped)
 
     def check(self, max_bad_fraction: float) -> None:
         """Raises DataError where too many rows were dropped, or where one user could count as two."""
@@ -107,6 +122,8 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
             pq.ParquetFile(source) as file,
         ):
             yield file
+    except UnreachableError:
+        raise
     except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
         raise DataError(f"{path}: cannot be opened ({error.strerror or error})") from error
     except (pa.ArrowException, OSError) as error:
@@ -171,12 +188,13 @@ class _EncodeSliceFn(beam.DoFn):
 
     def process(self, part: FileSlice) -> Iterator[Any]:
         user_key = self._run_key.subkey("users")
-        counts = RowCounts()
-        for batch in read_batches(part, self._columns):
-            encoded = encode_locations(batch, self._columns, self._grid, user_key)
+        counts, stopwatch = RowCounts(), Stopwatch()
+        for batch in stopwatch.over(read_batches(part, self._columns)):
+            with stopwatch:
+                encoded = encode_locations(batch, self._columns, self._grid, user_key)
             counts += RowCounts.of(encoded.rows, encoded.text_ids, encoded.dropped)
             yield from split_by_user_group(encoded, self._spill)
-        counts.report(part)
+        counts.report(part, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 
 

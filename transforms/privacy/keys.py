@@ -56,7 +56,10 @@ class RunKey:
     @classmethod
     def derive(cls, secret: Secret, request: Mapping[str, Any]) -> RunKey:
         """The key for a whole request: every parameter that matters, the release id, the input's fingerprint."""
-        return cls(secret, _digest(b"", request), _check_value(secret.read()))
+        kept = secret.read()
+        # Keyed, since it travels with the job's graph: an unkeyed digest of the input would confirm a guess at it.
+        digest = hmac.digest(kept, _digest(b"", request), hashlib.sha256)
+        return cls(secret, digest, _check_value(kept))
 
     def narrowed(self, facts: Mapping[str, Any]) -> RunKey:
         """The key for one use among several under this key: other facts give an independent key."""

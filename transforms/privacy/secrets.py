@@ -1,15 +1,19 @@
-"""Where secrets come from: the operating system, a key file, or (unsafe) a seed."""
+"""Where secrets come from: the operating system, a key file, Secret Manager, or (unsafe) a seed."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
+from typing import Any
 
-from sfumato.schemas.errors import RequestError
-from sfumato.transforms.files import read_file
+from sfumato.schemas.errors import NotReadyError, RequestError
+from sfumato.transforms.files import UnreachableError, read_file
 from sfumato.transforms.privacy.keys import FixedSecret
 
 MIN_SECRET_BYTES = 16
+ANSWER_S = 60.0  # for how long Secret Manager is waited for, and asked again
+_SECRET_NAME = re.compile(r"projects/[^/\s]+/secrets/[A-Za-z0-9_-]{1,255}/versions/(?P<version>[^/\s]+)")
 
 
 def entropy_secret() -> FixedSecret:
@@ -32,6 +36,8 @@ class FileSecret:
         """The file's bytes. Raises RequestError where it cannot be read or holds fewer than 16 bytes."""
         try:
             secret = read_file(self.path)
+        except UnreachableError:
+            raise
         except OSError as error:
             raise RequestError(f"key_file: {self.path} cannot be read ({type(error).__name__})") from None
         if len(secret) < MIN_SECRET_BYTES:
@@ -40,3 +46,68 @@ class FileSecret:
                 "(make one with: head -c 32 /dev/urandom > FILE)"
             )
         return secret
+
+
+@dataclass(frozen=True)
+class SecretManagerSecret:
+    """A secret that each worker reads from Google's Secret Manager; the job's graph carries the name alone.
+
+    name: `projects/P/secrets/S/versions/N` with a number N. What 'latest' stands for may change between two retries,
+    or between two workers. Raises RequestError.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        found = _SECRET_NAME.fullmatch(self.name)
+        if not found:
+            raise RequestError(f"key_secret: must be projects/P/secrets/S/versions/N, got {self.name!r}")
+        if not re.fullmatch(r"[1-9][0-9]*", found["version"]):
+            raise RequestError(
+                f"key_secret: the version must be a number, got {found['version']!r}, which may stand for another key "
+                "when a job is tried again, or for its other workers"
+            )
+
+    def read(self) -> bytes:
+        """The secret's bytes.
+
+        Raises RequestError where there is none of the name, it may not be read or holds fewer than 16 bytes, and
+        NotReadyError where Secret Manager cannot be reached now.
+        """
+        try:
+            from google.api_core.exceptions import ClientError, Forbidden, GoogleAPIError, NotFound, TooManyRequests
+            from google.api_core.retry import Retry
+            from google.auth.exceptions import GoogleAuthError, TransportError
+            from google.cloud.secretmanager import SecretManagerServiceClient
+        except ImportError:
+            raise RequestError(
+                "key_secret: Secret Manager needs Google's client; install it with: pip install 'sfumato[gcp]'"
+            ) from None
+        try:
+            client = _connect(SecretManagerServiceClient)
+            answer = client.access_secret_version(name=self.name, timeout=ANSWER_S, retry=Retry(timeout=ANSWER_S))
+        except NotFound:
+            raise RequestError(f"key_secret: there is no {self.name}") from None
+        except Forbidden:
+            raise RequestError(
+                f"key_secret: {self.name} may not be read; give the account that runs the job, and its workers', the "
+                "role Secret Manager Secret Accessor"
+            ) from None
+        except (GoogleAPIError, GoogleAuthError, OSError) as error:
+            kind = type(error).__name__
+            if isinstance(error, GoogleAuthError) and not (isinstance(error, TransportError) or error.retryable):
+                raise RequestError(f"key_secret: no credentials for Google Cloud ({kind})") from None
+            if isinstance(error, ClientError) and not isinstance(error, TooManyRequests):
+                raise RequestError(f"key_secret: {self.name} cannot be read ({kind}); is it enabled?") from None
+            raise NotReadyError(f"key_secret: Secret Manager cannot be reached now ({kind}); try again later") from None
+        secret = bytes(answer.payload.data)
+        if len(secret) < MIN_SECRET_BYTES:
+            raise RequestError(
+                f"key_secret: {self.name} holds {len(secret)} bytes; a secret needs {MIN_SECRET_BYTES} or more "
+                "(add a version: head -c 32 /dev/urandom | gcloud secrets versions add NAME --data-file=-)"
+            )
+        return secret
+
+
+def _connect(client: Any) -> Any:
+    return client(transport="rest")  # gRPC's threads would not outlive a fork of the process

@@ -24,7 +24,8 @@ class ReleaseFacts:
     """Identity and origin of a release: nothing here depends on what the input files hold.
 
     job: the command that made it. created: ISO 8601 time. randomness: where the secret came from; safe: nobody can
-    guess it. parameters: every option of the request.
+    guess it. parameters: every option of the request. ledger: the entry that charged it, where there is a ledger.
+    published: the SHA-256 of the manifest that was published under this id before, if one was.
     """
 
     job: str
@@ -33,6 +34,8 @@ class ReleaseFacts:
     randomness: str
     safe: bool
     parameters: Mapping[str, Any]
+    ledger: Mapping[str, Any] | None = None
+    published: str | None = None
 
     @property
     def source(self) -> dict[str, Any]:
@@ -48,6 +51,7 @@ def release_manifest(facts: ReleaseFacts, content: Mapping[str, Any], warnings: 
         "job": facts.job,
         "created": facts.created,
         **content,
+        **({} if facts.ledger is None else {"ledger": dict(facts.ledger)}),
         "parameters": dict(facts.parameters),
         "versions": package_versions(),
         "warnings": warnings if facts.safe else [_UNSAFE, *warnings],

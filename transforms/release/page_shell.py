@@ -40,6 +40,7 @@ def render_shell(
     styles: Iterable[str],
     still: str,
     alarm: str,
+    loads: bool = False,
 ) -> str:
     """The whole page as one text.
 
@@ -54,12 +55,15 @@ def render_shell(
         styles: names of the parts of the style sheet, in order.
         still: markup that is shown where scripts do not run.
         alarm: what a known seed makes of this release, in one sentence of plain text; `{}` stands for the source.
+        loads: the scripts may load further ones from the page's own place.
     """
     style = "".join(map(template, styles))
     script = '"use strict";\n(() => {\n' + "".join(map(template, scripts)) + "})();\n"
+    # A page that is opened from a disk has no origin that 'self' could name, but a scheme.
+    others = " 'self' file:" if loads else ""
     fields = {
         "csp": html.escape(
-            f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+            f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'; "
             "img-src data:; base-uri 'none'; form-action 'none'"
         ),
         "title": html.escape(f"{title} {facts.get('release_id') or ''}".strip()),

@@ -47,6 +47,27 @@
     return [1, 2, 5, 10].map((m) => m * ten).find((s) => s >= least * 0.999);
   }
 
+  // ---------------------------------------------------------------- ground and colours
+
+  const METRES_PER_DEGREE = (6371008.8 * Math.PI) / 180;
+  const metres = (m) => (m >= 995 ? `${significant(m / 1000)} km` : m >= 1 ? `${significant(m)} m` : `${significant(m * 100)} cm`);
+  const degrees = (value, digits, plus, less) => `${Math.abs(value).toFixed(digits)}° ${value < 0 ? less : plus}`;
+  const place = (lon, lat, digits) => `${degrees(lat, digits, "N", "S")}, ${degrees(lon, digits, "E", "W")}`;
+  /** 256 colours, [red, green, blue], from a palette's text. */
+  function coloursOf(text) {
+    const stops = text.match(/.{6}/g).map((hex) => [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)));
+    return Array.from({ length: 256 }, (_, i) => {
+      const at = (i / 255) * (stops.length - 1);
+      const low = Math.min(Math.floor(at), stops.length - 2);
+      return stops[low].map((part, c) => Math.round(part + (stops[low + 1][c] - part) * (at - low)));
+    });
+  }
+  const lighten = ([r, g, b]) => [r + 9, g + 8, b + 13].map((part) => Math.min(part, 255)); // zero is not the void around
+  const greyed = ([r, g, b]) => {
+    const grey = 0.3 * r + 0.55 * g + 0.15 * b;
+    return [r, g, b].map((part, c) => Math.round((0.12 * part + 0.62 * grey) * 0.72 + [19, 18, 25][c]));
+  };
+
   /** An element from text and elements; attributes by name; no markup is ever parsed. */
   function h(tag, attributes, ...children) {
     const element = document.createElement(tag);

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Mapping
@@ -35,12 +37,13 @@ from sfumato.schemas.release import (
     RANGES_FILE,
     RELEASE_FILES,
 )
-from sfumato.transforms.files import is_remote, read_file, storage_errors
+from sfumato.transforms.files import UnreachableError, content_type, is_remote, read_file, storage_errors
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _NOUNS = {MANIFEST_FORMAT: "release", EVALUATION_FORMAT: "evaluation"}
+_LEFT = RELEASE_FILES | EVALUATION_FILES
 _TAKEN = "output: {} exists already; name another, or give --overwrite"
 
 
@@ -56,7 +59,7 @@ def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> N
             _check_parent(Path(output).absolute())
         return
     if is_remote(output):
-        replaceable = _format_of(_standing_manifest(output)) == kind
+        replaceable = _format_of(standing_manifest(output)) == kind
     else:
         replaceable = _is_replaceable(Path(output), kind)
     _check_kind(output, overwrite, replaceable, kind)
@@ -78,70 +81,106 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
     manifest is no release. A repeated call for a release that stands already (the same manifest, byte for byte) does
     nothing, so a retried bundle does no harm; nor does what a lost worker left behind in a bucket.
     """
-    standing = _standing_manifest(output)
+    standing = standing_manifest(output)
     if standing == files[MANIFEST_FILE]:
         return
     kind = str(_format_of(files[MANIFEST_FILE]))
     if is_remote(output):
         if standing is not None:
             _check_kind(output, overwrite, _format_of(standing) == kind, kind)
-        _publish_remote(output, files)
+        _publish_remote(output, files, release_id, overwrite)
     else:
         check_output(output, overwrite, kind)
-        _publish_local(Path(output), files, release_id)
+        _publish_local(Path(output), files, release_id, overwrite)
 
 
-def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str) -> None:
+def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
     output = output.absolute()
     output.parent.mkdir(parents=True, exist_ok=True)
-    partial = output.with_name(f".{output.name}.partial-{release_id}")
-    replaced = output.with_name(f".{output.name}.replaced-{release_id}")
+    mark = f"{release_id}-{uuid.uuid4().hex}"  # of this attempt alone: another process may write the same release
+    partial = output.with_name(f".{output.name}.partial-{mark}")
+    replaced = output.with_name(f".{output.name}.replaced-{mark}")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        for name, content in files.items():
+        for name in sorted(files, key=MANIFEST_FILE.__eq__):  # the manifest last
             with (partial / name).open("wb") as file:
-                file.write(content)
+                file.write(files[name])
                 file.flush()
                 os.fsync(file.fileno())
-        if output.exists():
+        if overwrite and standing_manifest(str(output)) not in (None, files[MANIFEST_FILE]):
             output.rename(replaced)
         try:
             partial.rename(output)
         except OSError:
-            if replaced.exists():
+            if replaced.exists() and not output.exists():
                 replaced.rename(output)
             raise
-        shutil.rmtree(replaced, ignore_errors=True)
+    except OSError:
+        # Another attempt may have been faster, and have cleared this one's files away.
+        if standing_manifest(str(output)) != files[MANIFEST_FILE]:
+            raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
+    _clear_lost(output, release_id)
 
 
-def _publish_remote(output: str, files: Mapping[str, bytes]) -> None:
-    partial = FileSystems.join(output, f".partial-{uuid.uuid4().hex}")  # of this attempt alone
+def _clear_lost(output: Path, release_id: str) -> None:
+    """Removes what killed attempts at a release that stands by now left behind.
+
+    Each is moved away first, so that an attempt still under way does not put what is left of it into the place.
+    """
+    left = re.compile(rf"\.{re.escape(output.name)}\.(partial|replaced)-{re.escape(release_id)}-[0-9a-f]{{32}}")
+    for path in [path for path in output.parent.iterdir() if left.fullmatch(path.name)]:
+        lost = path.with_name(f".lost-{uuid.uuid4().hex}")
+        with contextlib.suppress(OSError):  # its owner was faster
+            path.rename(lost)
+            shutil.rmtree(lost, ignore_errors=True)
+
+
+def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
+    partial = FileSystems.join(output, f".partial-{release_id}-{uuid.uuid4().hex}")  # of this attempt alone
     staged = {name: FileSystems.join(partial, name) for name in files}
     placed = {name: FileSystems.join(output, name) for name in files}
     data = [name for name in files if name != MANIFEST_FILE]
     try:
         for name, content in files.items():
-            with FileSystems.create(staged[name], "application/octet-stream", CompressionTypes.UNCOMPRESSED) as file:
+            with FileSystems.create(staged[name], content_type(name), CompressionTypes.UNCOMPRESSED) as file:
                 file.write(content)
-        # From here on an older release is no release any more.
-        _delete_remote([placed[MANIFEST_FILE]])
-        left = [name for name in RELEASE_FILES | EVALUATION_FILES if name not in files]
-        _delete_remote([FileSystems.join(output, name) for name in left])
+        standing = standing_manifest(output)  # once more: uploads take their time
+        if standing not in (None, files[MANIFEST_FILE]):
+            kind = str(_format_of(files[MANIFEST_FILE]))
+            _check_kind(output, overwrite, _format_of(standing) == kind, kind)
+            # From here on the older release is no release any more.
+            _delete_remote([placed[MANIFEST_FILE]])
+            left = [name for name in _LEFT if name not in files]
+            _delete_remote([FileSystems.join(output, name) for name in left])
+        # What another attempt at the same release has moved here already is the same, byte for byte. Data that a
+        # failure leaves here without a manifest are no release.
+        FileSystems.rename([staged[name] for name in data], [placed[name] for name in data])
+        _check_placed(output, files, data)
+        FileSystems.rename([staged[MANIFEST_FILE]], [placed[MANIFEST_FILE]])
         try:
-            FileSystems.rename([staged[name] for name in data], [placed[name] for name in data])
-            FileSystems.rename([staged[MANIFEST_FILE]], [placed[MANIFEST_FILE]])
-        except BaseException:
-            if _standing_manifest(output) is None:  # no other attempt has published meanwhile
-                _delete_remote([placed[name] for name in data])
+            _check_placed(output, files, data)
+        except OSError:
+            if standing_manifest(output) == files[MANIFEST_FILE]:
+                _delete_remote([placed[MANIFEST_FILE]])
             raise
         # What lost workers' attempts left behind; an attempt still under way has come too late.
-        lost = FileSystems.match([FileSystems.join(output, ".partial-*", "*")])
+        lost = FileSystems.match([FileSystems.join(output, f".partial-{release_id}-*", "*")])
         _delete_remote([one.path for match in lost for one in match.metadata_list])
+    except Exception:
+        if standing_manifest(output) != files[MANIFEST_FILE]:
+            raise
     finally:
         _delete_remote(list(staged.values()))
+
+
+def _check_placed(output: str, files: Mapping[str, bytes], names: list[str]) -> None:
+    """Raises OSError where an attempt at another release has put files of its own into the same place meanwhile."""
+    for name in names:
+        if _read(output, name) != files[name]:
+            raise OSError(f"{output}: another release is being written here at the same time")
 
 
 def _delete_remote(paths: list[str]) -> None:
@@ -228,6 +267,8 @@ def open_release(path: str | os.PathLike[str]) -> Release:
         manifest = json.loads(_read(text, MANIFEST_FILE))
         if not isinstance(manifest, dict):
             raise ValueError("no object")
+    except UnreachableError:
+        raise
     except (OSError, ValueError):
         raise RequestError(f"{text}: no release here (no {MANIFEST_FILE} that can be read)") from None
     if manifest.get("format") == EVALUATION_FORMAT:
@@ -235,6 +276,17 @@ def open_release(path: str | os.PathLike[str]) -> Release:
     if manifest.get("format") != MANIFEST_FORMAT:
         raise RequestError(f"{text}: the manifest's format is {manifest.get('format')!r}, not {MANIFEST_FORMAT!r}")
     return Release(text, manifest)
+
+
+def standing_manifest(output: str) -> bytes | None:
+    """The manifest, as it was written, of whatever stands at `output`; None where nothing does.
+
+    Raises OSError where that cannot be told: what may be a release is not to be written over.
+    """
+    try:
+        return _read(output, MANIFEST_FILE)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _read(folder: str, name: str) -> bytes:
@@ -248,16 +300,24 @@ def _check_parent(output: Path) -> None:
 
 
 def _exists(output: str) -> bool:
+    """Whether something is there. In a bucket a failed attempt's files, which have no manifest, count as nothing."""
     if not is_remote(output):
         return os.path.lexists(output)
-    pattern = output.rstrip("/") + "/**"
+    folder = output.rstrip("/") + "/"
     try:
         with storage_errors(output):
-            return FileSystems.exists(FileSystems.join(output, MANIFEST_FILE)) or any(
-                match.metadata_list for match in FileSystems.match([pattern], limits=[1])
-            )
+            if FileSystems.exists(folder + MANIFEST_FILE):
+                return True
+            found = [
+                one.path for match in FileSystems.match([f"{folder}**"], limits=[100]) for one in match.metadata_list
+            ]
+    except UnreachableError:
+        raise
     except (OSError, ValueError) as error:
         raise RequestError(f"output: {output} cannot be reached ({error})") from None
+    return any(
+        path not in _LEFT and not path.startswith(".partial-") for path in (p.removeprefix(folder) for p in found)
+    )
 
 
 def _is_replaceable(output: Path, kind: str) -> bool:
@@ -266,7 +326,7 @@ def _is_replaceable(output: Path, kind: str) -> bool:
         return False
     names = {path.name for path in output.iterdir()}
     known = EVALUATION_FILES if kind == EVALUATION_FORMAT else RELEASE_FILES
-    return not names or (names <= known and _format_of(_standing_manifest(str(output))) == kind)
+    return not names or (names <= known and _format_of(standing_manifest(str(output))) == kind)
 
 
 def _format_of(manifest: bytes | None) -> str | None:
@@ -274,15 +334,4 @@ def _format_of(manifest: bytes | None) -> str | None:
     try:
         return None if manifest is None else json.loads(manifest).get("format")
     except (ValueError, AttributeError):
-        return None
-
-
-def _standing_manifest(output: str) -> bytes | None:
-    """The manifest that stands at `output`, None where none does.
-
-    Raises OSError where that cannot be told: what may be a release is not to be written over.
-    """
-    try:
-        return _read(output, MANIFEST_FILE)
-    except (FileNotFoundError, NotADirectoryError):
         return None

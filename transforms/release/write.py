@@ -1,24 +1,102 @@
-"""Publishing as the last stage of a job, so that a job that nobody waits for still publishes."""
+"""Publishing as the last stages of a job, so that a job that nobody waits for still publishes and keeps its books."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
 import apache_beam as beam
 
-from sfumato.transforms.release.store import publish
+from sfumato.schemas.errors import LedgerError
+from sfumato.schemas.ledger import Reservation
+from sfumato.schemas.release import MANIFEST_FILE
+from sfumato.transforms.metrics import RELEASE_BYTES, RELEASE_TIME
+from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.store import publish, standing_manifest
+from sfumato.transforms.release.timeline import update_timeline
 
 
 class WriteRelease(beam.PTransform):
-    """A singleton {file name: content} -> the published folder's path. Safe to retry."""
+    """A singleton {file name: content} -> the published folder's path. Safe to retry.
 
-    def __init__(self, output: str, release_id: str, overwrite: bool):
+    Raises LedgerError, and publishes nothing, where another result was published under the same charge before.
+    """
+
+    def __init__(self, output: str, facts: ReleaseFacts, overwrite: bool):
         super().__init__()
         self._output = output
-        self._release_id = release_id
+        self._facts = facts
         self._overwrite = overwrite
 
     def expand(self, files: beam.PCollection) -> beam.PCollection:
-        def write(content: dict[str, bytes], output: str, release_id: str, overwrite: bool) -> str:
-            publish(output, content, release_id, overwrite)
+        def write(content: dict[str, bytes], output: str, facts: ReleaseFacts, overwrite: bool) -> str:
+            check_same_result(content, facts)
+            with RELEASE_TIME.timed():
+                publish(output, content, facts.release_id, overwrite)
+            RELEASE_BYTES.record(sum(map(len, content.values())))
             return output
 
-        return files | "Publish" >> beam.Map(write, self._output, self._release_id, self._overwrite)
+        return files | "Publish" >> beam.Map(write, self._output, self._facts, self._overwrite)
+
+
+def check_same_result(files: Mapping[str, bytes], facts: ReleaseFacts) -> None:
+    """Raises LedgerError where another result than this one was published under the same charge before."""
+    if facts.published not in (None, hashlib.sha256(files[MANIFEST_FILE]).hexdigest()):
+        raise LedgerError(f"ledger: release {facts.release_id} has been published before, and this run differs from it")
+
+
+def ledger_facts(reservation: Reservation) -> dict[str, Any]:
+    """What a release's manifest says of the entry that charged it: by the hash it vouches for the ledger."""
+    charge = reservation.charge
+    return {
+        "entry": reservation.index,
+        "hash": reservation.hash,
+        "dataset": charge.dataset,
+        "first_day": str(charge.period.first),
+        "last_day": str(charge.period.last),
+    }
+
+
+def published_digest(output: str, reservation: Reservation) -> str | None:
+    """The SHA-256 of the manifest at `output` if it is of the release that was reserved, else None. Raises OSError."""
+    manifest = standing_manifest(output)
+    if manifest is None:
+        return None
+    try:
+        ours = json.loads(manifest)["ledger"]["hash"] == reservation.hash
+    except (ValueError, TypeError, KeyError):
+        return None
+    return hashlib.sha256(manifest).hexdigest() if ours else None
+
+
+class KeepBooks(beam.PTransform):
+    """The published folder's path -> the same, once what is kept beside releases says so too. Safe to retry.
+
+    timeline: the folder whose page of all releases is brought up to date. ledger: a ledger's place, in which
+    `reservation` is noted as published.
+    """
+
+    def __init__(self, timeline: str | None = None, ledger: str | None = None, reservation: Reservation | None = None):
+        super().__init__()
+        self._books = timeline, ledger, reservation
+
+    def expand(self, published: beam.PCollection) -> beam.PCollection:
+        return published | "Note" >> beam.Map(close_books, *self._books)
+
+    def close(self, output: str) -> str:
+        """The same at once, without a pipeline."""
+        return close_books(output, *self._books)
+
+
+def close_books(output: str, timeline: str | None, ledger: str | None, reservation: Reservation | None) -> str:
+    """Notes in the ledger that the reserved release stands at `output`, then updates the timeline. Returns `output`."""
+    if ledger is not None and reservation is not None:
+        digest = published_digest(output, reservation)
+        if digest is not None:
+            open_ledger(ledger).commit(reservation.charge.release_id, digest)
+    if timeline is not None:
+        update_timeline(timeline, ledger)
+    return output

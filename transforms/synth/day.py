@@ -1,4 +1,4 @@
-"""The week's rhythm: how many records fall in each hour, and how many of them at home or at work."""
+"""The rhythm of a week or of a day: how many records fall in each hour, and how many of them at home or at work."""
 
 from __future__ import annotations
 
@@ -23,8 +23,31 @@ _WEEKEND_ELSEWHERE = (14, 12, 8, 5, 4, 4, 7, 12, 20, 32, 42, 48, 52, 52, 50, 50,
 # fmt: on
 
 
+# Share of the people of whom there are records at all, had a day only hours of this kind.
+_WORKDAY_ACTIVE, _WEEKEND_ACTIVE = 0.77, 0.64
+
+
 def rhythm_table() -> NDArray[np.uint16]:
     """4 * (hour of the week) + (kind of place) for 2^16 equally likely states of a record, uint16[65536]."""
+    return _states(_hour_weights())
+
+
+def day_rhythm(first_hour: int, outdoors: float = 1.0) -> tuple[NDArray[np.uint16], float]:
+    """The states of a record, 4 * (hour of the day) + (kind of place), and the share of the people who have records.
+
+    The day begins at an hour of the week, 0..167, and may have hours of a working day and of a weekend. outdoors: how
+    often people are elsewhere, 1 being usual.
+    """
+    hours = (first_hour + np.arange(24)) % HOURS
+    weights = _hour_weights()[hours]
+    weights[:, ELSEWHERE] *= outdoors
+    active = np.where(hours < 5 * 24, _WORKDAY_ACTIVE, _WEEKEND_ACTIVE)
+    share = float(np.average(active, weights=weights.sum(axis=1)))
+    return _states(weights * active[:, None]), share
+
+
+def _hour_weights() -> NDArray[np.float64]:
+    """How many records fall in each hour of the week, by kind of place, float64[168, 4]; the last kind has none."""
     weights = np.zeros((HOURS, 4))
     for hour in range(HOURS):
         weekend = hour >= 5 * 24
@@ -33,6 +56,11 @@ def rhythm_table() -> NDArray[np.uint16]:
         shares = {HOME: 1 - work - elsewhere, WORK: work, ELSEWHERE: elsewhere}
         for place, share in shares.items():
             weights[hour, place] = _ACTIVITY[hour % 24] * share
+    return weights
+
+
+def _states(weights: NDArray[np.float64]) -> NDArray[np.uint16]:
+    """The index of each weight, as often among 2^16 as its share demands, uint16[65536]."""
     ends = np.rint(np.cumsum(weights) / weights.sum() * (1 << 16)).astype(np.int64)
     return np.repeat(np.arange(weights.size, dtype=np.uint16), np.diff(ends, prepend=0))
 

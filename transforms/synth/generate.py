@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.transforms.synth.city import City, build_city
+from sfumato.transforms.synth.dates import build_city_on
 from sfumato.transforms.synth.people import make_records, record_schema
 from sfumato.transforms.synth.request import ROW_GROUP_ROWS, SynthRequest
 
@@ -32,6 +33,7 @@ def make_file_tables(request: SynthRequest, index: int, city: City) -> Iterator[
             seed=request.seed,
             region=request.region,
             user_id=request.user_id,
+            day=request.day,
         )
 
 
@@ -65,7 +67,7 @@ class WriteFile(beam.DoFn):
     def setup(self) -> None:
         """Builds the city once a process."""
         with _CITY_LOCK:
-            self.city = build_city()
+            self.city = build_city() if self.request.day is None else build_city_on(self.request.day)
 
     def process(self, index: int) -> Iterator[NDArray[np.int64]]:
         """Writes the file with that index."""

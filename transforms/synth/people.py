@@ -2,12 +2,14 @@
 
 A user has a home and a work place, and each of the user's records has an hour of the week, a kind of place
 by that hour, and a position. Every choice is a hash of (seed, choice, user[, record]), so the records do not
-depend on how users are cut into blocks, files or workers.
+depend on how users are cut into blocks, files or workers. On a date (dates.py), hour, kind of place and position are
+drawn anew for the users who are active, whatever other dates are made; people, homes and work places stay.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from typing import Literal
 
 import numpy as np
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import Region
 from sfumato.transforms.synth.city import ELSEWHERE, HOME, RISK_SIDE, WORK, City
+from sfumato.transforms.synth.dates import CROWD, SEASON, DayPlan, plan_day
 from sfumato.transforms.synth.day import HOUR_US, WEEK_START_US, clock_offset_us, rhythm_table
 from sfumato.transforms.synth.sampling import draw, random_words, scramble_63, stream_key
 
@@ -24,10 +27,11 @@ USER_ID_KINDS: tuple[UserIdKind, ...] = ("int", "string")
 DEFAULT_REGION = Region(-122.51, 37.70, -122.35, 37.82)
 
 # Names of the streams of random words.
-_ID, _HOME, _WORK, _INFECTED, _STATE, _ELSEWHERE, _JITTER = range(7)
+_ID, _HOME, _WORK, _INFECTED, _STATE, _ELSEWHERE, _JITTER, _ACTIVE, _AWAY, _SEASON, _CROWD = range(11)
 _BLOCK_USERS = 1 << 15  # the arrays of one block fit the processor's cache
 _LOW_32 = np.uint64(0xFFFFFFFF)
 _RHYTHM = rhythm_table()
+_KINDS_OF_PLACE = 5  # HOME, WORK, ELSEWHERE, SEASON, CROWD
 
 
 def record_schema(user_id: UserIdKind = "int") -> pa.Schema:
@@ -70,14 +74,21 @@ def make_records(
     seed: int,
     region: Region = DEFAULT_REGION,
     user_id: UserIdKind = "int",
+    day: date | None = None,
 ) -> pa.Table:
-    """Record number `record` of each of the users first .. last - 1, in the order of the users' numbers."""
-    columns = Columns.empty(last - first)
+    """Record number `record` of each of the users first .. last - 1, in the order of the users' numbers.
+
+    With a day only of the users who are active on it; `city` is then the city of that day (dates.build_city_on).
+    """
+    plan = None if day is None else plan_day(day, seed, (region.west + region.east) / 2)
+    columns, filled = Columns.empty(last - first), 0
     for start in range(first, last, _BLOCK_USERS):
-        stop = min(start + _BLOCK_USERS, last)
-        users = np.arange(start, stop, dtype=np.uint64)
-        _fill(columns.part(start - first, stop - first), users, record, city, seed, region)
-    return columns.table(user_id)
+        users = np.arange(start, min(start + _BLOCK_USERS, last), dtype=np.uint64)
+        if plan is not None:
+            users = users[_chance(users, plan.active, seed, _ACTIVE, plan.ordinal)]
+        _fill(columns.part(filled, filled + len(users)), users, record, city, seed, region, plan)
+        filled += len(users)
+    return columns.part(0, filled).table(user_id)
 
 
 @dataclass(frozen=True)
@@ -122,17 +133,31 @@ class Columns:
         )
 
 
-def _fill(out: Columns, users: NDArray[np.uint64], record: int, city: City, seed: int, region: Region) -> None:
+def _fill(
+    out: Columns,
+    users: NDArray[np.uint64],
+    record: int,
+    city: City,
+    seed: int,
+    region: Region,
+    plan: DayPlan | None,
+) -> None:
     """Computes record `record` of these users into `out`."""
-    state = random_words(stream_key(seed, _STATE, record), users)
-    jitter = random_words(stream_key(seed, _JITTER, record), users)
-    hour_and_place = _RHYTHM[(state >> np.uint64(48)).view(np.int64)]
+    # What ends the names of the streams that are drawn anew for each record and day.
+    anew = (record,) if plan is None else (record, plan.ordinal)
+    state = random_words(stream_key(seed, _STATE, *anew), users)
+    jitter = random_words(stream_key(seed, _JITTER, *anew), users)
+    hour_and_place = (_RHYTHM if plan is None else plan.rhythm)[(state >> np.uint64(48)).view(np.int64)]
     place = hour_and_place & np.uint16(3)
+    if plan is not None:
+        place[(place == HOME) & _chance(users, plan.away, seed, _AWAY)] = SEASON
+        place[(place == ELSEWHERE) & _chance(users, plan.crowd, seed, _CROWD, plan.ordinal)] = CROWD
 
-    keys = np.zeros(3, dtype=np.uint64)
+    keys = np.zeros(_KINDS_OF_PLACE, dtype=np.uint64)
     keys[HOME] = stream_key(seed, _HOME)
     keys[WORK] = stream_key(seed, _WORK)
-    keys[ELSEWHERE] = stream_key(seed, _ELSEWHERE, record)
+    keys[SEASON] = stream_key(seed, _SEASON)
+    keys[ELSEWHERE] = keys[CROWD] = stream_key(seed, _ELSEWHERE, *anew)
     cell = draw(city.tables, place, random_words(keys[place], users), city.bits)
     column, row = cell & (city.side - 1), cell >> (city.bits // 2)
     east = column + (jitter >> np.uint64(32)) * 2.0**-32  # in cells, 0 <= east < side
@@ -142,15 +167,21 @@ def _fill(out: Columns, users: NDArray[np.uint64], record: int, city: City, seed
 
     # The 32 low bits of the state, scaled to an hour.
     within_us = ((state & _LOW_32) * np.uint64(HOUR_US)) >> np.uint64(32)
-    local_us = (hour_and_place >> np.uint16(2)).astype(np.int64) * HOUR_US + within_us.view(np.int64)
-    start_us = WEEK_START_US - clock_offset_us((region.west + region.east) / 2)
-    np.add(local_us, start_us, out=out.timestamp)
+    since_us = (hour_and_place >> np.uint16(2)).astype(np.int64) * HOUR_US + within_us.view(np.int64)
+    week_us = WEEK_START_US - clock_offset_us((region.west + region.east) / 2)
+    start_us = week_us if plan is None else plan.start_us
+    np.add(since_us, start_us, out=out.timestamp)
 
     home = draw(city.tables, HOME, random_words(int(keys[HOME]), users), city.bits)
     chance = city.risk[_risk_cell(home, city)]
     luck = random_words(stream_key(seed, _INFECTED), users) >> np.uint64(32)
     np.less(luck, chance, out=out.infected)
     out.user_id[:] = scramble_63(users, stream_key(seed, _ID))
+
+
+def _chance(users: NDArray[np.uint64], share: float, *stream: int) -> NDArray[np.bool_]:
+    """Which users a stream picks when it picks that share of them, bool[n]; with a larger share, these and others."""
+    return (random_words(stream_key(*stream), users) >> np.uint64(32)) < np.uint64(round(share * 2.0**32))
 
 
 def _risk_cell(home: NDArray[np.int64], city: City) -> NDArray[np.int64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
@@ -21,7 +22,7 @@ class SynthRequest:
 
     Users come in blocks of `users_per_file`, as many blocks as files. File f of F holds record j of the users
     of block (f - j) mod F, for every j: so with several files a user's records lie in different files, and
-    whoever reads them has to bring them together.
+    whoever reads them has to bring them together. With a day, only the users who are active on it have records.
     """
 
     users: int
@@ -31,6 +32,7 @@ class SynthRequest:
     users_per_file: int = 1_000_000
     user_id: UserIdKind = "int"
     density_depth: int = 10
+    day: date | None = None
 
     def __post_init__(self) -> None:
         _require_whole("users", self.users, 1, MAX_USERS)

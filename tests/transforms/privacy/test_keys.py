@@ -77,3 +77,10 @@ def test_hashes_are_keyed_and_spread(kind: str) -> None:
     assert not (one == two).any()
     counts = np.bincount((one >> np.uint64(60)).astype(int), minlength=16)
     assert np.abs(counts - 1250).max() < 6.5 * np.sqrt(1250)
+
+
+def test_the_digest_that_travels_confirms_no_guess() -> None:
+    """Of the request and the input's content, which it covers, it says nothing to who does not have the key."""
+    one, other = (RunKey.derive(FixedSecret(secret * 16), {"files": "digest"}) for secret in (b"a", b"b"))
+    assert one.request_digest != other.request_digest
+    assert one.request_digest == RunKey.derive(FixedSecret(b"a" * 16), {"files": "digest"}).request_digest

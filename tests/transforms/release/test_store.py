@@ -112,6 +112,35 @@ def test_a_failure_leaves_things_as_they_were(tmp_path: Path, monkeypatch: pytes
         assert names(out) == set(FILES)
 
 
+@pytest.mark.parametrize("when", ["written", "moved away"])
+def test_two_replacements_at_once_leave_one_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """One is stopped once its files are written, or as it is to move the old release; the other overtakes it."""
+    out = str(tmp_path / "out")
+    publish(out, FILES, "one", overwrite=False)
+    more = {**OTHER, "cells.parquet": b"c"}
+    rename, replaced = Path.rename, []
+
+    def overtaken(path: Path, target: Path) -> Path:
+        start = "partial" if when == "written" else "out"
+        if not replaced and (f".{start}-" in path.name or path.name == start):
+            replaced.append(path)
+            publish(out, more, "two", overwrite=True)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", overtaken)
+    publish(out, more, "two", overwrite=True)
+    assert replaced
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in names(tmp_path / "out")} == more
+    assert names(tmp_path) == {"out"}
+
+
+def test_what_killed_attempts_left_is_cleared_away_of_this_release_alone(tmp_path: Path) -> None:
+    for name in ("partial-two", "replaced-two", "partial-two-2"):
+        (tmp_path / f".out.{name}-{'0' * 32}").mkdir()
+    publish(str(tmp_path / "out"), OTHER, "two", overwrite=False)
+    assert names(tmp_path) == {"out", f".out.partial-two-2-{'0' * 32}"}
+
+
 def test_what_is_no_release_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"no release here"):
         open_release(tmp_path)

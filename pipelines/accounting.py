@@ -1,0 +1,114 @@
+"""What a release costs and which ledger is charged: options, and the steps before and after the run."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato.schemas.errors import BudgetError, RequestError
+from sfumato.schemas.ledger import Charge, Limit, Period, Reservation, amount, plain
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits
+from sfumato.transforms.privacy.ledger.places import absolute, open_ledger
+from sfumato.transforms.release.facts import ReleaseFacts
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """A ledger's place, the dataset that is charged, the days that the data are of, and the limits one expects.
+
+    Raises RequestError.
+    """
+
+    ledger: str
+    dataset: str
+    period: Period
+    budget: tuple[Limit, ...] = ()
+
+    @property
+    def book(self) -> Ledger:
+        """The ledger itself."""
+        return open_ledger(self.ledger)
+
+    def standing(self, release_id: str | None) -> Reservation | None:
+        """The reservation that an earlier run made under this release id. Raises LedgerError."""
+        return None if release_id is None else self.book.history().reservations.get(release_id)
+
+    def charge(self, cost: tuple[float, float], key: RunKey, facts: ReleaseFacts) -> Charge:
+        """The charge for a release that costs (epsilon, delta), bound to the request, the input and the key."""
+        epsilon, delta = cost
+        request = json.dumps({"job": facts.job, **facts.parameters}, sort_keys=True, allow_nan=False)
+        return Charge(
+            release_id=facts.release_id,
+            job=facts.job,
+            dataset=self.dataset,
+            period=self.period,
+            epsilon=amount("epsilon", epsilon),
+            delta=amount("delta", delta),
+            request=hashlib.sha256(request.encode()).hexdigest(),
+            # Keyed, since an unkeyed digest of the input would confirm a guess at it.
+            binding=key.subkey("ledger").hex(),
+            starts_from=(facts.parameters.get("warm_start") or {}).get("release_id"),
+        )
+
+    def reserve(self, charge: Charge) -> Reservation:
+        """Charges the ledger before the run, once a release id. Raises RequestError, BudgetError or LedgerError."""
+        return self.book.reserve(charge, self.budget)
+
+    def forecast(self, cost: tuple[float, float], release_id: str | None) -> list[str]:
+        """Lines on what a run would charge and whether it fits; changes nothing. Raises RequestError or LedgerError."""
+        history = self.book.history()
+        if release_id in history.reservations:
+            return [f"nothing: release {release_id} was charged before; the run would resume it"]
+        epsilon, delta = amount("epsilon", cost[0]), amount("delta", cost[1])
+        charge = Charge(release_id or "new", "", self.dataset, self.period, epsilon, delta, "", "")
+        limits = check_limits(history, self.dataset, self.budget) or history.limits[self.dataset]
+        text = f"epsilon {plain(epsilon)}" + (f" and delta {plain(delta)}" if delta else "")
+        lines = [f"{text} to dataset {self.dataset} for {self.period}, in the ledger {self.ledger}"]
+        lines += [f"limit: {limit.words()}" for limit in limits]
+        try:
+            check_budget(history, charge, limits)
+        except BudgetError as error:
+            return [*lines, f"it would be refused: {str(error).removeprefix('ledger: ')}"]
+        return [*lines, "it fits"]
+
+
+def add_accounting_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of Accounting."""
+    parser.add_argument(
+        "--ledger",
+        metavar="PLACE",
+        help="privacy ledger that is charged before any data are read: an SQLite file, or gs://bucket/folder",
+    )
+    parser.add_argument("--dataset", metavar="NAME", help="what is charged: name of the logs (with --ledger)")
+    parser.add_argument(
+        "--period", metavar="DATE[:DATE]", help="days that the logs are of, as 2026-11-20 (with --ledger)"
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="E/Nd,...",
+        help="limits of the dataset: epsilon, or epsilon:delta, for the data of any N days in a row, as 10/365d,1/1d; "
+        "set by its first charge, changed by `sfumato ledger limit`",
+    )
+
+
+def accounting(options: argparse.Namespace) -> Accounting | None:
+    """The ledger that a command line names, None without one. Raises RequestError."""
+    given: dict[str, Any] = {name: getattr(options, name) for name in ("dataset", "period", "budget")}
+    if options.ledger is None:
+        for name, value in given.items():
+            if value is not None:
+                raise RequestError(f"{name}: says what a ledger is charged with; give --ledger as well")
+        return None
+    for name in ("dataset", "period"):
+        if given[name] is None:
+            raise RequestError(f"{name}: --ledger needs it, to know what is charged")
+    return Accounting(
+        absolute(options.ledger),
+        given["dataset"],
+        Period.parse(given["period"]),
+        () if given["budget"] is None else Limit.parse_all(given["budget"]),
+    )

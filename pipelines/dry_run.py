@@ -1,0 +1,169 @@
+"""What a run would do, cost and publish, told to the operator before it does: no file is opened for it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sfumato.pipelines.plan import details
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import amount, plain
+from sfumato.transforms.heatmap.methods import Adaptive
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.plan import make_plan
+from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.histogram.items import CellItems, Items, NumberItems
+from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.secagg.modulus import MAX_MODULUS
+from sfumato.transforms.text_tables import markdown_table, significant
+
+if TYPE_CHECKING:
+    from sfumato.pipelines.inputs import InputFile
+    from sfumato.pipelines.job import ReleaseRequest
+
+_EXAMPLES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)  # users
+_WIDTH, _MARGIN = 100, 11  # columns of a terminal, and of them for the names of the parts
+
+
+def dry_run_text(request: ReleaseRequest, files: Sequence[InputFile], charge_lines: Sequence[str] | None) -> str:
+    """What the request would read, charge and publish, in words for a terminal; it touches nothing.
+
+    files: what matches the input; they are not opened. charge_lines: what the ledger would say, None without one.
+    """
+    number = f"{len(files):,} file{'s'[: len(files) != 1]}"
+    reads = [request.input, f"{number}, {_size(sum(file.size for file in files))}"]
+    reads.append(f"columns {', '.join(request.source().names())}")
+    if request.min_rows:
+        reads.append(f"fewer than {request.min_rows:,} rows would not do: nothing would be charged or published")
+    parts = {
+        "reads": reads,
+        "charges": _no_ledger(request.cost()) if charge_lines is None else charge_lines,
+        "publishes": _publishes(request),
+        "plan": request.plan_text().splitlines(),
+    }
+    told = [f"sfumato {request.JOB}, a dry run: no data file was opened, and nothing was charged or written"]
+    for name, lines in parts.items():
+        told += ["", name, *lines] if name == "plan" else ["", *_beside(name, lines)]
+    return "\n".join(told).rstrip() + "\n"
+
+
+def _beside(name: str, lines: Sequence[str]) -> list[str]:
+    """The lines, broken where they are long, beside the name of their part."""
+    broken = textwrap.TextWrapper(_WIDTH - _MARGIN, break_long_words=False, break_on_hyphens=False)
+    short = [part for line in lines for part in broken.wrap(line)]
+    return [f"{name if number == 0 else '':<{_MARGIN}}{line}" for number, line in enumerate(short)]
+
+
+def _no_ledger(cost: tuple[float, float]) -> list[str]:
+    epsilon, delta = (amount(name, value) for name, value in zip(("epsilon", "delta"), cost, strict=True))
+    both = f"epsilon {plain(epsilon)}" + (f" and delta {plain(delta)}" if delta else "")
+    return [f"no ledger (--ledger): nobody keeps account of the {both} that it costs"]
+
+
+def _publishes(request: ReleaseRequest) -> list[str]:
+    replaced = ", in place of what may stand there (--overwrite)" if request.overwrite else ""
+    lines = [f"{request.output}{replaced}"]
+    if request.release_id is not None:
+        lines.append(f"as release {request.release_id}")
+    elif request.seed is None:
+        lines.append("as a release of a random name (--release_id)")
+    if request.seed is not None:
+        lines.append("UNSAFE: with a key that anybody can guess (--seed)")
+    if request.timeline is not None:
+        lines.append(f"and brings the page of all releases up to date in {request.timeline}")
+    return lines
+
+
+def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = None) -> str:
+    """What a heatmap costs a client and shows. prior: the map that it starts from.
+
+    Without a public number of users: what holds whatever it is, and what it would be for some. Raises RequestError.
+    """
+    if parameters.population or parameters.users:
+        return details(make_plan(parameters, prior))
+    if prior is not None:
+        users = max(1, round(float(prior.counts.sum())))
+        shown = details(make_plan(replace(parameters, users=users), prior))
+        return f"for as many users as the release that this one starts from had, {users:,}:\n\n{shown}"
+    lines = [
+        "How many users there are is counted privately, and the rest follows from that count; give --population N",
+        "where it is known from elsewhere. What can be told whatever it is:",
+        "",
+        *_bounds(parameters),
+        "",
+        "What it would be, with users spread evenly over the map:",
+        "",
+    ]
+    central = parameters.noise == "central"
+    header = ["users", "sub-queries", "entries", *([] if central else ["bits a client", "KB"])]
+    rows = [[*header, "noise, users", "seen from, users"]]
+    for users in _EXAMPLES:
+        try:
+            plan = make_plan(replace(parameters, users=users))
+        except RequestError:  # not with so many users
+            continue
+        sent = [] if central else [f"{plan.bits:,}", significant(plan.bits / 8000)]
+        row = [f"{users:,}", f"{len(plan.sub_queries)}", f"{plan.entries:,}", *sent, significant(plan.noise_stddev)]
+        rows.append([*row, "-" if plan.least_seen is None else significant(plan.least_seen)])
+    return "\n".join(lines) + "\n" + markdown_table(rows, left=())
+
+
+def _bounds(parameters: HeatmapParameters) -> list[str]:
+    """What holds for any number of users, and wherever they are."""
+    method, depth = parameters.method, parameters.depth
+    rounds = method.rounds(depth)
+    share = parameters.epsilon * parameters.population_share
+    lines = [f"- epsilon {parameters.epsilon:g} in all, of which the count of users costs {share:.3g}"]
+    entries = method.most_entries()
+    if entries is None and isinstance(method, Adaptive):
+        entries = parameters.categories * 4**depth  # the finest tree
+    if entries is None:
+        return [*lines, f"- at most {rounds:,} sub-queries; their vectors depend on the number of users alone"]
+    lines.append(f"- at most {rounds:,} sub-queries of at most {entries:,} entries each")
+    if parameters.noise != "central":
+        bits = ((MAX_MODULUS if parameters.modulus is None else parameters.modulus) - 1).bit_length()
+        sent = f"{rounds * entries * bits:,}"
+        lines.append(f"- so a client sends at most {rounds * entries:,} entries of {bits} bits at most: {sent} bits")
+    return lines
+
+
+def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
+    """What a count by sample and threshold costs a client and shows. Raises RequestError."""
+    sampling, rounds = plan.sampling, plan.rounds
+    each = "" if rounds == 1 else f" in each of {rounds} rounds, every time drawn anew"
+    bits = _item_bits(counted)
+    lines = [
+        f"sample and threshold: epsilon {plan.epsilon:g}, delta {plan.delta_spent:.3g} of {plan.delta:g}; no noise",
+        f"p = {sampling.rate:.4g}: so likely is it that a user takes part{each}",
+        f"tau = {sampling.threshold}: an item is shown if so many of those who take part share it",
+    ]
+    if plan.asked is not None:
+        lines.append(f"asked are {plan.asked:,} of {plan.population:,} users{' a round' if rounds > 1 else ''}")
+    if bits is None:
+        lines.append("a client who takes part sends one of her values: 64 bits if it is an integer, else its text")
+    else:
+        most = "" if rounds == 1 else f", {rounds * bits} bits in {rounds} rounds at most"
+        lines.append(f"a client who takes part sends one item: {bits} bits{' at most' if rounds > 1 else ''}{most}")
+        lines.append(f"(over all users that is {significant(sampling.rate * bits * rounds)} bits each on average)")
+    lines += [
+        f"nothing that fewer than {sampling.threshold} users share can be seen",
+        f"what {plan.hidden_count() + 1:,} users or more share is shown with a chance of 99% at least",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _item_bits(counted: Items) -> int | None:
+    """Bits of a whole item's code; None where the values of a column are sent as they are."""
+    if isinstance(counted, CellItems):
+        return 2 * counted.grid.depth
+    return counted.bits if isinstance(counted, NumberItems) else None
+
+
+def _size(number: int) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            break
+        number /= 1000  # type: ignore[assignment]
+    return f"{number:,} bytes" if unit == "bytes" else f"{number:.3g} {unit}"

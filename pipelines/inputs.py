@@ -1,0 +1,71 @@
+"""A job's input files, as far as they are known before any record is read: names, sizes, footers, digests."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from apache_beam.io.filesystem import BeamIOError
+from apache_beam.io.filesystems import FileSystems
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.locations import Columns
+from sfumato.transforms.files import UnreachableError, content_version, is_remote, storage_errors
+from sfumato.transforms.locations.read import inspect_file
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file, its size in bytes and the time of its last change."""
+
+    path: str
+    size: int
+    changed: float
+
+
+def match_files(pattern: str) -> list[InputFile]:
+    """Every file that matches, sorted by path. Raises RequestError where none does."""
+    try:
+        with storage_errors(pattern):
+            matches = FileSystems.match([pattern])
+    except UnreachableError:
+        raise
+    except (BeamIOError, OSError, ValueError) as error:
+        raise RequestError(f"input: {pattern!r} cannot be listed ({error})") from None
+    found = [one for match in matches for one in match.metadata_list]
+    for one in found:
+        if os.path.isdir(one.path):
+            raise RequestError(f"input: {one.path} is a folder; give '{one.path}/*.parquet'")
+    if not found:
+        raise RequestError(f"input: no file matches {pattern!r}")
+    files = [InputFile(one.path, one.size_in_bytes, one.last_updated_in_seconds or 0.0) for one in found]
+    return sorted(files, key=lambda file: file.path)
+
+
+def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str, str]]:
+    """The number of rows in all, and the kinds of values that columns hold, from the files' footers.
+
+    Raises RequestError where a file lacks a column or holds another kind of values than the others.
+    """
+    with ThreadPoolExecutor(16) as pool:
+        facts = list(pool.map(lambda file: inspect_file(file.path, source), files))
+    kinds = facts[0].kinds
+    for file, one in zip(files, facts, strict=True):
+        for column, kind in one.kinds.items():
+            if kind != kinds[column]:
+                raise RequestError(
+                    f"column {column!r} holds {kinds[column]} in {files[0].path} and {kind} in {file.path}; what is in "
+                    "both would count twice, so convert one kind to the other"
+                )
+    return sum(one.rows for one in facts), kinds
+
+
+def content_digest(path: str) -> str:
+    """What tells a file's content: SHA-256 of a local file, in a bucket what changes with every write."""
+    if is_remote(path):
+        return content_version(path)
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,216 @@
+"""`sfumato ledger`: what every release was charged with, what is left, and whether the books are in order."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from sfumato.pipelines.options import JobParser
+from sfumato.schemas.errors import LedgerError, RequestError
+from sfumato.schemas.ledger import NAME, Limit, Reservation, amount, plain
+from sfumato.transforms.privacy.ledger.history import History
+from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.ledger.windows import most_spent, spent_in_window
+from sfumato.transforms.release.store import Release, open_release
+from sfumato.transforms.release.timeline import published_releases
+from sfumato.transforms.release.write import published_digest
+from sfumato.transforms.text_tables import markdown_table
+
+ACTIONS = ("show", "verify", "limit")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.add_argument(
+        "action",
+        choices=ACTIONS,
+        help="show: charges, and what is left; verify: the chain of entries, the limits and the releases; limit: set a "
+        "dataset's limits from here on",
+    )
+    parser.add_argument("--ledger", required=True, metavar="PLACE", help="an SQLite file, or gs://bucket/folder")
+    parser.add_argument("--dataset", metavar="NAME", help="of this dataset alone")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="of what `show` prints")
+    parser.add_argument(
+        "--releases",
+        metavar="FOLDER",
+        action="append",
+        default=[],
+        help="a release, or what `sfumato refresh` wrote: compare with the ledger (verify); may be repeated",
+    )
+    parser.add_argument("--budget", metavar="E/Nd,...", help="the limits, as 10/365d,1/1d (limit)")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs the command. Raises RequestError, or LedgerError where the ledger is damaged."""
+    parser = JobParser("ledger", __doc__)
+    parser.epilog = None
+    add_arguments(parser)
+    options = parser.parse_args(arguments)
+    if options.action == "limit":
+        return _limit(options)
+    if options.budget is not None:
+        raise RequestError("budget: only `sfumato ledger limit` takes it")
+    if options.action == "verify":
+        return _verify(options)
+    if options.releases:
+        raise RequestError("releases: only `sfumato ledger verify` takes it")
+    history = _history(options.ledger, with_limits=False)
+    if options.dataset is not None and options.dataset not in history.limits:
+        raise RequestError(f"dataset: the ledger has none named {options.dataset!r}; {_names(history)}")
+    told = (
+        _json(history, options.dataset) if options.format == "json" else _text(options.ledger, history, options.dataset)
+    )
+    sys.stdout.write(told)
+    return 0
+
+
+def _history(place: str, *, with_limits: bool) -> History:
+    history = open_ledger(place).history(with_limits=with_limits)
+    if not history.entries:
+        raise RequestError(f"ledger: there is none at {place}")
+    return history
+
+
+def _names(history: History) -> str:
+    return f"there are: {', '.join(sorted(history.limits))}"
+
+
+def _limit(options: argparse.Namespace) -> int:
+    if options.dataset is None or options.budget is None:
+        raise RequestError("dataset, budget: give both, as --dataset taxis --budget 10/365d,1/1d")
+    if not NAME.fullmatch(options.dataset):
+        raise RequestError(f"dataset: letters, digits, - and _ only, got {options.dataset!r}")
+    limits = Limit.parse_all(options.budget)
+    open_ledger(options.ledger).set_limits(options.dataset, limits)
+    sys.stdout.write(f"{options.dataset}: {'; '.join(limit.words() for limit in limits)}\n")
+    return 0
+
+
+def _of(history: History, dataset: str | None) -> list[Reservation]:
+    return [one for one in history.reservations.values() if dataset in (None, one.charge.dataset)]
+
+
+def _state(reservation: Reservation) -> str:
+    return "reserved" if reservation.manifest is None else "published"
+
+
+def _windows(history: History, dataset: str | None) -> list[tuple[str, Limit, str, Any]]:
+    """Dataset, limit, the last day that was ever charged, and what is spent in the window that ends there."""
+    found = []
+    for name, limits in sorted(history.limits.items()):
+        days = [charge.period.last for charge in history.charges if charge.dataset == name]
+        if days and dataset in (None, name):
+            last = max(days)
+            found += [(name, one, str(last), spent_in_window(history.charges, name, last, one.days)) for one in limits]
+    return found
+
+
+def _text(place: str, history: History, dataset: str | None) -> str:
+    reservations = _of(history, dataset)
+    lines = [["data of", "dataset", "release", "job", "epsilon", "delta", "charged", "state"]]
+    for one in reservations:
+        charge = one.charge
+        amounts = [plain(charge.epsilon), plain(charge.delta)]
+        lines.append(
+            [str(charge.period), charge.dataset, charge.release_id, charge.job, *amounts, one.time, _state(one)]
+        )
+    spent = [["dataset", "limit", "days to", "epsilon spent", "epsilon left", "most in any such window"]]
+    for name, limit, last, epsilon in _windows(history, dataset):
+        # By composition more may fit than is left when epsilons are added up.
+        left = max(limit.epsilon - epsilon, amount("epsilon", 0))
+        most = most_spent(history.charges, name, limit.days)
+        spent.append([name, limit.words(), last, plain(epsilon), plain(left), "" if most is None else plain(most[1])])
+    return (
+        f"{place}: {history.entries} entries, {len(reservations)} charges\n\n"
+        f"{markdown_table(lines, (0, 1, 2, 3, 6, 7))}\n{markdown_table(spent, (0, 1, 2))}"
+        f"{_changes(history, dataset)}"
+    )
+
+
+def _changes(history: History, dataset: str | None) -> str:
+    """A line for each time that a dataset's limits were changed, after they had first been set."""
+    return "".join(
+        f"limits of {one.dataset} changed by entry {one.index} on {one.time}: from "
+        f"{','.join(map(str, one.before))} to {','.join(map(str, one.after))}\n"
+        for one in history.changes
+        if one.before and dataset in (None, one.dataset)
+    )
+
+
+def _json(history: History, dataset: str | None) -> str:
+    charges = [
+        {
+            "entry": one.index,
+            "charged": one.time,
+            "dataset": one.charge.dataset,
+            "first_day": str(one.charge.period.first),
+            "last_day": str(one.charge.period.last),
+            "release_id": one.charge.release_id,
+            "job": one.charge.job,
+            "epsilon": plain(one.charge.epsilon),
+            "delta": plain(one.charge.delta),
+            "starts_from": one.charge.starts_from,
+            "state": _state(one),
+        }
+        for one in _of(history, dataset)
+    ]
+    limits = [
+        {
+            "dataset": name,
+            "epsilon": plain(limit.epsilon),
+            "delta": plain(limit.delta),
+            "days": limit.days,
+            "last_day": last,
+            "epsilon_spent": plain(epsilon),
+        }
+        for name, limit, last, epsilon in _windows(history, dataset)
+    ]
+    return json.dumps({"entries": history.entries, "charges": charges, "limits": limits}, indent=2) + "\n"
+
+
+def _verify(options: argparse.Namespace) -> int:
+    history = _history(options.ledger, with_limits=True)
+    releases = [release for folder in options.releases for release in _releases(folder)]
+    problems = [problem for release in releases if (problem := _problem(history, release))]
+    if problems:
+        raise LedgerError("ledger: " + "\n  ".join(problems))
+    sys.stdout.write(f"{options.ledger}: {history.entries} entries, unbroken; every charge kept to its limits\n")
+    sys.stdout.write(_changes(history, None))
+    if options.releases:
+        sys.stdout.write(f"{len(releases)} release{'s'[: len(releases) != 1]} charged as stated, and unchanged\n")
+    open_ones = [one.charge.release_id for one in history.reservations.values() if one.manifest is None]
+    if open_ones:
+        sys.stdout.write(f"charged, and not known to be published: {', '.join(open_ones)}\n")
+    return 0
+
+
+def _releases(folder: str) -> list[Release]:
+    return list(published_releases(folder).values()) or [open_release(folder)]
+
+
+def _problem(history: History, release: Release) -> str | None:
+    """What a published release and the ledger disagree on; None where they agree."""
+    release_id, where = release.manifest.get("release_id"), os.fspath(release.path)
+    reservation = history.reservations.get(str(release_id))
+    if reservation is None:
+        return f"{where}: release {release_id} was never charged"
+    digest = published_digest(where, reservation)
+    if digest is None:
+        return f"{where}: release {release_id} names another entry than the ledger's; one of the two was rewritten"
+    if reservation.manifest not in (None, digest):
+        return f"{where}: release {release_id} has been changed since it was published"
+    privacy = release.manifest["privacy"]
+    stated = amount("epsilon", privacy["epsilon"]), amount("delta", privacy.get("delta", 0))
+    if stated != (reservation.charge.epsilon, reservation.charge.delta):
+        return f"{where}: release {release_id} states another cost than it was charged"
+    return None
+
+
+if __name__ == "__main__":
+    from sfumato.pipelines.cli import main
+
+    sys.exit(main(["ledger", *sys.argv[1:]]))

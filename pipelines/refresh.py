@@ -1,0 +1,274 @@
+"""`sfumato refresh`: publishes the release of a day, once, and keeps the ledger and the page of all releases.
+
+Run again it returns the published release and spends nothing. Exit status: 0 published, now or before; 1 the data
+cannot support a release; 2 the configuration is wrong; 3 the budget does not allow it; 4 the ledger is damaged; 75 no
+data yet, try again later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import yaml
+from apache_beam.io.filesystem import BeamIOError
+from apache_beam.io.filesystems import FileSystems
+
+from sfumato.pipelines.console import add_log_arguments
+from sfumato.pipelines.job import flex_launch, launch_nothing
+from sfumato.pipelines.options import JobParser, RunnerSettings, add_runner_arguments, flags_of, settings_of
+from sfumato.schemas.errors import DataError, LedgerError, NotReadyError, RequestError
+from sfumato.schemas.ledger import Period, Reservation, parse_day
+from sfumato.schemas.refresh import RefreshConfig, check_known
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.files import UnreachableError, read_file
+from sfumato.transforms.heatmap.options import heatmap_options
+from sfumato.transforms.logs import say
+from sfumato.transforms.privacy.ledger.history import History
+from sfumato.transforms.privacy.ledger.ledger import ReusedError
+from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.release.store import Release
+from sfumato.transforms.release.timeline import RELEASES, published_releases
+from sfumato.transforms.release.write import KeepBooks, published_digest
+
+JOBS = ("heatmap", "histogram", "hotspots", "quantiles")
+# What the configuration says outside of `options`, or what a refresh sets itself.
+_OWN = frozenset({
+    "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",
+    "min_rows", "warm_start", "seed", "overwrite", "dry_run", "verbose", "log_format", "runner_config", "help",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """A refresh as it is run: its configuration and what the command line adds.
+
+    attempt: 2 or more charges a day again, under another release id. arguments: Beam's options, as they were given.
+    """
+
+    config: RefreshConfig
+    settings: RunnerSettings
+    attempt: int = 1
+    arguments: tuple[str, ...] = ()
+
+    def release_id(self, day: date) -> str:
+        """The id of a day's release."""
+        return f"{self.config.dataset}-{day}" + (f"-{self.attempt}" if self.attempt > 1 else "")
+
+    def folder(self, day: date) -> str:
+        """Where a day's release stands."""
+        return str(FileSystems.join(self.config.output, RELEASES, str(day)))
+
+    def publish(self, day: date) -> None:
+        """Publishes a day's release unless it stands already. Raises SfumatoErrors."""
+        history = open_ledger(self.config.ledger).history()
+        releases = published_releases(self.config.output)
+        for name, release in releases.items():
+            self._vouch(name, release, history)
+        standing = releases.get(str(day))
+        if standing is not None and (self.attempt == 1 or standing.manifest["release_id"] == self.release_id(day)):
+            self._stand(day, standing, history)
+            return
+        run = importlib.import_module(f"sfumato.pipelines.{self.config.job}").run
+        while True:
+            reservation = open_ledger(self.config.ledger).history().reservations.get(self.release_id(day))
+            try:
+                run(self._command(day, releases, reservation))
+                return
+            except ReusedError:
+                # Another refresh of this day was faster, and may start from an earlier release than this one would.
+                if reservation is not None:
+                    raise
+                releases = published_releases(self.config.output)
+
+    def _vouch(self, day: str, release: Release, history: History) -> None:
+        """Raises LedgerError for a published release that the ledger does not know as it is.
+
+        So a ledger that was lost, or put back from an old copy, does not begin a new budget.
+        """
+        where, release_id = release.path, str(release.manifest["release_id"])
+        reservation = history.reservations.get(release_id)
+        digest = None if reservation is None else published_digest(where, reservation)
+        if reservation is None or digest is None:
+            raise LedgerError(f"ledger: {where} holds a release that this ledger never charged ({release_id})")
+        if reservation.manifest not in (None, digest):
+            raise LedgerError(f"ledger: the release in {where} is not the one that was published there")
+        if (reservation.charge.dataset, str(reservation.charge.period)) != (self.config.dataset, day):
+            raise RequestError(
+                f"output: {where} is of dataset {reservation.charge.dataset}; give each a folder of its own"
+            )
+
+    def _stand(self, day: date, release: Release, history: History) -> None:
+        """Brings the books and the page up to date for a release that stands already."""
+        say("standing", f"{day} is published already; nothing is charged", date=str(day))
+        if not self.settings.dry_run:
+            reservation = history.reservations[release.manifest["release_id"]]
+            KeepBooks(self.config.output, self.config.ledger, reservation).close(release.path)
+        if flex_launch(self.settings):
+            launch_nothing(self.settings)
+        sys.stdout.write(f"{FileSystems.join(release.path, 'index.html')}\n")
+
+    def _command(self, day: date, releases: Mapping[str, Release], reservation: Reservation | None) -> list[str]:
+        """The job's command line for a day. Raises NotReadyError where there are no data."""
+        config, how = self.config, self.settings
+        pattern = FileSystems.join(config.input, f"dt={day}", "*.parquet")
+        if not _any_file(pattern):
+            raise NotReadyError(f"input: there are no data of {day} ({pattern}); nothing is charged")
+        values: dict[str, Any] = {
+            **config.options,
+            "input": pattern,
+            "output": self.folder(day),
+            "overwrite": self.attempt > 1,
+            "release_id": self.release_id(day),
+            "ledger": config.ledger,
+            "dataset": config.dataset,
+            "period": day,
+            "budget": ",".join(map(str, config.budget)),
+            "timeline": config.output,
+            "min_rows": config.min_rows,
+            "key_file": config.key_file,
+            "key_secret": config.key_secret,
+            "warm_start": self._earlier(day, releases, reservation),
+            "verbose": how.verbose,
+            "dry_run": how.dry_run,
+        }
+        return [*arguments_of(values), *self.arguments]
+
+    def _earlier(self, day: date, releases: Mapping[str, Release], reservation: Reservation | None) -> str | None:
+        """The folder of the release that the day's starts from: what was reserved, or else the last one before."""
+        if self.config.job != "heatmap" or not self.config.warm_start:
+            return None
+        options = self.config.options
+        depth = options.get("depth", heatmap_options()["depth"].default)
+        grid = Grid(Region.parse(_text(options.get("region", ""))), int(depth))
+        for earlier in sorted((one for one in releases if one < str(day)), reverse=True):
+            release = releases[earlier]
+            if reservation is None:
+                if _is_of(release, grid):
+                    return release.path
+            elif release.manifest["release_id"] == reservation.charge.starts_from:
+                return release.path
+        if reservation is not None and reservation.charge.starts_from is not None:
+            raise RequestError(
+                f"warm_start: {reservation.charge.release_id} was begun from release {reservation.charge.starts_from}, "
+                "which is gone; give --attempt 2, which is charged anew"
+            )
+        return None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.add_argument("--config", required=True, metavar="FILE", help="the refresh's YAML file, local or gs://")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--date", metavar="DATE", help="day to publish, as 2026-11-20; default: yesterday in UTC")
+    when.add_argument("--backfill", metavar="FROM:TO", help="publish every day of these that has data, in order")
+    parser.add_argument(
+        "--attempt", type=int, default=1, metavar="N", help="2 or more: publish the day anew, and charge it again"
+    )
+    add_log_arguments(parser)
+    parser.add_argument("--dry_run", action="store_true", help="tell what would be done and charged; touch nothing")
+    add_runner_arguments(parser, "--region")  # the jobs have that name for the map; here it is free
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs the command. Raises SfumatoErrors; a backfill returns the exit status of days that have none."""
+    parser = JobParser("refresh", __doc__)
+    add_arguments(parser)
+    options, beam_arguments = parser.parse_known_args(arguments)
+    config = read_config(options.config)
+    if options.attempt < 1:
+        raise RequestError(f"attempt: 1 or more, got {options.attempt}")
+    if options.runner_config is None and config.runner_config is not None:
+        options.runner_config = config.runner_config
+    region = options.dataflow_region or config.beam.get("region")  # the jobs have --region for the map
+    beam_arguments = [*flags_of({**config.beam, "region": None}), *beam_arguments]
+    runner = {"runner_config": options.runner_config, "dataflow_region": region}
+    settings = settings_of(options, beam_arguments)
+    if options.backfill is not None and flex_launch(settings):
+        raise RequestError("backfill: a template starts one job a launch; launch it for each date")
+    refresh = Refresh(config, settings, options.attempt, (*arguments_of(runner), *beam_arguments))
+    if options.backfill is None:
+        when = datetime.now(UTC).date() - timedelta(days=1) if options.date is None else parse_day("date", options.date)
+        refresh.publish(when)
+        return 0
+    worst = 0
+    for when in Period.parse(options.backfill, "backfill").days():
+        try:
+            refresh.publish(when)
+        except (NotReadyError, DataError) as error:  # of this day alone; the others may do
+            worst = DataError.exit_code if DataError.exit_code in (worst, error.exit_code) else error.exit_code
+            say("not_ready", f"{when}: {error}", logging.WARNING, date=when)
+    return worst
+
+
+def read_config(path: str) -> RefreshConfig:
+    """A refresh's configuration, its job's options checked by name. Raises RequestError."""
+    try:
+        settings = yaml.safe_load(read_file(path))
+    except UnreachableError:
+        raise
+    except OSError as error:
+        raise RequestError(f"config: {path} cannot be read ({type(error).__name__})") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RequestError(f"config: {path} is not valid YAML ({' '.join(str(error).split())})") from None
+    folder = path.rsplit("/", 1)[0] if "://" in path else os.path.dirname(os.path.abspath(path))
+    config = RefreshConfig.of(settings, folder)
+    check_known([config.job], JOBS, "config: job")
+    parser = JobParser(config.job, None)
+    importlib.import_module(f"sfumato.pipelines.{config.job}").add_arguments(parser)
+    names = {one.option_strings[0].removeprefix("--") for one in parser._actions if one.option_strings}
+    for name in config.options:
+        if name in _OWN:
+            raise RequestError(f"config: options: {name} is no option here; the refresh or the top of the file sets it")
+    check_known(config.options, names - _OWN, "config: options")
+    for name in config.beam:
+        if name in (names | _OWN) - {"region"}:
+            raise RequestError(f"config: beam: {name} is an option of sfumato's own; set it at the top or in options")
+    return config
+
+
+def arguments_of(values: Any) -> list[str]:
+    """A command line's `--name=value`; true is a flag, false and null are nothing, lists have commas."""
+    found = []
+    for name, value in values.items():
+        if value is True:
+            found.append(f"--{name}")
+        elif value is not None and value is not False:
+            found.append(f"--{name}={_text(value)}")
+    return found
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _is_of(release: Release, grid: Grid) -> bool:
+    """Whether a release is a heatmap of this region and depth."""
+    manifest = release.manifest
+    if manifest.get("job") != "heatmap":
+        return False
+    region = tuple(manifest["region"][side] for side in ("west", "south", "east", "north"))
+    here = grid.region
+    return region == (here.west, here.south, here.east, here.north) and manifest["grid"]["depth"] == grid.depth
+
+
+def _any_file(pattern: str) -> bool:
+    try:
+        return any(match.metadata_list for match in FileSystems.match([pattern], limits=[1]))
+    except (BeamIOError, ValueError) as error:
+        if "://" not in pattern:
+            return False
+        raise NotReadyError(f"input: {pattern} cannot be listed now ({error})") from None
+
+
+if __name__ == "__main__":
+    from sfumato.pipelines.cli import main
+
+    sys.exit(main(["refresh", *sys.argv[1:]]))

@@ -1,0 +1,8 @@
+"""What a launch of the Flex template runs: `sfumato refresh` with the template's parameters."""
+
+import sys
+
+from sfumato.pipelines.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["refresh", *sys.argv[1:]]))

@@ -1,0 +1,123 @@
+"""What the page of nightly releases shows: a line for each night, and what the ledger's limits had left. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date as day
+from typing import Any
+
+from sfumato.schemas.errors import RequestError
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")  # relative, never upwards
+
+
+@dataclass(frozen=True)
+class Night:
+    """One release of the timeline, as its manifest tells. Raises ValueError where a value makes no sense.
+
+    Attributes:
+        date: YYYY-MM-DD, the day of the data.
+        release_id: the release's own name.
+        folder: where it lies, relative to the timeline's page, such as `releases/2026-11-20`.
+        job: the command that made it.
+        epsilon: what it promised at most.
+        delta: the same.
+        users: how many took part, given or counted with noise; None where nobody said.
+        created: ISO 8601 time.
+        warm_start: id of the release that it started from, if any.
+        map: the file with its map, relative to the page (`page_index.map_file`); None where it has no map.
+        safe: nobody can guess where its noise came from.
+    """
+
+    date: str
+    release_id: str
+    folder: str
+    job: str
+    epsilon: float
+    delta: float
+    users: float | None
+    created: str
+    warm_start: str | None
+    map: str | None
+    safe: bool
+
+    def __post_init__(self) -> None:
+        _check_date(self.date)
+        for name, path in (("folder", self.folder), ("map", self.map)):
+            if path is not None and not _PATH.fullmatch(path):
+                raise ValueError(f"{name}: must be a path below the page, such as releases/2026-11-20, got {path!r}")
+        numbers = (("epsilon", self.epsilon), ("delta", self.delta), ("users", self.users))
+        for name, value in numbers:
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name}: must be a finite number >= 0, got {value}")
+
+    @property
+    def has_map(self) -> bool:
+        """Whether there is a map to show: a histogram or quantiles have none."""
+        return self.map is not None
+
+    @classmethod
+    def of(cls, date: str, folder: str, manifest: Mapping[str, Any], map: str | None = None) -> Night:
+        """From the manifest of the release in a folder. Raises RequestError where it does not say what was promised."""
+        try:
+            privacy = manifest["privacy"]
+            population = privacy.get("population") or {}
+            users = population.get("users")
+            start = (manifest.get("parameters") or {}).get("warm_start") or {}
+            return cls(
+                date=date,
+                release_id=str(manifest["release_id"]),
+                folder=folder,
+                job=str(manifest["job"]),
+                epsilon=float(privacy["epsilon"]),
+                delta=float(privacy["delta"]),
+                # A count made with noise may come out below nobody.
+                users=None if users is None else max(float(users), 0.0),
+                created=str(manifest["created"]),
+                warm_start=start.get("release_id"),
+                map=map,
+                safe=privacy["randomness"].get("safe") is True,
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise RequestError(f"{folder}: the manifest does not say what the release promised ({error!r})") from None
+
+
+@dataclass(frozen=True)
+class Spending:
+    """One of the ledger's limits, and what had been spent of it. Raises ValueError.
+
+    Attributes:
+        epsilon: at most so much for the data of any `days` days in a row.
+        delta: the same; 0 where the limit names none.
+        days: the window's length.
+        spent: (date, epsilon spent in the window that ends on that day), in order of their dates.
+    """
+
+    epsilon: float
+    delta: float
+    days: int
+    spent: Sequence[tuple[str, float]]
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise ValueError(f"epsilon: must be a finite number > 0, got {self.epsilon}")
+        if not 0 <= self.delta < 1:
+            raise ValueError(f"delta: must lie in 0..1, got {self.delta}")
+        if self.days < 1:
+            raise ValueError(f"days: must be 1 or more, got {self.days}")
+        for date, spent in self.spent:
+            _check_date(date)
+            if not (math.isfinite(spent) and spent >= 0):
+                raise ValueError(f"spent: must be finite numbers >= 0, got {spent} on {date}")
+        if [date for date, _ in self.spent] != sorted({date for date, _ in self.spent}):
+            raise ValueError("spent: every date once, in their order")
+
+
+def _check_date(text: str) -> None:
+    if not _DATE.fullmatch(text):
+        raise ValueError(f"date: must be written as YYYY-MM-DD, got {text!r}")
+    day.fromisoformat(text)

@@ -1,0 +1,241 @@
+"""What a dry run tells, that it is what the run does, and that it touches nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sfumato.pipelines import cli
+from sfumato.pipelines.dry_run import heatmap_plan_text, sample_plan_text
+from sfumato.pipelines.plan import details
+from sfumato.schemas.items import PREFIXES, ItemColumns
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.region import Grid
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.plan import make_plan
+from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.histogram.items import CellItems, ColumnItems
+from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.release import open_release
+from tests.conftest import REGION
+
+REGION_OPTION = ["--region", "-1,50,1,51"]
+LEDGER = ["--dataset", "rides", "--period", "2026-11-20", "--budget", "2/365d,1/1d"]
+JOBS: dict[str, list[str]] = {
+    "heatmap": [*REGION_OPTION, "--depth", "5"],
+    "histogram": [*REGION_OPTION, "--cells", "4"],
+    "hotspots": ["--column", "word"],
+    "quantiles": ["--column", "length", "--range", "0,9"],
+}
+_CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.truncate", "sqlite3.connect"}
+_watched: list[tuple[str, Any]] | None = None
+
+
+def _watch(event: str, arguments: tuple) -> None:
+    if _watched is not None and (event == "open" or event in _CHANGES):
+        _watched.append((event, arguments))
+
+
+sys.addaudithook(_watch)  # stays as long as the process, so it only looks when asked to
+
+
+@contextmanager
+def watching() -> Iterator[list[tuple[str, bool]]]:
+    """Paths that the block opens or changes, and whether it writes to them, but for the cache of Python's modules."""
+    global _watched
+    seen: list[tuple[str, bool]] = []
+    _watched = []
+    try:
+        yield seen
+    finally:
+        found, _watched = _watched, None
+    for event, arguments in found:
+        if not isinstance(arguments[0], str | bytes | os.PathLike):
+            continue  # a descriptor that is open already
+        path = os.fsdecode(arguments[0])
+        if "__pycache__" not in path and path != os.devnull:
+            flags = arguments[2] if event == "open" else os.O_RDWR
+            seen.append((path, bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))))
+
+
+@pytest.fixture
+def unreadable(tmp_path: Path) -> str:
+    """Files that are no Parquet: whatever opens them fails."""
+    (tmp_path / "logs").mkdir()
+    for number in range(3):
+        (tmp_path / "logs" / f"{number}.parquet").write_bytes(b"x" * 1_000_000)
+    return str(tmp_path / "logs" / "*.parquet")
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, str]]:
+    """Every file and folder with the time of its last change and its content."""
+    return {
+        str(path): (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "")
+        for path in sorted([folder, *folder.rglob("*")])
+    }
+
+
+@pytest.mark.parametrize("with_ledger", [False, True], ids=["plain", "ledger"])
+@pytest.mark.parametrize("job", JOBS)
+def test_nothing_is_touched(
+    job: str, with_ledger: bool, unreadable: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ledger, output = tmp_path / "ledger.db", tmp_path / "out"
+    command = [job, "--input", unreadable, "--output", str(output), *JOBS[job], "--dry_run"]
+    if with_ledger:
+        command += ["--ledger", str(ledger), *LEDGER, "--budget", "2:1e-6/365d"]
+    importlib.import_module(f"sfumato.pipelines.{job}")  # with libraries that look for their own settings
+    before = snapshot(tmp_path)
+    with watching() as seen:
+        assert cli.main(command) == 0
+    assert [path for path, writes in seen if writes] == []
+    assert [path for path, _ in seen if path.startswith(str(tmp_path))] == []
+    assert snapshot(tmp_path) == before
+    told = capfd.readouterr()
+    assert told.err == ""
+    assert "3 files, 3 MB" in told.out
+    assert str(output) in told.out
+    assert ("to dataset rides for 2026-11-20" in told.out) == with_ledger
+    assert ("nobody keeps account" in told.out) != with_ledger
+    assert max(map(len, told.out.replace(str(tmp_path), "").splitlines())) <= 105  # sfumato plan has lines of 104
+    assert cli.main([one for one in command if one != "--dry_run"]) != 0  # as soon as a file is opened
+
+
+def test_what_is_charged_and_whether_it_fits(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b"0123456789abcdef" * 2)
+    command = [
+        "heatmap",
+        "--input",
+        logs(900),
+        *REGION_OPTION,
+        "--depth",
+        "4",
+        "--shard_size",
+        "300",
+        "--dropout",
+        "0.4",
+    ]
+    command += ["--key_file", str(key), "--ledger", str(tmp_path / "ledger.db"), *LEDGER]
+
+    def dry(day: str, *more: str) -> str:
+        assert cli.main([*command, "--output", str(tmp_path / day), "--period", day, *more, "--dry_run"]) == 0
+        return " ".join(capfd.readouterr().out.split())
+
+    fits = "charges epsilon 1 to dataset rides for 2026-11-20"
+    assert re.search(rf"{fits}.* limit: epsilon 1 in 1 day limit: epsilon 2 in 365 days it fits", dry("2026-11-20"))
+    for day in ("2026-11-20", "2026-11-21"):
+        assert cli.main([*command, "--output", str(tmp_path / day), "--period", day, "--release_id", day]) == 0
+    capfd.readouterr()
+    before = snapshot(tmp_path)
+    assert "it would be refused: rides may spend epsilon 2 in 365 days" in dry("2026-11-22")
+    assert "was charged before" in dry("2026-11-20", "--release_id", "2026-11-20")
+    assert snapshot(tmp_path) == before
+
+
+def test_the_plan_of_a_request_is_what_sfumato_plan_prints_for_it() -> None:
+    for given in ({"population": 50_000}, {"users": 20_000, "population": 50_000}, {"users": 20_000}):
+        parameters = heatmap_parameters("adaptive", {"depth": 7, **given}, 1)
+        assert heatmap_plan_text(parameters) == details(make_plan(parameters))
+    assert re.search(r"a client sends [\d,]+ vector entries, [\d.]+ KB", heatmap_plan_text(parameters))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"schedule": "paper"}, {"max_entries": 500, "categories": 3}, {"cohorts": "disjoint"}, {"modulus": 1 << 40}],
+    ids=str,
+)
+def test_without_a_number_of_users_bounds_hold_for_any(given: dict) -> None:
+    given = {"depth": 6, **given}
+    categories = given.pop("categories", 1)
+    parameters = heatmap_parameters("adaptive", given, categories)
+    text = heatmap_plan_text(parameters)
+    rounds, most = (
+        int(one.replace(",", "")) for one in re.findall(r"at most ([\d,]+) sub-queries of at most ([\d,]+)", text)[0]
+    )
+    bits = int(re.search(r"at most: ([\d,]+) bits", text)[1].replace(",", ""))  # type: ignore[index]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    assert rows[0][:4] == ["users", "sub-queries", "entries", "bits a client"]
+    assert len(rows) > 4
+    for users, *row in rows[2:]:
+        plan = make_plan(heatmap_parameters("adaptive", {**given, "users": int(users.replace(",", ""))}, categories))
+        assert row[:3] == [f"{len(plan.sub_queries)}", f"{plan.entries:,}", f"{plan.bits:,}"]
+        assert len(plan.sub_queries) <= rounds
+        assert max(one.vector_length for one in plan.sub_queries) <= most
+        assert plan.entries <= rounds * most
+        assert plan.bits <= bits
+    assert "--population" in text
+
+
+def test_a_trusted_server_is_sent_no_bits() -> None:
+    text = heatmap_plan_text(heatmap_parameters("adaptive", {"depth": 6, "noise": "central"}, 1))
+    assert "bits" not in text
+    assert "sub-queries of at most" in text
+
+
+def test_methods_whose_vectors_do_not_depend_on_places() -> None:
+    text = heatmap_plan_text(heatmap_parameters("flat", {"depth": 6}, 1))
+    assert "depend on the number of users alone" in text
+    assert "| 1,000,000 |" in " ".join(text.split())
+
+
+def test_a_warm_start_tells_for_how_many_users() -> None:
+    tree = Tree.uniform(6, 3)
+    prior = Estimate(tree, np.full(64, 1000.0), np.full(64, 5.0))
+    parameters = heatmap_parameters("adaptive", {"depth": 6}, 1)
+    text = heatmap_plan_text(parameters, prior)
+    assert text.startswith("for as many users as the release that this one starts from had, 64,000:")
+    asked = make_plan(heatmap_parameters("adaptive", {"depth": 6, "users": 64_000}, 1), prior)
+    assert text.endswith(details(asked))
+    assert len(asked.sub_queries) == 1  # from nothing there would be two
+
+
+def test_a_sample_is_told_as_the_release_tells_it(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = ["hotspots", "--input", logs(6000), "--output", str(tmp_path / "out"), *REGION_OPTION, "--depth", "6"]
+    command += ["--seed", "1", "--epsilon", "2"]
+    assert cli.main([*command, "--dry_run"]) == 0
+    told = capfd.readouterr().out
+    assert cli.main(command) == 0
+    privacy = open_release(tmp_path / "out").manifest["privacy"]
+    rate, threshold = privacy["rounds"][0]["sampling_rate"], privacy["rounds"][0]["threshold"]
+    assert f"p = {rate:.4g}: " in told
+    assert f"tau = {threshold}: " in told
+    assert f"delta {privacy['delta_spent']:.3g} of 1e-08" in told
+    assert f"in each of {len(privacy['rounds'])} rounds" in told
+    assert "12 bits at most, 36 bits in 3 rounds at most" in told  # two bits a level
+    assert f"fewer than {threshold} users share can be seen" in told
+    assert "UNSAFE" in told
+
+
+def test_limited_contact_and_columns_of_any_length() -> None:
+    plan = SamplePlan(contact="limited", population=100_000)
+    text = sample_plan_text(plan, ColumnItems(ItemColumns("word", "user_id", PREFIXES)))
+    assert f"asked are {plan.asked:,} of 100,000 users\n" in text
+    assert "else its text" in text
+    cells = sample_plan_text(SamplePlan(), CellItems(LocationColumns(), Grid(REGION, 9)))
+    assert "sends one item: 18 bits\n" in cells
+    assert f"what {SamplePlan().hidden_count() + 1:,} users or more share" in cells
+
+
+def test_what_is_wrong_with_a_request_is_wrong_before_it_runs(
+    unreadable: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["heatmap", "--input", unreadable, "--output", str(tmp_path / "out"), *REGION_OPTION, "--dry_run"]
+    assert cli.main([*command, "--epsilon", "nan"]) == 2
+    (tmp_path / "out").mkdir()
+    assert cli.main(command) == 2
+    assert "--overwrite" in capfd.readouterr().err
+    assert cli.main([*command, "--overwrite"]) == 0
+    assert "in place of what may stand there" in " ".join(capfd.readouterr().out.split())
+    assert cli.main([*command, "--overwrite", "--input", str(tmp_path / "none*.parquet")]) == 2

@@ -1,0 +1,158 @@
+"""Apache Flink as far as it goes without Java: what is checked before anything starts, and what is handed over."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import FlinkRunnerOptions, JobServerOptions
+from apache_beam.runners.portability.flink_runner import FlinkRunner
+
+from sfumato.pipelines import cli
+from sfumato.pipelines.flink import JAR_VARIABLE, OneJobFlinkRunner
+from sfumato.pipelines.options import RunnerSettings, runner_settings
+from sfumato.schemas.errors import DataError, RequestError
+
+SECRET = bytes(range(11, 43))
+
+
+def launcher(folder: Path, script: str = "exit 0") -> str:
+    """A program that stands for `java`."""
+    path = folder / "java"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+@pytest.fixture
+def jar(tmp_path: Path) -> str:
+    path = tmp_path / "server.jar"
+    path.write_bytes(b"PK")
+    return str(path)
+
+
+@pytest.fixture
+def pipes_collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Collects within the test what would else make a warning in another; kept log records would keep it as well."""
+    monkeypatch.setattr(logging.getLogger("apache_beam.utils.subprocess_server"), "disabled", True)
+    yield
+    gc.collect()
+
+
+def settings(*flags: str) -> RunnerSettings:
+    return runner_settings("flink", None, flags)
+
+
+def test_the_jar_comes_from_the_option_then_the_variable_and_else_from_beam(
+    tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.jar"
+    other.write_bytes(b"PK")
+    java = f"--job_server_java_launcher={launcher(tmp_path)}"
+
+    def chosen(*flags: str) -> str | None:
+        return settings(java, *flags).options.view_as(FlinkRunnerOptions).flink_job_server_jar
+
+    monkeypatch.setenv(JAR_VARIABLE, jar)
+    assert chosen() == jar
+    assert chosen(f"--flink_job_server_jar={other}") == str(other)
+    assert chosen("--flink_job_server_jar=https://example.com/server.jar") == "https://example.com/server.jar"
+    monkeypatch.delenv(JAR_VARIABLE)
+    assert chosen() is None
+    runner = settings(java).runner
+    assert isinstance(runner, OneJobFlinkRunner)
+    assert not settings(java).local  # nothing travels by reference, and no key in the graph
+
+
+def test_what_is_missing_is_named(tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = f"--job_server_java_launcher={launcher(tmp_path)}"
+    with pytest.raises(RequestError, match=r"^flink_job_server_jar: no file '/nowhere\.jar'; `make flink-jar`"):
+        settings(java, "--flink_job_server_jar=/nowhere.jar")
+    monkeypatch.setenv(JAR_VARIABLE, "/nowhere.jar")
+    with pytest.raises(RequestError, match=r"^SFUMATO_FLINK_JAR: no file '/nowhere\.jar'"):
+        settings(java)
+    monkeypatch.setenv(JAR_VARIABLE, jar)
+    with pytest.raises(RequestError, match=r"^runner: .* needs Java 11 or later, and there is no '/nowhere/java'"):
+        settings("--job_server_java_launcher=/nowhere/java")
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(RequestError, match="there is no 'java'"):
+        settings()
+
+
+def test_somebody_elses_job_server_needs_neither_java_nor_jar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(JAR_VARIABLE, "/nowhere.jar")
+    assert settings("--job_endpoint=localhost:1", "--job_server_java_launcher=/nowhere/java")
+
+
+def test_flinks_own_option_is_known(tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(JAR_VARIABLE, jar)
+    java = f"--job_server_java_launcher={launcher(tmp_path)}"
+    found = settings(java, "--flink_conf_dir=/etc/flink").options
+    assert found.get_all_options(drop_default=True)["flink_conf_dir"] == "/etc/flink"
+    with pytest.raises(RequestError, match="unknown option --flink_config"):
+        settings(java, "--flink_config=/etc/flink")
+
+
+@pytest.mark.usefixtures("pipes_collected")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Beam leaves a pipe to the collector
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)  # and a thread with a closed channel
+def test_a_job_server_that_does_not_start_is_a_wrong_request(
+    tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message is Java's own; the folder that Java was given is gone."""
+    places = tmp_path / "places"
+    java = launcher(tmp_path, f"echo $1 >> {places}; echo starting; echo 'Error: Invalid or corrupt jarfile'; exit 1")
+    monkeypatch.setenv(JAR_VARIABLE, jar)
+    wrong = settings(f"--job_server_java_launcher={java}", "--job_server_jvm_properties=-Xmx1g")
+    with (
+        pytest.raises(RequestError, match=r"\(Error: Invalid or corrupt jarfile\); name another"),
+        wrong.pipeline() as root,
+    ):
+        _ = root | beam.Create([1])
+    assert wrong.options.view_as(JobServerOptions).job_server_jvm_properties[-1] == "-Xmx1g"
+    given = {line.removeprefix("-Djava.io.tmpdir=") for line in places.read_text().split()}
+    assert len(given) == 1
+    assert not os.path.exists(given.pop())
+
+
+@pytest.mark.parametrize("workers", ["LOOPBACK", "DOCKER"])
+def test_the_graph_names_the_key_file_and_holds_no_secret(
+    logs: Any, tmp_path: Path, workers: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.pipelines.test_dataflow import dofns, holds
+
+    handed: list[Any] = []
+
+    def watch(self: Any, pipeline: Any, options: Any) -> None:
+        handed.extend([pipeline, options])
+        raise DataError("seen")
+
+    monkeypatch.setattr(FlinkRunner, "run_portable_pipeline", watch)
+    key_file = tmp_path / "key"
+    key_file.write_bytes(SECRET)
+    arguments = [
+        "heatmap", "--input", logs(600), "--output", str(tmp_path / "out"), "--region", "-1,50,1,51", "--depth", "6",
+        "--shard_size", "100", "--runner_config", "flink", "--job_endpoint", "localhost:1",
+        "--environment_type", workers,
+    ]  # fmt: skip
+    assert cli.main(arguments) == 2
+    assert "key_file: a remote runner would carry the key" in capsys.readouterr().err
+    assert not handed
+    assert cli.main([*arguments, "--key_file", str(key_file)]) == 1
+    assert "seen" in capsys.readouterr().err
+    graph, options = handed
+    key = dofns(graph)["Heatmap/ReadLocations/Encode/ParDo(_EncodeSliceFn)"]._run_key
+    text = graph.SerializeToString()
+    assert holds(text, str(key_file).encode())  # so the search looks into pickled functions
+    for secret in (SECRET, key._key, key.subkey("users"), key.subkey("dropout", 0)):
+        assert not holds(text, secret)
+        assert not holds(repr(options.get_all_options()).encode(), secret)
+    assert not holds(text, b"/sfumato-")  # the data travel in line: a cluster's workers share no disk

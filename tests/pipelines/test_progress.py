@@ -1,0 +1,304 @@
+"""What a command writes to standard error: for people and for machines, and what it keeps to itself."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apache_beam.portability.api import beam_fn_api_pb2
+
+from sfumato.pipelines import cli
+from sfumato.pipelines.console import Console, console, current_console, identify, log_options, shown_on
+from sfumato.pipelines.progress import show_progress
+from sfumato.transforms import logs
+from sfumato.transforms.logs import EVENTS, PROGRESS, Event, read_event, say
+
+FIELDS: dict[str, Any] = {
+    "file": "gs://b/100% of, key 3.parquet",
+    "users": 1_234_567.0,
+    "epsilon": 0.01234,
+    "sub_query": 2,
+    "entries": 16384,
+    "remaining": 1e-9,
+    "noise_users": 12_300.0,
+    "shards_lost": 3,
+    "shards": 100,
+    "setting": "adaptive, users 100,000",
+    "key": 7,
+}
+WITH_WARNING = ("--seed", "1")  # a release of a known key says so
+
+
+def arguments(pattern: str, output: Path, *more: str) -> list[str]:
+    small = ["--depth", "5", "--shard_size", "300", "--dropout", "0.4", "--epsilon", "4"]
+    return ["heatmap", "--input", pattern, "--output", str(output), "--region", "-1,50,1,51", *small, *more]
+
+
+def written(text: str) -> list[dict[str, Any]]:
+    """The JSON objects of a log, each of which has what every one must have."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    for line in lines:
+        assert list(line)[:4] == ["time", "severity", "message", "job"]
+        assert line["time"].endswith("Z")
+        age = datetime.now().astimezone() - datetime.fromisoformat(line["time"])
+        assert timedelta(seconds=-1) < age < timedelta(minutes=5)
+        assert line["severity"] in {"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"}
+        assert line["event"]
+    return lines
+
+
+def shown(log_format: str = "text", verbose: bool = False) -> tuple[Console, io.StringIO]:
+    found = Console("heatmap", log_format, verbose)
+    found.stream = io.StringIO()
+    return found, found.stream
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.text[:20])
+def test_events_are_found_again_in_the_text_of_their_messages(event: Event, caplog: pytest.LogCaptureFixture) -> None:
+    named = {name: value for name, value in FIELDS.items() if f"{{{name}" in event.text}
+    with caplog.at_level(logging.INFO, logger=PROGRESS.name):
+        event.tell(**named)
+    (record,) = caplog.records
+    assert (record.event, record.fields) == (event.name, named)  # type: ignore[attr-defined]
+    assert read_event(record.getMessage()) == (event.name, named)
+    assert read_event("a message of Beam's") is None
+    assert read_event(f"{record.getMessage()}\nand more") is None or event.text.endswith("}")
+
+
+def test_what_worker_processes_forward_is_told_like_the_rest() -> None:
+    """Beam's two local services log a LogEntry's text; what is ours there is known by where it was logged."""
+    entry = beam_fn_api_pb2.LogEntry(message="sub-query 1: 4 entries, epsilon 0.5, 0.5 remaining, noise ±2 users")
+    entry.severity = beam_fn_api_pb2.LogEntry.Severity.INFO
+    entry.timestamp.seconds = 1_700_000_000
+    for place, ours in ((f"{logs.__file__}:50", True), ("/other/worker.py:50", False)):
+        entry.log_location = place
+        for module, text in (
+            ("worker_handlers", str(entry)),
+            ("local_job_service", "Worker: " + str(entry).replace("\n", " ")),
+        ):
+            found, stream = shown("json")
+            record = logging.LogRecord("root", logging.INFO, f"/beam/{module}.py", 1, text, None, None, "Logging")
+            found.handle(record)
+            if not ours:
+                assert stream.getvalue() == ""
+                continue
+            line = json.loads(stream.getvalue())
+            assert line["event"] == "sub_query"
+            assert line["time"] == "2023-11-14T22:13:20.000000Z"
+            assert (line["entries"], line["noise_users"]) == (4, 2)
+            assert "±" in line["message"]
+
+
+def test_values_that_json_has_no_word_for_become_text() -> None:
+    found, stream = shown("json")
+    with shown_on(found):
+        say("odd", "odd", nan=float("nan"), path=Path("a"), many=(1, None), newline="a\nb")
+    (line,) = stream.getvalue().splitlines()
+    told = json.loads(line)
+    assert (told["nan"], told["path"], told["many"], told["newline"]) == ("nan", "a", [1, None], "a\nb")
+
+
+def test_lines_for_people() -> None:
+    found, stream = shown()
+    with shown_on(found):
+        say("files", "3 files to read", files=3)
+        logs.READ_FILE.tell(file="a")
+        logs.SAMPLED_USERS.tell()
+        logs.READ_COUNTS.tell(rows=12345, dropped={"not_finite": 6}, clamped=0)
+        say("warning", "take care", logging.WARNING)
+        say("failed", "it did not", logging.ERROR)
+        logging.getLogger("apache_beam").error("noise")
+        logging.getLogger("apache_beam").critical("the end")
+    assert stream.getvalue() == (
+        "sfumato heatmap: 3 files to read\n  read and sampled the logs\nsfumato heatmap: warning: take care\n"
+        "sfumato heatmap: it did not\nthe end\n"
+    )
+
+
+def test_operations_data_are_shown_when_asked_for() -> None:
+    found, stream = shown(verbose=True)
+    with shown_on(found):
+        logs.READ_COUNTS.tell(rows=12345, dropped={"not_finite": 6}, clamped=0)
+        logging.getLogger("apache_beam").warning("noise")
+        logging.getLogger("apache_beam").info("more noise")
+    assert stream.getvalue() == "  operations data: rows read: 12,345; dropped: not_finite 6; clamped: 0\nnoise\n"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_noise_of_runners(log_format: str, verbose: bool) -> None:
+    """Servers that start and stop outside of the block that shows progress, and threads that die with them."""
+
+    def read() -> None:
+        raise RuntimeError("Multiplexer hanging up")
+
+    found, stream = shown(log_format, verbose)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with shown_on(found):
+            logging.getLogger("apache_beam.utils.subprocess_server").warning("Really starting service at %s", "here")
+            try:
+                raise RuntimeError("lost")
+            except RuntimeError:
+                data_plane = logging.getLogger("apache_beam.runners.worker.data_plane")
+                data_plane.exception("Failed to read inputs in the data plane.")
+            thread = threading.Thread(target=read, name="read_grpc_client_inputs")
+            thread.start()
+            thread.join()
+            warnings.warn("old", stacklevel=1)
+    text = stream.getvalue()
+    if not verbose:
+        assert text == ""
+        return
+    expected = ("Really starting service at here", "RuntimeError: lost", "Multiplexer hanging up", "UserWarning: old")
+    assert all(one in text for one in expected)
+    if log_format == "json":
+        told = written(text)
+        assert [line["severity"] for line in told] == ["WARNING", "ERROR", "ERROR", "WARNING"]
+        assert "RuntimeError: lost" in told[1]["stack_trace"]
+
+
+@pytest.mark.parametrize("more", [[], ["--log_format", "json"], ["--log_format", "json", "--verbose"]])
+def test_nothing_is_written_as_the_process_ends(more: list[str]) -> None:
+    code = (
+        "import atexit, logging, sys, threading\n"
+        "from sfumato.pipelines.console import console, log_options\n"
+        "def stop():\n"
+        "    logging.getLogger('apache_beam.utils.subprocess_server').warning('Really destroying service')\n"
+        "    thread = threading.Thread(target=lambda: 1 / 0)\n"
+        "    thread.start(); thread.join()\n"
+        "with console('heatmap', *log_options(sys.argv[1:])):\n"
+        "    atexit.register(stop)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *more], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+def test_everything_is_put_back() -> None:
+    root = logging.getLogger()
+    before = (root.handlers, root.level, PROGRESS.level, threading.excepthook, warnings.showwarning, sys.stderr)
+    with contextlib.suppress(ZeroDivisionError), console("heatmap", "json", verbose=True):
+        assert current_console() is not None
+        raise ZeroDivisionError
+    assert current_console() is None
+    after = (root.handlers, root.level, PROGRESS.level, threading.excepthook, warnings.showwarning, sys.stderr)
+    assert after == before
+
+
+def test_a_job_without_a_command_line_has_a_console_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    with show_progress(2, log_format="json"):
+        logs.READ_FILE.tell(file="a")
+        sys.stderr.write("of a library\n")
+    (line,) = written(capfd.readouterr().err)
+    assert (line["event"], line["file"]) == ("read_file", "a")
+
+
+def test_what_else_goes_to_standard_error_becomes_json() -> None:
+    found, stream = shown("json")
+    with shown_on(found):
+        identify(release_id="night-1")
+        sys.stderr.write("half a ")
+        sys.stderr.write("line\n\n")
+        identify(release_id=None)
+        say("done", "done")
+    stray, done = written(stream.getvalue())
+    assert (stray["event"], stray["message"], stray["release_id"]) == ("stderr", "half a line", "night-1")
+    assert "release_id" not in done
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ([], ("text", False)),
+        (["--input", "x", "--log_format", "json", "--verbose"], ("json", True)),
+        (["--log_format=json"], ("json", False)),
+        (["--verbose", "--log_format", "xml"], ("text", True)),
+        (["--log_format"], ("text", False)),
+    ],
+)
+def test_options_of_a_command_line_that_may_be_wrong(given: list[str], found: tuple[str, bool]) -> None:
+    assert log_options(given) == found
+
+
+@pytest.mark.parametrize("runner", ["direct", "direct_processes"])
+def test_a_run_in_json(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str], runner: str) -> None:
+    options = [*WITH_WARNING, "--log_format", "json", "--runner_config", runner]
+    assert cli.main(arguments(logs(613), tmp_path / "out", *options)) == 0
+    told = written(capfd.readouterr().err)
+    events = [line["event"] for line in told]
+    assert events[:1] == ["files"]
+    assert events.count("read_file") == 3
+    assert events.count("read_logs") == 1
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    asked = manifest["privacy"]["sub_queries"]
+    for line, query in zip([one for one in told if one["event"] == "sub_query"], asked, strict=True):
+        assert (line["sub_query"], line["entries"]) == (query["index"], query["vector_length"])
+        assert line["epsilon"] == pytest.approx(query["epsilon"], rel=1e-3)  # the digits that the message shows
+        assert line["noise_users"] == pytest.approx(query["noise_stddev"], rel=1e-2)
+    assert [line["message"] for line in told if line["event"] == "warning"] == manifest["warnings"]
+    assert {line["release_id"] for line in told} == {manifest["release_id"]}
+    assert {line["job"] for line in told} == {"heatmap"}
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_nothing_raw_is_shown_unless_asked_for(
+    logs, tmp_path: Path, capfd: pytest.CaptureFixture[str], log_format: str
+) -> None:
+    pattern = logs(2749, 3)  # 8,247 rows; no vector of depth 4 has so many entries or bits
+    raw = re.compile(r"\b(2,?749|8,?247)\b")
+    public = ["--population", "2700", "--depth", "4"]
+    command = arguments(pattern, tmp_path / "out", *WITH_WARNING, *public, "--log_format", log_format)
+    assert cli.main(command) == 0
+    assert not raw.search(capfd.readouterr().err)
+    assert cli.main([*command, "--overwrite", "--verbose"]) == 0
+    text = capfd.readouterr().err
+    assert len(raw.findall(text)) > 3
+    if log_format == "text":
+        assert "operations data: rows read: 8,247; dropped: none; clamped: 0" in text
+        assert re.search(r"\| bounded_users +\| +2,749 \|", text)
+        return
+    (counted,) = [line["metrics"] for line in written(text) if line["event"] == "metrics"]
+    assert (counted["read_rows"], counted["bounded_users"]) == (8247, 2749)
+    assert counted["slice_rows"] == {"count": 3, "sum": 8247, "min": 2749, "max": 2749}
+
+
+def test_errors_in_json(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pattern = logs(300)
+    wrong = ["--log_format", "json", "--depth", "zero"]
+    assert cli.main(arguments(pattern, tmp_path / "out", *wrong)) == 2
+    (line,) = written(capfd.readouterr().err)
+    assert (line["severity"], line["event"], line["error"], line["exit_code"]) == ("ERROR", "failed", "RequestError", 2)
+    elsewhere = ["--log_format", "json", "--region", "10,10,11,11", "--release_id", "night-1"]
+    assert cli.main(arguments(pattern, tmp_path / "out", *elsewhere)) == 1
+    *_, line = written(capfd.readouterr().err)
+    assert (line["error"], line["exit_code"], line["release_id"]) == ("DataError", 1, "night-1")
+    assert "out_of_region" in line["message"]
+    assert cli.main(["heatmp", "--log_format", "json"]) == 2
+    (line,) = written(capfd.readouterr().err)
+    assert line["job"] == "heatmp"
+
+
+def test_an_error_that_nobody_expected_is_one_line_of_json(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def run(_: object) -> int:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr("sfumato.pipelines.plan.run", run)
+    assert cli.main(["plan", "--log_format", "json"]) == 1
+    (line,) = written(capfd.readouterr().err)
+    assert (line["severity"], line["event"], line["message"]) == ("CRITICAL", "crashed", "by nothing")
+    assert "ZeroDivisionError" in line["stack_trace"]
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["plan"])

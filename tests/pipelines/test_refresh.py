@@ -1,0 +1,555 @@
+"""`sfumato refresh` from its configuration to the page, and `sfumato ledger` on what it leaves."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sfumato.pipelines import cli
+from sfumato.pipelines.refresh import arguments_of, read_config
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.release import open_release
+from sfumato.transforms.release.facts import package_versions
+from tests.conftest import make_logs, write_files
+
+PYTHON = platform.python_version()
+DAYS = ["2026-11-18", "2026-11-19", "2026-11-20"]
+CONFIG: dict[str, Any] = {
+    "dataset": "city",
+    "input": "logs",
+    "output": "published",
+    "ledger": "ledger.db",
+    "key_file": "key",
+    "budget": [{"epsilon": 4, "days": 1}, {"epsilon": 12, "days": 30}],
+    "options": {"region": [-1, 50, 1, 51], "depth": 6, "epsilon": 4, "shard_size": 300, "dropout": 0.4},
+}
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("days")
+    for number, day in enumerate(DAYS):
+        write_files(make_logs(900, 2, seed=number), folder / f"dt={day}", 2)
+    return folder
+
+
+class Place:
+    """A folder with logs, key and configuration."""
+
+    def __init__(self, folder: Path, days: Path, **changes: Any):
+        self.folder, self.config = folder, folder / "refresh.yaml"
+        shutil.copytree(days, folder / "logs")
+        (folder / "key").write_bytes(bytes(range(40)))
+        self.write(**changes)
+
+    def write(self, **changes: Any) -> None:
+        self.config.write_text(yaml.safe_dump({**CONFIG, **changes}))
+
+    def refresh(self, *arguments: str) -> int:
+        return cli.main(["refresh", "--config", str(self.config), *arguments])
+
+    def ledger(self, *arguments: str) -> int:
+        return cli.main(["ledger", *arguments, "--ledger", str(self.folder / "ledger.db")])
+
+    @property
+    def entries(self) -> int:
+        return open_ledger(str(self.folder / "ledger.db")).history().entries
+
+    def release(self, day: str) -> Any:
+        return open_release(self.folder / "published" / "releases" / day)
+
+
+@pytest.fixture
+def place(tmp_path: Path, days: Path) -> Place:
+    return Place(tmp_path, days)
+
+
+@pytest.fixture(scope="module")
+def backfilled(tmp_path_factory: pytest.TempPathFactory, days: Path) -> Place:
+    """Three days that were published; not to be changed."""
+    place = Place(tmp_path_factory.mktemp("backfilled"), days)
+    assert place.refresh("--backfill", "2026-11-18:2026-11-20") == 0
+    return place
+
+
+def test_a_backfill_publishes_every_day_and_its_page(backfilled: Place) -> None:
+    published = backfilled.folder / "published"
+    assert sorted(path.name for path in published.iterdir()) == ["index.html", "latest.json", "maps", "releases"]
+    assert sorted(path.name for path in (published / "releases").iterdir()) == DAYS
+    latest = json.loads((published / "latest.json").read_text())
+    assert latest["date"] == "2026-11-20"
+    assert latest["release"] == "releases/2026-11-20"
+    assert latest["release_id"] == "city-2026-11-20"
+    page = (published / "index.html").read_text()
+    assert all(f"releases/{day}" in page for day in DAYS)
+    assert sorted(path.name[:10] for path in (published / "maps").iterdir()) == DAYS
+
+
+def test_each_day_starts_from_the_one_before(backfilled: Place) -> None:
+    starts = [backfilled.release(day).manifest["parameters"]["warm_start"] for day in DAYS]
+    assert starts[0] is None
+    assert [start["release_id"] for start in starts[1:]] == ["city-2026-11-18", "city-2026-11-19"]
+    reservations = open_ledger(str(backfilled.folder / "ledger.db")).history().reservations
+    assert [reservations[f"city-{day}"].charge.starts_from for day in DAYS] == [
+        None, "city-2026-11-18", "city-2026-11-19",
+    ]  # fmt: skip
+
+
+def test_the_manifest_vouches_for_the_ledger(backfilled: Place) -> None:
+    history = open_ledger(str(backfilled.folder / "ledger.db")).history(with_limits=True)
+    for day in DAYS:
+        manifest = backfilled.release(day).manifest
+        reservation = history.reservations[f"city-{day}"]
+        assert manifest["ledger"] == {
+            "entry": reservation.index, "hash": reservation.hash, "dataset": "city", "first_day": day, "last_day": day,
+        }  # fmt: skip
+        assert manifest["created"] == reservation.time
+        assert manifest["privacy"]["epsilon"] == float(reservation.charge.epsilon) == 4.0
+        assert reservation.manifest is not None
+
+
+def test_run_again_it_spends_nothing(backfilled: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    entries = backfilled.entries
+    before = {path: path.read_bytes() for path in (backfilled.folder / "published").rglob("*") if path.is_file()}
+    assert backfilled.refresh("--date", "2026-11-19") == 0
+    told = capsys.readouterr()
+    assert "is published already; nothing is charged" in told.err
+    assert told.out.strip() == str(backfilled.folder / "published" / "releases" / "2026-11-19" / "index.html")
+    assert backfilled.refresh("--backfill", "2026-11-18:2026-11-20") == 0
+    assert backfilled.entries == entries
+    assert before == {
+        path: path.read_bytes() for path in (backfilled.folder / "published").rglob("*") if path.is_file()
+    }
+
+
+def test_the_ledger_shows_and_verifies(backfilled: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    assert backfilled.ledger("show") == 0
+    shown = capsys.readouterr().out
+    assert "| 2026-11-19 | city    | city-2026-11-19 | heatmap |       4 |     0 |" in shown
+    assert "| city    | epsilon 12 in 30 days | 2026-11-20 |            12 |            0 |" in shown
+    assert backfilled.ledger("show", "--format", "json", "--dataset", "city") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["epsilon"] for one in told["charges"]] == ["4", "4", "4"]
+    assert backfilled.ledger("verify", "--releases", str(backfilled.folder / "published")) == 0
+    shown = capsys.readouterr().out
+    assert "7 entries, unbroken; every charge kept to its limits" in shown
+    assert "3 releases charged as stated, and unchanged" in shown
+    assert backfilled.ledger("show", "--dataset", "bikes") == 2
+    assert "there are: city" in capsys.readouterr().err
+
+
+def test_a_changed_release_shows(backfilled: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(backfilled.folder / "published", copy)
+    manifest = copy / "releases" / "2026-11-19" / "manifest.json"
+    text = manifest.read_text()
+    for old, new, message in (
+        ('"epsilon": 4.0', '"epsilon": 1.0', "has been changed since it was published"),
+        ("city-2026-11-19", "city-2026-11-12", "was never charged"),
+        (json.loads(text)["ledger"]["hash"], "0" * 64, "names another entry than the ledger's"),
+    ):
+        manifest.write_text(text.replace(old, new))
+        assert backfilled.ledger("verify", "--releases", str(copy)) == 4
+        assert message in capsys.readouterr().err
+
+
+def test_a_ledger_that_was_written_anew_shows(
+    backfilled: Place, tmp_path: Path, days: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its chain is whole, but the releases vouch for another one; nor does a refresh go on with it."""
+    other = Place(tmp_path, days)
+    shutil.copytree(backfilled.folder / "published", tmp_path / "published")
+    book = open_ledger(str(tmp_path / "ledger.db"))
+    for reservation in open_ledger(str(backfilled.folder / "ledger.db")).history().reservations.values():
+        book.reserve(reservation.charge, read_config(str(other.config)).budget)
+    assert other.ledger("verify") == 0
+    assert other.ledger("verify", "--releases", str(tmp_path / "published")) == 4
+    assert other.refresh("--date", "2026-11-20") == 4
+    assert "holds a release that this ledger never charged" in capsys.readouterr().err
+
+
+def test_tampering_stops_everything(
+    backfilled: Place, tmp_path: Path, days: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Place(tmp_path, days)
+    shutil.copy(backfilled.folder / "ledger.db", tmp_path / "ledger.db")
+    with sqlite3.connect(tmp_path / "ledger.db") as database:
+        database.execute("DROP TRIGGER no_update")
+        database.execute("""UPDATE entries SET entry = CAST(replace(CAST(entry AS TEXT), '"4"', '"1"') AS BLOB)""")
+    database.close()
+    assert other.refresh("--date", "2026-11-20") == 4
+    assert other.ledger("verify") == 4
+    assert "has been tampered with" in capsys.readouterr().err
+    assert not (tmp_path / "published").exists()
+
+
+def test_a_ledger_that_was_lost_is_not_begun_anew(
+    backfilled: Place, tmp_path: Path, days: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor one that was put back from an old copy, nor with another attempt: published releases tell."""
+    other = Place(tmp_path, days, budget=[{"epsilon": 40, "days": 1}])
+    shutil.copytree(backfilled.folder / "published", tmp_path / "published")
+    write_files(make_logs(900, 2, seed=7), tmp_path / "logs" / "dt=2026-11-21", 1)
+    for arguments in (
+        ["--date", "2026-11-21"],
+        ["--date", "2026-11-20", "--attempt", "2"],
+        ["--dry_run", "--date", "2026-11-21"],
+    ):
+        assert other.refresh(*arguments) == 4
+        assert "holds a release that this ledger never charged" in capsys.readouterr().err
+    assert not (tmp_path / "ledger.db").exists()
+
+
+def test_no_release_starts_from_one_that_nobody_charged(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(job(place, "published/releases/2026-11-18")) == 0
+    assert place.refresh("--date", "2026-11-19") == 4
+    books = [
+        "--ledger",
+        str(place.folder / "ledger.db"),
+        "--dataset",
+        "city",
+        "--period",
+        "2026-11-20",
+        "--budget",
+        "4/1d",
+    ]
+    warm = ["--warm_start", str(place.folder / "published/releases/2026-11-18")]
+    assert cli.main(job(place, "warm", *books, *warm)) == 2
+    assert "is not in the ledger" in capsys.readouterr().err
+    assert not (place.folder / "ledger.db").exists()
+
+
+def test_two_datasets_do_not_share_a_folder(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    assert place.refresh("--date", "2026-11-18") == 0
+    place.write(dataset="town")
+    assert place.refresh("--date", "2026-11-18") == 2
+    assert "is of dataset city; give each a folder of its own" in capsys.readouterr().err
+
+
+def test_other_libraries_do_not_resume(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their results might differ in a place, and two results under one charge would show what is under the noise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sfumato.transforms.release.write.publish", lambda *_: 1 / 0)
+        with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
+            place.refresh("--date", "2026-11-20")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sfumato.pipelines.job.package_versions", lambda: {"numpy": "3.0.0"})
+        assert place.refresh("--date", "2026-11-20") == 2
+    assert "another version" in capsys.readouterr().err
+    assert place.refresh("--date", "2026-11-20") == 0
+
+
+def test_another_result_under_the_same_charge_is_not_published(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert place.refresh("--date", "2026-11-20") == 0
+    shutil.rmtree(place.folder / "published")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sfumato.transforms.release.facts.platform.python_version", lambda: "4.0")
+        patch.setattr("sfumato.pipelines.job.package_versions", lambda: package_versions() | {"python": PYTHON})
+        assert place.refresh("--date", "2026-11-20") == 4
+    assert "has been published before, and this run differs from it" in capsys.readouterr().err
+    assert not (place.folder / "published").exists()
+
+
+# --- refusals that charge nothing ---
+
+
+def test_no_data_for_the_date(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    assert place.refresh("--date", "2026-11-25") == 75
+    assert "there are no data of 2026-11-25" in capsys.readouterr().err
+    assert not (place.folder / "ledger.db").exists()
+
+
+def test_without_a_date_it_is_yesterdays(place: Place) -> None:
+    yesterday = datetime.now(UTC).date() - timedelta(days=1)
+    (place.folder / "logs" / "dt=2026-11-18").rename(place.folder / "logs" / "moved")
+    shutil.rmtree(place.folder / "logs" / f"dt={yesterday}", ignore_errors=True)
+    (place.folder / "logs" / "moved").rename(place.folder / "logs" / f"dt={yesterday}")
+    assert place.refresh() == 0
+    assert place.release(str(yesterday)).manifest["release_id"] == f"city-{yesterday}"
+
+
+def test_suspiciously_little_data(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    place.write(min_rows=1801)
+    assert place.refresh("--date", "2026-11-20") == 75
+    error = capsys.readouterr().err
+    assert "fewer rows than --min_rows 1,801; nothing is charged" in error
+    assert "1800" not in error
+    assert "1,800" not in error
+    assert not (place.folder / "ledger.db").exists()
+    place.write(min_rows=1800)
+    assert place.refresh("--date", "2026-11-20") == 0
+
+
+def test_a_backfill_goes_on_where_a_day_has_no_data(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(place.folder / "logs" / "dt=2026-11-19")
+    assert place.refresh("--backfill", "2026-11-18:2026-11-20") == 75
+    assert "2026-11-19: input: there are no data" in capsys.readouterr().err
+    assert place.release("2026-11-20").manifest["parameters"]["warm_start"]["release_id"] == "city-2026-11-18"
+
+
+def test_an_exhausted_budget_says_when_it_frees_up(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    place.write(budget=[{"epsilon": 4, "days": 2}])
+    assert place.refresh("--date", "2026-11-18") == 0
+    entries = place.entries
+    assert place.refresh("--date", "2026-11-19") == 3
+    assert "epsilon 4 in 2 days" in (error := capsys.readouterr().err)
+    assert "data from 2026-11-20 on would fit" in error
+    assert place.entries == entries
+    assert not (place.folder / "published" / "releases" / "2026-11-19").exists()
+
+
+def test_other_limits_than_the_ledgers_are_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    assert place.refresh("--date", "2026-11-18") == 0
+    place.write(budget=[{"epsilon": 400, "days": 1}])
+    assert place.refresh("--date", "2026-11-19") == 2
+    assert "`sfumato ledger limit` changes them" in capsys.readouterr().err
+    assert place.ledger("limit", "--dataset", "city", "--budget", "400/1d") == 0
+    assert place.refresh("--date", "2026-11-19") == 0
+
+
+def test_changed_input_after_a_crash_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """Reserved, then crashed; then records arrived late. The same noise must not meet the new data."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sfumato.pipelines.heatmap.release_files", lambda *_: 1 / 0)
+        with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
+            place.refresh("--date", "2026-11-20")
+    entries = place.entries
+    write_files(make_logs(10, 1, seed=9), place.folder / "logs" / "dt=2026-11-20" / "late", 1)
+    late = place.folder / "logs" / "dt=2026-11-20" / "late" / "log-0.parquet"
+    late.rename(late.parent.parent / "late.parquet")
+    assert place.refresh("--date", "2026-11-20") == 2
+    assert "other input, another key or another version" in capsys.readouterr().err
+    (place.folder / "logs" / "dt=2026-11-20" / "late.parquet").unlink()
+    (place.folder / "key").write_bytes(b"another key, just as long as wanted")
+    assert place.refresh("--date", "2026-11-20") == 2
+    (place.folder / "key").write_bytes(bytes(range(40)))
+    place.write(options={**CONFIG["options"], "epsilon": 3})
+    assert place.refresh("--date", "2026-11-20") == 2
+    assert "was charged for another request" in capsys.readouterr().err
+    assert place.entries == entries
+    place.write()
+    for file in (place.folder / "logs").rglob("*.parquet"):
+        file.touch()  # times do not matter, content does
+    assert place.refresh("--date", "2026-11-20") == 0
+    assert place.entries == entries + 1
+
+
+def test_a_resumed_run_gives_what_the_first_would_have(place: Place, days: Path, tmp_path_factory: Any) -> None:
+    """Byte for byte but for the time of the charge: cells and density are the same as of a run that nothing stopped."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sfumato.transforms.release.write.publish", lambda *_: 1 / 0)
+        with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
+            place.refresh("--date", "2026-11-20")
+    assert place.refresh("--date", "2026-11-20") == 0
+    assert place.entries == 3
+    before = (place.folder / "published/releases/2026-11-20/cells.parquet").read_bytes()
+    shutil.rmtree(place.folder / "published")
+    assert place.refresh("--date", "2026-11-20") == 0  # lost after it was published: made again, not charged again
+    assert place.entries == 3
+    assert (place.folder / "published/releases/2026-11-20/cells.parquet").read_bytes() == before
+
+
+def test_a_second_attempt_is_charged_again(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    place.write(budget=[{"epsilon": 8, "days": 1}])
+    assert place.refresh("--date", "2026-11-20") == 0
+    assert place.refresh("--date", "2026-11-20", "--attempt", "2") == 0
+    assert place.release("2026-11-20").manifest["release_id"] == "city-2026-11-20-2"
+    assert place.refresh("--date", "2026-11-20") == 0  # some attempt stands
+    assert place.refresh("--date", "2026-11-20", "--attempt", "2") == 0
+    assert len(open_ledger(str(place.folder / "ledger.db")).history().reservations) == 2
+    assert place.refresh("--date", "2026-11-20", "--attempt", "3") == 3
+    maps = list((place.folder / "published" / "maps").iterdir())
+    page = (place.folder / "published" / "index.html").read_text()
+    assert sum(path.name in page for path in maps) == 1
+    assert place.refresh("--attempt", "0") == 2
+
+
+def test_another_depth_starts_anew(place: Place) -> None:
+    assert place.refresh("--date", "2026-11-18") == 0
+    place.write(options={**CONFIG["options"], "depth": 5})
+    assert place.refresh("--date", "2026-11-19") == 0
+    assert place.release("2026-11-19").manifest["parameters"]["warm_start"] is None
+
+
+def test_without_warm_start(place: Place) -> None:
+    place.write(warm_start=False)
+    assert place.refresh("--backfill", "2026-11-18:2026-11-19") == 0
+    assert place.release("2026-11-19").manifest["parameters"]["warm_start"] is None
+
+
+def test_histograms_have_a_timeline_too(place: Place) -> None:
+    place.write(
+        job="histogram",
+        budget=[{"epsilon": 4, "delta": 1e-6, "days": 1}],
+        options={"region": "-1,50,1,51", "cells": 2, "epsilon": 4, "delta": 1e-6},
+    )
+    assert place.refresh("--backfill", "2026-11-18:2026-11-19") == 0
+    assert not (place.folder / "published" / "maps").exists()
+    assert "releases/2026-11-19" in (place.folder / "published" / "index.html").read_text()
+    charges = open_ledger(str(place.folder / "ledger.db")).history().charges
+    assert [str(charge.delta) for charge in charges] == ["0.000001", "0.000001"]
+
+
+def test_an_earlier_day_does_not_become_the_latest(place: Place) -> None:
+    assert place.refresh("--date", "2026-11-20") == 0
+    assert place.refresh("--date", "2026-11-18") == 0
+    assert json.loads((place.folder / "published" / "latest.json").read_text())["date"] == "2026-11-20"
+    assert place.release("2026-11-18").manifest["parameters"]["warm_start"] is None
+
+
+# --- the configuration, as the command reads it ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"options": {**CONFIG["options"], "epsilonn": 1}}, "unknown key 'epsilonn'; did you mean 'epsilon'?"),
+        ({"options": {**CONFIG["options"], "seed": 1}}, "options: seed is no option here"),
+        ({"options": {**CONFIG["options"], "release_id": "x"}}, "options: release_id is no option here"),
+        ({"job": "heatmaps"}, "did you mean 'heatmap'?"),
+        ({"job": "compare"}, "unknown key 'compare'"),
+        ({"options": {"depth": 6}}, "region"),
+        ({"beam": {"runnerr": "DirectRunner"}}, "unknown option --runnerr"),
+        ({"beam": {"dry_run": True}}, "beam: dry_run is an option of sfumato's own"),
+        ({"output": "s3://bucket/maps"}, "places are files and folders, or gs://BUCKET"),
+        ({"output": "maps[1]"}, "output is a folder without * ? or ["),
+        ({"runner_config": "cloud9"}, "no file 'cloud9'"),
+        ({"key_file": "nokey"}, "key_file"),
+        ({"options": {**CONFIG["options"], "epsilon": "much"}}, "epsilon"),
+    ],
+)
+def test_bad_configurations(
+    place: Place, changes: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.write(**changes)
+    assert place.refresh("--date", "2026-11-20") == 2
+    assert message in capsys.readouterr().err
+    assert not (place.folder / "ledger.db").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--date", "20.11.2026"], ["--backfill", "2026-11-20:2026-11-18"], ["--attempt", "x"],
+                  ["--date", "2026-11-20", "--backfill", "2026-11-18:2026-11-20"]]
+)  # fmt: skip
+def test_bad_arguments(place: Place, arguments: list[str]) -> None:
+    assert place.refresh(*arguments) == 2
+
+
+def test_files_that_are_no_configuration(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"config: .* cannot be read"):
+        read_config(str(tmp_path / "missing.yaml"))
+    (tmp_path / "bad.yaml").write_text("a: [1")
+    with pytest.raises(RequestError, match="is not valid YAML"):
+        read_config(str(tmp_path / "bad.yaml"))
+
+
+def test_beams_options_are_passed_on(place: Place, tmp_path: Path) -> None:
+    """Lists one by one, Google's region under the name that the jobs have for it, a runner's file beside this one."""
+    (tmp_path / "runner.yaml").write_text("runner: DirectRunner\n")
+    place.write(beam={"labels": ["a=1", "b=2"], "region": "europe-west1"}, runner_config="runner.yaml")
+    seen: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sfumato.pipelines.heatmap.run_heatmap", lambda request, settings: seen.append(settings.options))
+        assert place.refresh("--date", "2026-11-20") == 0
+    told = seen[0].get_all_options()
+    assert told["labels"] == ["a=1", "b=2"]
+    assert told["region"] == "europe-west1"
+
+
+def test_a_backfill_goes_on_where_a_day_cannot_support_a_release(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (place.folder / "logs" / "dt=2026-11-19").iterdir():
+        path.write_bytes(b"damaged")
+    assert place.refresh("--backfill", "2026-11-18:2026-11-20") == 1
+    assert "2026-11-19" in capsys.readouterr().err
+    assert place.release("2026-11-20").manifest["release_id"] == "city-2026-11-20"
+
+
+def test_values_become_arguments() -> None:
+    values = {"a": True, "b": False, "c": None, "d": [-1, 2.5], "e": "-3", "f": 0}
+    assert arguments_of(values) == ["--a", "--d=-1,2.5", "--e=-3", "--f=0"]
+
+
+# --- a job of its own with a ledger ---
+
+
+def job(place: Place, output: str, *more: str) -> list[str]:
+    return [
+        "heatmap", "--input", str(place.folder / "logs/dt=2026-11-20/*.parquet"),
+        "--output", str(place.folder / output), "--region", "-1,50,1,51",
+        "--depth", "6", "--epsilon", "4", "--shard_size", "300", "--dropout", "0.4", *more,
+    ]  # fmt: skip
+
+
+def test_a_job_charges_a_ledger(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    books = ["--ledger", str(place.folder / "ledger.db"), "--dataset", "city", "--period", "2026-11-20"]
+    assert cli.main(job(place, "one", *books)) == 2
+    assert "has no limits for dataset 'city'" in capsys.readouterr().err
+    assert cli.main(job(place, "one", *books, "--budget", "8/1d")) == 0
+    assert cli.main(job(place, "two", *books)) == 0  # entropy: another release
+    assert cli.main(job(place, "three", *books)) == 3
+    assert not (place.folder / "three").exists()
+    assert place.ledger("verify", "--releases", str(place.folder / "one"), "--releases", str(place.folder / "two")) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dataset", "city"], "dataset: says what a ledger is charged with; give --ledger as well"),
+        (["--ledger", "L", "--period", "2026-11-20"], "dataset: --ledger needs it"),
+        (["--ledger", "L", "--dataset", "city"], "period: --ledger needs it"),
+        (["--ledger", "L", "--dataset", "c", "--period", "x", "--budget", "1/1d"], "period: write a date"),
+        (["--ledger", "L", "--dataset", "c", "--period", "2026-11-20", "--budget", "1"], "budget: write EPSILON/DAYSd"),
+        (["--ledger", "L", "--dataset", "a b", "--period", "2026-11-20", "--budget", "9/1d"], "dataset: letters"),
+        (
+            ["--ledger", "L", "--dataset", "c", "--period", "2026-11-20", "--budget", "9/1d", "--seed", "1"],
+            "seed: anybody",
+        ),
+    ],
+)
+def test_bad_ledger_options(place: Place, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [str(place.folder / "ledger.db") if one == "L" else one for one in options]
+    assert cli.main(job(place, "out", *options)) == 2
+    assert message in capsys.readouterr().err
+    assert not (place.folder / "ledger.db").exists()
+    assert not (place.folder / "out").exists()
+
+
+def test_a_job_run_again_returns_its_release(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    books = [
+        "--ledger",
+        str(place.folder / "ledger.db"),
+        "--dataset",
+        "city",
+        "--period",
+        "2026-11-20",
+        "--budget",
+        "4/1d",
+    ]
+    keyed = job(place, "one", *books, "--key_file", str(place.folder / "key"), "--release_id", "mine")
+    assert cli.main(keyed) == 0
+    assert cli.main(keyed) == 0
+    assert "mine is published already; nothing is charged" in capsys.readouterr().err
+    assert place.entries == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["verify", "--budget", "1/1d"], ["show", "--releases", "x"], ["limit", "--dataset", "c"],
+     ["limit", "--budget", "1/1d"], ["limit", "--dataset", "a b", "--budget", "1/1d"], ["audit"], ["show"], ["verify"]],
+)  # fmt: skip
+def test_bad_ledger_commands(tmp_path: Path, arguments: list[str]) -> None:
+    assert cli.main(["ledger", *arguments, "--ledger", str(tmp_path / "ledger.db")]) == 2
+    assert not (tmp_path / "ledger.db").exists()

@@ -1,0 +1,110 @@
+"""Nights and limits of the timeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.timeline import Night, Spending
+
+MANIFEST: dict[str, Any] = {
+    "release_id": "bay-2026-11-20",
+    "job": "heatmap",
+    "created": "2026-11-21T03:00:00+00:00",
+    "privacy": {
+        "epsilon": 0.5,
+        "delta": 0.0,
+        "population": {"users": 1234.5},
+        "randomness": {"source": "key file", "safe": True},
+    },
+    "parameters": {"warm_start": {"release_id": "bay-2026-11-19", "epsilon": 0.5}},
+}
+
+
+def night(**changes: Any) -> Night:
+    return replace(Night.of("2026-11-20", "releases/2026-11-20", MANIFEST, "maps/a.js"), **changes)
+
+
+def changed(**privacy: Any) -> dict[str, Any]:
+    return MANIFEST | {"privacy": MANIFEST["privacy"] | privacy}
+
+
+def test_a_night_says_what_its_manifest_says() -> None:
+    assert night() == Night(
+        date="2026-11-20",
+        release_id="bay-2026-11-20",
+        folder="releases/2026-11-20",
+        job="heatmap",
+        epsilon=0.5,
+        delta=0.0,
+        users=1234.5,
+        created="2026-11-21T03:00:00+00:00",
+        warm_start="bay-2026-11-19",
+        map="maps/a.js",
+        safe=True,
+    )
+    assert night().has_map
+    assert not night(map=None).has_map
+
+
+def test_what_a_manifest_does_not_say_is_not_made_up() -> None:
+    bare = Night.of("2026-11-20", "x", changed(population=None) | {"parameters": {}})
+    assert (bare.users, bare.warm_start, bare.map) == (None, None, None)
+    assert Night.of("2026-11-20", "x", changed(population={"users": None})).users is None
+    assert Night.of("2026-11-20", "x", changed(population={"users": -3.0})).users == 0  # a count with noise
+    assert not Night.of("2026-11-20", "x", changed(randomness={"source": "seed"})).safe
+
+
+@pytest.mark.parametrize("missing", ["release_id", "job", "created", "privacy"])
+def test_a_manifest_without_a_promise_is_refused(missing: str) -> None:
+    manifest = {name: value for name, value in MANIFEST.items() if name != missing}
+    with pytest.raises(RequestError, match="releases/2026-11-20: the manifest does not say"):
+        Night.of("2026-11-20", "releases/2026-11-20", manifest)
+
+
+@pytest.mark.parametrize("privacy", [{"epsilon": None}, {"epsilon": float("nan")}, {"delta": -1.0}, {"randomness": []}])
+def test_a_promise_that_makes_no_sense_is_refused(privacy: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="does not say what the release promised"):
+        Night.of("2026-11-20", "x", changed(**privacy))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("date", "2026-02-30"),
+        ("date", "20 November"),
+        ("folder", "../elsewhere"),
+        ("folder", "/etc"),
+        ("folder", "javascript:alert(1)"),
+        ("folder", 'a"onclick="x'),
+        ("map", "https://example.org/a.js"),
+        ("map", "maps/../../a.js"),
+        ("map", ""),
+        ("epsilon", float("inf")),
+        ("users", float("nan")),
+    ],
+)
+def test_a_night_refuses(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=field if field != "date" else "date|day|month"):
+        night(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epsilon", 0.0),
+        ("epsilon", float("nan")),
+        ("delta", 1.0),
+        ("days", 0),
+        ("spent", [("2026-11-20", float("nan"))]),
+        ("spent", [("2026-11-20", 1.0), ("2026-11-19", 1.0)]),
+        ("spent", [("2026-11-20", 1.0), ("2026-11-20", 1.0)]),
+        ("spent", [("yesterday", 1.0)]),
+    ],
+)
+def test_a_limit_refuses(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=field if field != "spent" else "spent|date"):
+        replace(Spending(10.0, 0.0, 365, [("2026-11-20", 1.0)]), **{field: value})

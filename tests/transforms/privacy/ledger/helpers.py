@@ -1,0 +1,34 @@
+"""Charges for the tests of the ledger."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sfumato.schemas.ledger import Charge, Period, amount
+from sfumato.transforms.privacy.ledger.ledger import Ledger
+from sfumato.transforms.privacy.ledger.sqlite import SqliteLedger
+
+
+def charge(
+    release_id: str,
+    period: str = "2026-11-20",
+    epsilon: str = "1",
+    delta: str = "0",
+    dataset: str = "taxis",
+    **more: str,
+) -> Charge:
+    facts = {"job": "heatmap", "request": "request", "binding": "binding", **more}
+    return Charge(
+        release_id=release_id,
+        dataset=dataset,
+        period=Period.parse(period),
+        epsilon=amount("epsilon", epsilon),
+        delta=amount("delta", delta),
+        **facts,
+    )
+
+
+def ledger(folder: Path) -> Ledger:
+    """A ledger in a file, at whose place the clock stands still."""
+    return Ledger(SqliteLedger(str(folder / "ledger.db")), lambda: datetime(2026, 11, 21, 3, tzinfo=UTC))

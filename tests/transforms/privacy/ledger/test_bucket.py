@@ -1,0 +1,251 @@
+"""A ledger in a bucket: no entry is lost, written twice or taken for another's, whatever the network does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
+from sfumato.transforms.privacy.ledger import bucket
+from sfumato.transforms.privacy.ledger.bucket import BucketLedger
+from sfumato.transforms.privacy.ledger.store import LedgerStore
+from tests.storage import BUCKET, Emulator, names, put, storage_emulator
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Emulator]:
+    with storage_emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def emulator(running: Emulator) -> Iterator[Emulator]:
+    yield running
+    running.fault = None
+
+
+@pytest.fixture
+def place(emulator: Emulator, request: pytest.FixtureRequest) -> str:
+    return f"{BUCKET}/{request.node.name}/ledger"
+
+
+def test_entries_come_back_in_order(place: str) -> None:
+    store: LedgerStore = BucketLedger(place)
+    assert store.read() == []
+    entries = [b'{"entry": %d}' % number for number in range(12)]
+    assert [store.append(index, entry) for index, entry in enumerate(entries)] == [True] * 12
+    assert store.read() == BucketLedger(place).read() == entries
+    assert names(place) == [f"{index:08d}.json" for index in range(12)]
+    assert BucketLedger(f"{place}/").read() == entries
+
+
+def test_an_entry_is_written_once(place: str) -> None:
+    store, other = BucketLedger(place), BucketLedger(place)
+    assert store.append(0, b"first")
+    assert not other.append(0, b"second")
+    assert not other.append(0, b"first")  # nothing was unclear here, so equal bytes are another's
+    assert not store.append(0, b"third")
+    assert other.append(1, b"second")
+    assert store.read() == [b"first", b"second"]
+
+
+def test_no_gap_is_made(place: str) -> None:
+    store = BucketLedger(place)
+    assert not store.append(1, b"too early")
+    assert store.append(0, b"first")
+    assert not store.append(2, b"too early")
+    assert not BucketLedger(place).append(2, b"too early")
+    assert store.read() == [b"first"]
+
+
+def test_entries_are_fetched_once(place: str, emulator: Emulator) -> None:
+    store = BucketLedger(place)
+    for index in range(5):
+        store.append(index, b"%d" % index)
+    store.read()
+    before = len(emulator.requests)
+    assert store.append(5, b"5")
+    assert store.read() == [b"%d" % index for index in range(6)]
+    assert len(emulator.requests) - before == 3  # create, list, and the new one
+
+
+def _append(place: str, number: int, start: Any) -> None:
+    store = BucketLedger(place)
+    start.wait()
+    index = len(store.read())
+    while not store.append(index, b"of process %d" % number):
+        index += 1
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # the emulator's thread sleeps while they fork
+def test_fifty_processes_at_once_lose_nothing(place: str) -> None:
+    fork = multiprocessing.get_context("fork")
+    start = fork.Barrier(50)
+    processes = [fork.Process(target=_append, args=(place, number, start)) for number in range(50)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0] * 50
+    assert sorted(BucketLedger(place).read()) == sorted(b"of process %d" % number for number in range(50))
+    assert names(place) == [f"{index:08d}.json" for index in range(50)]
+
+
+# --- what the network does ---
+
+
+def test_a_lost_answer_is_found_to_be_ours(place: str, emulator: Emulator) -> None:
+    faults = iter(["lost", 503, "lost"])
+    emulator.fault = lambda method, path: next(faults, None)
+    assert BucketLedger(place).append(0, b"ours")
+    emulator.fault = None
+    assert BucketLedger(place).read() == [b"ours"]
+
+
+def test_after_a_lost_answer_anothers_entry_is_not_ours(place: str, emulator: Emulator) -> None:
+    other, attempts = BucketLedger(place), []
+
+    def fault(method: str, path: str) -> int | None:
+        if path.startswith("/upload"):
+            attempts.append(method)
+        if len(attempts) == 1:
+            emulator.fault = None
+            assert other.append(0, b"another's")
+            return 503
+        return None
+
+    emulator.fault = fault
+    assert not BucketLedger(place).append(0, b"ours")
+    assert BucketLedger(place).read() == [b"another's"]
+
+
+def test_a_service_that_is_down_is_for_later(place: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket, "PATIENCE_S", 0.5)
+    store = BucketLedger(place)
+    emulator.fault = lambda method, path: 503
+    with pytest.raises(NotReadyError, match=f"ledger: {place} cannot be reached now"):
+        store.read()
+    with pytest.raises(NotReadyError, match="cannot be reached now"):
+        store.append(0, b"entry")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")  # nobody listens there
+    with pytest.raises(NotReadyError, match="cannot be reached now"):
+        BucketLedger(place).read()
+    with pytest.raises(NotReadyError, match="cannot be reached now"):
+        BucketLedger(place).append(0, b"entry")
+
+
+def test_a_missing_right_is_told(place: str, emulator: Emulator) -> None:
+    emulator.fault = lambda method, path: 403
+    with pytest.raises(RequestError, match=r"^ledger: .* may not be read .*Storage Object Creator"):
+        BucketLedger(place).read()
+    with pytest.raises(RequestError, match=r"^ledger: .* may not be written to .*Storage Object Creator"):
+        BucketLedger(place).append(0, b"entry")
+
+
+def test_a_missing_bucket_is_told(emulator: Emulator) -> None:
+    store = BucketLedger("gs://no-such-bucket/ledger")
+    with pytest.raises(RequestError, match=r"ledger: .*there is no bucket 'no-such-bucket'"):
+        store.read()
+    with pytest.raises(RequestError, match=r"ledger: .*there is no bucket 'no-such-bucket'"):
+        store.append(0, b"entry")
+
+
+# --- what others do to the bucket ---
+
+
+def test_a_removed_entry_is_noticed(place: str) -> None:
+    for index in (0, 1, 3):
+        put(f"{place}/{index:08d}.json", b"entry")
+    with pytest.raises(LedgerError, match="has later entries but no entry 2"):
+        BucketLedger(place).read()
+
+
+def test_a_gap_that_closes_is_none(place: str, emulator: Emulator) -> None:
+    """A long listing comes in several answers."""
+    for index in (0, 2):
+        put(f"{place}/{index:08d}.json", b"%d" % index)
+    listings = []
+
+    def fault(method: str, path: str) -> None:
+        if path.endswith("/o"):
+            listings.append(path)
+        if len(listings) == 2:
+            emulator.fault = None
+            put(f"{place}/00000001.json", b"1")
+
+    emulator.fault = fault
+    assert BucketLedger(place).read() == [b"0", b"1", b"2"]
+
+
+def test_an_entry_that_vanishes_while_it_is_read(place: str, emulator: Emulator) -> None:
+    store = BucketLedger(place)
+    store.append(0, b"entry")
+    emulator.fault = lambda method, path: 404 if "00000000" in path else None
+    with pytest.raises(LedgerError, match="entry 0 was removed or replaced just now"):
+        BucketLedger(place).read()
+
+
+def test_an_object_that_is_no_entry_is_noticed(place: str) -> None:
+    BucketLedger(place).append(0, b"entry")
+    put(f"{place}/notes.txt", b"?")
+    with pytest.raises(LedgerError, match=r"holds 'notes.txt', which is no entry"):
+        BucketLedger(place).read()
+
+
+def test_a_folder_made_in_the_console_is_no_object(place: str) -> None:
+    from google.cloud.storage import Client
+
+    folder = place.removeprefix(f"{BUCKET}/")
+    Client(project=None).bucket(BUCKET.removeprefix("gs://")).blob(f"{folder}-empty").upload_from_string(b"")
+    assert BucketLedger(place).read() == []  # nor is a name that merely begins alike
+
+
+# --- the request ---
+
+
+@pytest.mark.parametrize(
+    "place", ["gs://bucket", "gs://bucket/", "gs:///x", "ledger.db", "s3://bucket/x", "gs://B/x", ""]
+)
+def test_other_places_are_refused(place: str) -> None:
+    with pytest.raises(RequestError, match=r"ledger: .* must name a folder in a bucket"):
+        BucketLedger(place)
+
+
+def test_without_googles_client_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
+    with pytest.raises(RequestError, match=r"pip install 'sfumato\[gcp\]'"):
+        BucketLedger("gs://bucket/ledger")
+
+
+def test_the_emulator_needs_no_credentials(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import google.auth
+
+    def search(*_: Any, **__: Any) -> None:
+        raise AssertionError("looked for credentials")
+
+    monkeypatch.setattr(google.auth, "default", search)
+    assert BucketLedger(place).read() == []
+
+
+def test_missing_credentials_are_told(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import google.auth
+    from google.auth.exceptions import DefaultCredentialsError
+
+    def search(*_: Any, **__: Any) -> None:
+        raise DefaultCredentialsError("none")
+
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    monkeypatch.setattr(google.auth, "default", search)
+    with pytest.raises(RequestError, match=r"no credentials for Google Cloud .*gcloud auth application-default login"):
+        BucketLedger(place).read()
+
+
+def test_a_worker_gets_the_place_alone(place: str) -> None:
+    store = BucketLedger(place)
+    store.append(0, b"entry")
+    assert pickle.loads(pickle.dumps(store)).read() == [b"entry"]

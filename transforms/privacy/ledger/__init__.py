@@ -1,0 +1,1 @@
+"""The privacy ledger: what every release was charged with, before it saw data, for a year and longer."""

@@ -1,0 +1,119 @@
+"""A ledger's entries as bytes: canonical JSON, each with the hash of the one before it and of itself.
+
+A change of an entry, its removal, or a new order breaks the chain. Cutting off the newest entries, or writing the whole
+chain anew, does not: against that every release carries its entry's hash (`ledger.hash` in its manifest), and `sfumato
+ledger verify --releases` compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+from sfumato.schemas.errors import LedgerError, RequestError
+from sfumato.schemas.ledger import Charge, Limit, Period, plain
+
+FORMAT = "sfumato-ledger/1"
+RESERVE, COMMIT, LIMITS = "reserve", "commit", "limits"
+FIRST = "0" * 64  # what comes before the first entry
+_FIELDS = {"format", "index", "previous", "time", "mark", "kind", "content"}
+
+
+def entry_bytes(index: int, previous: str, time: str, mark: str, kind: str, content: Mapping[str, Any]) -> bytes:
+    """An entry. previous: hash of the entry before it, or FIRST. mark: makes it unlike any other writer's."""
+    body = {
+        "format": FORMAT,
+        "index": index,
+        "previous": previous,
+        "time": time,
+        "mark": mark,
+        "kind": kind,
+        "content": content,
+    }
+    return _canonical({**body, "hash": _hash(body)})
+
+
+def read_entries(entries: Sequence[bytes]) -> list[dict[str, Any]]:
+    """The entries as dictionaries, `hash` among their keys. Raises LedgerError where the chain is broken."""
+    previous, found = FIRST, []
+    for index, entry in enumerate(entries):
+        try:
+            body = json.loads(entry)
+            whole = isinstance(body, dict) and set(body) == {*_FIELDS, "hash"} and isinstance(body["content"], dict)
+            if not whole or entry != _canonical(body):
+                raise ValueError("not as this program writes them")
+            stated = body.pop("hash")
+            if body["format"] != FORMAT:
+                raise ValueError(f"of format {body['format']!r}, not {FORMAT!r}")
+            if body["index"] != index:
+                raise ValueError(f"numbered {body['index']}")
+            if body["previous"] != previous:
+                raise ValueError("not the one that followed the entry before it")
+            if stated != _hash(body):
+                raise ValueError("not what it was when it was written")
+        except ValueError as error:
+            raise LedgerError(
+                f"ledger: entry {index} is {error}; the ledger is damaged or has been tampered with, nothing is charged"
+            ) from None
+        previous = stated
+        found.append({**body, "hash": stated})
+    return found
+
+
+def charge_content(charge: Charge) -> dict[str, Any]:
+    """A charge in JSON's types; amounts are text, so that no reader rounds them."""
+    return {
+        "release_id": charge.release_id,
+        "job": charge.job,
+        "dataset": charge.dataset,
+        "first": str(charge.period.first),
+        "last": str(charge.period.last),
+        "epsilon": plain(charge.epsilon),
+        "delta": plain(charge.delta),
+        "request": charge.request,
+        "binding": charge.binding,
+        "starts_from": charge.starts_from,
+    }
+
+
+def charge_of(content: Mapping[str, Any]) -> Charge:
+    """What `charge_content` wrote. Raises LedgerError."""
+    try:
+        return Charge(
+            content["release_id"],
+            content["job"],
+            content["dataset"],
+            Period(date.fromisoformat(content["first"]), date.fromisoformat(content["last"])),
+            Decimal(content["epsilon"]),
+            Decimal(content["delta"]),
+            content["request"],
+            content["binding"],
+            content["starts_from"],
+        )
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise LedgerError(f"ledger: a charge cannot be read ({error})") from None
+
+
+def limits_content(dataset: str, limits: Sequence[Limit]) -> dict[str, Any]:
+    """A dataset's limits in JSON's types."""
+    return {"dataset": dataset, "limits": [str(limit) for limit in limits]}
+
+
+def limits_of(content: Mapping[str, Any]) -> tuple[str, tuple[Limit, ...]]:
+    """What `limits_content` wrote. Raises LedgerError."""
+    try:
+        return str(content["dataset"]), tuple(Limit.parse(text) for text in content["limits"])
+    except (KeyError, TypeError, RequestError) as error:
+        raise LedgerError(f"ledger: limits cannot be read ({error})") from None
+
+
+def _hash(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_canonical(body)).hexdigest()
+
+
+def _canonical(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

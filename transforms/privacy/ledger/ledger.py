@@ -1,0 +1,160 @@
+"""Reserve, then commit: a release is charged before it sees data, and only once, whatever crashes or runs twice."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sfumato.schemas.errors import BudgetError, LedgerError, NotReadyError, RequestError
+from sfumato.schemas.ledger import Charge, Limit, Reservation, plain
+from sfumato.transforms.privacy.ledger.entries import (
+    COMMIT,
+    LIMITS,
+    RESERVE,
+    charge_content,
+    entry_bytes,
+    limits_content,
+)
+from sfumato.transforms.privacy.ledger.history import History, replay
+from sfumato.transforms.privacy.ledger.store import LedgerStore
+from sfumato.transforms.privacy.ledger.windows import next_fit, overrun
+
+_PATIENCE = 600.0  # seconds of others being faster
+
+
+class ReusedError(RequestError):
+    """A release id that stands in the ledger for another request, other input or another key."""
+
+
+class Ledger:
+    """A ledger over a store. Each method reads all of it, decides, and appends, until nobody else was faster."""
+
+    def __init__(self, store: LedgerStore, now: Callable[[], datetime] = lambda: datetime.now(UTC)):
+        self._store = store
+        self._now = now
+
+    def history(self, *, with_limits: bool = False) -> History:
+        """The ledger as it stands. Raises LedgerError; with_limits: also where a charge exceeded its limits."""
+        return replay(self._store.read(), with_limits=with_limits)
+
+    def reserve(self, charge: Charge, limits: Sequence[Limit] = ()) -> Reservation:
+        """Charges a release, or returns its standing reservation: a release id is charged once.
+
+        limits: what the caller takes the dataset's limits to be. They are written down with its first charge and must
+        be the same ever after (`set_limits` changes them). Raises RequestError where they are not, where there are
+        none, where it starts from a release that is not in the ledger, or (ReusedError) where the release id stands for
+        something else; BudgetError where a limit would be
+        exceeded; LedgerError.
+        """
+
+        def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
+            standing = history.reservations.get(charge.release_id)
+            if standing is not None:
+                _check_same(standing.charge, charge)
+                return standing
+            if charge.starts_from is not None and charge.starts_from not in history.reservations:
+                raise RequestError(
+                    f"warm_start: release {charge.starts_from} is not in the ledger, so nobody would account for what "
+                    "shows through from it; start from one that was charged there"
+                )
+            if (missing := check_limits(history, charge.dataset, limits)) is not None:
+                return LIMITS, limits_content(charge.dataset, missing)
+            check_budget(history, charge)
+            return RESERVE, charge_content(charge)
+
+        reservation: Reservation = self._until(decide)
+        return reservation
+
+    def commit(self, release_id: str, manifest: str) -> None:
+        """Notes that a release was published. manifest: its manifest's SHA-256. Saying it again changes nothing.
+
+        Raises LedgerError where nothing is reserved for the release, or where another manifest was published.
+        """
+
+        def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
+            standing = history.reservations.get(release_id)
+            if standing is None:
+                raise LedgerError(f"ledger: release {release_id} was published, but nothing was ever charged for it")
+            if standing.manifest is None:
+                return COMMIT, {"release_id": release_id, "manifest": manifest}
+            if standing.manifest != manifest:
+                raise LedgerError(f"ledger: release {release_id} has been published before, with another manifest")
+            return standing
+
+        self._until(decide)
+
+    def set_limits(self, dataset: str, limits: Sequence[Limit]) -> None:
+        """Changes a dataset's limits from here on; what has been spent stays spent. Raises LedgerError."""
+
+        def decide(history: History) -> tuple[Limit, ...] | tuple[str, Mapping[str, Any]]:
+            if history.limits.get(dataset) == tuple(limits):
+                return tuple(limits)
+            return LIMITS, limits_content(dataset, limits)
+
+        self._until(decide)
+
+    def _until(self, decide: Callable[[History], Any]) -> Any:
+        """Appends what `decide` says of the history, until it says that nothing is left to append."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            history = self.history()
+            decided = decide(history)
+            if not (isinstance(decided, tuple) and len(decided) == 2 and decided[0] in (RESERVE, COMMIT, LIMITS)):
+                return decided
+            kind, content = decided
+            stamp = self._now().isoformat(timespec="seconds")
+            entry = entry_bytes(history.entries, history.head, stamp, uuid.uuid4().hex, kind, content)
+            if not self._store.append(history.entries, entry):
+                if time.monotonic() > deadline:
+                    raise NotReadyError("ledger: too many others write to it; try again")
+                time.sleep(random.uniform(0.0, 0.05))
+
+
+def check_limits(history: History, dataset: str, limits: Sequence[Limit]) -> tuple[Limit, ...] | None:
+    """The limits that the ledger still lacks, None where it has them. Raises RequestError where they contradict it."""
+    standing = history.limits.get(dataset)
+    given = tuple(limits)
+    if standing is None:
+        if not given:
+            raise RequestError(f"budget: the ledger has no limits for dataset {dataset!r}; give some, such as 10/365d")
+        return given
+    if given and given != standing:
+        raise RequestError(
+            f"budget: the ledger's limits for dataset {dataset!r} are {','.join(map(str, standing))}, and not "
+            f"{','.join(map(str, given))}; `sfumato ledger limit` changes them"
+        )
+    return None
+
+
+def check_budget(history: History, charge: Charge, limits: Sequence[Limit] | None = None) -> None:
+    """Raises BudgetError, which says when it would fit, where a charge exceeds its dataset's limits.
+
+    limits: instead of the ledger's own.
+    """
+    in_force = history.limits[charge.dataset] if limits is None else limits
+    over = overrun(history.charges, charge, in_force)
+    if over is None:
+        return
+    later = next_fit(history.charges, charge, in_force)
+    when = "a single release of this epsilon never fits" if later is None else f"data from {later} on would fit"
+    raise BudgetError(
+        f"ledger: {charge.dataset} may spend {over.limit.words()}; epsilon {plain(over.spent)} is spent on the data of "
+        f"{over.window}, and epsilon {plain(charge.epsilon)} more for {charge.period} exceeds it; {when}"
+    )
+
+
+def _check_same(standing: Charge, charge: Charge) -> None:
+    if standing == charge:
+        return
+    if {**standing.__dict__, "binding": ""} == {**charge.__dict__, "binding": ""}:
+        what = "other input, another key or another version of sfumato"
+    else:
+        what = "another request"
+    raise ReusedError(
+        f"release_id: {charge.release_id} was charged for {what}; the same noise on other data would expose the "
+        "difference, so give another release_id, which is charged anew"
+    )
