@@ -83,6 +83,9 @@ bench: $(VENV)/.benched
 	$(BIN)/python -m benchmarks.speed --data bench_data --plot docs
 	$(BIN)/python -m benchmarks.peers --data bench_data
 	$(BIN)/python -m benchmarks.accountant
+	$(BIN)/python -m benchmarks.nightly --data bench_data --plot docs
+	[ ! -f build/flink/job-server.jar ] || SFUMATO_FLINK_JAR=$(abspath build/flink/job-server.jar) \
+	  $(BIN)/python -m benchmarks.runners --data bench_data
 	$(BIN)/python -m benchmarks.sampled_speed --data bench_data
 	$(BIN)/python -m benchmarks.histograms
 	if [ -n "$$SFUMATO_DATA" ]; then $(BIN)/python -m benchmarks.comparison && $(BIN)/python -m benchmarks.few_users \

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.columns import add_auxiliary_arguments, add_column_arguments, location_columns
-from sfumato.pipelines.dry_run import heatmap_plan_text
 from sfumato.pipelines.heatmap_options import add_heatmap_arguments
 from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments, release_options, run_release
 from sfumato.pipelines.options import JobParser, RunnerSettings
@@ -63,6 +62,8 @@ class HeatmapRequest(ReleaseRequest):
         return None if self.warm_start is None else self.warm_start.estimate
 
     def plan_text(self) -> str:
+        from sfumato.pipelines.dry_run import heatmap_plan_text
+
         return heatmap_plan_text(self.heatmap, self.prior)
 
     def cost(self) -> tuple[float, float]:

@@ -21,7 +21,6 @@ from apache_beam.runners.runner import PipelineState
 
 from sfumato.pipelines.accounting import Accounting, accounting, add_accounting_arguments
 from sfumato.pipelines.console import add_log_arguments, identify
-from sfumato.pipelines.dry_run import dry_run_text
 from sfumato.pipelines.inputs import InputFile, content_digest, inspect, match_files
 from sfumato.pipelines.options import RunnerSettings, add_runner_arguments
 from sfumato.pipelines.progress import show_progress, tell_metrics
@@ -167,6 +166,8 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
         check_output(request.output, request.overwrite, request.FORMAT)
     files = match_files(request.input)
     if settings.dry_run:
+        from sfumato.pipelines.dry_run import dry_run_text  # which brings the plans of all jobs
+
         charge = None if books is None else books.forecast(request.cost(), request.release_id)
         sys.stdout.write(dry_run_text(request, files, charge))
         return
