@@ -13,6 +13,7 @@ from sfumato.schemas.ledger import Charge, Limit, Period, Reservation, amount, p
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits
 from sfumato.transforms.privacy.ledger.places import absolute, open_ledger
+from sfumato.transforms.privacy.ledger.windows import spent_in_window
 from sfumato.transforms.release.facts import ReleaseFacts
 
 
@@ -68,7 +69,9 @@ class Accounting:
         limits = check_limits(history, self.dataset, self.budget) or history.limits[self.dataset]
         text = f"epsilon {plain(epsilon)}" + (f" and delta {plain(delta)}" if delta else "")
         lines = [f"{text} to dataset {self.dataset} for {self.period}, in the ledger {self.ledger}"]
-        lines += [f"limit: {limit.words()}" for limit in limits]
+        for limit in limits:
+            spent = spent_in_window(history.charges, self.dataset, self.period.last, limit.days)
+            lines.append(f"limit: {limit.words()}, of which {plain(spent)} is spent in those up to {self.period.last}")
         try:
             check_budget(history, charge, limits)
         except BudgetError as error:

@@ -15,6 +15,7 @@ from sfumato.schemas import errors
 from sfumato.schemas.errors import DataError, RequestError, SfumatoError
 from sfumato.transforms.logs import say
 
+CRASHED = 70
 JOBS = {
     "synth": "make location logs of a synthetic city",
     "plan": "tell what a heatmap will cost and show; no data are read",
@@ -67,7 +68,16 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
             raise
         trace = "".join(traceback.format_exception(error))
         say("crashed", str(error), logging.CRITICAL, error=type(error).__name__, stack_trace=trace)
-        return 1
+        return CRASHED
+
+
+def command(arguments: Sequence[str] | None = None) -> int:
+    """Runs a job as a process of its own, whose unexpected errors end with EX_SOFTWARE of sysexits.h: run it again."""
+    try:
+        return main(arguments)
+    except Exception:  # noqa: BLE001  (whatever it is, it is told)
+        traceback.print_exc()
+        return CRASHED
 
 
 def worker_error(error: BaseException) -> SfumatoError | None:
@@ -97,4 +107,4 @@ def _usage() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

@@ -206,6 +206,6 @@ def _files(
 
 
 if __name__ == "__main__":
-    from sfumato.pipelines.cli import main
+    from sfumato.pipelines.cli import command
 
-    sys.exit(main(["compare", *sys.argv[1:]]))
+    sys.exit(command(["compare", *sys.argv[1:]]))

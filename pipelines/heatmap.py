@@ -158,6 +158,6 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings) -> None:
 
 
 if __name__ == "__main__":
-    from sfumato.pipelines.cli import main
+    from sfumato.pipelines.cli import command
 
-    sys.exit(main(["heatmap", *sys.argv[1:]]))
+    sys.exit(command(["heatmap", *sys.argv[1:]]))

@@ -74,6 +74,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    from sfumato.pipelines.cli import main
+    from sfumato.pipelines.cli import command
 
-    sys.exit(main(["histogram", *sys.argv[1:]]))
+    sys.exit(command(["histogram", *sys.argv[1:]]))

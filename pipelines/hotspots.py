@@ -111,6 +111,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    from sfumato.pipelines.cli import main
+    from sfumato.pipelines.cli import command
 
-    sys.exit(main(["hotspots", *sys.argv[1:]]))
+    sys.exit(command(["hotspots", *sys.argv[1:]]))

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "dataset's limits from here on",
     )
     parser.add_argument("--ledger", required=True, metavar="PLACE", help="an SQLite file, or gs://bucket/folder")
-    parser.add_argument("--dataset", metavar="NAME", help="of this dataset alone")
+    parser.add_argument("--dataset", metavar="NAME", help="of this dataset alone; whose limits to set (limit)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="of what `show` prints")
     parser.add_argument(
         "--releases",
@@ -85,8 +85,13 @@ def _limit(options: argparse.Namespace) -> int:
     if not NAME.fullmatch(options.dataset):
         raise RequestError(f"dataset: letters, digits, - and _ only, got {options.dataset!r}")
     limits = Limit.parse_all(options.budget)
-    open_ledger(options.ledger).set_limits(options.dataset, limits)
-    sys.stdout.write(f"{options.dataset}: {'; '.join(limit.words() for limit in limits)}\n")
+    book = open_ledger(options.ledger)
+    before = book.history().limits
+    book.set_limits(options.dataset, limits)
+    known = f"there were: {', '.join(sorted(before)) or 'none'}"
+    was = before.get(options.dataset)
+    told = f"a new dataset; {known}" if was is None else f"before: {','.join(map(str, was))}"
+    sys.stdout.write(f"{options.dataset}: {'; '.join(limit.words() for limit in limits)} ({told})\n")
     return 0
 
 
@@ -103,9 +108,13 @@ def _windows(history: History, dataset: str | None) -> list[tuple[str, Limit, st
     found = []
     for name, limits in sorted(history.limits.items()):
         days = [charge.period.last for charge in history.charges if charge.dataset == name]
-        if days and dataset in (None, name):
-            last = max(days)
-            found += [(name, one, str(last), spent_in_window(history.charges, name, last, one.days)) for one in limits]
+        if dataset not in (None, name):
+            continue
+        if not days:
+            found += [(name, one, "", amount("epsilon", 0)) for one in limits]
+            continue
+        last = max(days)
+        found += [(name, one, str(last), spent_in_window(history.charges, name, last, one.days)) for one in limits]
     return found
 
 
@@ -125,10 +134,14 @@ def _text(place: str, history: History, dataset: str | None) -> str:
         most = most_spent(history.charges, name, limit.days)
         spent.append([name, limit.words(), last, plain(epsilon), plain(left), "" if most is None else plain(most[1])])
     return (
-        f"{place}: {history.entries} entries, {len(reservations)} charges\n\n"
+        f"{place}: {_number(history.entries, 'entr', 'ies', 'y')}, {_number(len(reservations), 'charge')}\n\n"
         f"{markdown_table(lines, (0, 1, 2, 3, 6, 7))}\n{markdown_table(spent, (0, 1, 2))}"
         f"{_changes(history, dataset)}"
     )
+
+
+def _number(number: int, noun: str, many: str = "s", one: str = "") -> str:
+    return f"{number} {noun}{one if number == 1 else many}"
 
 
 def _changes(history: History, dataset: str | None) -> str:
@@ -211,6 +224,6 @@ def _problem(history: History, release: Release) -> str | None:
 
 
 if __name__ == "__main__":
-    from sfumato.pipelines.cli import main
+    from sfumato.pipelines.cli import command
 
-    sys.exit(main(["ledger", *sys.argv[1:]]))
+    sys.exit(command(["ledger", *sys.argv[1:]]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
 import sys
@@ -215,8 +216,12 @@ class _BeamParser(argparse.ArgumentParser):
 
 
 def _refuse_unknown(flags: Sequence[str], where: str) -> None:
-    _, left = _BeamParser(where).parse_known_args(list(flags))
+    parser = _BeamParser(where)
+    _, left = parser.parse_known_args(list(flags))
     if left and left[0].startswith("-"):
-        raise RequestError(f"{where}: unknown option {left[0].split('=')[0]}: neither this job nor Beam has it")
+        name = left[0].split("=")[0]
+        near = difflib.get_close_matches(name, parser._option_string_actions, n=1, cutoff=0.8)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise RequestError(f"{where}: unknown option {name}: neither this job nor Beam has it{hint}")
     if left:
         raise RequestError(f"{where}: {left[0]!r} belongs to no option (a pattern must be quoted: 'logs/*.parquet')")

@@ -131,6 +131,6 @@ def _percent(share: float) -> str:
 
 
 if __name__ == "__main__":
-    from sfumato.pipelines.cli import main
+    from sfumato.pipelines.cli import command
 
-    sys.exit(main(["plan", *sys.argv[1:]]))
+    sys.exit(command(["plan", *sys.argv[1:]]))

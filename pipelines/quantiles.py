@@ -125,6 +125,6 @@ def parse_pairs(name: str, text: str) -> tuple[tuple[float, float], ...]:
 
 
 if __name__ == "__main__":
-    from sfumato.pipelines.cli import main
+    from sfumato.pipelines.cli import command
 
-    sys.exit(main(["quantiles", *sys.argv[1:]]))
+    sys.exit(command(["quantiles", *sys.argv[1:]]))

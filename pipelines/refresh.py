@@ -1,8 +1,8 @@
 """`sfumato refresh`: publishes the release of a day, once, and keeps the ledger and the page of all releases.
 
 Run again it returns the published release and spends nothing. Exit status: 0 published, now or before; 1 the data
-cannot support a release; 2 the configuration is wrong; 3 the budget does not allow it; 4 the ledger is damaged; 75 no
-data yet, try again later.
+cannot support a release; 2 the configuration is wrong; 3 the budget does not allow it; 4 the ledger is damaged; 75 not
+now: no data yet, too few, or a service or ledger out of reach, so try again later; 70 a crash: run it again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import yaml
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines.console import add_log_arguments
+from sfumato.pipelines.console import add_log_arguments, identify
 from sfumato.pipelines.job import flex_launch, launch_nothing
 from sfumato.pipelines.options import JobParser, RunnerSettings, add_runner_arguments, flags_of, settings_of
 from sfumato.schemas.errors import DataError, LedgerError, NotReadyError, RequestError
@@ -68,6 +68,8 @@ class Refresh:
 
     def publish(self, day: date) -> None:
         """Publishes a day's release unless it stands already. Raises SfumatoErrors."""
+        identify(job="refresh", release_id=self.release_id(day))
+        say("day", f"{day}: release {self.release_id(day)}", date=str(day))
         history = open_ledger(self.config.ledger).history()
         releases = published_releases(self.config.output)
         for name, release in releases.items():
@@ -94,6 +96,11 @@ class Refresh:
         So a ledger that was lost, or put back from an old copy, does not begin a new budget.
         """
         where, release_id = release.path, str(release.manifest["release_id"])
+        if not history.entries:
+            raise LedgerError(
+                f"ledger: there is none at {self.config.ledger}, but {where} was charged to one; put it back from a "
+                "copy, or correct `ledger` in the configuration"
+            )
         reservation = history.reservations.get(release_id)
         digest = None if reservation is None else published_digest(where, reservation)
         if reservation is None or digest is None:
@@ -119,6 +126,8 @@ class Refresh:
         """The job's command line for a day. Raises NotReadyError where there are no data."""
         config, how = self.config, self.settings
         pattern = FileSystems.join(config.input, f"dt={day}", "*.parquet")
+        if "://" not in config.input and not os.path.isdir(config.input):
+            raise RequestError(f"config: input: there is no folder {config.input}")
         if not _any_file(pattern):
             raise NotReadyError(f"input: there are no data of {day} ({pattern}); nothing is charged")
         values: dict[str, Any] = {
@@ -168,7 +177,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", required=True, metavar="FILE", help="the refresh's YAML file, local or gs://")
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--date", metavar="DATE", help="day to publish, as 2026-11-20; default: yesterday in UTC")
-    when.add_argument("--backfill", metavar="FROM:TO", help="publish every day of these that has data, in order")
+    when.add_argument(
+        "--backfill",
+        metavar="FROM:TO",
+        help="publish every day of these that has data, in order; exit status 75 if one has none",
+    )
     parser.add_argument(
         "--attempt", type=int, default=1, metavar="N", help="2 or more: publish the day anew, and charge it again"
     )
@@ -269,6 +282,6 @@ def _any_file(pattern: str) -> bool:
 
 
 if __name__ == "__main__":
-    from sfumato.pipelines.cli import main
+    from sfumato.pipelines.cli import command
 
-    sys.exit(main(["refresh", *sys.argv[1:]]))
+    sys.exit(command(["refresh", *sys.argv[1:]]))

@@ -255,6 +255,6 @@ def _remove(path: str) -> None:
 
 
 if __name__ == "__main__":
-    from sfumato.pipelines.cli import main
+    from sfumato.pipelines.cli import command
 
-    sys.exit(main(["synth", *sys.argv[1:]]))
+    sys.exit(command(["synth", *sys.argv[1:]]))

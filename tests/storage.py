@@ -7,6 +7,7 @@ everything else goes through Google's real client.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -101,6 +102,8 @@ class Emulator:
 
 
 class _Handler(RequestHandler):  # type: ignore[misc]
+    timeout = 20  # seconds for a client that stops in the midst of its request, and holds the others up
+
     def __init__(self, emulator: Emulator, *arguments: Any):
         self._emulator = emulator
         super().__init__(emulator.storage, *arguments)
@@ -115,7 +118,7 @@ class _Handler(RequestHandler):  # type: ignore[misc]
         output = self.wfile
         if fault == "lost":
             self.wfile = Nowhere()
-        with self._emulator.lock:
+        with self._emulator.lock, _no_collection():
             self.storage.wanted = parse_qs(path.query).get("ifGenerationMatch", [None])[0]
             try:
                 getattr(super(), f"do_{self.command}")()
@@ -133,6 +136,16 @@ class _Handler(RequestHandler):  # type: ignore[misc]
         self.wfile.write(body)
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _answer  # noqa: N815
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A writer of Google's client that failed uploads once more when it is collected: here it would wait for itself."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class Nowhere:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from sfumato.pipelines import refresh
+from sfumato.pipelines.cli import CRASHED
 from sfumato.pipelines.options import JobParser
 from sfumato.schemas import errors
 
@@ -53,7 +54,7 @@ def stub(folder: Path) -> Path:
 
 def test_the_table_of_exit_statuses_is_that_of_the_errors() -> None:
     rows = re.findall(r"^\| (\d+) \|", (SCHEDULES / "README.md").read_text(), flags=re.MULTILINE)
-    assert [int(row) for row in rows] == [0, *sorted(NEEDS_A_PERSON), LATER]
+    assert [int(row) for row in rows] == [0, *sorted(NEEDS_A_PERSON), CRASHED, LATER]
     every = {kind.exit_code for kind in errors.SfumatoError.__subclasses__()}
     assert every == {*NEEDS_A_PERSON, LATER}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -42,8 +43,8 @@ def multipart(blob: Any, wanted: int) -> None:
 
 
 def resumable(blob: Any, wanted: int) -> None:
-    with _as_precondition(), blob.open("wb", if_generation_match=wanted) as file:
-        file.write(b"new")
+    with _as_precondition():  # of unknown size, hence in parts
+        blob.upload_from_file(io.BytesIO(b"new"), if_generation_match=wanted)
 
 
 def copy(blob: Any, wanted: int) -> None:

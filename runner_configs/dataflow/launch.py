@@ -2,7 +2,7 @@
 
 import sys
 
-from sfumato.pipelines.cli import main
+from sfumato.pipelines.cli import command
 
 if __name__ == "__main__":
-    sys.exit(main(["refresh", *sys.argv[1:]]))
+    sys.exit(command(["refresh", *sys.argv[1:]]))

@@ -134,7 +134,10 @@ def test_what_is_charged_and_whether_it_fits(logs, tmp_path: Path, capfd: pytest
         return " ".join(capfd.readouterr().out.split())
 
     fits = "charges epsilon 1 to dataset rides for 2026-11-20"
-    assert re.search(rf"{fits}.* limit: epsilon 1 in 1 day limit: epsilon 2 in 365 days it fits", dry("2026-11-20"))
+    assert re.search(
+        rf"{fits}.* limit: epsilon 1 in 1 day, .* limit: epsilon 2 in 365 days, of which 0 is spent .* it fits",
+        dry("2026-11-20"),
+    )
     for day in ("2026-11-20", "2026-11-21"):
         assert cli.main([*command, "--output", str(tmp_path / day), "--period", day, "--release_id", day]) == 0
     capfd.readouterr()

@@ -131,3 +131,9 @@ def test_no_second_thread_flushes_the_local_runners_buffers(mode: str, monkeypat
         _ = root | beam.Create(range(10)) | beam.Reshuffle() | beam.Map(str)
     assert made
     assert set(made) == {0}
+
+
+def test_a_misspelt_beam_option_is_named_with_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "runner.yaml").write_text("max_num_workerss: 3\n")
+    with pytest.raises(RequestError, match=r"unknown option --max_num_workerss: .*; did you mean --max_num_workers\?"):
+        load_runner_config(str(tmp_path / "runner.yaml"))

@@ -296,7 +296,7 @@ def test_an_error_that_nobody_expected_is_one_line_of_json(
         raise ZeroDivisionError("by nothing")
 
     monkeypatch.setattr("sfumato.pipelines.plan.run", run)
-    assert cli.main(["plan", "--log_format", "json"]) == 1
+    assert cli.main(["plan", "--log_format", "json"]) == cli.CRASHED == 70
     (line,) = written(capfd.readouterr().err)
     assert (line["severity"], line["event"], line["message"]) == ("CRITICAL", "crashed", "by nothing")
     assert "ZeroDivisionError" in line["stack_trace"]

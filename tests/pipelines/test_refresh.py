@@ -205,8 +205,11 @@ def test_a_ledger_that_was_lost_is_not_begun_anew(
         ["--dry_run", "--date", "2026-11-21"],
     ):
         assert other.refresh(*arguments) == 4
-        assert "holds a release that this ledger never charged" in capsys.readouterr().err
+        assert "ledger: there is none at" in capsys.readouterr().err
     assert not (tmp_path / "ledger.db").exists()
+    open_ledger(str(tmp_path / "ledger.db")).set_limits("city", read_config(str(other.config)).budget)
+    assert other.refresh("--date", "2026-11-21") == 4
+    assert "holds a release that this ledger never charged" in capsys.readouterr().err
 
 
 def test_no_release_starts_from_one_that_nobody_charged(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,7 +307,7 @@ def test_an_exhausted_budget_says_when_it_frees_up(place: Place, capsys: pytest.
     entries = place.entries
     assert place.refresh("--date", "2026-11-19") == 3
     assert "epsilon 4 in 2 days" in (error := capsys.readouterr().err)
-    assert "data from 2026-11-20 on would fit" in error
+    assert "data of 2026-11-20 or later would fit" in error
     assert place.entries == entries
     assert not (place.folder / "published" / "releases" / "2026-11-19").exists()
 

@@ -1,6 +1,5 @@
 import hashlib
 import itertools
-import json
 import math
 import time
 from fractions import Fraction
@@ -24,6 +23,7 @@ from sfumato.transforms.privacy.noise import (
     geometric_table,
     polya_difference_events,
 )
+from tests.keys import earlier_key
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf, polya_difference_pmf
 
 KEY = RunKey.derive(FixedSecret(b"noise tests" * 2), {"test": "noise"})
@@ -148,9 +148,7 @@ def test_rates_out_of_range_are_refused(rate: float, draw) -> None:
 
 
 def test_noise_of_earlier_versions_can_be_made_again() -> None:
-    """Under a key of theirs, whose digest of the request was not keyed yet."""
-    request = json.dumps({"test": "noise"}, sort_keys=True, separators=(",", ":")).encode()
-    key = RunKey(KEY.secret, hashlib.sha256(request).digest(), KEY.secret_check)
+    key = earlier_key(b"noise tests" * 2, {"test": "noise"})
     drawn = {
         epsilon: hashlib.sha256(
             discrete_laplace(key, "a", STREAMS[:50], 500, epsilon).astype("<i8").tobytes()

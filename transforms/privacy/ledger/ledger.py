@@ -140,7 +140,7 @@ def check_budget(history: History, charge: Charge, limits: Sequence[Limit] | Non
     if over is None:
         return
     later = next_fit(history.charges, charge, in_force)
-    when = "a single release of this epsilon never fits" if later is None else f"data from {later} on would fit"
+    when = "a single release of this epsilon never fits" if later is None else f"data of {later} or later would fit"
     raise BudgetError(
         f"ledger: {charge.dataset} may spend {over.limit.words()}; epsilon {plain(over.spent)} is spent on the data of "
         f"{over.window}, and epsilon {plain(charge.epsilon)} more for {charge.period} exceeds it; {when}"
@@ -156,5 +156,6 @@ def _check_same(standing: Charge, charge: Charge) -> None:
         what = "another request"
     raise ReusedError(
         f"release_id: {charge.release_id} was charged for {what}; the same noise on other data would expose the "
-        "difference, so give another release_id, which is charged anew"
+        "difference: put back what was the same then, or give another release_id (a refresh: --attempt 2), which is "
+        "charged anew"
     )

@@ -29,6 +29,8 @@ class SqliteLedger:
         """All entries in order; none where there is no file. Raises LedgerError or NotReadyError."""
         if not self._path.exists():
             return []
+        if not os.access(self._path, os.R_OK):
+            raise RequestError(f"ledger: {self._path} cannot be read by this user")
         try:
             # For writing, if that may be: only so is a write undone that a killed process left half done.
             with closing(self._connect("rw")) as database, self._busy():

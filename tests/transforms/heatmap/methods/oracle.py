@@ -12,11 +12,11 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import advance, start
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
-from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.shards import sum_shards
+from tests.keys import earlier_key
 
-KEY = RunKey.derive(FixedSecret(b"methods" * 5), {})
+KEY = earlier_key(b"methods" * 5, {})
 
 
 def group_of(rows: list[tuple[int, int, int]], shards: int, depth: int, weighted: bool = False) -> ShardGroup:

@@ -18,10 +18,10 @@ from sfumato.transforms.heatmap.schedule import advance, start
 from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
-from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.secagg.shards import ShardQuery, sum_shards
+from tests.keys import earlier_key
 
-KEY = RunKey.derive(FixedSecret(b"golden" * 5), {})
+KEY = earlier_key(b"golden" * 5, {})
 DEPTH = 8
 RUNS: list[tuple[int, dict[str, Any]]] = [
     (10_000, {}),
