@@ -32,9 +32,10 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shards import NOTHING, ShardQuery, ShardTotals, sum_shards
+from tests.keys import earlier_key
 from tests.transforms.heatmap.methods.oracle import group_of
 
-KEY = RunKey.derive(FixedSecret(b"cohorts" * 5), {})
+KEY = earlier_key(b"cohorts" * 5, {})
 DEPTH = 6
 Part = tuple[float, float] | None
 
