@@ -120,22 +120,36 @@ def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str, ov
         if standing_manifest(str(output)) != files[MANIFEST_FILE]:
             raise
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(replaced, ignore_errors=True)
-    _clear_lost(output, release_id)
+        _remove(partial)
+        _remove(replaced)
+    clear_lost(str(output), release_id)
 
 
-def _clear_lost(output: Path, release_id: str) -> None:
-    """Removes what killed attempts at a release that stands by now left behind.
+def clear_lost(output: str, release_id: str) -> None:
+    """Removes what killed attempts at a release that stands by now left behind, beside it or in its bucket.
 
-    Each is moved away first, so that an attempt still under way does not put what is left of it into the place.
+    An attempt still under way has come too late, and finds this release in its place.
     """
-    left = re.compile(rf"\.{re.escape(output.name)}\.(partial|replaced)-{re.escape(release_id)}-[0-9a-f]{{32}}")
-    for path in [path for path in output.parent.iterdir() if left.fullmatch(path.name)]:
-        lost = path.with_name(f".lost-{uuid.uuid4().hex}")
+    if is_remote(output):
+        lost = FileSystems.match([FileSystems.join(output, f".partial-{release_id}-*", "*")])
+        _delete_remote([one.path for match in lost for one in match.metadata_list])
+        return
+    place = Path(output).absolute()
+    left = re.compile(rf"\.{re.escape(place.name)}\.(partial|replaced)-{re.escape(release_id)}-[0-9a-f]{{32}}")
+    for path in [path for path in place.parent.iterdir() if left.fullmatch(path.name)]:
+        # Moved away first, so that its owner does not put what is left of it into the place.
+        moved = path.with_name(f".lost-{uuid.uuid4().hex}")
         with contextlib.suppress(OSError):  # its owner was faster
-            path.rename(lost)
-            shutil.rmtree(lost, ignore_errors=True)
+            path.rename(moved)
+    for path in [path for path in place.parent.iterdir() if re.fullmatch(r"\.lost-[0-9a-f]{32}", path.name)]:
+        _remove(path)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a release's folder, its manifest first: no folder with a manifest ever lacks a file."""
+    with contextlib.suppress(OSError):
+        (folder / MANIFEST_FILE).unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
@@ -166,9 +180,7 @@ def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, ov
             if standing_manifest(output) == files[MANIFEST_FILE]:
                 _delete_remote([placed[MANIFEST_FILE]])
             raise
-        # What lost workers' attempts left behind; an attempt still under way has come too late.
-        lost = FileSystems.match([FileSystems.join(output, f".partial-{release_id}-*", "*")])
-        _delete_remote([one.path for match in lost for one in match.metadata_list])
+        clear_lost(output, release_id)
     except Exception:
         if standing_manifest(output) != files[MANIFEST_FILE]:
             raise

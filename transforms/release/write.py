@@ -15,7 +15,7 @@ from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.metrics import RELEASE_BYTES, RELEASE_TIME
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.release.facts import ReleaseFacts
-from sfumato.transforms.release.store import publish, standing_manifest
+from sfumato.transforms.release.store import clear_lost, publish, standing_manifest
 
 
 class WriteRelease(beam.PTransform):
@@ -96,6 +96,7 @@ def close_books(output: str, timeline: str | None, ledger: str | None, reservati
         digest = published_digest(output, reservation)
         if digest is not None:
             open_ledger(ledger).commit(reservation.charge.release_id, digest)
+            clear_lost(output, reservation.charge.release_id)
     if timeline is not None:
         from sfumato.transforms.release.timeline import update_timeline  # which most runs do without
 
