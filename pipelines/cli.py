@@ -50,11 +50,7 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
         run = importlib.import_module(f"sfumato.pipelines.{job}").run
         return int(run(arguments))
     except KeyboardInterrupt:
-        say(
-            "interrupted",
-            "interrupted; run it again: what was charged is resumed",
-            logging.ERROR,
-        )
+        say("interrupted", "interrupted; run it again: what was charged is resumed", logging.ERROR)
         return 130
     except Exception as error:
         # A worker's exception arrives wrapped by the runner, as the text of its traceback.
@@ -84,8 +80,6 @@ def worker_error(error: BaseException) -> SfumatoError | None:
     """The error of this package that a worker raised and the runner wrapped, if it is one."""
     text = "".join(traceback.format_exception(error))
     names = "|".join(kind.__name__ for kind in SfumatoError.__subclasses__())
-    # Of one that is a kind of these, as in transforms.files, only the name is known here: it is to be tried again.
-    text = re.sub(r"^sfumato\.transforms\.files\.UnreachableError: ", "NotReadyError: ", text, flags=re.MULTILINE)
     found = re.findall(rf"^(?:sfumato\.schemas\.errors\.)?({names}): (.*)$", text, flags=re.MULTILINE)
     if not found:
         return None

@@ -13,7 +13,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Columns
-from sfumato.transforms.files import UnreachableError, content_version, is_remote, storage_errors
+from sfumato.transforms.files import content_version, is_remote, storage_errors
 from sfumato.transforms.locations.read import inspect_file
 
 
@@ -31,8 +31,6 @@ def match_files(pattern: str) -> list[InputFile]:
     try:
         with storage_errors(pattern):
             matches = FileSystems.match([pattern])
-    except UnreachableError:
-        raise
     except (BeamIOError, OSError, ValueError) as error:
         raise RequestError(f"input: {pattern!r} cannot be listed ({error})") from None
     found = [one for match in matches for one in match.metadata_list]

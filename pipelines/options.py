@@ -21,7 +21,7 @@ from apache_beam.runners.runner import PipelineRunner, create_runner
 from sfumato.pipelines.flink import flink_runner
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms import lossless  # noqa: F401
-from sfumato.transforms.files import UnreachableError, read_file
+from sfumato.transforms.files import read_file
 
 LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")
 # From here on two threads are faster than one (benchmarks/speed.py); NumPy, Arrow and AES run beside each other.
@@ -175,8 +175,6 @@ def load_runner_config(name: str) -> list[str]:
     shipped = resources.files("sfumato.runner_configs") / f"{name}.yaml"
     try:
         text = shipped.read_text() if shipped.is_file() else read_file(name).decode()
-    except UnreachableError:
-        raise
     except (OSError, UnicodeDecodeError):
         raise RequestError(f"runner_config: no file {name!r}, and no shipped configuration of that name") from None
     try:

@@ -28,7 +28,7 @@ from sfumato.schemas.errors import DataError, LedgerError, NotReadyError, Reques
 from sfumato.schemas.ledger import Period, Reservation, parse_day
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.files import UnreachableError, read_file
+from sfumato.transforms.files import read_file
 from sfumato.transforms.heatmap.options import heatmap_options
 from sfumato.transforms.logs import say
 from sfumato.transforms.privacy.ledger.history import History
@@ -225,8 +225,6 @@ def read_config(path: str) -> RefreshConfig:
     """A refresh's configuration, its job's options checked by name. Raises RequestError."""
     try:
         settings = yaml.safe_load(read_file(path))
-    except UnreachableError:
-        raise
     except OSError as error:
         raise RequestError(f"config: {path} cannot be read ({type(error).__name__})") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

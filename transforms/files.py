@@ -1,4 +1,4 @@
-"""Files, local or in a bucket, whose every failure is an OSError that names the file.
+"""Files, local or in a bucket, whose every failure is an OSError that names the file, or a NotReadyError.
 
 Beam's file systems let through whatever a storage's client raises; Google's errors are no OSErrors.
 """
@@ -10,30 +10,23 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.schemas.errors import NotReadyError
-
-
-class UnreachableError(NotReadyError, OSError):
-    """A storage does not answer, or not rightly, now: the same may do later."""
-
+from sfumato.transforms.google_errors import may_pass
 
 _NOT_FOUND: tuple[type[Exception], ...]
-_REFUSED: tuple[type[Exception], ...]
-_PASSING: tuple[type[Exception], ...]
-_TOO_MANY: tuple[type[Exception], ...]
+_FAILED: tuple[type[Exception], ...]
 try:
-    from google.api_core.exceptions import ClientError, GoogleAPIError, NotFound, TooManyRequests
+    from google.api_core.exceptions import GoogleAPIError, NotFound
     from google.auth.exceptions import GoogleAuthError
 except ImportError:  # the gcp extra is not installed, so nothing raises these
-    _NOT_FOUND, _REFUSED, _PASSING, _TOO_MANY = (), (), (), ()
+    _NOT_FOUND, _FAILED = (), ()
 else:
-    _NOT_FOUND, _REFUSED, _PASSING = (NotFound,), (ClientError, GoogleAuthError), (GoogleAPIError,)
-    _TOO_MANY = (TooManyRequests,)
+    _NOT_FOUND, _FAILED = (NotFound,), (GoogleAPIError, GoogleAuthError)
 
 
 def is_remote(path: str) -> bool:
@@ -43,15 +36,15 @@ def is_remote(path: str) -> bool:
 
 @contextmanager
 def storage_errors(path: str) -> Iterator[None]:
-    """Turns the errors of a storage's client into OSErrors."""
+    """Turns the errors of a storage's client into OSErrors, or NotReadyError where it cannot be reached now."""
     try:
         yield
     except _NOT_FOUND as error:
         raise FileNotFoundError(f"{path}: there is no such file") from error
-    except (*_REFUSED, *_PASSING) as error:
-        if isinstance(error, _REFUSED) and not isinstance(error, _TOO_MANY):
-            raise OSError(f"{path}: {error}") from error
-        raise UnreachableError(f"{path} cannot be reached now ({error}); try again later") from error
+    except _FAILED as error:
+        if may_pass(error):
+            raise NotReadyError(f"{path} cannot be reached now ({error}); try again later") from error
+        raise OSError(f"{path}: {error}") from error
 
 
 def content_version(path: str) -> str:
@@ -62,13 +55,17 @@ def content_version(path: str) -> str:
     with storage_errors(path):
         if not path.startswith("gs://"):
             return str(FileSystems.checksum(path))
-        from apache_beam.io.gcp.gcsio import GcsIO, parse_gcs_path
-
-        bucket, name = parse_gcs_path(path)
-        blob = GcsIO().client.bucket(bucket).get_blob(name)
-        if blob is None:
-            raise FileNotFoundError(f"{path}: there is no such file")
+        blob = _blob(path)
+        blob.reload()
         return f"{blob.generation}-{blob.crc32c}"
+
+
+def _blob(path: str) -> Any:
+    """An object of Google's storage, with the credentials that Beam uses."""
+    from apache_beam.io.gcp.gcsio import GcsIO, parse_gcs_path
+
+    bucket, name = parse_gcs_path(path)
+    return GcsIO().client.bucket(bucket).blob(name)
 
 
 def content_type(path: str) -> str:
@@ -100,11 +97,8 @@ def write_file(path: str, content: bytes) -> None:
     In Google's storage with the type that browsers show, and so that they do not keep yesterday's.
     """
     if path.startswith("gs://"):
-        from apache_beam.io.gcp.gcsio import GcsIO, parse_gcs_path
-
-        bucket, name = parse_gcs_path(path)
         with storage_errors(path):
-            blob = GcsIO().client.bucket(bucket).blob(name)
+            blob = _blob(path)
             blob.cache_control = "no-cache"
             blob.upload_from_string(content, content_type=content_type(path))
         return

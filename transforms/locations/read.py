@@ -17,7 +17,7 @@ from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms import lossless  # noqa: F401
-from sfumato.transforms.files import UnreachableError, is_remote, open_file
+from sfumato.transforms.files import is_remote, open_file
 from sfumato.transforms.locations.encode import DROP_REASONS, encode_locations
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_by_user_group
@@ -122,8 +122,6 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
             pq.ParquetFile(source) as file,
         ):
             yield file
-    except UnreachableError:
-        raise
     except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
         raise DataError(f"{path}: cannot be opened ({error.strerror or error})") from error
     except (pa.ArrowException, OSError) as error:

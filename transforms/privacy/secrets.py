@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato.schemas.errors import NotReadyError, RequestError
-from sfumato.transforms.files import UnreachableError, read_file
+from sfumato.transforms.files import read_file
+from sfumato.transforms.google_errors import may_pass
 from sfumato.transforms.privacy.keys import FixedSecret
 
 MIN_SECRET_BYTES = 16
@@ -36,8 +37,6 @@ class FileSecret:
         """The file's bytes. Raises RequestError where it cannot be read or holds fewer than 16 bytes."""
         try:
             secret = read_file(self.path)
-        except UnreachableError:
-            raise
         except OSError as error:
             raise RequestError(f"key_file: {self.path} cannot be read ({type(error).__name__})") from None
         if len(secret) < MIN_SECRET_BYTES:
@@ -75,9 +74,9 @@ class SecretManagerSecret:
         NotReadyError where Secret Manager cannot be reached now.
         """
         try:
-            from google.api_core.exceptions import ClientError, Forbidden, GoogleAPIError, NotFound, TooManyRequests
+            from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound
             from google.api_core.retry import Retry
-            from google.auth.exceptions import GoogleAuthError, TransportError
+            from google.auth.exceptions import GoogleAuthError
             from google.cloud.secretmanager import SecretManagerServiceClient
         except ImportError:
             raise RequestError(
@@ -95,11 +94,13 @@ class SecretManagerSecret:
             ) from None
         except (GoogleAPIError, GoogleAuthError, OSError) as error:
             kind = type(error).__name__
-            if isinstance(error, GoogleAuthError) and not (isinstance(error, TransportError) or error.retryable):
+            if may_pass(error):
+                raise NotReadyError(
+                    f"key_secret: Secret Manager cannot be reached now ({kind}); try again later"
+                ) from None
+            if isinstance(error, GoogleAuthError):
                 raise RequestError(f"key_secret: no credentials for Google Cloud ({kind})") from None
-            if isinstance(error, ClientError) and not isinstance(error, TooManyRequests):
-                raise RequestError(f"key_secret: {self.name} cannot be read ({kind}); is it enabled?") from None
-            raise NotReadyError(f"key_secret: Secret Manager cannot be reached now ({kind}); try again later") from None
+            raise RequestError(f"key_secret: {self.name} cannot be read ({kind}); is it enabled?") from None
         secret = bytes(answer.payload.data)
         if len(secret) < MIN_SECRET_BYTES:
             raise RequestError(

@@ -37,7 +37,7 @@ from sfumato.schemas.release import (
     RANGES_FILE,
     RELEASE_FILES,
 )
-from sfumato.transforms.files import UnreachableError, content_type, is_remote, read_file, storage_errors
+from sfumato.transforms.files import content_type, is_remote, read_file, storage_errors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +90,13 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
             _check_kind(output, overwrite, _format_of(standing) == kind, kind)
         _publish_remote(output, files, release_id, overwrite)
     else:
-        check_output(output, overwrite, kind)
+        try:
+            check_output(output, overwrite, kind)
+        except RequestError:
+            # Another attempt at this release may have moved it into its place, or be about to.
+            if standing_manifest(output) == files[MANIFEST_FILE]:
+                return
+            check_output(output, overwrite, kind)
         _publish_local(Path(output), files, release_id, overwrite)
 
 
@@ -279,8 +285,6 @@ def open_release(path: str | os.PathLike[str]) -> Release:
         manifest = json.loads(_read(text, MANIFEST_FILE))
         if not isinstance(manifest, dict):
             raise ValueError("no object")
-    except UnreachableError:
-        raise
     except (OSError, ValueError):
         raise RequestError(f"{text}: no release here (no {MANIFEST_FILE} that can be read)") from None
     if manifest.get("format") == EVALUATION_FORMAT:
@@ -323,8 +327,6 @@ def _exists(output: str) -> bool:
             found = [
                 one.path for match in FileSystems.match([f"{folder}**"], limits=[100]) for one in match.metadata_list
             ]
-    except UnreachableError:
-        raise
     except (OSError, ValueError) as error:
         raise RequestError(f"output: {output} cannot be reached ({error})") from None
     return any(

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,6 +133,42 @@ def test_two_replacements_at_once_leave_one_whole(tmp_path: Path, monkeypatch: p
     assert replaced
     assert {name: (tmp_path / "out" / name).read_bytes() for name in names(tmp_path / "out")} == more
     assert names(tmp_path) == {"out"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_attempt_overtaken_before_it_looks_is_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, overwrite: bool
+) -> None:
+    """The other one publishes the same release between the look for a standing one and the check of the place."""
+    out, check, overtaken = str(tmp_path / "out"), store.check_output, []
+
+    def late(*arguments: Any) -> None:
+        if not overtaken:
+            overtaken.append(True)
+            publish(out, FILES, "one", overwrite=overwrite)
+        check(*arguments)
+
+    monkeypatch.setattr(store, "check_output", late)
+    publish(out, FILES, "one", overwrite=overwrite)
+    assert overtaken
+    assert names(tmp_path) == {"out"}
+
+
+def test_a_folder_that_is_away_for_a_moment_is_no_reason_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two renames of another replacement nothing stands at the place."""
+    out = tmp_path / "out"
+    publish(str(out), FILES, "one", overwrite=False)
+    replaceable, looked = store._is_replaceable, []
+
+    def away(output: Path, kind: str) -> bool:
+        looked.append(output)
+        return len(looked) > 1 and replaceable(output, kind)
+
+    monkeypatch.setattr(store, "_is_replaceable", away)
+    publish(str(out), OTHER, "two", overwrite=True)
+    assert names(out) == set(OTHER)
 
 
 def test_what_killed_attempts_left_is_cleared_away_of_this_release_alone(tmp_path: Path) -> None:

@@ -18,13 +18,13 @@ from functools import cached_property
 from typing import Any
 
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
+from sfumato.transforms.google_errors import may_pass
 
 PATIENCE_S = 60.0  # for how long a service that does not answer is asked again
 ANSWER_S = 30.0  # for how long one answer is waited for
 READERS = 8  # threads; Google's client keeps 10 connections
 _PLACE = re.compile(r"gs://(?P<bucket>[a-z0-9][a-z0-9._-]+)/(?P<prefix>[^/].*?)/*")
 _ENTRY = re.compile(r"(\d{8})\.json")
-_PASSING = (408, 429, 500, 502, 503, 504)  # answers that another attempt may change
 
 
 class BucketLedger:
@@ -95,7 +95,7 @@ class BucketLedger:
                     raise
                 return unclear and bytes(blob.download_as_bytes(timeout=ANSWER_S, retry=self._retry)) == entry
             except Exception as error:
-                if not _is_passing(error) or time.monotonic() + pause > end:
+                if not may_pass(error) or time.monotonic() + pause > end:
                     raise
                 unclear = True
                 time.sleep(pause * random.uniform(0.5, 1))
@@ -154,8 +154,8 @@ class BucketLedger:
     @contextmanager
     def _errors(self, done: str) -> Iterator[None]:
         """Turns the errors of Google's client into ours."""
-        from google.api_core.exceptions import Forbidden, GoogleAPICallError, GoogleAPIError, NotFound, Unauthorized
-        from google.auth.exceptions import GoogleAuthError, TransportError
+        from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, Unauthorized
+        from google.auth.exceptions import GoogleAuthError
 
         try:
             yield
@@ -168,24 +168,14 @@ class BucketLedger:
             ) from None
         except (GoogleAPIError, GoogleAuthError, OSError) as error:  # the errors of `requests` are OSErrors
             kind = type(error).__name__
-            if isinstance(error, GoogleAuthError) and not (isinstance(error, TransportError) or error.retryable):
+            if may_pass(error):
+                raise NotReadyError(f"ledger: {self.place} cannot be reached now ({kind}); try again later") from None
+            if isinstance(error, GoogleAuthError):
                 raise RequestError(
                     f"ledger: {self.place}: no credentials for Google Cloud ({kind}); log in with "
                     "'gcloud auth application-default login' or set GOOGLE_APPLICATION_CREDENTIALS"
                 ) from None
-            if isinstance(error, GoogleAPICallError) and not _is_passing(error):
-                raise RequestError(f"ledger: {self.place} cannot be {done} ({kind})") from None
-            raise NotReadyError(f"ledger: {self.place} cannot be reached now ({kind}); try again later") from None
-
-
-def _is_passing(error: Exception) -> bool:
-    """Whether a failure may be gone at the next attempt, and leaves open whether the attempt had its effect."""
-    from google.api_core.exceptions import GoogleAPICallError
-    from google.auth.exceptions import TransportError
-
-    if isinstance(error, GoogleAPICallError):
-        return error.code in _PASSING
-    return isinstance(error, OSError | TransportError)
+            raise RequestError(f"ledger: {self.place} cannot be {done} ({kind})") from None
 
 
 def _import_client() -> Any:
