@@ -22,6 +22,10 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato quantiles --input 'demo/logs/*.parquet' --output demo/quantiles --overwrite \
 	  --column longitude --range -122.51,-122.35 --quantiles 0.1,0.5,0.9 --ranges=-122.42:-122.40 \
 	  --epsilon 1 --delta 1e-8
+	$(BIN)/sfumato moments --input 'demo/logs/*.parquet' --output demo/moments --overwrite \
+	  --column km_from_home --bits 16 --fraction_bits 8 --statistics mean,variance --epsilon 2
+	$(BIN)/sfumato moments --input 'demo/logs/*.parquet' --output demo/moments_map --overwrite \
+	  --column km_from_home --bits 16 --fraction_bits 8 --epsilon 2 --cells 4 --region $(REGION)
 	$(BIN)/sfumato compare --input 'demo/logs/*.parquet' --output demo/compare --overwrite \
 	  --region $(REGION) --depth 8 --users 10000,100000 --epsilon 0.5,1,2 --keys 3
 	rm -rf demo/nightly
@@ -34,7 +38,7 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato ledger show --ledger demo/nightly/ledger.db
 	$(BIN)/sfumato ledger verify --ledger demo/nightly/ledger.db --releases demo/nightly/published
 	@echo "Open demo/release/index.html in a browser, and those in demo/rates, demo/next_day, demo/histogram, demo/hotspots, demo/quantiles,"
-	@echo "demo/compare, demo/nightly/published."
+	@echo "demo/moments, demo/moments_map, demo/compare, demo/nightly/published."
 
 test: check
 	$(BIN)/python -m pytest -n auto

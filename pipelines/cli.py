@@ -24,6 +24,7 @@ JOBS = {
     "histogram": "publish how many users hold each category or visit each map cell, without noise",
     "hotspots": "publish popular places, words or codes, level by level, without noise",
     "quantiles": "publish the distribution of a number over users: quantiles and range counts",
+    "moments": "publish means, variances and moments of a number, of which each user tells one bit",
     "refresh": "publish the release of a day, once, as a configuration file says: for every night",
     "ledger": "show or verify what releases have cost",
 }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from sfumato.pipelines.plan import details
 from sfumato.schemas.errors import RequestError
@@ -16,6 +19,10 @@ from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.histogram.items import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.moments.allocation import by_variance
+from sfumato.transforms.moments.groups import Grouping
+from sfumato.transforms.moments.protocol import MomentsPlan
+from sfumato.transforms.moments.quantities import Quantity
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.text_tables import markdown_table, significant
 
@@ -57,6 +64,8 @@ def _beside(name: str, lines: Sequence[str]) -> list[str]:
 
 
 def _no_ledger(cost: tuple[float, float]) -> list[str]:
+    if not math.isfinite(cost[0]):
+        return ["nothing: there is no differential privacy that a ledger could account for"]
     epsilon, delta = (amount(name, value) for name, value in zip(("epsilon", "delta"), cost, strict=True))
     both = f"epsilon {plain(epsilon)}" + (f" and delta {plain(delta)}" if delta else "")
     return [f"no ledger (--ledger): nobody keeps account of the {both} that it costs"]
@@ -152,6 +161,44 @@ def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
         f"what {plan.hidden_count() + 1:,} users or more share is shown with a chance of 99% at least",
     ]
     return "\n".join(lines) + "\n"
+
+
+def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
+    """What bit pushing asks of a client and shows."""
+    told, form = plan.told, plan.form
+    bits = f"{told.reports} bit{'s'[: told.reports != 1]}"
+    lines = [
+        f"bit pushing, {plan.method}: a client tells {bits} of one of {len(plan.kinds)}: {', '.join(plan.kinds)}",
+        f"values lie in {form.low:.10g} to {form.high:.10g}, in steps of {form.step:.6g}; others count as an end",
+    ]
+    if told.epsilon is None:
+        lines.append("each bit is told as it is: no differential privacy")
+    else:
+        lines.append(
+            f"local epsilon {told.epsilon:g}: a bit is told as it is with chance {told.truth:.4f}, else turned round"
+        )
+    if grouping is not None:
+        noise = significant(grouping.noise_stddev(told.reports))
+        lines += [
+            f"{len(grouping.groups):,} groups, and `other`; central epsilon {grouping.epsilon:g} for which of them",
+            f"a user is in: noise ±{noise} on each count by group and bit",
+            f"a group is shown if it has {grouping.min_group:,} users by that count",
+        ]
+    each = [("users", "error of the mean, 95%"), *_mean_errors(plan)]
+    table = markdown_table([list(row) for row in each], left=())
+    return "\n".join(
+        [*lines, "", "What the mean's error would be, with values spread evenly over the range:", "", table]
+    )
+
+
+def _mean_errors(plan: MomentsPlan) -> list[tuple[str, str]]:
+    """The error of the mean for some numbers of users, if all bits are set for half of them (Lemma 3.3)."""
+    slots = Quantity(plan.form, "value").slots
+    half = np.full(len(slots), 0.5)
+    chances = by_variance(slots, half, np.ones(len(slots)), plan.told, 0.5, plan.bits_per_client)
+    each = float((slots.weight**2 * plan.told.variance(half) / chances).sum())
+    reports = plan.bits_per_client / len(plan.kinds)
+    return [(f"{users:,}", f"±{significant(1.96 * math.sqrt(each / (users * reports)))}") for users in _EXAMPLES]
 
 
 def _item_bits(counted: Items) -> int | None:

@@ -8,12 +8,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from apache_beam.io.filesystem import BeamIOError
-from apache_beam.io.filesystems import FileSystems
-
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Columns
-from sfumato.transforms.files import content_version, is_remote, storage_errors
+from sfumato.transforms.files import content_version, is_remote, matching
 from sfumato.transforms.locations.read import inspect_file
 
 
@@ -29,11 +26,9 @@ class InputFile:
 def match_files(pattern: str) -> list[InputFile]:
     """Every file that matches, sorted by path. Raises RequestError where none does."""
     try:
-        with storage_errors(pattern):
-            matches = FileSystems.match([pattern])
-    except (BeamIOError, OSError, ValueError) as error:
-        raise RequestError(f"input: {pattern!r} cannot be listed ({error})") from None
-    found = [one for match in matches for one in match.metadata_list]
+        found = matching(pattern)
+    except RequestError as error:
+        raise RequestError(f"input: {error}") from None
     for one in found:
         if os.path.isdir(one.path):
             raise RequestError(f"input: {one.path} is a folder; give '{one.path}/*.parquet'")

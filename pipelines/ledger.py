@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -15,9 +14,8 @@ from sfumato.schemas.ledger import NAME, Limit, Reservation, amount, plain
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.privacy.ledger.windows import most_spent, spent_in_window
+from sfumato.transforms.release.published import disagreement, published_releases
 from sfumato.transforms.release.store import Release, open_release
-from sfumato.transforms.release.timeline import published_releases
-from sfumato.transforms.release.write import published_digest
 from sfumato.transforms.text_tables import markdown_table
 
 ACTIONS = ("show", "verify", "limit")
@@ -186,9 +184,9 @@ def _json(history: History, dataset: str | None) -> str:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    history = _history(options.ledger, with_limits=True)
     releases = [release for folder in options.releases for release in _releases(folder)]
-    problems = [problem for release in releases if (problem := _problem(history, release))]
+    history = _history(options.ledger, with_limits=True)
+    problems = [f"{one.path}: {problem}" for one in releases if (problem := disagreement(one, history))]
     if problems:
         raise LedgerError("ledger: " + "\n  ".join(problems))
     sys.stdout.write(f"{options.ledger}: {history.entries} entries, unbroken; every charge kept to its limits\n")
@@ -203,24 +201,6 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _releases(folder: str) -> list[Release]:
     return list(published_releases(folder).values()) or [open_release(folder)]
-
-
-def _problem(history: History, release: Release) -> str | None:
-    """What a published release and the ledger disagree on; None where they agree."""
-    release_id, where = release.manifest.get("release_id"), os.fspath(release.path)
-    reservation = history.reservations.get(str(release_id))
-    if reservation is None:
-        return f"{where}: release {release_id} was never charged"
-    digest = published_digest(where, reservation)
-    if digest is None:
-        return f"{where}: release {release_id} names another entry than the ledger's; one of the two was rewritten"
-    if reservation.manifest not in (None, digest):
-        return f"{where}: release {release_id} has been changed since it was published"
-    privacy = release.manifest["privacy"]
-    stated = amount("epsilon", privacy["epsilon"]), amount("delta", privacy.get("delta", 0))
-    if stated != (reservation.charge.epsilon, reservation.charge.delta):
-        return f"{where}: release {release_id} states another cost than it was charged"
-    return None
 
 
 if __name__ == "__main__":

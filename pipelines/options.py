@@ -174,18 +174,23 @@ def load_runner_config(name: str) -> list[str]:
     """Beam flags from a YAML file, or from the shipped file of that name. Raises RequestError for unknown keys."""
     shipped = resources.files("sfumato.runner_configs") / f"{name}.yaml"
     try:
-        text = shipped.read_text() if shipped.is_file() else read_file(name).decode()
-    except (OSError, UnicodeDecodeError):
+        content = shipped.read_bytes() if shipped.is_file() else read_file(name)
+    except OSError:
         raise RequestError(f"runner_config: no file {name!r}, and no shipped configuration of that name") from None
-    try:
-        settings = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise RequestError(f"runner_config: {name} is not valid YAML ({error})") from None
+    settings = parse_yaml("runner_config", name, content) or {}
     if not isinstance(settings, dict):
         raise RequestError(f"runner_config: {name} must map Beam options to values")
     flags = flags_of(settings)
     _refuse_unknown(flags, f"runner_config {name}")
     return flags
+
+
+def parse_yaml(option: str, name: str, content: bytes) -> Any:
+    """What a YAML file that an option names holds. Raises RequestError."""
+    try:
+        return yaml.safe_load(content)
+    except yaml.YAMLError as error:  # bytes that are no text are one, too
+        raise RequestError(f"{option}: {name} is not valid YAML ({' '.join(str(error).split())})") from None
 
 
 def flags_of(settings: Mapping[str, Any]) -> list[str]:

@@ -17,28 +17,33 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-import yaml
-from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.console import add_log_arguments, identify
 from sfumato.pipelines.job import flex_launch, launch_nothing
-from sfumato.pipelines.options import JobParser, RunnerSettings, add_runner_arguments, flags_of, settings_of
+from sfumato.pipelines.options import (
+    JobParser,
+    RunnerSettings,
+    add_runner_arguments,
+    flags_of,
+    parse_yaml,
+    settings_of,
+)
 from sfumato.schemas.errors import DataError, LedgerError, NotReadyError, RequestError
 from sfumato.schemas.ledger import Period, Reservation, parse_day
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.files import read_file
+from sfumato.transforms.files import matching, read_file
 from sfumato.transforms.heatmap.options import heatmap_options
 from sfumato.transforms.logs import say
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import ReusedError
 from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.release.published import RELEASES, disagreement, published_releases
 from sfumato.transforms.release.store import Release
-from sfumato.transforms.release.timeline import RELEASES, published_releases
-from sfumato.transforms.release.write import KeepBooks, published_digest
+from sfumato.transforms.release.write import KeepBooks
 
-JOBS = ("heatmap", "histogram", "hotspots", "quantiles")
+JOBS = ("heatmap", "histogram", "hotspots", "quantiles", "moments")
 # What the configuration says outside of `options`, or what a refresh sets itself.
 _OWN = frozenset({
     "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",
@@ -70,17 +75,17 @@ class Refresh:
         """Publishes a day's release unless it stands already. Raises SfumatoErrors."""
         identify(job="refresh", release_id=self.release_id(day))
         say("day", f"{day}: release {self.release_id(day)}", date=str(day))
-        history = open_ledger(self.config.ledger).history()
-        releases = published_releases(self.config.output)
-        for name, release in releases.items():
-            self._vouch(name, release, history)
-        standing = releases.get(str(day))
-        if standing is not None and (self.attempt == 1 or standing.manifest["release_id"] == self.release_id(day)):
-            self._stand(day, standing, history)
-            return
         run = importlib.import_module(f"sfumato.pipelines.{self.config.job}").run
         while True:
-            reservation = open_ledger(self.config.ledger).history().reservations.get(self.release_id(day))
+            releases = published_releases(self.config.output)
+            history = open_ledger(self.config.ledger).history()  # read last: it knows whatever was published before
+            for name, release in releases.items():
+                self._vouch(name, release, history)
+            standing = releases.get(str(day))
+            if standing is not None and (self.attempt == 1 or standing.manifest["release_id"] == self.release_id(day)):
+                self._stand(day, standing, history)
+                return
+            reservation = history.reservations.get(self.release_id(day))
             try:
                 run(self._command(day, releases, reservation))
                 return
@@ -88,29 +93,23 @@ class Refresh:
                 # Another refresh of this day was faster, and may start from an earlier release than this one would.
                 if reservation is not None:
                     raise
-                releases = published_releases(self.config.output)
 
     def _vouch(self, day: str, release: Release, history: History) -> None:
         """Raises LedgerError for a published release that the ledger does not know as it is.
 
         So a ledger that was lost, or put back from an old copy, does not begin a new budget.
         """
-        where, release_id = release.path, str(release.manifest["release_id"])
+        where = release.path
         if not history.entries:
             raise LedgerError(
                 f"ledger: there is none at {self.config.ledger}, but {where} was charged to one; put it back from a "
                 "copy, or correct `ledger` in the configuration"
             )
-        reservation = history.reservations.get(release_id)
-        digest = None if reservation is None else published_digest(where, reservation)
-        if reservation is None or digest is None:
-            raise LedgerError(f"ledger: {where} holds a release that this ledger never charged ({release_id})")
-        if reservation.manifest not in (None, digest):
-            raise LedgerError(f"ledger: the release in {where} is not the one that was published there")
-        if (reservation.charge.dataset, str(reservation.charge.period)) != (self.config.dataset, day):
-            raise RequestError(
-                f"output: {where} is of dataset {reservation.charge.dataset}; give each a folder of its own"
-            )
+        if problem := disagreement(release, history):
+            raise LedgerError(f"ledger: {where} holds a release that this ledger never charged as it stands: {problem}")
+        charge = history.reservations[release.manifest["release_id"]].charge
+        if (charge.dataset, str(charge.period)) != (self.config.dataset, day):
+            raise RequestError(f"output: {where} is of dataset {charge.dataset}; give each a folder of its own")
 
     def _stand(self, day: date, release: Release, history: History) -> None:
         """Brings the books and the page up to date for a release that stands already."""
@@ -128,7 +127,7 @@ class Refresh:
         pattern = FileSystems.join(config.input, f"dt={day}", "*.parquet")
         if "://" not in config.input and not os.path.isdir(config.input):
             raise RequestError(f"config: input: there is no folder {config.input}")
-        if not _any_file(pattern):
+        if not matching(pattern, limit=1):
             raise NotReadyError(f"input: there are no data of {day} ({pattern}); nothing is charged")
         values: dict[str, Any] = {
             **config.options,
@@ -139,7 +138,7 @@ class Refresh:
             "ledger": config.ledger,
             "dataset": config.dataset,
             "period": day,
-            "budget": ",".join(map(str, config.budget)),
+            "budget": config.budget,
             "timeline": config.output,
             "min_rows": config.min_rows,
             "key_file": config.key_file,
@@ -156,11 +155,11 @@ class Refresh:
             return None
         options = self.config.options
         depth = options.get("depth", heatmap_options()["depth"].default)
-        grid = Grid(Region.parse(_text(options.get("region", ""))), int(depth))
+        grid = Grid(Region.parse(str(_joined(options.get("region", "")))), int(depth))
         for earlier in sorted((one for one in releases if one < str(day)), reverse=True):
             release = releases[earlier]
             if reservation is None:
-                if _is_of(release, grid):
+                if release.manifest.get("job") == "heatmap" and release.grid == grid:
                     return release.path
             elif release.manifest["release_id"] == reservation.charge.starts_from:
                 return release.path
@@ -217,18 +216,16 @@ def run(arguments: Sequence[str]) -> int:
             refresh.publish(when)
         except (NotReadyError, DataError) as error:  # of this day alone; the others may do
             worst = DataError.exit_code if DataError.exit_code in (worst, error.exit_code) else error.exit_code
-            say("not_ready", f"{when}: {error}", logging.WARNING, date=when)
+            say("not_ready", f"{when}: {error}", logging.WARNING, date=str(when))
     return worst
 
 
 def read_config(path: str) -> RefreshConfig:
     """A refresh's configuration, its job's options checked by name. Raises RequestError."""
     try:
-        settings = yaml.safe_load(read_file(path))
+        settings = parse_yaml("config", path, read_file(path))
     except OSError as error:
         raise RequestError(f"config: {path} cannot be read ({type(error).__name__})") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RequestError(f"config: {path} is not valid YAML ({' '.join(str(error).split())})") from None
     folder = path.rsplit("/", 1)[0] if "://" in path else os.path.dirname(os.path.abspath(path))
     config = RefreshConfig.of(settings, folder)
     check_known([config.job], JOBS, "config: job")
@@ -245,38 +242,13 @@ def read_config(path: str) -> RefreshConfig:
     return config
 
 
-def arguments_of(values: Any) -> list[str]:
-    """A command line's `--name=value`; true is a flag, false and null are nothing, lists have commas."""
-    found = []
-    for name, value in values.items():
-        if value is True:
-            found.append(f"--{name}")
-        elif value is not None and value is not False:
-            found.append(f"--{name}={_text(value)}")
-    return found
+def arguments_of(values: Mapping[str, Any]) -> list[str]:
+    """A job's options on its command line: like `flags_of`, but lists have commas, as sfumato's own options do."""
+    return flags_of({name: _joined(value) for name, value in values.items()})
 
 
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _is_of(release: Release, grid: Grid) -> bool:
-    """Whether a release is a heatmap of this region and depth."""
-    manifest = release.manifest
-    if manifest.get("job") != "heatmap":
-        return False
-    region = tuple(manifest["region"][side] for side in ("west", "south", "east", "north"))
-    here = grid.region
-    return region == (here.west, here.south, here.east, here.north) and manifest["grid"]["depth"] == grid.depth
-
-
-def _any_file(pattern: str) -> bool:
-    try:
-        return any(match.metadata_list for match in FileSystems.match([pattern], limits=[1]))
-    except (BeamIOError, ValueError) as error:
-        if "://" not in pattern:
-            return False
-        raise NotReadyError(f"input: {pattern} cannot be listed now ({error})") from None
+def _joined(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from datetime import date
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
@@ -32,7 +31,7 @@ from sfumato.pipelines.options import (
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Region
-from sfumato.transforms.files import is_remote
+from sfumato.transforms.files import is_remote, matching
 from sfumato.transforms.synth.generate import GeneratePeople, density_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION, USER_ID_KINDS
 from sfumato.transforms.synth.request import MAX_DENSITY_DEPTH, SynthRequest
@@ -207,7 +206,7 @@ def _check_places(output: str, density: str | None, overwrite: bool) -> list[str
         raise RequestError("output: name a folder for the files")
     if os.path.isfile(output):
         raise RequestError(f"output: {output!r} is a file; name a folder")
-    present = _match(FileSystems.join(output, "*"))
+    present = [one.path for one in matching(FileSystems.join(output, "*"))]
     if present and not overwrite:
         raise RequestError(f"output: {output!r} exists and is not empty; name another, or give --overwrite")
     if density is not None:
@@ -215,17 +214,10 @@ def _check_places(output: str, density: str | None, overwrite: bool) -> list[str
             raise RequestError(f"density: must name a file that ends in .npy, got {density!r}")
         if os.path.isdir(density):
             raise RequestError(f"density: {density!r} is a folder; name a file")
-        if _match(density) and not overwrite:
+        if matching(density) and not overwrite:
             raise RequestError(f"density: {density!r} exists already; name another, or give --overwrite")
     # Only what an earlier run wrote: whatever else lies in the folder is not ours to delete.
     return [path for path in present if _OWN_FILE.fullmatch(path.rsplit("/", 1)[-1])]
-
-
-def _match(pattern: str) -> list[str]:
-    try:
-        return [found.path for found in FileSystems.match([pattern])[0].metadata_list]
-    except BeamIOError:
-        return []
 
 
 def _write_array(values: NDArray[np.generic], path: str) -> None:
@@ -247,9 +239,9 @@ def _make_folder(path: str) -> bool:
 def _remove(path: str) -> None:
     """Removes a file or a folder with all that is in it, if it is there."""
     if is_remote(path):
-        found = _match(path) + _match(FileSystems.join(path, "*"))
+        found = matching(path) + matching(FileSystems.join(path, "*"))
         if found:
-            FileSystems.delete(found)
+            FileSystems.delete([one.path for one in found])
     elif os.path.exists(path):
         FileSystems.delete([path])
 

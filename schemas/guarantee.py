@@ -75,6 +75,32 @@ SAMPLING_ASSUMPTIONS = (
 )
 
 
+REPLACE_VALUE = (
+    "replace one user's value by any other, among them 0, which covers zero-out as well: in place of a removed user "
+    "her device still answers, with the bits of 0"
+)
+LOCAL_ASSUMPTIONS = (
+    "Who takes part, and how many, is not protected; every single report is, also from whoever collects it.",
+    "Which bit a device is asked for is chosen by the collector and says nothing of the value (central randomness).",
+    "Whoever runs this job over collected logs sees the raw values: it draws the devices' coins in their place, and "
+    "the guarantee is about the reports and the release. A run that fails publishes nothing, and its error message is "
+    "for the operator alone.",
+    *ASSUMPTIONS[2:],
+)
+NO_LOCAL_PRIVACY = (
+    "No differential privacy: every user tells bits of her value as they are. What protects her is that she tells no "
+    "more of them than the meter says, and that only sums over all users are published."
+)
+PRIVATE_GROUPS = (
+    "Which group a user is in is known to whoever collects the reports; the release protects it by the groups' epsilon "
+    "(add or remove one user), with noise on every count by group and bit. Groups must be known from elsewhere."
+)
+PRIOR_BITS = (
+    "The earlier release that stands for the first round is taken for public. For a user whose records are in the logs "
+    "of both the epsilons of both add up."
+)
+
+
 @dataclass(frozen=True)
 class SampleRound:
     """One sample-and-threshold histogram: a sample of its own, drawn at sampling_rate, counts below threshold dropped.

@@ -47,12 +47,13 @@ class ItemColumns:
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
         """See Columns.check."""
         users = check_user_id(schema, self.user_id, path)
-        return {self.user_id: users, self.column: self.kind(schema, path)}
+        return {self.user_id: users, self.column: column_kind(schema, self.column, "column", self.kinds, path)}
 
-    def kind(self, schema: pa.Schema, path: str) -> str:
-        """What the column holds, one of `kinds`. Raises RequestError where it is missing or holds something else."""
-        held = field_type(schema, self.column, "column", path)
-        kind = next((name for name, test in _KINDS if test(held)), None)
-        if kind not in self.kinds:
-            raise RequestError(f"{path}: column {self.column!r} holds {held}, and must hold {_ADVICE[self.kinds]}")
-        return kind
+
+def column_kind(schema: pa.Schema, name: str, option: str, kinds: tuple[str, ...], path: str) -> str:
+    """What a column holds, one of `kinds`. Raises RequestError where it is missing or holds something else."""
+    held = field_type(schema, name, option, path)
+    kind = next((name for name, test in _KINDS if test(held)), None)
+    if kind not in kinds:
+        raise RequestError(f"{path}: column {name!r} holds {held}, and must hold {_ADVICE[kinds]}")
+    return kind

@@ -155,11 +155,7 @@ class LocationColumns:
         """See Columns.check."""
         kind = check_user_id(schema, self.user_id, path)
         for role, name in (("latitude", self.latitude), ("longitude", self.longitude)):
-            degrees = field_type(schema, name, f"{role}_column", path)
-            if not (pt.is_floating(degrees) or pt.is_integer(degrees)):
-                raise RequestError(
-                    f"{path}: column {name!r} must hold degrees as floating-point numbers, it holds {degrees}"
-                )
+            check_degrees(schema, name, role, path)
         if self.weight is not None:
             weight = field_type(schema, self.weight, "weight_column", path)
             if not (pt.is_floating(weight) or pt.is_integer(weight)):
@@ -181,6 +177,13 @@ def field_type(schema: pa.Schema, name: str, option: str, path: str) -> pa.DataT
         raise RequestError(f"{path}: no column {name!r}; set --{option} to one of: {', '.join(schema.names)}")
     kind = schema.field(name).type
     return kind.value_type if pt.is_dictionary(kind) else kind
+
+
+def check_degrees(schema: pa.Schema, name: str, role: str, path: str) -> None:
+    """Raises RequestError unless the column is there and holds numbers. role: latitude or longitude."""
+    kind = field_type(schema, name, f"{role}_column", path)
+    if not (pt.is_floating(kind) or pt.is_integer(kind)):
+        raise RequestError(f"{path}: column {name!r} must hold degrees as floating-point numbers, it holds {kind}")
 
 
 def check_user_id(schema: pa.Schema, name: str, path: str) -> str:

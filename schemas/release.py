@@ -18,9 +18,12 @@ QUANTILES_FILE = "quantiles.parquet"
 RANGES_FILE = "ranges.parquet"
 CURVE_FILE = "curve.parquet"
 BINS_FILE = "bins.parquet"
+MOMENTS_FILE = "moments.parquet"
+BITS_FILE = "bits.parquet"
 HISTOGRAM_PICTURE = "histogram.png"
 HOTSPOTS_PICTURE = "hotspots.png"
 QUANTILES_PICTURE = "quantiles.png"
+MOMENTS_PICTURE = "moments.png"
 RELEASE_FILES = frozenset(
     {
         MANIFEST_FILE,
@@ -37,6 +40,9 @@ RELEASE_FILES = frozenset(
         HISTOGRAM_PICTURE,
         HOTSPOTS_PICTURE,
         QUANTILES_PICTURE,
+        MOMENTS_FILE,
+        BITS_FILE,
+        MOMENTS_PICTURE,
     }
 )
 MANIFEST_FORMAT = "sfumato-release/1"

@@ -18,11 +18,14 @@ WITH_BEAM = {
     "transforms/heatmap/whole.py",
     "transforms/heatmap/refine.py",
     "transforms/histogram/combine.py",
+    "transforms/moments/combine.py",
     "transforms/locations/group.py",
     "transforms/lossless.py",
     "transforms/locations/read.py",
     "transforms/metrics.py",
+    "transforms/moments/combine.py",
     "transforms/privacy/secrets.py",
+    "transforms/release/published.py",
     "transforms/release/store.py",
     "transforms/release/timeline.py",
     "transforms/release/write.py",
@@ -58,6 +61,16 @@ def test_the_mathematics_does_not_import_beam_even_indirectly() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert {p for p in SOURCES if p.startswith("transforms") and "apache_beam" in imports(p)} <= WITH_BEAM
+
+
+@pytest.mark.parametrize("command", ["ledger", "refresh"])
+def test_who_shows_no_page_does_not_load_what_draws_it(command: str) -> None:
+    """These commands start at night, some of them to find that nothing is to be done."""
+    code = f"""import sys, sfumato.pipelines.{command}
+drawing = [name for name in sys.modules if name == 'matplotlib' or name.startswith('sfumato.transforms.release.p')]
+assert drawing == ['sfumato.transforms.release.published'], drawing"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_that_reads_the_truth_has_a_way_into_a_release() -> None:

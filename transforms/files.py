@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.schemas.errors import NotReadyError
+from sfumato.schemas.errors import NotReadyError, RequestError
 from sfumato.transforms.google_errors import may_pass
 
 _NOT_FOUND: tuple[type[Exception], ...]
@@ -39,12 +39,34 @@ def storage_errors(path: str) -> Iterator[None]:
     """Turns the errors of a storage's client into OSErrors, or NotReadyError where it cannot be reached now."""
     try:
         yield
-    except _NOT_FOUND as error:
-        raise FileNotFoundError(f"{path}: there is no such file") from error
-    except _FAILED as error:
-        if may_pass(error):
-            raise NotReadyError(f"{path} cannot be reached now ({error}); try again later") from error
-        raise OSError(f"{path}: {error}") from error
+    except (BeamIOError, *_FAILED) as error:
+        cause = _cause(error)
+        if isinstance(cause, _NOT_FOUND):
+            raise FileNotFoundError(f"{path}: there is no such file or bucket") from error
+        if _FAILED and is_remote(path) and may_pass(cause):
+            raise NotReadyError(f"{path} cannot be reached now ({cause}); try again later") from error
+        raise OSError(f"{path}: {cause}") from error
+
+
+def _cause(error: Exception) -> Exception:
+    """What a storage's client raised, which Beam's file systems wrap, some of them twice."""
+    while isinstance(error, BeamIOError) and error.exception_details:
+        error = next(iter(error.exception_details.values()))
+    return error
+
+
+def matching(pattern: str, limit: int | None = None) -> list[FileMetadata]:
+    """The files that match a pattern, at most so many; none where there is no such folder.
+
+    Raises NotReadyError where a storage cannot be listed now, RequestError where it cannot be listed: neither is taken
+    for one that holds nothing.
+    """
+    try:
+        with storage_errors(pattern):
+            (match,) = FileSystems.match([pattern], [limit])
+    except (OSError, ValueError) as error:  # ValueError: no file system for such a path
+        raise RequestError(f"{pattern} cannot be listed ({error})") from None
+    return list(match.metadata_list)
 
 
 def content_version(path: str) -> str:

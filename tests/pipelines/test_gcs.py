@@ -470,7 +470,7 @@ def test_a_heatmap_starts_from_a_release_in_a_bucket(published: str, logs: str, 
     [
         (["--input", f"{BUCKET}/nothing/*.parquet"], f"input: no file matches '{BUCKET}/nothing/*.parquet'"),
         (["--input", f"{BUCKET}/nothing.parquet"], "input: no file matches"),
-        (["--input", "gs://no-such-bucket/*.parquet"], "input: 'gs://no-such-bucket/*.parquet' cannot be listed"),
+        (["--input", "gs://no-such-bucket/*.parquet"], "input: gs://no-such-bucket/*.parquet cannot be listed"),
         (["--output", "gs://no-such-bucket/out"], "output: gs://no-such-bucket/out cannot be reached"),
         (["--output", "nowhere://bucket/out"], "output: nowhere://bucket/out cannot be reached"),
         (["--key_file", f"{BUCKET}/no-key"], f"key_file: {BUCKET}/no-key cannot be read"),

@@ -34,6 +34,10 @@ FIELDS: dict[str, Any] = {
     "noise_users": 12_300.0,
     "shards_lost": 3,
     "shards": 100,
+    "quantity": "power:3",
+    "round": 2,
+    "clients": 333_333.0,
+    "reports": 666_666.0,
     "setting": "adaptive, users 100,000",
     "key": 7,
 }

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 import yaml
+from apache_beam.io.filesystem import BeamIOError
 
-from sfumato.pipelines import cli
+from sfumato.pipelines import cli, heatmap
 from sfumato.pipelines.refresh import arguments_of, read_config
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.release import open_release
 from sfumato.transforms.release.facts import package_versions
+from sfumato.transforms.release.published import published_releases
 from tests.conftest import make_logs, write_files
 
 PYTHON = platform.python_version()
@@ -56,6 +58,13 @@ class Place:
 
     def refresh(self, *arguments: str) -> int:
         return cli.main(["refresh", "--config", str(self.config), *arguments])
+
+    def crash(self, day: str) -> None:
+        """A refresh that is charged, and dies before it publishes."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sfumato.transforms.release.write.publish", lambda *_: 1 / 0)
+            with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
+                self.refresh("--date", day)
 
     def ledger(self, *arguments: str) -> int:
         return cli.main(["ledger", *arguments, "--ledger", str(self.folder / "ledger.db")])
@@ -215,18 +224,8 @@ def test_a_ledger_that_was_lost_is_not_begun_anew(
 def test_no_release_starts_from_one_that_nobody_charged(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(job(place, "published/releases/2026-11-18")) == 0
     assert place.refresh("--date", "2026-11-19") == 4
-    books = [
-        "--ledger",
-        str(place.folder / "ledger.db"),
-        "--dataset",
-        "city",
-        "--period",
-        "2026-11-20",
-        "--budget",
-        "4/1d",
-    ]
     warm = ["--warm_start", str(place.folder / "published/releases/2026-11-18")]
-    assert cli.main(job(place, "warm", *books, *warm)) == 2
+    assert cli.main(job(place, "warm", *books(place, "4/1d"), *warm)) == 2
     assert "is not in the ledger" in capsys.readouterr().err
     assert not (place.folder / "ledger.db").exists()
 
@@ -240,10 +239,7 @@ def test_two_datasets_do_not_share_a_folder(place: Place, capsys: pytest.Capture
 
 def test_other_libraries_do_not_resume(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """Their results might differ in a place, and two results under one charge would show what is under the noise."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.transforms.release.write.publish", lambda *_: 1 / 0)
-        with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
-            place.refresh("--date", "2026-11-20")
+    place.crash("2026-11-20")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sfumato.pipelines.job.package_versions", lambda: {"numpy": "3.0.0"})
         assert place.refresh("--date", "2026-11-20") == 2
@@ -270,6 +266,24 @@ def test_another_result_under_the_same_charge_is_not_published(
 def test_no_data_for_the_date(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert place.refresh("--date", "2026-11-25") == 75
     assert "there are no data of 2026-11-25" in capsys.readouterr().err
+    assert not (place.folder / "ledger.db").exists()
+
+
+@pytest.mark.parametrize("listed", ["input", "output"])
+def test_a_bucket_that_cannot_be_listed_now_is_not_an_empty_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch, listed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Releases that stand unseen would let a lost ledger begin anew, and a day start from the wrong one."""
+    error = pytest.importorskip("google.api_core.exceptions", reason="needs apache-beam[gcp]").ServiceUnavailable("no")
+
+    def fail(*_: Any) -> Any:
+        raise BeamIOError("List operation failed", {"": error})
+
+    monkeypatch.setattr("apache_beam.io.gcp.gcsfilesystem.GCSFileSystem._list", fail)
+    place.write(**{listed: "gs://bucket/folder"})
+    assert place.refresh("--date", "2026-11-20") == 75
+    assert "gs://bucket/folder" in (error_text := capsys.readouterr().err)
+    assert "cannot be reached now" in error_text
     assert not (place.folder / "ledger.db").exists()
 
 
@@ -323,10 +337,7 @@ def test_other_limits_than_the_ledgers_are_refused(place: Place, capsys: pytest.
 
 def test_changed_input_after_a_crash_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """Reserved, then crashed; then records arrived late. The same noise must not meet the new data."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.pipelines.heatmap.release_files", lambda *_: 1 / 0)
-        with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
-            place.refresh("--date", "2026-11-20")
+    place.crash("2026-11-20")
     entries = place.entries
     write_files(make_logs(10, 1, seed=9), place.folder / "logs" / "dt=2026-11-20" / "late", 1)
     late = place.folder / "logs" / "dt=2026-11-20" / "late" / "log-0.parquet"
@@ -350,10 +361,7 @@ def test_changed_input_after_a_crash_is_refused(place: Place, capsys: pytest.Cap
 
 def test_a_resumed_run_gives_what_the_first_would_have(place: Place, days: Path, tmp_path_factory: Any) -> None:
     """Byte for byte but for the time of the charge: cells and density are the same as of a run that nothing stopped."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.transforms.release.write.publish", lambda *_: 1 / 0)
-        with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
-            place.refresh("--date", "2026-11-20")
+    place.crash("2026-11-20")
     assert place.refresh("--date", "2026-11-20") == 0
     assert place.entries == 3
     before = (place.folder / "published/releases/2026-11-20/cells.parquet").read_bytes()
@@ -402,6 +410,36 @@ def test_histograms_have_a_timeline_too(place: Place) -> None:
     assert "releases/2026-11-19" in (place.folder / "published" / "index.html").read_text()
     charges = open_ledger(str(place.folder / "ledger.db")).history().charges
     assert [str(charge.delta) for charge in charges] == ["0.000001", "0.000001"]
+
+
+def test_what_others_publish_meanwhile_is_no_stranger(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger is read after the releases, so that it knows whatever was seen to stand."""
+
+    def overtaken(root: str) -> Any:
+        monkeypatch.undo()
+        assert place.refresh("--date", "2026-11-18") == 0
+        return published_releases(root)
+
+    monkeypatch.setattr("sfumato.pipelines.refresh.published_releases", overtaken)
+    assert place.refresh("--date", "2026-11-19") == 0
+    assert place.release("2026-11-19").manifest["parameters"]["warm_start"]["release_id"] == "city-2026-11-18"
+
+
+def test_who_is_slower_resumes_what_the_faster_one_began(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts from an earlier release, which had not been published when the slower one looked, and is charged."""
+
+    def overtaken(arguments: list[str]) -> Any:
+        if not (place.folder / "ledger.db").exists():
+            monkeypatch.undo()
+            assert place.refresh("--date", "2026-11-18") == 0
+            place.crash("2026-11-19")
+        return real(arguments)
+
+    real = heatmap.run
+    monkeypatch.setattr(heatmap, "run", overtaken)
+    assert place.refresh("--date", "2026-11-19") == 0
+    assert place.release("2026-11-19").manifest["parameters"]["warm_start"]["release_id"] == "city-2026-11-18"
+    assert place.entries == 5
 
 
 def test_an_earlier_day_does_not_become_the_latest(place: Place) -> None:
@@ -496,13 +534,17 @@ def job(place: Place, output: str, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
+def books(place: Place, *budget: str) -> list[str]:
+    ledger = ["--ledger", str(place.folder / "ledger.db"), "--dataset", "city", "--period", "2026-11-20"]
+    return [*ledger, *(f"--budget={one}" for one in budget)]
+
+
 def test_a_job_charges_a_ledger(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    books = ["--ledger", str(place.folder / "ledger.db"), "--dataset", "city", "--period", "2026-11-20"]
-    assert cli.main(job(place, "one", *books)) == 2
+    assert cli.main(job(place, "one", *books(place))) == 2
     assert "has no limits for dataset 'city'" in capsys.readouterr().err
-    assert cli.main(job(place, "one", *books, "--budget", "8/1d")) == 0
-    assert cli.main(job(place, "two", *books)) == 0  # entropy: another release
-    assert cli.main(job(place, "three", *books)) == 3
+    assert cli.main(job(place, "one", *books(place, "8/1d"))) == 0
+    assert cli.main(job(place, "two", *books(place))) == 0  # entropy: another release
+    assert cli.main(job(place, "three", *books(place))) == 3
     assert not (place.folder / "three").exists()
     assert place.ledger("verify", "--releases", str(place.folder / "one"), "--releases", str(place.folder / "two")) == 0
 
@@ -531,17 +573,8 @@ def test_bad_ledger_options(place: Place, options: list[str], message: str, caps
 
 
 def test_a_job_run_again_returns_its_release(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    books = [
-        "--ledger",
-        str(place.folder / "ledger.db"),
-        "--dataset",
-        "city",
-        "--period",
-        "2026-11-20",
-        "--budget",
-        "4/1d",
-    ]
-    keyed = job(place, "one", *books, "--key_file", str(place.folder / "key"), "--release_id", "mine")
+    key = ["--key_file", str(place.folder / "key"), "--release_id", "mine"]
+    keyed = job(place, "one", *books(place, "4/1d"), *key)
     assert cli.main(keyed) == 0
     assert cli.main(keyed) == 0
     assert "mine is published already; nothing is charged" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from sfumato.schemas.items import NUMBERS, ItemColumns
 from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms import metrics
 from sfumato.transforms.heatmap.assemble import release_files
@@ -28,6 +29,9 @@ from sfumato.transforms.histogram.items import NumberItems
 from sfumato.transforms.histogram.sampling import Sampling
 from sfumato.transforms.locations.users import GROUP_BITS
 from sfumato.transforms.metrics import METRICS, PUBLIC, RAW, Counter, Distribution, Metric, Stopwatch, read_metrics
+from sfumato.transforms.moments.combine import PushBits
+from sfumato.transforms.moments.protocol import MomentsPlan
+from sfumato.transforms.moments.values import Values
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release import open_release
 from sfumato.transforms.release.facts import ReleaseFacts
@@ -98,6 +102,22 @@ def run_quantiles(pattern: str) -> dict:
     return run(build, ())
 
 
+def run_moments(pattern: str, plan: MomentsPlan) -> dict:
+    values = Values(ValueColumns("latitude"), plan.form)
+
+    def build(root: beam.Pipeline) -> None:
+        _ = root | beam.Create(paths_of(pattern)) | PushBits(values, plan, KEY)
+
+    return run(build, ())
+
+
+@pytest.fixture(scope="module")
+def bit_pushing(pattern: str) -> dict:
+    """What a mean and a variance, at two bits a client, count; latitudes have six bits, and one of them is beyond."""
+    statistics = (Statistic("mean"), Statistic("variance"))
+    return run_moments(pattern, MomentsPlan(form=FixedPoint(bits=6), statistics=statistics, bits_per_client=2))
+
+
 @pytest.fixture(scope="module")
 def private(pattern: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
     """What a heatmap of users that are counted privately counts, and its release."""
@@ -157,8 +177,21 @@ def test_a_heatmap_counts_what_the_data_say(
     assert found["lost_shards"] > 0
 
 
+def test_bits_are_counted_as_the_data_say(table: pa.Table, pattern: str, bit_pushing: dict) -> None:
+    found, stages = dict(bit_pushing), 4  # two rounds of the value, two of its distance from the mean
+    check_times(found, {"slice_read_milliseconds": FILES, "block_tally_milliseconds": stages << GROUP_BITS})
+    usable = table.filter(pa.compute.is_finite(table["latitude"]))
+    dropped = {"null_user_id": 4, "null_value": table["latitude"].null_count, "not_finite": BAD["not_finite"]}
+    assert found == {
+        **reading(table, pattern),
+        **{f"dropped_{reason}_rows": dropped.get(reason, 0) for reason in metrics.DROP_REASONS},
+        "clamped_rows": BAD["out_of_range"],
+        "reported_bits": 2 * len(set(usable["user_id"].drop_null().to_pylist())),
+    }
+
+
 def test_a_count_without_noise_counts_what_the_data_say(
-    table: pa.Table, pattern: str, private: tuple[dict, Path]
+    table: pa.Table, pattern: str, private: tuple[dict, Path], bit_pushing: dict
 ) -> None:
     counted_by_heatmaps, _ = private
     found = run_quantiles(pattern)
@@ -174,7 +207,7 @@ def test_a_count_without_noise_counts_what_the_data_say(
         "clamped_rows": outside,
     }
     assert outside > 100
-    assert {*found, *times, *counted_by_heatmaps} == set(METRICS)  # each is counted by some job
+    assert {*found, *times, *counted_by_heatmaps, *bit_pushing} == set(METRICS)  # each is counted by some job
 
 
 def test_nothing_raw_that_is_counted_is_in_a_release(private: tuple[dict, Path]) -> None:
@@ -214,7 +247,8 @@ def test_units_are_in_the_names() -> None:
     for name, metric in METRICS.items():
         assert name == metric.name
         assert name.endswith(metric.unit)
-        assert metric.unit in {"rows", "files", "users", "bytes", "milliseconds", "sub_queries", "entries", "shards"}
+        units = {"rows", "files", "users", "bytes", "milliseconds", "sub_queries", "entries", "shards", "bits"}
+        assert metric.unit in units
         assert metric.readers in {RAW, PUBLIC}
     for kind in (Counter, Distribution):
         with pytest.raises(ValueError, match="must end in its unit, bytes"):

@@ -28,6 +28,7 @@ DROP_REASONS = (
     "not_utf8",
     "bad_weight",
     "unknown_category",
+    "negative_value",
 )
 _VALUE_REASONS = [DROP_REASONS.index(reason) for reason in REASONS]
 _BYTES_OF = (

@@ -42,6 +42,7 @@ _HINTS = {
     "out_of_region": "check the region and the columns",
     "bad_weight": "weights must be finite numbers of at least 0",
     "unknown_category": "check --auxiliary, and that --categories names all its values",
+    "negative_value": "give --signed shift:OFFSET or --signed split",
     "no_prefix_code": "integers must be 0 or more and have no more digits than --depth",
 }
 

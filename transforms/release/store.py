@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -23,6 +24,7 @@ from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import (
     BINS_FILE,
     CELLS_FILE,
@@ -37,7 +39,7 @@ from sfumato.schemas.release import (
     RANGES_FILE,
     RELEASE_FILES,
 )
-from sfumato.transforms.files import content_type, is_remote, read_file, storage_errors
+from sfumato.transforms.files import content_type, is_remote, matching, read_file, storage_errors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,8 +139,8 @@ def clear_lost(output: str, release_id: str) -> None:
     An attempt still under way has come too late, and finds this release in its place.
     """
     if is_remote(output):
-        lost = FileSystems.match([FileSystems.join(output, f".partial-{release_id}-*", "*")])
-        _delete_remote([one.path for match in lost for one in match.metadata_list])
+        lost = matching(FileSystems.join(output, f".partial-{release_id}-*", "*"))
+        _delete_remote([one.path for one in lost])
         return
     place = Path(output).absolute()
     left = re.compile(rf"\.{re.escape(place.name)}\.(partial|replaced)-{re.escape(release_id)}-[0-9a-f]{{32}}")
@@ -188,6 +190,7 @@ def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, ov
             raise
         clear_lost(output, release_id)
     except Exception:
+        # Whatever it was: another attempt may have published this very release, and have cleared this one's files away.
         if standing_manifest(output) != files[MANIFEST_FILE]:
             raise
     finally:
@@ -209,10 +212,20 @@ def _delete_remote(paths: list[str]) -> None:
 
 @dataclass(frozen=True)
 class Release:
-    """A published release, read when asked for."""
+    """A published release, read when asked for. digest: the SHA-256 of its manifest's bytes."""
 
     path: str
     manifest: dict[str, Any]
+    digest: str
+
+    @property
+    def grid(self) -> Grid | None:
+        """The map's region and depth; None where the manifest states none."""
+        try:
+            region = Region(*(float(self.manifest["region"][side]) for side in ("west", "south", "east", "north")))
+            return Grid(region, self.manifest["grid"]["depth"])
+        except (KeyError, TypeError, ValueError):  # ValueError: or they are none
+            return None
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -282,7 +295,8 @@ def open_release(path: str | os.PathLike[str]) -> Release:
     """Opens the release in a folder, local or gs://. Raises RequestError where there is none."""
     text = os.fspath(path)
     try:
-        manifest = json.loads(_read(text, MANIFEST_FILE))
+        content = _read(text, MANIFEST_FILE)
+        manifest = json.loads(content)
         if not isinstance(manifest, dict):
             raise ValueError("no object")
     except (OSError, ValueError):
@@ -291,7 +305,7 @@ def open_release(path: str | os.PathLike[str]) -> Release:
         raise RequestError(f"{text}: an evaluation of methods on exact data, no release")
     if manifest.get("format") != MANIFEST_FORMAT:
         raise RequestError(f"{text}: the manifest's format is {manifest.get('format')!r}, not {MANIFEST_FORMAT!r}")
-    return Release(text, manifest)
+    return Release(text, manifest, hashlib.sha256(content).hexdigest())
 
 
 def standing_manifest(output: str) -> bytes | None:

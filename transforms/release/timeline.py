@@ -7,28 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property
 
-from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.release import CELLS_FILE, MANIFEST_FILE, PAGE_FILE
+from sfumato.schemas.release import CELLS_FILE, PAGE_FILE
 from sfumato.schemas.timeline import Night, Spending
-from sfumato.transforms.files import write_file
+from sfumato.transforms.files import matching, write_file
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_in_window
 from sfumato.transforms.release.page_index import MAP_FORMAT, index_page, map_file
-from sfumato.transforms.release.store import Release, open_release
+from sfumato.transforms.release.published import RELEASES, published_releases
+from sfumato.transforms.release.store import Release
 
-RELEASES, MAPS, LATEST = "releases", "maps", "latest.json"
-_NIGHT = re.compile(r"\d{4}-\d{2}-\d{2}")
+MAPS, LATEST = "maps", "latest.json"
 _ROUNDS = 5
 
 
@@ -37,14 +33,14 @@ def update_timeline(root: str, ledger: str | None) -> None:
 
     ledger: the place of the ledger that says what has been spent; without one the page does not.
     """
-    history = None if ledger is None else open_ledger(ledger).history()
     releases = published_releases(root)
     for _ in range(_ROUNDS):
         if not releases:
             return
+        history = None if ledger is None else open_ledger(ledger).history()  # knows what these releases were charged
         _write_all(root, [_Dated(name, release) for name, release in releases.items()], history)
         shown, releases = releases, published_releases(root)
-        if [one.manifest for one in shown.values()] == [one.manifest for one in releases.values()]:
+        if [one.digest for one in shown.values()] == [one.digest for one in releases.values()]:
             return  # nobody has published meanwhile, so nobody's page was written over
 
 
@@ -69,35 +65,14 @@ class _Dated:
         return f"{MAPS}/{self.date}-{mark}.js"
 
     def map_bytes(self) -> bytes:
-        manifest = self.release.manifest
-        region = Region(*(manifest["region"][side] for side in ("west", "south", "east", "north")))
-        grid = Grid(region, manifest["grid"]["depth"])
-        fresh = Release(self.release.path, manifest)  # whose raster is not kept
-        return map_file(self.date, fresh.density, fresh.table(CELLS_FILE), grid)
-
-
-def published_dates(root: str) -> list[str]:
-    """The dates, as YYYY-MM-DD and in order, of which a release stands in a folder of releases."""
-    names = sorted(path.split("/")[-2] for path in _match(FileSystems.join(root, RELEASES, "*", MANIFEST_FILE)))
-    return [name for name in names if _NIGHT.fullmatch(name)]
-
-
-def published_releases(root: str) -> dict[str, Release]:
-    """The published releases by date, in order. What is no release, or is being replaced just now, is left out."""
-    dates = published_dates(root)
-
-    def opened(date: str) -> Release | None:
-        try:
-            return open_release(FileSystems.join(root, RELEASES, date))
-        except RequestError:
-            return None
-
-    with ThreadPoolExecutor(16) as pool:
-        return {date: one for date, one in zip(dates, pool.map(opened, dates), strict=True) if one is not None}
+        fresh = replace(self.release)  # whose raster is not kept
+        if fresh.grid is None:
+            raise RequestError(f"{fresh.path}: the manifest lacks the map's region or depth")
+        return map_file(self.date, fresh.density, fresh.table(CELLS_FILE), fresh.grid)
 
 
 def _write_all(root: str, releases: list[_Dated], history: History | None) -> None:
-    present = {path.rsplit("/", 1)[-1] for path in _match(FileSystems.join(root, MAPS, "*"))}
+    present = {one.path.rsplit("/", 1)[-1] for one in matching(FileSystems.join(root, MAPS, "*"))}
     for one in releases:
         if one.map is not None and one.map.rsplit("/", 1)[-1] not in present:
             write_file(FileSystems.join(root, one.map), one.map_bytes())
@@ -130,10 +105,3 @@ def _spending(history: History | None, dataset: str, releases: list[_Dated]) -> 
         )
         for limit in history.limits.get(dataset, ())
     ]
-
-
-def _match(pattern: str) -> list[str]:
-    try:
-        return [one.path for match in FileSystems.match([pattern]) for one in match.metadata_list]
-    except BeamIOError:  # no such folder
-        return []

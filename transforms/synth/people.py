@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.region import Region
+from sfumato.schemas.region import EARTH_RADIUS_KM, Region
 from sfumato.transforms.synth.city import ELSEWHERE, HOME, RISK_SIDE, WORK, City
 from sfumato.transforms.synth.dates import CROWD, SEASON, DayPlan, plan_day
 from sfumato.transforms.synth.day import HOUR_US, WEEK_START_US, clock_offset_us, rhythm_table
@@ -43,6 +43,7 @@ def record_schema(user_id: UserIdKind = "int") -> pa.Schema:
             pa.field("longitude", pa.float64(), nullable=False),
             pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
             pa.field("infected", pa.bool_(), nullable=False),
+            pa.field("km_from_home", pa.float32(), nullable=False),
         ]
     )
 
@@ -100,11 +101,19 @@ class Columns:
     longitude: NDArray[np.float64]  # degrees
     timestamp: NDArray[np.int64]  # microseconds since 1970, UTC
     infected: NDArray[np.bool_]
+    km_from_home: NDArray[np.float32]  # to the middle of the home's cell
 
     @classmethod
     def empty(cls, n: int) -> Columns:
         """Columns of n records that are yet to be filled."""
-        return cls(np.empty(n, np.int64), np.empty(n), np.empty(n), np.empty(n, np.int64), np.empty(n, np.bool_))
+        return cls(
+            np.empty(n, np.int64),
+            np.empty(n),
+            np.empty(n),
+            np.empty(n, np.int64),
+            np.empty(n, np.bool_),
+            np.empty(n, np.float32),
+        )
 
     def part(self, first: int, last: int) -> Columns:
         """A view of records first .. last - 1."""
@@ -115,6 +124,7 @@ class Columns:
             self.longitude[rows],
             self.timestamp[rows],
             self.infected[rows],
+            self.km_from_home[rows],
         )
 
     def table(self, user_id: UserIdKind) -> pa.Table:
@@ -128,6 +138,7 @@ class Columns:
                 pa.array(self.longitude),
                 pa.array(self.timestamp).cast(schema.field("timestamp").type),
                 pa.array(self.infected),
+                pa.array(self.km_from_home),
             ],
             schema=schema,
         )
@@ -176,6 +187,10 @@ def _fill(
     chance = city.risk[_risk_cell(home, city)]
     luck = random_words(stream_key(seed, _INFECTED), users) >> np.uint64(32)
     np.less(luck, chance, out=out.infected)
+    middle = np.radians((region.south + region.north) / 2)
+    wide, tall = (region.east - region.west) * np.cos(middle) / city.side, (region.north - region.south) / city.side
+    far = np.hypot((east - (home & (city.side - 1)) - 0.5) * wide, (south - (home >> (city.bits // 2)) - 0.5) * tall)
+    out.km_from_home[:] = np.radians(far) * EARTH_RADIUS_KM
     out.user_id[:] = scramble_63(users, stream_key(seed, _ID))
 
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from sfumato.schemas.region import Grid, Region, deinterleave
+from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region, deinterleave
 from sfumato.transforms.synth.city import RISK_SIDE, City, build_city
 from sfumato.transforms.synth.day import HOUR_US, HOURS, WEEK_START_US, clock_offset_us, rhythm_table
 from sfumato.transforms.synth.people import make_people, make_records, record_schema
@@ -139,3 +139,24 @@ def test_string_ids_are_the_same_numbers_in_hexadecimal(city: City) -> None:
     texts = make_people(0, 500, city=city, user_id="string")["user_id"].to_pylist()
     assert all(re.fullmatch("u[0-9a-f]{16}", text) for text in texts)
     assert [int(text[1:], 16) for text in texts] == numbers
+
+
+def test_the_distance_from_home_fits_all_records_of_a_user(city: City) -> None:
+    """A record within half a cell's diagonal of home lies in the home's cell: the others' distances follow from it."""
+    users, records = 2000, 6
+    table = make_people(0, users, city=city, records_per_user=records, region=EAST_REGION)
+    north, east, far = (
+        table[name].to_numpy().reshape(records, users) for name in ("latitude", "longitude", "km_from_home")
+    )
+    assert np.isfinite(far).all()
+    assert far.min() >= 0
+    width = EAST_REGION.east - EAST_REGION.west
+    half = np.radians(width / SIDE) * EARTH_RADIUS_KM / 2 * 2**0.5
+    nearest = far.argmin(axis=0), np.arange(users)
+    at_home = far[nearest] <= half
+    assert 0.3 < at_home.mean() < 1
+    middle = np.radians((EAST_REGION.south + EAST_REGION.north) / 2)
+    wide, tall = (east - east[nearest]) * np.cos(middle), north - north[nearest]
+    straight = np.radians(np.hypot(wide, tall)) * EARTH_RADIUS_KM
+    assert (np.abs(far - straight)[:, at_home] <= 2 * half).all()
+    assert np.median(far[:, at_home]) > 4 * half  # the distances differ by far more than that

@@ -6,6 +6,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -150,7 +151,7 @@ def check_budget(history: History, charge: Charge, limits: Sequence[Limit] | Non
 def _check_same(standing: Charge, charge: Charge) -> None:
     if standing == charge:
         return
-    if {**standing.__dict__, "binding": ""} == {**charge.__dict__, "binding": ""}:
+    if replace(standing, binding=charge.binding) == charge:
         what = "other input, another key or another version of sfumato"
     else:
         what = "another request"

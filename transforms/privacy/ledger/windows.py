@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from decimal import Decimal
 
@@ -61,9 +61,7 @@ def composed_delta(charges: Sequence[Charge], epsilon: float) -> float:
     """The delta at this epsilon of all charges together, rounded up, by dp-accounting."""
     from dp_accounting.pld import common, privacy_loss_distribution
 
-    kinds = Counter(
-        (float(charge.epsilon), float(charge.delta)) for charge in charges if charge.epsilon or charge.delta
-    )
+    kinds = Counter((float(charge.epsilon), float(charge.delta)) for charge in charges)
     # Losses are rounded up to a grid; this one costs a thousandth of the smallest release's own.
     interval = max(min(*(kind[0] / 1000 for kind in kinds), 1e-3), 1e-5)
     composed = privacy_loss_distribution.identity(value_discretization_interval=interval)
@@ -80,8 +78,7 @@ def next_fit(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) ->
     same = [charge for charge in charges if charge.dataset == new.dataset]
     free = {charge.period.last + timedelta(days=limit.days) for charge in same for limit in limits}
     for first in sorted(one for one in free if one > new.period.first):
-        moved = Charge(**{**new.__dict__, "period": new.period.starting(first)})
-        if overrun(same, moved, limits) is None:
+        if overrun(same, replace(new, period=new.period.starting(first)), limits) is None:
             return first
     return None
 

@@ -1,0 +1,161 @@
+"""Bits of quantities against exact fractions: what the set bits weigh together is the quantity."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.moments import FixedPoint
+from sfumato.transforms.moments.fixed_point import code_type, decode
+from sfumato.transforms.moments.quantities import Quantity
+
+SMALL = [
+    FixedPoint(5),
+    FixedPoint(4, 2),
+    FixedPoint(4, -3),
+    FixedPoint(4, 1, "shift", 3.5),
+    FixedPoint(5, 0, "shift", -7.0),
+    FixedPoint(3, 1, "shift", 2.3),
+    FixedPoint(4, 1, "split"),
+    FixedPoint(1, 0, "split"),
+    FixedPoint(1),
+]
+KINDS = ["value", "square", *(f"power:{power}" for power in range(2, 9))]
+FORMS = st.builds(
+    lambda bits, fraction, signed, offset: FixedPoint(bits, fraction, signed, offset if signed == "shift" else 0.0),
+    st.integers(1, 52),
+    st.integers(-9, 52),  # 2^61 to the eighth is the largest that goes
+    st.sampled_from(["no", "shift", "split"]),
+    st.floats(-1000, 1000),
+)
+
+
+def all_codes(form: FixedPoint) -> np.ndarray:
+    bits = form.bits + (form.signed == "split")
+    return np.arange(1 << bits).astype(code_type(form))
+
+
+def weighed(quantity: Quantity, codes: np.ndarray) -> list[Fraction]:
+    """The sum of the weights of every code's set bits, by exact arithmetic."""
+    slots, held = quantity.slots, quantity.codes(codes)
+    total = [Fraction(0)] * len(codes)
+    for slot, weight in enumerate(slots.weight.tolist()):
+        found = slots.bits(held, np.full(len(codes), slot))
+        total = [one + Fraction(weight) * bool(bit) for one, bit in zip(total, found, strict=True)]
+    return total
+
+
+def check(quantity: Quantity, codes: np.ndarray) -> None:
+    """Half a unit, but for floating-point arithmetic: one rounding for the distance and one for each factor."""
+    form, slots = quantity.form, quantity.slots
+    unit = Fraction(float(np.abs(slots.weight).min()))
+    values = [Fraction(value) for value in decode(codes, form).tolist()]
+    for value, found in zip(values, weighed(quantity, codes), strict=True):
+        if quantity.kind == "value":
+            # Exactly the steps; the offset is taken away from the mean.
+            steps = value if form.signed == "split" else Fraction(int(codes[values.index(value)])) * Fraction(form.step)
+            assert found == steps
+            continue
+        distance = value - Fraction(quantity.centre)
+        exact = distance**quantity.power
+        slack = Fraction((quantity.power + 2) * 2.0**-52) * abs(exact)
+        assert abs(found - exact) <= unit / 2 + slack
+    bits = len(slots) // (1 + quantity.signed)
+    held = quantity.codes(codes).astype(object)
+    assert max(held) < 1 << (bits + quantity.signed)  # nothing above the bits that are asked for
+
+
+@pytest.mark.parametrize("form", SMALL)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_value_of_small_forms(form: FixedPoint, kind: str) -> None:
+    centres = [0.0]
+    if kind == "square":
+        centres = [form.low, form.high, (form.low + form.high) / 2, form.low + 0.3 * (form.high - form.low)]
+    for centre in centres:
+        check(Quantity(form, kind, centre), all_codes(form))
+
+
+@given(FORMS, st.sampled_from(KINDS), st.floats(0, 1), st.lists(st.floats(0, 1), max_size=5))
+@example(FixedPoint(52, -9, "split"), "power:7", 0.5, [0.3])
+@example(FixedPoint(52, 52), "power:8", 0.5, [0.3])
+@example(FixedPoint(52, 0, "shift", 1000.0), "square", 1.0, [0.999])
+def test_quantities_of_any_form(form: FixedPoint, kind: str, centre: float, places: list[float]) -> None:
+    steps = np.array([0, form.most, *(int(place * form.most) for place in places)])
+    codes = steps.astype(code_type(form))
+    if form.signed == "split":
+        codes = np.concatenate([codes, codes[1:] | (codes.dtype.type(1) << codes.dtype.type(form.bits))])
+    about = float(np.clip(form.low + centre * (form.high - form.low), form.low, form.high))
+    check(Quantity(form, kind, about if kind == "square" else 0.0), codes)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 7, 8, 10, 15, 16, 31, 32, 52])
+@pytest.mark.parametrize("fraction_bits", [0, 5, -3])
+def test_logarithms_to_half_a_unit_and_zeros_as_the_smallest_step(bits: int, fraction_bits: int) -> None:
+    form = FixedPoint(bits, fraction_bits)
+    quantity = Quantity(form, "log2")
+    steps = sorted({0, 1, *(form.most // part for part in (1, 2, 3, 5, 1000)), form.most - 1})
+    if bits <= 8:
+        steps = list(range(form.most + 1))
+    codes = np.array(steps).astype(code_type(form))
+    for step, found in zip(steps, weighed(quantity, codes), strict=True):
+        value = max(step, 1) * form.step
+        assert abs(float(found) - quantity.base - math.log2(value)) <= 2.0**-13 + 2.0**-44
+    assert max(quantity.codes(codes).astype(object)) < 1 << len(quantity.slots)
+    assert quantity.slots.weight.min() == 2.0**-12
+    assert not quantity.signed
+
+
+@pytest.mark.parametrize("form", SMALL)
+@pytest.mark.parametrize("kind", KINDS)
+def test_slots_double_from_the_least_bit_and_negative_ones_mirror_them(form: FixedPoint, kind: str) -> None:
+    quantity = Quantity(form, kind)
+    slots = quantity.slots
+    sides = slots.sides()
+    assert len(sides) == 1 + quantity.signed
+    for sign, side in zip((1, -1), sides, strict=False):
+        weights = sign * slots.weight[side]
+        assert np.array_equal(weights, weights[0] * 2.0 ** np.arange(len(weights)))
+        assert (weights > 0).all()
+        assert slots.shift[side].tolist() == list(range(len(weights)))
+        assert (slots.negative[side] == (sign < 0)).all()
+    assert sum(side.stop - side.start for side in sides) == len(slots)
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "signed"),
+    [
+        (FixedPoint(4, signed="split"), "value", True),
+        (FixedPoint(4, signed="split"), "power:3", True),
+        (FixedPoint(4, signed="split"), "power:4", False),
+        (FixedPoint(4, signed="split"), "square", False),
+        (FixedPoint(4, 0, "shift", 3.0), "value", False),  # the offset makes it positive
+        (FixedPoint(4, 0, "shift", 3.0), "power:3", True),
+        (FixedPoint(4, 0, "shift", -3.0), "power:3", False),  # no value is below 3
+        (FixedPoint(4), "power:3", False),
+    ],
+)
+def test_only_what_can_be_negative_has_bits_for_it(form: FixedPoint, kind: str, signed: bool) -> None:
+    assert Quantity(form, kind).signed == signed
+
+
+def test_the_mean_of_the_bits_is_the_quantitys_mean_but_for_the_base() -> None:
+    form = FixedPoint(6, 2, "shift", 5.0)
+    codes = np.array([0, 1, 20, 63], np.uint8)
+    value = Quantity(form, "value")
+    assert float(sum(weighed(value, codes)) / 4) - value.base == decode(codes, form).mean()
+    assert Quantity(form, "square", 1.0).base == 0
+    assert Quantity(FixedPoint(6, 2), "log2").base == 2
+
+
+@pytest.mark.parametrize("kind", ["square", "power:3"])
+def test_powers_beyond_numbers_are_refused(kind: str) -> None:
+    with pytest.raises(RequestError, match=f"statistics: {kind} of 1e\\+150 is too large; ask for a lower moment"):
+        _ = Quantity(FixedPoint(4, 0, "shift", 1e150), kind).slots
+    slots = Quantity(FixedPoint(52, -52, "split"), "power:4").slots  # 2^416: its square is still a number
+    assert np.isfinite(slots.weight**2).all()

@@ -1,0 +1,262 @@
+"""Who tells what: every client a group of her own, so that the tallies show each client's reports."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sfumato.schemas.moments import FixedPoint, Statistic
+from sfumato.transforms.moments.allocation import Tuning, by_weight
+from sfumato.transforms.moments.protocol import MomentsPlan, Prior, Progress, sum_tallies
+from sfumato.transforms.moments.quantities import Quantity
+from sfumato.transforms.moments.randomised_response import RandomisedResponse
+from sfumato.transforms.moments.tally import Ask, Block, Tally, tally
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.statistics import FLAKE_RATE
+
+FORM = FixedPoint(8)
+VALUE = Quantity(FORM, "value")
+VARIANCE = (Statistic("mean"), Statistic("variance"))
+
+
+def key(number: int = 0) -> RunKey:
+    return RunKey.derive(FixedSecret(b"tally tests!" * 3), {"number": number})
+
+
+def clients(n: int, exact: bool = True, number: int = 0, seed: int = 0, name: str = "block") -> Block:
+    """Clients who are each her own group."""
+    codes = np.random.default_rng(seed).integers(0, 256, n).astype(np.uint8)
+    return Block.shuffled(name, codes, np.arange(n, dtype=np.uint16), exact, key(number))
+
+
+def ask(first: float = 0.0, last: float = 1.0, reports: int = 1, power: float = 0.5) -> Ask:
+    return Ask(VALUE, 1, first, last, by_weight(VALUE.slots, power, reports))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("reports", [1, 2, 3, 8])
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 100, 1003])
+def test_every_client_tells_so_many_different_bits_of_hers(exact: bool, reports: int, n: int) -> None:
+    for number in range(5):
+        block = clients(n, exact, number)
+        told = tally(block, ask(reports=reports), n, RandomisedResponse(None, reports), key(number))
+        assert told.reports.shape == (n, 8)
+        assert (told.reports <= 1).all()
+        assert (told.reports.sum(axis=1) == reports).all()
+        assert block.groups is not None
+        for code, group in zip(block.codes.tolist(), block.groups.tolist(), strict=True):
+            for slot in np.flatnonzero(told.reports[group]).tolist():
+                assert told.ones[group, slot] == code >> slot & 1
+
+
+@pytest.mark.parametrize("reports", [1, 2, 3, 8])
+@pytest.mark.parametrize("span", [(0.0, 1.0), (0.0, 1 / 3), (1 / 3, 0.75)])
+def test_every_bit_has_its_quota_to_one(reports: int, span: tuple[float, float]) -> None:
+    for number, n in itertools.product(range(10), (1, 5, 64, 999)):
+        asked = ask(*span, reports=reports)
+        told = tally(clients(n, True, number), asked, n, RandomisedResponse(None, reports), key(number))
+        m = told.reports.sum() / reports
+        assert abs(m - n * (span[1] - span[0])) < 1
+        assert (np.abs(told.reports.sum(axis=0) - m * reports * asked.chances) < 1 + 1e-6).all()
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("reports", [1, 3])
+def test_a_client_gets_every_bit_with_its_chance_whoever_she_is(exact: bool, reports: int) -> None:
+    """Chi-square over keys, for the first and the last client of a small block."""
+    n, keys, asked = 12, 3000, ask(reports=reports)
+    seen = np.zeros((2, 8))
+    for number in range(keys):
+        told = tally(clients(n, exact, number), asked, n, RandomisedResponse(None, reports), key(number))
+        seen += told.reports[[0, -1]]
+    expected = keys * reports * asked.chances
+    for row in seen:
+        # Reports of a client exclude each other, as categories do; with several each bit by itself.
+        if reports == 1:
+            assert stats.chisquare(row, expected * keys / expected.sum()).pvalue > FLAKE_RATE
+        else:
+            for count, chance in zip(row.astype(int), reports * asked.chances, strict=True):
+                assert stats.binomtest(int(count), keys, min(chance, 1)).pvalue > FLAKE_RATE
+    wrong = keys * by_weight(VALUE.slots, 0.65, 1)  # the test would see other chances
+    if reports == 1:
+        assert stats.chisquare(seen[0], wrong * keys / wrong.sum()).pvalue < FLAKE_RATE
+
+
+PLANS: list[dict[str, Any]] = [
+    {},
+    {"method": "weighted"},
+    {"statistics": VARIANCE},
+    {"statistics": VARIANCE, "variance": "raw", "method": "weighted"},
+    {"statistics": (*VARIANCE, Statistic("moment:3"), Statistic("geometric_mean")), "bits_per_client": 3},
+    {"statistics": (*VARIANCE, Statistic("moment:3")), "tuning": Tuning(first_share=0.5), "epsilon": 2.0},
+    {"statistics": VARIANCE, "prior": True},
+    {"statistics": VARIANCE, "prior": "value"},
+]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("options", PLANS)
+def test_rounds_and_quantities_never_share_a_client_and_together_have_everybody(
+    exact: bool, options: dict[str, Any]
+) -> None:
+    """One who were asked twice would tell twice what the meter says."""
+    if "prior" in options:
+        # As an earlier release of the same column left it: its squares are about its own mean.
+        about = {"value": Quantity(FORM, "value").slots.weight, "square": Quantity(FORM, "square", 127.0).slots.weight}
+        found = {kind: Prior(weight, np.full(len(weight), 0.4), np.full(len(weight), 0.1)) for kind, weight in about.items()}
+        options = {**options, "prior": found if options["prior"] is True else {"value": found["value"]}}
+    plan = MomentsPlan(form=FORM, **options)
+    n = 700
+    for number in range(4):
+        progress, block = Progress(), clients(n, exact, number)
+        for _ in plan.stages:
+            asks = plan.asks(progress)
+            told = [tally(block, one, n, plan.told, key(number)) for one in asks]
+            progress = progress.after(asks, told)
+        times = sum((one.reports > 0).any(axis=1).astype(int) for _, one in progress.rounds)
+        assert np.array_equal(times, np.ones(n))
+        each = [one.reports.sum(axis=1) for _, one in progress.rounds]
+        assert all(set(reports.tolist()) <= {0, plan.bits_per_client} for reports in each)
+        if exact:  # and their shares are the plan's
+            for one, reports in zip((asked for asked, _ in progress.rounds), each, strict=True):
+                assert abs(np.count_nonzero(reports) - n * (one.last - one.first)) < 1 + 1e-9
+
+
+def without(block: Block, gone: int) -> Block:
+    """The block with one client less; the others keep their places."""
+    assert block.groups is not None
+    assert block.places is not None
+    kept = block.groups != gone
+    return replace(block, codes=block.codes[kept], groups=block.groups[kept], places=block.places[kept])
+
+
+@pytest.mark.parametrize("reports", [1, 2, 8])
+def test_whom_a_client_is_asked_about_depends_on_nobody_else(reports: int) -> None:
+    """With places of their own, which tallies by group need: without one client, the others' rows are as they were."""
+    n, told = 200, RandomisedResponse(None, reports)
+    block = clients(n, exact=False)
+    for span in ((0.0, 1.0), (0.25, 2 / 3)):
+        full = tally(block, ask(*span, reports=reports), n, told, key())
+        for gone in range(0, n, 17):
+            less = tally(without(block, gone), ask(*span, reports=reports), n, told, key())
+            others = np.arange(n) != gone
+            assert np.array_equal(less.ones[others], full.ones[others])
+            assert np.array_equal(less.zeros[others], full.zeros[others])
+            assert not less.reports[gone].any()
+            assert full.reports[gone].sum() in (0, reports)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_which_bit_is_asked_for_says_nothing_of_the_value(exact: bool) -> None:
+    one, other = clients(500, exact, seed=1), clients(500, exact, seed=2)
+    assert not np.array_equal(one.codes, other.codes)
+    told = RandomisedResponse(1.0, 2)
+    asked = [tally(block, ask(0.2, 0.9, 2), 500, told, key()).reports for block in (one, other)]
+    assert np.array_equal(*asked)
+
+
+def test_one_value_replaced_changes_her_own_reports_alone() -> None:
+    """Adjacency of the local model: the others' reports, coins and all, are the same."""
+    told, n = RandomisedResponse(1.0, 2), 300
+    block = clients(n)
+    before = tally(block, ask(reports=2), n, told, key())
+    assert block.groups is not None
+    for who in (0, 150, 299):
+        codes = block.codes.copy()
+        codes[block.groups == who] ^= np.uint8(255)
+        after = tally(replace(block, codes=codes), ask(reports=2), n, told, key())
+        assert np.array_equal(np.flatnonzero((after.ones != before.ones).any(axis=1)), [who])
+        assert np.abs(after.ones - before.ones).sum() == 2
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_tallies_by_group_add_up_to_the_tally_of_all(exact: bool) -> None:
+    n, told = 1000, RandomisedResponse(0.7, 2)
+    block = clients(n, exact)
+    assert block.groups is not None
+    by_client = tally(block, ask(reports=2), n, told, key())
+    grouped = tally(replace(block, groups=block.groups % np.uint16(7)), ask(reports=2), 7, told, key())
+    alone = tally(replace(block, groups=None), ask(reports=2), 1, told, key())
+    assert np.array_equal(grouped.ones.sum(axis=0), alone.ones[0])
+    assert np.array_equal(grouped.zeros.sum(axis=0), alone.zeros[0])
+    joined = by_client.joined(np.arange(n) % 7)
+    assert np.array_equal(joined.ones, grouped.ones)
+    assert np.array_equal(joined.zeros, grouped.zeros)
+
+
+def test_joined_sums_over_groups_against_a_loop() -> None:
+    rng = np.random.default_rng(3)
+    counted = Tally(rng.integers(-5, 50, (9, 4)), rng.integers(-5, 50, (9, 4)))
+    places = np.array([2, 0, 0, 3, 2, 1, 2, 3, 0])
+    joined = counted.joined(places)
+    for group in range(4):
+        assert joined.ones[group].tolist() == sum(counted.ones[i] for i in range(9) if places[i] == group).tolist()
+        assert joined.zeros[group].tolist() == sum(counted.zeros[i] for i in range(9) if places[i] == group).tolist()
+
+
+def test_blocks_may_come_in_any_order() -> None:
+    told = RandomisedResponse(1.0)
+    blocks = [clients(50 + number, seed=number, name=f"block {number}") for number in range(4)]
+    tallies = [tally(replace(block, groups=None), ask(), 1, told, key()) for block in blocks]
+    for order in itertools.permutations(range(4)):
+        total = sum_tallies([tallies[place] for place in order])
+        assert np.array_equal(total.ones, sum(one.ones for one in tallies))
+        assert np.array_equal(total.zeros, sum(one.zeros for one in tallies))
+
+
+def test_coins_differ_between_blocks_rounds_and_quantities() -> None:
+    """Else the lies of one would tell those of another."""
+    n, told = 4000, RandomisedResponse(0.5)
+    empty = Block("a", np.zeros(n, np.uint8), np.arange(n, dtype=np.uint16))
+    square = replace(ask(), quantity=Quantity(FORM, "power:2"))
+    first = replace(ask(), chances=np.eye(8)[0])  # all are asked for one bit, which is 0
+    lies = [
+        tally(empty, first, n, told, key()).ones[:, 0],
+        tally(replace(empty, name="b"), first, n, told, key()).ones[:, 0],
+        tally(empty, replace(first, round=2), n, told, key()).ones[:, 0],
+        tally(empty, replace(square, chances=np.eye(len(square.quantity.slots))[0]), n, told, key()).ones[:, 0],
+        tally(empty, first, n, told, key(1)).ones[:, 0],
+    ]
+    lie = 1 - told.truth
+    for left, right in itertools.combinations(lies, 2):
+        both = int((left & right).sum())
+        assert stats.binomtest(both, n, lie**2).pvalue > FLAKE_RATE
+        assert stats.binomtest(n, n, lie).pvalue < FLAKE_RATE  # what equal coins would give
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_shuffling_is_a_permutation_by_name_and_key(exact: bool) -> None:
+    n = 3000
+    block = clients(n, exact)
+    assert block.groups is not None
+    assert sorted(block.groups.tolist()) == list(range(n))
+    codes = np.random.default_rng(0).integers(0, 256, n).astype(np.uint8)
+    assert np.array_equal(block.codes, codes[block.groups])  # codes and groups stay together
+    again, other, elsewhere = clients(n, exact), clients(n, exact, number=1), clients(n, exact, name="other")
+    assert np.array_equal(block.groups, again.groups)  # type: ignore[arg-type]
+    for different in (other, elsewhere):
+        agree = int((block.groups == different.groups).sum())  # a Poisson number of mean 1
+        assert stats.poisson.sf(agree, 1) > FLAKE_RATE
+    if exact:
+        assert block.places is None
+    else:
+        assert block.places is not None
+        assert (np.diff(block.places.astype(np.int64)) >= 0).all()
+        assert stats.kstest(block.places / 2**32, "uniform").pvalue > FLAKE_RATE
+
+
+def test_exact_quotas_take_clients_in_their_random_order() -> None:
+    """The order itself is uniform: over keys every client stands at every place equally often."""
+    n, keys = 5, 4000
+    seen = np.zeros((n, n))
+    for number in range(keys):
+        groups = clients(n, True, number).groups
+        assert groups is not None
+        seen[np.arange(n), groups] += 1
+    statistic = (n - 1) / n * ((seen - keys / n) ** 2).sum() * n / keys  # of permutations: (n - 1)^2 degrees
+    assert stats.chi2.sf(statistic, (n - 1) ** 2) > FLAKE_RATE

@@ -1,0 +1,217 @@
+"""Everything that a release of means and moments holds, made of what was published alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import shapely
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import DataError
+from sfumato.schemas.guarantee import (
+    LOCAL_ASSUMPTIONS,
+    NO_LOCAL_PRIVACY,
+    PRIOR_BITS,
+    PRIVACY_UNIT,
+    PRIVATE_GROUPS,
+    REPLACE_VALUE,
+)
+from sfumato.schemas.moments import (
+    BITS_SCHEMA,
+    EVERYBODY,
+    MOMENTS_SCHEMA,
+    OTHER,
+    BitMeans,
+    MomentEstimate,
+    moment_cells_schema,
+)
+from sfumato.schemas.region import Grid, deinterleave
+from sfumato.schemas.release import (
+    BITS_FILE,
+    CELLS_FILE,
+    MANIFEST_FILE,
+    MOMENTS_FILE,
+    MOMENTS_PICTURE,
+    PAGE_FILE,
+)
+from sfumato.transforms.moments.groups import CellGroups, Grouping
+from sfumato.transforms.moments.meter import PrivacyMeter
+from sfumato.transforms.moments.protocol import MomentsPlan, Progress
+from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, parquet_bytes, release_manifest
+from sfumato.transforms.release.page_moments import CellMeans, render_moments_page
+from sfumato.transforms.release.picture_moments import render_moments_picture
+
+_BOUND = {
+    True: "one record a user, chosen uniformly among her records by the key",
+    False: "every row is taken for another user's",
+}
+_COINS = "randomised response on single bits (integers against thresholds of 64 bits)"
+_NOISE = "discrete Laplace noise on every count by group and bit (integers against thresholds of 64 bits)"
+
+
+@dataclass(frozen=True)
+class MomentsFacts:
+    """What the launcher knows of such a release. bounded: one record of each user counts; else rows are users."""
+
+    release: ReleaseFacts
+    plan: MomentsPlan
+    grouping: Grouping | None
+    meter: PrivacyMeter
+    column: str
+    bounded: bool
+
+
+def moments_files(progress: Progress, facts: MomentsFacts) -> dict[str, bytes]:
+    """The files of a release by name, the manifest last. Raises DataError where no estimate is a finite number."""
+    plan, grouping = facts.plan, facts.grouping
+    estimates, bits = list(progress.estimates(plan)), progress.bit_charts(plan)
+    clients = progress.clients(plan)
+    names: list[str] = []
+    if grouping is not None:
+        names, places = grouping.settle(clients)
+        known = _known(names, np.bincount(places, clients).tolist(), grouping.min_group)
+        estimates += [one for one in progress.estimates(plan, names, places) if one.group in known]
+        names = [name for name in names if name in known]
+    if not np.isfinite([[one.value, one.stddev] for one in estimates]).all():
+        raise DataError("an estimate is beyond what a number can hold; ask for fewer --bits or a lower moment")
+    manifest = _manifest(progress, facts, bits, names, float(clients.sum()))
+    tables = {
+        MOMENTS_FILE: pa.Table.from_pylist([asdict(one) for one in estimates], MOMENTS_SCHEMA),
+        BITS_FILE: pa.concat_tables([_bits_table(one) for one in bits]),
+    }
+    cells = None
+    if grouping is not None and isinstance(grouping.groups, CellGroups):
+        grid = grouping.groups.grid
+        located = {name: place for place, name in enumerate(grouping.groups.names())}
+        codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
+        tables[CELLS_FILE] = _cells_table(estimates, codes, grid)
+        cells = _cell_means(estimates, codes, plan.statistics[0].name, grid)
+    words: dict[str, Any] = {
+        "title": f"Private moments of {facts.column}",
+        "column": facts.column,
+        "epsilon": plan.epsilon,
+        "bits_per_client": plan.bits_per_client,
+        "safe": facts.release.safe,
+    }
+    return {
+        **{name: parquet_bytes(table) for name, table in tables.items()},
+        MOMENTS_PICTURE: render_moments_picture(estimates, bits, **words),
+        PAGE_FILE: render_moments_page(manifest, estimates, bits, cells).encode(),
+        MANIFEST_FILE: manifest_bytes(manifest),
+    }
+
+
+def _known(names: Sequence[str], clients: Sequence[float], least: int) -> set[str]:
+    """The groups that have enough clients; `other` may still be too small."""
+    return {name for name, number in zip(names, clients, strict=True) if number >= least}
+
+
+def _manifest(
+    progress: Progress, facts: MomentsFacts, bits: Sequence[BitMeans], groups: Sequence[str], clients: float
+) -> dict[str, Any]:
+    plan, grouping, form = facts.plan, facts.grouping, facts.plan.form
+    local = plan.epsilon is not None
+    mechanism = [_COINS] if local else ["every bit is told as it is"]
+    assumptions = [*LOCAL_ASSUMPTIONS] if local else [NO_LOCAL_PRIVACY, *LOCAL_ASSUMPTIONS[2:]]
+    if grouping is not None:
+        mechanism.append(_NOISE)
+        assumptions.append(PRIVATE_GROUPS)
+    if plan.prior:
+        assumptions.append(PRIOR_BITS)
+    content: dict[str, Any] = {"column": facts.column}
+    if grouping is not None and isinstance(grouping.groups, CellGroups):
+        grid = grouping.groups.grid
+        content |= {"region": asdict(grid.region), "grid": {"depth": grid.depth, "side": grid.side}}
+    content["fixed_point"] = {**asdict(form), "step": form.step, "low": form.low, "high": form.high}
+    content["method"] = plan.method
+    content["privacy"] = {
+        "unit": PRIVACY_UNIT,
+        "contribution_bound": _BOUND[facts.bounded],
+        "adjacency": REPLACE_VALUE,
+        "model": "local" if local else "none",
+        "epsilon": plan.epsilon,
+        "delta": 0.0,
+        "mechanism": "; ".join(mechanism),
+        "randomness": facts.release.source,
+        "groups": None
+        if grouping is None
+        else {
+            "epsilon": grouping.epsilon,
+            "min_group": grouping.min_group,
+            "noise_stddev": grouping.noise_stddev(plan.bits_per_client),
+        },
+        "meter": facts.meter.manifest(bits),
+        "assumptions": assumptions,
+    }
+    content["results"] = {
+        "clients": clients,
+        "groups_published": None if grouping is None else len(groups),
+        "rounds": [
+            {
+                "quantity": ask.quantity.kind,
+                "round": ask.round,
+                "clients": float(told.reports.sum()) / plan.bits_per_client,
+                "reports": float(told.reports.sum()),
+            }
+            for ask, told in progress.rounds
+        ],
+    }
+    return release_manifest(facts.release, content, _warnings(bits, local))
+
+
+def _warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:
+    warnings = [] if local else ["Bits are told as they are: this release has no differential privacy (--no_ldp)."]
+    for one in bits:
+        if one.quantity == "value" and local and _unseen(one):
+            warnings.append(
+                "No bit of the values stands out of the noise: the estimates say little; use more clients or a larger "
+                "epsilon."
+            )
+    return warnings
+
+
+def _unseen(bits: BitMeans) -> bool:
+    """Whether empty bits would look like these: the chance that noise lifts any of them above the line is 5%."""
+    line = NormalDist().inv_cdf(1 - 0.05 / len(bits.mean))
+    return not (bits.mean > line * bits.stddev).any()
+
+
+def _bits_table(bits: BitMeans) -> pa.Table:
+    columns = {name: getattr(bits, name) for name in BITS_SCHEMA.names if name != "quantity"}
+    return pa.table({"quantity": [bits.quantity] * len(bits.weight), **columns}, schema=BITS_SCHEMA)
+
+
+def _cells_table(estimates: Sequence[MomentEstimate], codes: NDArray[np.uint64], grid: Grid) -> pa.Table:
+    """Published cells, a row each, with all statistics."""
+    x, y = deinterleave(codes)
+    west, south, east, north = grid.bounds(x, y, np.full(len(x), grid.depth))
+    rows = [one for one in estimates if one.group not in (EVERYBODY, OTHER)]
+    statistics = list(dict.fromkeys(one.statistic for one in rows)) or [one.statistic for one in estimates]
+    table: dict[str, Any] = {
+        "cell_id": [one.group for one in rows if one.statistic == statistics[0]],
+        "depth": np.full(len(x), grid.depth, np.int8),
+        "west": west,
+        "south": south,
+        "east": east,
+        "north": north,
+    }
+    for statistic in statistics:
+        mine = [one for one in rows if one.statistic == statistic]
+        for name in ("value", "stddev", "low", "high", "clients"):
+            table[f"{statistic}_{name}"] = np.array([getattr(one, name) for one in mine], np.float64)
+    table["geometry"] = shapely.to_wkb(shapely.box(west, south, east, north))
+    return pa.table(table, schema=moment_cells_schema(statistics))
+
+
+def _cell_means(
+    estimates: Sequence[MomentEstimate], codes: NDArray[np.uint64], statistic: str, grid: Grid
+) -> CellMeans:
+    rows = [one for one in estimates if one.group not in (EVERYBODY, OTHER) and one.statistic == statistic]
+    x, y = deinterleave(codes)
+    columns = ([getattr(one, name) for one in rows] for name in ("value", "low", "high", "clients"))
+    return CellMeans(grid.depth, x, y, [one.group for one in rows], *(np.array(one, np.float64) for one in columns))

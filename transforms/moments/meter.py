@@ -1,0 +1,49 @@
+"""Private bits that a client discloses: counted, capped, stated in every release (paper 002, Section 5). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.moments import BitMeans
+from sfumato.transforms.moments.randomised_response import RandomisedResponse
+
+
+@dataclass(frozen=True)
+class PrivacyMeter:
+    """What a client discloses of her one value. cap: the most bits that she may. Raises RequestError above it."""
+
+    told: RandomisedResponse
+    cap: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.cap, bool) or self.cap < 1:
+            raise RequestError(f"max_bits_per_client: must be 1 or more, got {self.cap}")
+        if self.told.reports > self.cap:
+            raise RequestError(
+                f"bits_per_client: {self.told.reports} is more than --max_bits_per_client {self.cap} allows"
+            )
+
+    def check(self, clients: int, reports: int) -> None:
+        """Raises DataError where clients, so many as were there, reported more bits than they may."""
+        if reports > self.cap * clients:
+            raise DataError("meter: more bits were reported than --max_bits_per_client allows; nothing is published")
+
+    def manifest(self, bits: Sequence[BitMeans]) -> dict[str, Any]:
+        """The manifest's entry. bits: all quantities that were asked about.
+
+        expected_private_bits: a bit that is true with chance p is like one told with chance 2 p - 1, and else a coin.
+        """
+        epsilon = self.told.epsilon
+        return {
+            "bits_per_client": self.told.reports,
+            "bits_per_value": self.told.reports,
+            "cap": self.cap,
+            "expected_private_bits": self.told.reports * self.told.gain,
+            "epsilon_per_bit": None if epsilon is None else epsilon / self.told.reports,
+            "epsilon_per_client": epsilon,
+            "truth_chance": None if epsilon is None else self.told.truth,
+            "highest_read_chance": max(float(one.read_chance.max()) for one in bits),
+        }

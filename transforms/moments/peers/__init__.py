@@ -1,0 +1,1 @@
+"""Other mechanisms for a mean under local differential privacy, to compare with."""

@@ -1,0 +1,68 @@
+// The cells of a map, coloured by a statistic from the lowest to the highest published value.
+
+  const LOOK = { first: 72, least: 3, ground: "#191720", hatched: false, dropped: false, swatch: "#191720" };
+  const PLAY = "Play the layers";
+  const [layer0] = layers;
+  const rows0 = data.cells;
+  const [lowest, highest] = layer0.ends;
+  layer0.n = layer0.x.length;
+  layer0.level = Array.from({ length: layer0.n }, () => layer0.depth);
+  layer0.maxLevel = layer0.depth;
+  layer0.area = rows0.value.map((value) => (isNumber(value) ? 4 ** (depth - layer0.depth) : 0)); // without a value it is not drawn
+  layer0.lost = new Uint8Array(layer0.n);
+  layer0.shade = rows0.value.map((value) => Math.round(LOOK.first + (255 - LOOK.first) * (highest > lowest && isNumber(value) ? (value - lowest) / (highest - lowest) : 1)));
+  layer0.places = new Map(layer0.x.map((x, i) => [keyOf(layer0.depth, x, layer0.y[i]), i]));
+  const valued = rows0.value.map((_, i) => i).filter((i) => isNumber(rows0.value[i])).sort((a, b) => rows0.value[b] - rows0.value[a] || a - b);
+
+  const legendTicks = () => (!valued.length ? [] : highest > lowest ? layer0.ticks.map((text, i) => [i / 2, text]) : [[1, layer0.ticks[0]]]);
+  /** The cell under a place, {level, x, y, i}; i is -1 where nothing is known of it. Null outside. */
+  function spotAt(layer, u, v) {
+    if (!(u >= 0 && u <= 1 && v >= 0 && v <= 1)) return null;
+    const side = 2 ** layer.depth;
+    const [x, y] = [u, v].map((share) => Math.min(Math.floor(share * side), side - 1));
+    return { level: layer.depth, x, y, i: layer.places.get(keyOf(layer.depth, x, y)) ?? -1 };
+  }
+  const middleOf = (x, y) => [region.west + ((x + 0.5) / 2 ** layer0.depth) * width, region.north - ((y + 0.5) / 2 ** layer0.depth) * height];
+  const cellSize = `${metres(groundWidth / 2 ** layer0.depth)} \u00d7 ${metres(groundHeight / 2 ** layer0.depth)}`;
+  /** What the map says of a cell: a value, its margin, and rows of facts. */
+  function tipWords(layer, { i, x, y }, lon, lat) {
+    const where = ["Place", place(...(i < 0 ? [lon, lat] : middleOf(x, y)), placeDigits)];
+    if (i < 0 || !isNumber(rows0.value[i])) return { value: "no data", margin: "too few clients, or nobody", rows: [["Cell", cellSize], where] };
+    return { value: rows0.text[i], margin: `from ${rows0.range[i]} at 95%`, rows: [["Clients", `about ${whole(rows0.clients[i])}`], ["Name", rows0.name[i]], ["Cell", cellSize], where] };
+  }
+  function lookup(lon, lat) {
+    const spot = spotAt(layer0, (lon - region.west) / width, (region.north - lat) / height);
+    return spot && (spot.i < 0 ? { ...spot, known: false } : { ...spot, known: isNumber(rows0.value[spot.i]), value: rows0.value[spot.i], cell_id: rows0.name[spot.i] });
+  }
+
+  /** Goes to a cell and reads it out, as if the crosshair had been moved there. */
+  function flyTo(i) {
+    const side = 2 ** layer0.depth;
+    Object.assign(state, { hover: null, keyboard: true });
+    moveTo({ scale: Math.max((44 * side) / size.fitW, 1.5), cx: (layer0.x[i] + 0.5) / side, cy: (layer0.y[i] + 0.5) / side });
+    speakCentre();
+    if ($("map").getBoundingClientRect().bottom < 80 || $("map").getBoundingClientRect().top < -80) $("map").scrollIntoView({ block: "start" });
+  }
+  function showLayer() {
+    $("cells-step").textContent = valued.length ? `${plural(valued.length, "cell")} of ${cellSize}, coloured from ${layer0.ticks[0]} to ${layer0.ticks[2]}. Dark ground has too few clients, or nobody.` : "No cell was published.";
+    return rows0.title;
+  }
+  function openCells() {
+    const listed = (ids) => ids.map((i) => {
+      const swatch = h("i", { class: "swatch", "aria-hidden": "true" });
+      swatch.style.background = PAINT.css[0][layer0.shade[i]];
+      const button = h("button", { type: "button", title: "Show on the map" }, swatch, h("span", null, rows0.name[i]), h("b", null, rows0.text[i]), h("span", { class: "number" }, rows0.range[i]));
+      button.addEventListener("click", () => flyTo(i));
+      return h("li", null, button);
+    });
+    const many = Math.min(5, Math.floor(valued.length / 2));
+    $("highest").append(...listed(valued.slice(0, Math.max(many, 1))));
+    $("lowest").append(...listed(valued.slice(valued.length - many).reverse()));
+    $("lowest").closest("section").hidden = many === 0;
+    $("highest").closest("section").hidden = !valued.length;
+    $("scale-title").textContent = `${rows0.title} of ${column}`;
+    $("canvas").setAttribute("aria-label", `Map of ${rows0.title} by cell`);
+    $("scale-title").hidden = $("ramp").hidden = !valued.length;
+    openMap();
+    return Object.assign(mapHandles, { flyTo });
+  }
