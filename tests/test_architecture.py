@@ -23,7 +23,6 @@ WITH_BEAM = {
     "transforms/lossless.py",
     "transforms/locations/read.py",
     "transforms/metrics.py",
-    "transforms/moments/combine.py",
     "transforms/privacy/secrets.py",
     "transforms/release/published.py",
     "transforms/release/store.py",

@@ -53,7 +53,8 @@ def test_reading_a_release(published: Path) -> None:  # noqa: F811
     [
         (["heatmap"], "## Your own logs", "### Choose a method"),
         (["compare", "plan"], "### Choose a method", "### Counts without noise"),
-        (["histogram", "hotspots", "quantiles"], "### Counts without noise", "## Run it every night"),
+        (["histogram", "hotspots", "quantiles"], "### Counts without noise", "### Means and moments"),
+        (["moments"], "### Means and moments", "## Run it every night"),
     ],
 )
 def test_the_readme_lists_only_options_that_exist(jobs: list[str], start: str, end: str) -> None:

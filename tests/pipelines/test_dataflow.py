@@ -175,6 +175,22 @@ def test_the_graphs_of_sampling_jobs_hold_no_secret_and_no_folder(
     assert not holds(text, b"/sfumato-")  # samples travel in line: workers share no disk
 
 
+@pytest.mark.parametrize("groups", [[], ["--cells", "2", "--region", "-1,50,1,51"]], ids=["all", "cells"])
+def test_the_graphs_of_bit_pushing_hold_no_secret_and_no_folder(logs: str, dry: list[str], groups: list[str]) -> None:
+    options = ["--column", "latitude", "--bits", "8", "--epsilon", "2", "--statistics", "mean,variance", *groups]
+    found = submitted(["moments", "--input", logs, "--output", f"{BUCKET}/out", *options, *CLOUD, *dry])
+    graph = found.proto_pipeline
+    steps = dofns(graph)
+    keys = [fn._key for fn in steps.values() if isinstance(getattr(fn, "_key", None), RunKey)]
+    assert len(keys) == 5  # one that encodes, one a stage that asks
+    assert {key.secret for key in keys} == {FileSecret(KEY_PATH)}
+    sent = [graph.SerializeToString(), str(found.proto).encode()]
+    assert holds(sent[0], KEY_PATH.encode())
+    for secret in (SECRET, keys[0]._key, *(keys[0].subkey(name) for name in ("users", "places", "told"))):
+        assert not any(holds(data, secret) for data in sent)
+    assert not holds(sent[0], b"/sfumato-")  # blocks travel in line
+
+
 def test_the_search_for_secrets_finds_one() -> None:
     """The same search, in a graph that carries its secret, as a local run's does."""
     grid = Grid(REGION, 6)

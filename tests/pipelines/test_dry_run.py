@@ -37,6 +37,7 @@ JOBS: dict[str, list[str]] = {
     "histogram": [*REGION_OPTION, "--cells", "4"],
     "hotspots": ["--column", "word"],
     "quantiles": ["--column", "length", "--range", "0,9"],
+    "moments": ["--column", "length", "--epsilon", "0.5", "--group_by", "word", "--groups", "a,b"],
 }
 _CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.truncate", "sqlite3.connect"}
 _watched: list[tuple[str, Any]] | None = None

@@ -31,6 +31,7 @@ pytestmark = [
 DATED = ("manifest.json", "index.html")
 
 REGION = ["--region", "-1,50,1,51"]
+NORTH = ["--column", "latitude", "--bits", "12", "--fraction_bits", "4"]
 SMALL = [*REGION, "--depth", "6", "--epsilon", "4", "--shard_size", "300", "--dropout", "0.4"]
 
 
@@ -89,8 +90,19 @@ def differences(one: Path, two: Path) -> list[str]:
         ("histogram", [*REGION, "--cells", "5"]),
         ("hotspots", [*REGION, "--depth", "4", "--levels", "2"]),
         ("quantiles", ["--column", "latitude", "--range", "50,51", "--method", "interactive", "--bits", "4"]),
+        ("moments", [*NORTH, "--statistics", "mean,variance", "--epsilon", "2"]),
+        ("moments", [*NORTH, "--rows_are_users", "--no_ldp", "--cells", "2", *REGION]),
     ],
-    ids=["heatmap", "heatmap of all places", "histogram", "histogram of cells", "hotspots", "quantiles"],
+    ids=[
+        "heatmap",
+        "heatmap of all places",
+        "histogram",
+        "histogram of cells",
+        "hotspots",
+        "quantiles",
+        "moments",
+        "moments of cells",
+    ],
 )
 def test_the_release_is_the_direct_runners(folder: Path, tmp_path: Path, job: str, options: list[str]) -> None:
     assert cli.main(command(job, folder, tmp_path / "direct", *options)) == 0

@@ -96,6 +96,18 @@ def test_a_histogram_from_a_bucket_to_a_bucket(logs: str, local_logs: Path, tmp_
     assert names(f"{BUCKET}/histogram") == ["cells.parquet", "histogram.png", "index.html", "manifest.json"]
 
 
+def test_moments_of_groups_that_a_bucket_lists_start_from_a_release_in_a_bucket(logs: str) -> None:
+    put(f"{BUCKET}/names", b"r0\nr1\n")
+    options = ["moments", "--input", logs, "--column", "latitude", "--bits", "6", "--seed", "1"]
+    first, then = f"{BUCKET}/moments", f"{BUCKET}/moments-then"
+    assert cli.main([*options, "--output", first, "--epsilon", "2"]) == 0
+    assert names(first) == ["bits.parquet", "index.html", "manifest.json", "moments.parquet", "moments.png"]
+    groups = ["--group_by", "user_id", "--rows_are_users", "--groups_file", f"{BUCKET}/names"]
+    assert cli.main([*options, "--output", then, "--no_ldp", *groups, "--warm_start", first]) == 0
+    assert open_release(then).manifest["parameters"]["groups"]["groups"]["listed"] == ["r0", "r1"]
+    assert open_release(then).manifest["parameters"]["warm_start"]["release_id"] == "seed-1"
+
+
 def _state(pattern: str, parameters: HeatmapParameters, secret: Any, out: Path) -> Any:
     paths = [file.path for file in match_files(pattern)]
     assert len(paths) == 3

@@ -13,8 +13,7 @@ from sfumato.schemas.moments import Method
 from sfumato.transforms.moments.quantities import Slots
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 
-_DOUBT = 0.7  # power of a bit's chance to be in use, by which it is asked for
-_WATCHED = 0.05  # of the clients, on all bits, where an earlier release stands for the first round
+_WATCHED = 0.2  # of the clients, on all bits alike, where an earlier release stands for the first round
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Tuning:
     j with a chance in proportion to 2^(alpha j). second_power: round two with (4^j m_j (1 - m_j))^second_power.
     weighted_power: alpha of the protocol of one round. caching: reports of both rounds are pooled. squash: a multiple
     of a bit mean's standard deviation; bits above the highest one that exceeds it are taken for empty; 0: none is;
-    None: bits count by the chance that they are in use (estimate.in_use), or with one round all do.
+    None: bits count by the chance that they are in use (in_use.py), or with one round all do.
     Raises RequestError for what cannot be.
     """
 
@@ -70,22 +69,22 @@ def by_variance(
     power: float,
     reports: int,
 ) -> NDArray[np.float64]:
-    """Chances in proportion to (weight^2 v)^power, v the variance of one report of a bit: float64[S], see `capped`.
+    """Chances in proportion to (weight^2 v u)^power, v the variance of one report of a bit: float64[S], see `capped`.
 
     With power 1/2 that is the least variance of the estimate (Lemma 3.3). means: float64[S], the bits' shares of 1s in
-    0..1. used: float64[S], the chance that a bit is in use at all; one that is not is not asked for.
+    0..1. used: u, float64[S], the chance that a bit is in use at all; one that is not is not asked for.
     """
     expected = means * told.gain + (1 - told.truth)
     weights = np.abs(slots.weight) / np.abs(slots.weight).max()
     spread = weights**2 * told.variance(expected)
     if not spread.any():
         return by_weight(slots, power, reports)
-    return capped((spread / spread.max()) ** power * used**_DOUBT, reports)
+    return capped((spread / spread.max() * used) ** power, reports)
 
 
-def watching(chances: NDArray[np.float64], slots: Slots, power: float, reports: int) -> NDArray[np.float64]:
-    """The chances, with a small share on all bits: what an earlier release knew nothing of must not stay unseen."""
-    return capped((1 - _WATCHED) * chances + _WATCHED * by_weight(slots, power, reports), reports)
+def watching(chances: NDArray[np.float64], reports: int) -> NDArray[np.float64]:
+    """The chances, with a share on all bits alike: what an earlier release knew nothing of must not stay unseen."""
+    return capped((1 - _WATCHED) * chances + _WATCHED / len(chances), reports)
 
 
 def capped(wanted: NDArray[np.float64], reports: int) -> NDArray[np.float64]:

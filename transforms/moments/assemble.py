@@ -191,7 +191,7 @@ def _cells_table(estimates: Sequence[MomentEstimate], codes: NDArray[np.uint64],
     x, y = deinterleave(codes)
     west, south, east, north = grid.bounds(x, y, np.full(len(x), grid.depth))
     rows = [one for one in estimates if one.group not in (EVERYBODY, OTHER)]
-    statistics = list(dict.fromkeys(one.statistic for one in rows)) or [one.statistic for one in estimates]
+    statistics = list(dict.fromkeys(one.statistic for one in estimates))
     table: dict[str, Any] = {
         "cell_id": [one.group for one in rows if one.statistic == statistics[0]],
         "depth": np.full(len(x), grid.depth, np.int8),

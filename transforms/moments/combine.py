@@ -96,8 +96,9 @@ class PushBits(beam.PTransform):
         facts = {**asked, "prior": prior, "form": asdict(plan.form), "tuning": asdict(plan.tuning)}
         facts["statistics"] = [one.name for one in plan.statistics]
         facts["columns"] = asdict(values.columns)
+        facts["groups"] = None if grouping is None else [list(grouping.groups.names()), grouping.epsilon]
         # The same clients asked for other bits under the same coins would tell more than one bit each.
-        self._key = key.narrowed({**facts, "groups": None if grouping is None else list(grouping.groups.names())})
+        self._key = key.narrowed(facts)
         self._values = values
         self._plan = plan
         self._grouping = grouping

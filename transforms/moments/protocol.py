@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, BitMeans, FixedPoint, Method, MomentEstimate, Statistic
 from sfumato.transforms.moments.allocation import Tuning, by_variance, by_weight, watching
-from sfumato.transforms.moments.estimate import Bits, above_threshold, bit_means, in_use
+from sfumato.transforms.moments.estimate import Bits, bit_means
 from sfumato.transforms.moments.fixed_point import encode
+from sfumato.transforms.moments.in_use import InUse, above_threshold, posterior
 from sfumato.transforms.moments.quantities import Quantity, Slots
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 from sfumato.transforms.moments.statistics import Means, Variance, evaluate, kinds_of
@@ -112,17 +113,17 @@ class MomentsPlan:
             return (1,)
         return (2,) if kind in self.prior else (1, 2)
 
-    def used(
+    def in_use(
         self,
         means: NDArray[np.float64],
         variances: NDArray[np.float64],
         slots: Slots,
         reports: NDArray[np.float64] | None,
-    ) -> NDArray[np.float64]:
-        """The chance that each bit is in use (see estimate.py). reports: None where they carry central noise."""
+    ) -> InUse:
+        """Which bits are in use, by their means. reports: None where they carry central noise."""
         multiple = self.settled.squash
         if multiple is None:
-            return in_use(means, variances, slots, self.told, reports)
+            return posterior(means, variances, slots, self.told, reports)
         return above_threshold(means, variances, slots, multiple)
 
     def asks(self, progress: Progress) -> list[Ask]:
@@ -148,16 +149,17 @@ class MomentsPlan:
         prior = self.prior.get(kind)
         if prior is None:
             before = progress.bits(self, kind)
-            means, variances, used = before.mean[0], before.variance[0], before.used
+            means, variances, in_use = before.mean[0], before.variance[0], before.in_use
         else:
             means, variances = prior.at(slots)
-            used = self.used(means, variances, slots, None)
+            in_use = self.in_use(means, variances, slots, None)
         # A bit that was never, or always, set may still be not quite so.
         least = np.minimum(np.sqrt(variances), 0.5)
-        chances = by_variance(slots, np.clip(means, least, 1 - least), used, self.told, tuning.second_power, reports)
+        guess, used = np.clip(means, least, 1 - least), in_use.weighed().of_bits()
+        chances = by_variance(slots, guess, used, self.told, tuning.second_power, reports)
         if prior is None:
             return Ask(quantity, 2, border, last, chances)
-        return Ask(quantity, 2, first, last, watching(chances, slots, tuning.first_power, reports))
+        return Ask(quantity, 2, first, last, watching(chances, reports))
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,21 +185,23 @@ class Progress:
         """
         rounds = self.of(kind)
         slots = rounds[0][0].quantity.slots
-        kept = rounds if plan.settled.caching else rounds[-1:]
-        counted = kept[0][1]
-        for _, more in kept[1:]:
-            counted = counted + more
-        noise = self.noise * len(kept)
-        everybody = Tally(counted.ones.sum(axis=0, keepdims=True), counted.zeros.sum(axis=0, keepdims=True))
-        mean, variance = bit_means(everybody, plan.told, noise * len(counted.ones))
-        reports = everybody.reports.astype(np.float64)
-        used = plan.used(mean[0], variance[0], slots, None if noise else reports[0])
+        every, last = sum_tallies([counted for _, counted in rounds]), rounds[-1][1]
+        in_use = plan.in_use(*self._everybody(plan, every, len(rounds)), slots, None if self.noise else every.total[0])
+        counted, added = (every, len(rounds)) if plan.settled.caching else (last, 1)
         if groups is None:
-            return Bits(mean, variance, reports, used)
+            means = self._everybody(plan, counted, added)
+            return Bits(means[0][None], means[1][None], counted.total, in_use)
         joined = counted.joined(groups)
-        each = np.bincount(groups)[:, None] * noise
-        mean, variance = bit_means(joined, plan.told, each)
-        return Bits(mean, variance, joined.reports.astype(np.float64), used)
+        mean, variance = bit_means(joined, plan.told, np.bincount(groups)[:, None] * self.noise * added)
+        return Bits(mean, variance, joined.reports.astype(np.float64), in_use)
+
+    def _everybody(
+        self, plan: MomentsPlan, counted: Tally, rounds: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Everybody's bit means and their variance, float64[S] each, from so many rounds."""
+        joined = counted.joined(np.zeros(len(counted.ones), np.int64))
+        mean, variance = bit_means(joined, plan.told, self.noise * rounds * len(counted.ones))
+        return mean[0], variance[0]
 
     def centre(self, plan: MomentsPlan) -> float:
         """Everybody's estimated mean, within the range: what `square` is about."""
@@ -243,7 +247,7 @@ class Progress:
             chance = np.sum([(ask.last - ask.first) * ask.chances for ask, _ in self.of(kind)], axis=0)
             stddev = np.sqrt(bits.variance[0])
             reports = bits.reports[0]
-            squashed = bits.used < 0.5
+            squashed = bits.in_use.weighed().of_bits() < 0.5
             charts.append(
                 BitMeans(kind, slots.weight, bits.mean[0], stddev, reports, squashed, plan.bits_per_client * chance)
             )

@@ -92,6 +92,11 @@ class Tally:
         return Tally(ones, zeros)
 
     @property
+    def total(self) -> NDArray[np.float64]:
+        """How many of all groups reported: float64[1, S]."""
+        return np.asarray(self.reports.sum(axis=0, keepdims=True), dtype=np.float64)
+
+    @property
     def reports(self) -> NDArray[np.int64]:
         """How many reported: int64[G, S]."""
         return self.ones + self.zeros

@@ -73,9 +73,7 @@
     }
     return best;
   }
-  const middleOf = (level, x, y) => [region.west + ((x + 0.5) / 2 ** level) * width, region.north - ((y + 0.5) / 2 ** level) * height];
   const listDigits = Math.max(placeDigits - 1, 2);
-  const cellSize = (level) => `${metres(groundWidth / 2 ** level)} \u00d7 ${metres(groundHeight / 2 ** level)}`;
 
   /** What the map says of a cell: a value, its margin, and rows of facts. */
   function tipWords(layer, spot, lon, lat) {

@@ -6,7 +6,6 @@ They share the heatmap's look, map, words and report (page_shell.py); what diffe
 
 from __future__ import annotations
 
-import html
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,15 +28,20 @@ from sfumato.schemas.release import (
 )
 from sfumato.transforms.release.page_shell import (
     PALETTE,
+    STILL_ROWS,
     Files,
     fill,
     image,
     map_image,
+    part_of,
     plain,
     render_shell,
     repair_depth,
     repair_randomness,
     repair_region,
+    rounded,
+    still_table,
+    still_words,
     template,
 )
 from sfumato.transforms.release.picture import tiny
@@ -57,7 +61,6 @@ _CELL_FILES: Files = (
     _MANIFEST,
 )
 _COMPLETE = re.compile(r"\d+|\d{4}-\d{2}-\d{2}")  # numbers and dates, which no trie cuts on its last level
-_STILL_ROWS = 100  # of a table that is shown where scripts do not run
 
 
 def render_items_page(manifest: Mapping[str, Any], items: ItemBars, files: Files = _ITEM_FILES) -> str:
@@ -73,7 +76,7 @@ def render_items_page(manifest: Mapping[str, Any], items: ItemBars, files: Files
     cut = _cut(items, facts)
     finest = 0 if (items.level == 0).any() else items.level.max(initial=0)
     order = np.flatnonzero(items.level == finest)
-    order = order[np.argsort(-items.count[order], kind="stable")][:_STILL_ROWS]
+    order = order[np.argsort(-items.count[order], kind="stable")][:STILL_ROWS]
     rows = [(names[i] + ("…" if cut[i] else ""), *_estimate(items.count[i], items.stddev[i])) for i in order]
     return render_shell(
         title="Private hot spots" if facts.get("job") == "hotspots" else "Private histogram",
@@ -85,15 +88,15 @@ def render_items_page(manifest: Mapping[str, Any], items: ItemBars, files: Files
                 "level": _integers(items.level),
                 "cut": cut,
                 "parent": _integers(items.parent),
-                "count": _rounded(items.count),
-                "stddev": _rounded(items.stddev),
+                "count": rounded(items.count),
+                "stddev": rounded(items.stddev),
             }
         },
         files=files,
         stage=template("page_items.html"),
         scripts=(*_WORDS, "page_items.js"),
         styles=_STYLES,
-        still=_still(facts, "the items with most users", files, _table(("Name", "Users", "± at 95%"), rows)),
+        still=_still(facts, "the items with most users", files, still_table(("Name", "Users", "± at 95%"), rows)),
         alarm=ALARM,
     )
 
@@ -120,7 +123,7 @@ def render_cells_page(manifest: Mapping[str, Any], layers: Iterable[CellLayer], 
     repair_depth(facts, levels[-1])
     facts["grid"]["depth"] = max(facts["grid"]["depth"], levels[-1])
     last = next((layer for layer in reversed(layers) if layer.cell_id), layers[-1])
-    order = np.argsort(-last.count, kind="stable")[:_STILL_ROWS]
+    order = np.argsort(-last.count, kind="stable")[:STILL_ROWS]
     rows = [(last.cell_id[i], *_estimate(last.count[i], last.stddev[i])) for i in order]
     thumbnail = render_cells_thumbnail(last.level, last.x, last.y, last.count)
     return render_shell(
@@ -147,7 +150,7 @@ def render_cells_page(manifest: Mapping[str, Any], layers: Iterable[CellLayer], 
             "the published cells as a still picture, and those with most users",
             files,
             map_image(thumbnail, "The published cells, bright where many users are", facts["region"]),
-            _table(("Cell", "Users", "± at 95%"), rows),
+            still_table(("Cell", "Users", "± at 95%"), rows),
         ),
         alarm=ALARM,
     )
@@ -170,8 +173,8 @@ def render_quantiles_page(
         files: name and description of each file that lies beside the page; by default, those of the job.
     """
     quantiles, ranges, facts = list(quantiles), list(ranges), plain(manifest)
-    files = _quantile_files(_part(facts, "parameters").get("method"), bool(ranges)) if files is None else files
-    column = readable(str(_part(facts, "parameters").get("column", "value")))
+    files = _quantile_files(part_of(facts, "parameters").get("method"), bool(ranges)) if files is None else files
+    column = readable(str(part_of(facts, "parameters").get("column", "value")))
     picture = render_quantiles_picture(curve, quantiles, title="Estimated distribution", column=column)
     still = [image(picture, "The estimated distribution function with its band", *QUANTILES_SHAPE)]
     if quantiles:
@@ -179,20 +182,20 @@ def render_quantiles_page(
         shares = [
             (f"{100 * one.share:g}%", write(one.value), f"{write(one.low)} to {write(one.high)}") for one in quantiles
         ]
-        still.append(_table(("Share of users", "Lie below", "At 95%"), shares))
+        still.append(still_table(("Share of users", "Lie below", "At 95%"), shares))
     if ranges:
         write = _column([value for one in ranges for value in (one.low, one.high)])
         answers = [
             (f"{write(one.low)} to below {write(one.high)}", *_estimate(one.users, one.stddev)) for one in ranges
         ]
-        still.append(_table(("Range", "Users", "± at 95%"), answers))
+        still.append(still_table(("Range", "Users", "± at 95%"), answers))
     return render_shell(
         title="Private quantiles",
         facts=facts,
         problems=repair_randomness(facts, "the draws"),
         data={
             "column": column,
-            "curve": {name: _rounded(getattr(curve, name), 12) for name in ("value", "share", "low", "high")},
+            "curve": {name: rounded(getattr(curve, name), 12) for name in ("value", "share", "low", "high")},
             "quantiles": [plain(vars(one)) for one in quantiles],
             "ranges": [plain(vars(one)) for one in ranges],
         },
@@ -220,8 +223,8 @@ def _pack(layer: CellLayer) -> dict[str, Any]:
         "level": int(layer.level),
         "x": _integers(layer.x),
         "y": _integers(layer.y),
-        "count": _rounded(layer.count),
-        "stddev": _rounded(layer.stddev),
+        "count": rounded(layer.count),
+        "stddev": rounded(layer.stddev),
         "cell_id": [readable(name) for name in layer.cell_id],
         "sampling_rate": float(layer.sampling_rate),
         "threshold": int(layer.threshold),
@@ -232,14 +235,9 @@ def _integers(values: NDArray[np.int64]) -> list[int]:
     return [int(value) for value in values]
 
 
-def _rounded(values: NDArray[np.float64], digits: int = 7) -> list[float]:
-    """Rounded to so many significant digits: the page's size, not its precision."""
-    return [float(f"{value:.{digits}g}") for value in values]
-
-
 def _cut(items: ItemBars, facts: dict[str, Any]) -> list[int]:
     """1 for each name that is the beginning of longer ones, as far as can be seen; 0 for a complete one."""
-    rounds = _part(facts, "privacy").get("rounds")
+    rounds = part_of(facts, "privacy").get("rounds")
     asked = [one.get("level") for one in rounds if isinstance(one, dict)] if isinstance(rounds, list) else []
     levels = {*items.level.tolist(), *(level for level in asked if isinstance(level, int))}
     greatest = math.inf if 0 in levels else max(levels, default=0)
@@ -262,29 +260,15 @@ def _estimate(users: float, stddev: float) -> tuple[str, str]:
 
 def _still(facts: dict[str, Any], what: str, files: Files, *parts: str) -> str:
     """What is shown where scripts do not run: the guarantee in two sentences, and the largest numbers."""
-    links = " and ".join(f'<a href="{html.escape(name)}">{html.escape(name)}</a>' for name, _ in files)
-    words = f'<p class="noscript">Scripts are off, so these are {what}. All is in {links}. {_promise(facts)}</p>'
-    return words + "".join(parts)
+    return still_words(what, files, _promise(facts)) + "".join(parts)
 
 
 def _promise(facts: dict[str, Any]) -> str:
-    privacy, results = _part(facts, "privacy"), _part(facts, "results")
+    privacy, results = part_of(facts, "privacy"), part_of(facts, "results")
     epsilon, delta, hidden = privacy.get("epsilon"), privacy.get("delta"), results.get("hidden_count")
     guarantee = [f"ε = {epsilon:g}"] if isinstance(epsilon, int | float) else []
     guarantee += [f"δ = {tiny(delta)}"] if isinstance(delta, int | float) else []
-    unsafe = _part(privacy, "randomness").get("safe") is False
+    unsafe = part_of(privacy, "randomness").get("safe") is False
     promised = f"Every user is protected by differential privacy with {' and '.join(guarantee)}. "
     absent = f"What is not shown has {few_users(hidden if isinstance(hidden, int | float) else None)}."
     return f"{promised if guarantee and not unsafe else ''}{absent}"
-
-
-def _part(facts: dict[str, Any], key: str) -> dict[str, Any]:
-    part = facts.get(key)
-    return part if isinstance(part, dict) else {}
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of plain texts."""
-    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in rows)
-    return f'<table class="still"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'

@@ -139,16 +139,6 @@
     setColours(names[(names.indexOf(state.colours) + 1) % names.length]);
   };
 
-  /** Goes to a cell and reads it out, as if the crosshair had been moved there. */
-  function flyTo(layer, i) {
-    const side = 2 ** layer.level[i];
-    state.hover = null;
-    state.keyboard = true;
-    moveTo({ scale: Math.max((44 * side) / size.fitW, 1.5), cx: (layer.x[i] + 0.5) / side, cy: (layer.y[i] + 0.5) / side });
-    speakCentre();
-    if ($("map").getBoundingClientRect().top < -80) $("map").scrollIntoView({ block: "start" });
-  }
-
   // ---------------------------------------------------------------- the value under the pointer
 
   /** What the map says of the node at a place: a value, its margin, and rows of facts. What the colours show comes first. */

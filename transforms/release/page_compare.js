@@ -18,12 +18,6 @@
   const rowOf = (method) => rows.find((row) => row.method === method && fits(row));
   const words = () => varied.map((name) => `${name} ${choices[name].find((one) => one.value === chosen[name])?.text ?? ""}`).join(", ");
 
-  const svg = (tag, attributes, ...children) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, typeof value === "number" ? value.toFixed(2) : value);
-    element.append(...children.flat(9).filter((child) => child || child === 0));
-    return element;
-  };
   const SHAPES = ["M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "M-3.6-3.6h7.2v7.2h-7.2z", "M0-5 4.6 3.6H-4.6z", "M0-5.2 5.2 0 0 5.2-5.2 0z", "M0 5 4.6-3.6H-4.6z", "M-1.5-5h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5v-3h3.5z"];
   const HUES = 8; // colours in the style sheet
   /** The number of a line's colour and shape: that of `emd` for `emd (level by truth)`, -1 for the yardstick. */

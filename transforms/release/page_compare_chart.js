@@ -9,8 +9,7 @@
   function amount(value) {
     if (value === 0 || (Math.abs(value) >= 1e-3 && Math.abs(value) < 1e6)) return significant(value, 3);
     const [mantissa, power] = value.toExponential(1).split("e");
-    const raised = [...power.replace("+", "")].map((one) => (one === "-" ? "\u207b" : "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"[one])).join("");
-    return `${Number(mantissa) === 1 ? "" : `${minus(String(Number(mantissa)))} \u00d7 `}10${raised}`;
+    return `${Number(mantissa) === 1 ? "" : `${minus(String(Number(mantissa)))} \u00d7 `}10${raised(power)}`;
   }
   /** A scale from values to pixels with its ticks: logarithmic where positive values span more than a decade. */
   function scaleOf(values, from, to, room) {
@@ -114,8 +113,7 @@
     const name = choices[curves.along].find((one) => one.value === curves.hover).text;
     tip.replaceChildren(h("p", { class: "value" }, `${curves.along} ${name}`), h("ul", null, ranked(shown, curves.hover).map(([method, one]) => h("li", null, swatchOf(method), h("span", null, method), h("b", null, one.text)))));
     const px = axes.x(curves.hover);
-    const left = px + 18 + tip.offsetWidth > box.width - 6 ? px - 18 - tip.offsetWidth : px + 18;
-    tip.style.transform = `translate(${Math.round(clamp(left, 6, Math.max(box.width - tip.offsetWidth - 6, 6)))}px,${Math.round(axes.top)}px)`;
+    tip.style.transform = `translate(${tipAt(px, tip.offsetWidth, box.width)}px,${Math.round(axes.top)}px)`;
   }
 
   function buildChart() {

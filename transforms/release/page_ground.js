@@ -18,6 +18,9 @@
     return (area * cell) / 1e6;
   }
 
+  /** Longitude and latitude of a cell's middle; how wide and high a level's cells are. */
+  const middleOf = (level, x, y) => [region.west + ((x + 0.5) / 2 ** level) * width, region.north - ((y + 0.5) / 2 ** level) * height];
+  const cellSize = (level) => `${metres(groundWidth / 2 ** level)} \u00d7 ${metres(groundHeight / 2 ** level)}`;
   const placeDigits = clamp(Math.ceil(Math.log10(2 ** depth / Math.min(width, height))) + 1, 2, 6);
 
   // ---------------------------------------------------------------- colours

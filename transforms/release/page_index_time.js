@@ -14,13 +14,6 @@
   const charged = (night) => `ε ${significant(night.epsilon)}${night.delta ? `, δ ${tiny(night.delta)}` : ""}`;
   const counted = (night) => (isNumber(night.users) ? `${large(night.users)} users` : "users unknown");
 
-  const svg = (tag, attributes, ...children) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, typeof value === "number" ? String(Math.round(value * 100) / 100) : value);
-    element.append(...children.flat(9).filter(Boolean));
-    return element;
-  };
-
   const TOP = 26; // room for the pins A and B
   const USERS = 92; // heights in pixels
   const EPSILON = 26;
@@ -142,12 +135,10 @@
       const found = limit.spent.find(([day]) => day === time.hover);
       if (found) rows.push([limit.days === 1 ? "That day" : `${limit.days} days`, `ε ${significant(found[1], 4)} of ${significant(limit.epsilon, 4)} spent`]);
     }
-    tip.replaceChildren(h("p", { class: "value" }, longDate(date)), h("p", { class: "margin" }, night ? `${counted(night)}, ${charged(night)}` : "no release of this date"),
-      h("dl", null, rows.filter(([, value]) => value).map(([term, value]) => [h("dt", null, term), h("dd", null, value)])));
+    fillTip(tip, { value: longDate(date), margin: night ? `${counted(night)}, ${charged(night)}` : "no release of this date", rows: rows.filter(([, value]) => value) });
     const box = $("time").getBoundingClientRect();
     const px = xOf(time.hover) + time.step / 2 - $("scroll").scrollLeft + $("scroll").offsetLeft;
-    const x = px + 14 + tip.offsetWidth > box.width - 6 ? px - 14 - tip.offsetWidth : px + 14;
-    tip.style.transform = `translate(${Math.round(clamp(x, 6, Math.max(box.width - tip.offsetWidth - 6, 6)))}px,${TOP}px)`;
+    tip.style.transform = `translate(${tipAt(px, tip.offsetWidth, box.width, 14)}px,${TOP}px)`;
   }
   function hoverTime(day) {
     if (time.hover === day) return;

@@ -123,13 +123,9 @@
     const spot = cross.at && cross.panel === panel.name && blockAt(panel.blocks, ...cross.at);
     tip.hidden = !spot;
     if (!spot) return;
-    const text = tipWords(panel, spot, ...cross.at);
-    tip.replaceChildren(h("p", { class: "value" }, text.value), h("p", { class: "margin" }, text.margin), h("dl", null, text.rows.map(([term, value]) => [h("dt", null, term), h("dd", null, value)])));
+    fillTip(tip, tipWords(panel, spot, ...cross.at));
     const [px, py] = toScreen(panel, ...cross.at);
-    const [tw, th] = [tip.offsetWidth, tip.offsetHeight];
-    const x = px + 18 + tw > size.w - 6 ? px - 18 - tw : px + 18;
-    const y = py + 18 + th > size.h - 6 ? py - 18 - th : py + 18;
-    tip.style.transform = `translate(${Math.round(clamp(x, 6, Math.max(size.w - tw - 6, 6)))}px,${Math.round(clamp(y, 6, Math.max(size.h - th - 6, 6)))}px)`;
+    tip.style.transform = `translate(${tipAt(px, tip.offsetWidth, size.w)}px,${tipAt(py, tip.offsetHeight, size.h)}px)`;
   }
   let speaking = 0;
   function speak() {
@@ -138,7 +134,7 @@
       const panel = panels[cross.panel];
       const spot = cross.at && panel?.blocks && blockAt(panel.blocks, ...cross.at);
       const text = spot && tipWords(panel, spot, ...cross.at);
-      $("spoken").textContent = text ? `${text.value}, ${text.margin}. ${text.rows.map((row) => row.join(": ")).join(". ")}` : "";
+      $("spoken").textContent = text ? aloud(text) : "";
     }, 350);
   }
 

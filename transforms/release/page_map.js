@@ -389,16 +389,11 @@
     const name = `${state.layer} ${spot.level} ${spot.x} ${spot.y}`;
     if (tipOf !== name) {
       tipOf = name;
-      tip.replaceChildren(
-        h("p", { class: "value" }, text.value), h("p", { class: "margin" }, text.margin),
-        h("dl", null, text.rows.map(([term, value]) => [h("dt", null, term), h("dd", null, value)])));
+      fillTip(tip, text);
     } else tip.querySelector("dd:last-of-type").textContent = text.rows.at(-1)[1]; // the place
     tip.hidden = false;
     const [px, py] = state.hover || [size.midX, size.midY];
-    const [tw, th] = [tip.offsetWidth, tip.offsetHeight];
-    const x = px + 18 + tw > size.w - 6 ? px - 18 - tw : px + 18;
-    const y = py + 18 + th > size.h - 6 ? py - 18 - th : py + 18;
-    tip.style.transform = `translate(${Math.round(clamp(x, 6, Math.max(size.w - tw - 6, 6)))}px,${Math.round(clamp(y, 6, Math.max(size.h - th - 6, 6)))}px)`;
+    tip.style.transform = `translate(${tipAt(px, tip.offsetWidth, size.w)}px,${tipAt(py, tip.offsetHeight, size.h)}px)`;
   }
   let speaking = 0;
   function speakCentre() {
@@ -407,8 +402,16 @@
       const spot = spotAt(layers[state.layer], goal.cx, goal.cy);
       const [lon, lat] = [region.west + goal.cx * width, region.north - goal.cy * height];
       const text = spot && tipWords(layers[state.layer], spot, lon, lat);
-      $("spoken").textContent = text ? `${text.value}, ${text.margin}. ${text.rows.map((row) => row.join(": ")).join(". ")}` : "Outside the map";
+      $("spoken").textContent = text ? aloud(text) : "Outside the map";
     }, 350);
+  }
+  /** Goes to a cell and reads it out, as if the crosshair had been moved there. */
+  function flyTo(layer, i) {
+    const side = 2 ** layer.level[i];
+    Object.assign(state, { hover: null, keyboard: true });
+    moveTo({ scale: Math.max((44 * side) / size.fitW, 1.5), cx: (layer.x[i] + 0.5) / side, cy: (layer.y[i] + 0.5) / side });
+    speakCentre();
+    if ($("map").getBoundingClientRect().top < -80) $("map").scrollIntoView({ block: "start" });
   }
 
   // ---------------------------------------------------------------- pointer and keys

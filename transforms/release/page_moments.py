@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import html
-import io
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import to_rgb
-from matplotlib.image import imsave
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
@@ -28,16 +26,22 @@ from sfumato.transforms.release.moment_words import (
 )
 from sfumato.transforms.release.page_shell import (
     PALETTE,
+    STILL_ROWS,
     Files,
     fill,
     image,
     map_image,
+    part_of,
     plain,
     render_shell,
     repair_depth,
     repair_randomness,
     repair_region,
+    rounded,
+    still_table,
+    still_words,
 )
+from sfumato.transforms.release.picture import bare_png
 from sfumato.transforms.release.picture_cells import CELLS_GROUND
 from sfumato.transforms.release.picture_moments import (
     REACH,
@@ -52,7 +56,6 @@ ALARM = (
     "the protection of every report."
 )
 MAX_LEVEL = 20
-_STILL_ROWS = 100  # of a table that is shown where scripts do not run
 _WIDE = 900  # pixels to show the picture in
 _FINEST = 9  # levels of the still map: 2^9 pixels a side
 _DARKEST = 0.28  # of inferno: the colour of the lowest cell, apart from the ground's
@@ -120,7 +123,7 @@ def render_moments_page(
         files: name and description of each file that lies beside the page; by default, those of the job.
     """
     facts = plain(manifest)
-    column = readable(str(facts.get("column") or _part(facts, "parameters").get("column") or "the value"))
+    column = readable(str(facts.get("column") or part_of(facts, "parameters").get("column") or "the value"))
     problems = repair_randomness(facts, "the draws")
     _, first, _ = first_statistic(estimates)
     overall = [one for one in estimates if one.group == EVERYBODY]
@@ -175,9 +178,7 @@ def render_means_thumbnail(cells: CellMeans) -> bytes:
     share = (value - low) / ((high - low) or 1.0)
     colours = colormaps["inferno"](_DARKEST + (1 - _DARKEST) * share)[..., :3]
     picture[cells.y[known] >> shift, cells.x[known] >> shift] = colours
-    file = io.BytesIO()
-    imsave(file, picture, format="png", metadata={"Software": "sfumato"})
-    return file.getvalue()
+    return bare_png(picture)
 
 
 def _answer(one: MomentEstimate) -> dict[str, Any]:
@@ -206,9 +207,9 @@ def _pack_bits(bits: BitMeans, column: str) -> dict[str, Any]:
         "adds": [figures(float(added[i]), float(spread[i])) for i in order],
         "squashed": [bool(bits.squashed[i]) for i in order],
         "unclear": unclear(bits)[order],
-        **{name: _rounded(getattr(bits, name)[order]) for name in ("weight", "mean", "stddev", "reports")},
-        "read_chance": _rounded(bits.read_chance[order]),
-        "added": _rounded(added[order]),
+        **{name: rounded(getattr(bits, name)[order]) for name in ("weight", "mean", "stddev", "reports")},
+        "read_chance": rounded(bits.read_chance[order]),
+        "added": rounded(added[order]),
     }
 
 
@@ -226,7 +227,7 @@ def _groups(estimates: Sequence[MomentEstimate]) -> list[dict[str, Any]]:
             "name": [readable(row.group) for row in rows],
             "text": [figures(row.value, row.stddev) for row in rows],
             "range": [f"{figures(row.low, row.stddev)} to {figures(row.high, row.stddev)}" for row in rows],
-            **{part: _rounded([getattr(row, part) for row in rows]) for part in ("value", "low", "high", "clients")},
+            **{part: rounded([getattr(row, part) for row in rows]) for part in ("value", "low", "high", "clients")},
         }
         for name, rows in found.items()
     ]
@@ -240,7 +241,7 @@ def _cell_rows(cells: CellMeans, first: str, overall: Sequence[MomentEstimate]) 
         "name": [readable(name) for name in cells.cell_id],
         "text": [text for text, _ in texts],
         "range": [span for _, span in texts],
-        **{part: _rounded(getattr(cells, part)) for part in ("value", "low", "high", "clients")},
+        **{part: rounded(getattr(cells, part)) for part in ("value", "low", "high", "clients")},
     }
 
 
@@ -266,11 +267,6 @@ def _pack_cells(cells: CellMeans) -> dict[str, Any]:
     }
 
 
-def _rounded(values: Iterable[float], digits: int = 7) -> list[float]:
-    """Rounded to so many significant digits: the page's size, not its precision."""
-    return [float(f"{value:.{digits}g}") for value in values]
-
-
 def _still(
     facts: dict[str, Any],
     column: str,
@@ -281,16 +277,14 @@ def _still(
     files: Files,
 ) -> str:
     """What is shown where scripts do not run: the guarantee, the picture, the numbers."""
-    privacy = _part(facts, "privacy")
-    epsilon, gave = privacy.get("epsilon"), _part(privacy, "meter").get("bits_per_client")
+    privacy = part_of(facts, "privacy")
+    epsilon, gave = privacy.get("epsilon"), part_of(privacy, "meter").get("bits_per_client")
     known = epsilon if isinstance(epsilon, int | float) and epsilon > 0 else None
     told = privacy.get("model") in {"local", "none"} and (known is not None) == (privacy["model"] == "local")
     count = gave if isinstance(gave, int) and gave > 0 else 1
-    safe = _part(privacy, "randomness").get("safe") is not False
+    safe = part_of(privacy, "randomness").get("safe") is not False
     promise = html.escape(guarantee(known, count)) if safe and told else ""
-    links = " and ".join(f'<a href="{html.escape(name)}">{html.escape(name)}</a>' for name, _ in files)
-    words = f"Scripts are off, so these are a still picture and the numbers. All is in {links}. {promise}"
-    parts = [f'<p class="noscript">{words}</p>']
+    parts = [still_words("a still picture and the numbers", files, promise)]
     picture = render_moments_picture(
         estimates, bits, title="Private moments", column=column, epsilon=known, bits_per_client=count, safe=safe
     )
@@ -298,7 +292,7 @@ def _still(
     parts.append(image(picture, "How often each bit is set, and the groups' values", _WIDE, round(_WIDE * tall / wide)))
     overall = [_answer(one) for one in estimates if one.group == EVERYBODY]
     rows = [(one["title"], one["value"], f"{one['low']} to {one['high']}") for one in overall]
-    parts.append(_table(("Everybody", "Value", "At 95%"), rows))
+    parts.append(still_table(("Everybody", "Value", "At 95%"), rows))
     if cells is not None:
         parts.append(
             map_image(render_means_thumbnail(cells), "The cells, bright where values are high", facts["region"])
@@ -306,18 +300,6 @@ def _still(
     for group in groups:
         columns = zip(group["name"], group["text"], group["range"], strict=True)
         parts.append(
-            _table(("Group" if cells is None else "Cell", group["title"], "At 95%"), list(columns)[:_STILL_ROWS])
+            still_table(("Group" if cells is None else "Cell", group["title"], "At 95%"), list(columns)[:STILL_ROWS])
         )
     return "".join(parts)
-
-
-def _part(facts: dict[str, Any], key: str) -> dict[str, Any]:
-    part = facts.get(key)
-    return part if isinstance(part, dict) else {}
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of plain texts."""
-    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in rows)
-    return f'<table class="still"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'

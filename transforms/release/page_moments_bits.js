@@ -8,12 +8,6 @@
     const Z = 1.96; // standard deviations on each side that hold 95% of a normal law
     const shown = { set: 0, bit: -1 };
     let lines = null; // where the axes lie, in pixels
-    const svg = (tag, attributes, ...children) => {
-      const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-      for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, typeof value === "number" ? value.toFixed(2) : value);
-      element.append(...children.flat(9).filter((child) => child || child === 0));
-      return element;
-    };
     const rule = (name, x1, y1, x2, y2) => svg("line", { class: name, x1, y1, x2, y2 });
     const label = (name, x, y, text, anchor = "middle") => svg("text", { class: name, x, y, "text-anchor": anchor }, text);
     /** From dark rose to yellow: the more a bit adds, beside the one that adds most, the brighter it is. */
@@ -86,13 +80,13 @@
     const margin = (set, i) => Z * set.stddev[i];
     function wordsOf(set, i) {
       const [mean, spread, weight] = [set.mean[i], set.stddev[i], set.weight[i]];
-      const rows = [["Place value", `${set.place[i]}${weight < 0 ? ", of negative values" : ""}`], ["Adds", set.squashed[i] ? "nothing" : `about ${set.adds[i]}`],
+      const rows = [["Place value", `${set.place[i]}${weight < 0 ? ", of negative values" : ""}`], ["Adds", set.squashed[i] ? "next to nothing" : `about ${set.adds[i]}`],
         ["Reports", `${joint ? "about " : ""}${whole(isNumber(set.reports[i]) ? Math.max(set.reports[i], 0) : null)}`], ["Read", isNumber(set.read_chance[i]) ? `of a client with a chance of ${about(set.read_chance[i])}` : "unknown"]];
       if (!isNumber(mean)) return { value: "not known", margin: set.reports[i] > 0 ? "" : "nobody was asked about it", rows };
       if (set.unclear[i]) return { value: "not known", margin: "asked about too rarely to tell", rows };
       if (set.squashed[i]) {
         const times = spread > 0 ? mean / spread : 0;
-        rows.push(["Squashed", mean <= 0 ? "taken for empty: its share is not above 0%" : `taken for empty: its share is ${significant(times, 2)} times its noise (std. dev.)`]);
+        rows.push(["Squashed", mean <= 0 ? "probably empty: its share is not above 0%" : `probably empty: its share is ${significant(times, 2)} times its noise (std. dev.)`]);
       }
       return {
         value: `${shareWords(mean, margin(set, i))} set`, rows,
@@ -103,11 +97,8 @@
       const note = $("bits-tip");
       note.hidden = shown.bit < 0;
       if (note.hidden) return;
-      const { value, margin: range, rows } = wordsOf(set, shown.bit);
-      note.replaceChildren(h("p", { class: "value" }, value), h("p", { class: "margin" }, range), h("dl", null, rows.map(([term, text]) => [h("dt", null, term), h("dd", null, text)])));
-      const x = f.x(shown.bit) + f.unit / 2 + 10;
-      const left = x + note.offsetWidth > box.width - 6 ? f.x(shown.bit) - f.unit / 2 - 10 - note.offsetWidth : x;
-      note.style.transform = `translate(${Math.round(clamp(left, 6, Math.max(box.width - note.offsetWidth - 6, 6)))}px,${Math.round(clamp(f.top + 6, 6, Math.max(box.height - note.offsetHeight - 6, 6)))}px)`;
+      fillTip(note, wordsOf(set, shown.bit));
+      note.style.transform = `translate(${tipAt(f.x(shown.bit), note.offsetWidth, box.width, f.unit / 2 + 10)}px,${Math.round(clamp(f.top + 6, 6, Math.max(box.height - note.offsetHeight - 6, 6)))}px)`;
     }
     function setBit(bit) {
       const set = sets[shown.set];

@@ -22,29 +22,20 @@
     const [x, y] = [u, v].map((share) => Math.min(Math.floor(share * side), side - 1));
     return { level: layer.depth, x, y, i: layer.places.get(keyOf(layer.depth, x, y)) ?? -1 };
   }
-  const middleOf = (x, y) => [region.west + ((x + 0.5) / 2 ** layer0.depth) * width, region.north - ((y + 0.5) / 2 ** layer0.depth) * height];
-  const cellSize = `${metres(groundWidth / 2 ** layer0.depth)} \u00d7 ${metres(groundHeight / 2 ** layer0.depth)}`;
+  const extent = cellSize(layer0.depth);
   /** What the map says of a cell: a value, its margin, and rows of facts. */
   function tipWords(layer, { i, x, y }, lon, lat) {
-    const where = ["Place", place(...(i < 0 ? [lon, lat] : middleOf(x, y)), placeDigits)];
-    if (i < 0 || !isNumber(rows0.value[i])) return { value: "no data", margin: "too few clients, or nobody", rows: [["Cell", cellSize], where] };
-    return { value: rows0.text[i], margin: `from ${rows0.range[i]} at 95%`, rows: [["Clients", `about ${whole(rows0.clients[i])}`], ["Name", rows0.name[i]], ["Cell", cellSize], where] };
+    const where = ["Place", place(...(i < 0 ? [lon, lat] : middleOf(layer.depth, x, y)), placeDigits)];
+    if (i < 0 || !isNumber(rows0.value[i])) return { value: "no data", margin: "too few clients, or nobody", rows: [["Cell", extent], where] };
+    return { value: rows0.text[i], margin: `from ${rows0.range[i]} at 95%`, rows: [["Clients", `about ${whole(rows0.clients[i])}`], ["Name", rows0.name[i]], ["Cell", extent], where] };
   }
   function lookup(lon, lat) {
     const spot = spotAt(layer0, (lon - region.west) / width, (region.north - lat) / height);
     return spot && (spot.i < 0 ? { ...spot, known: false } : { ...spot, known: isNumber(rows0.value[spot.i]), value: rows0.value[spot.i], cell_id: rows0.name[spot.i] });
   }
 
-  /** Goes to a cell and reads it out, as if the crosshair had been moved there. */
-  function flyTo(i) {
-    const side = 2 ** layer0.depth;
-    Object.assign(state, { hover: null, keyboard: true });
-    moveTo({ scale: Math.max((44 * side) / size.fitW, 1.5), cx: (layer0.x[i] + 0.5) / side, cy: (layer0.y[i] + 0.5) / side });
-    speakCentre();
-    if ($("map").getBoundingClientRect().bottom < 80 || $("map").getBoundingClientRect().top < -80) $("map").scrollIntoView({ block: "start" });
-  }
   function showLayer() {
-    $("cells-step").textContent = valued.length ? `${plural(valued.length, "cell")} of ${cellSize}, coloured from ${layer0.ticks[0]} to ${layer0.ticks[2]}. Dark ground has too few clients, or nobody.` : "No cell was published.";
+    $("cells-step").textContent = valued.length ? `${plural(valued.length, "cell")} of ${extent}, coloured from ${layer0.ticks[0]} to ${layer0.ticks[2]}. Dark ground has too few clients, or nobody.` : "No cell was published.";
     return rows0.title;
   }
   function openCells() {
@@ -52,7 +43,7 @@
       const swatch = h("i", { class: "swatch", "aria-hidden": "true" });
       swatch.style.background = PAINT.css[0][layer0.shade[i]];
       const button = h("button", { type: "button", title: "Show on the map" }, swatch, h("span", null, rows0.name[i]), h("b", null, rows0.text[i]), h("span", { class: "number" }, rows0.range[i]));
-      button.addEventListener("click", () => flyTo(i));
+      button.addEventListener("click", () => flyTo(layer0, i));
       return h("li", null, button);
     });
     const many = Math.min(5, Math.floor(valued.length / 2));
@@ -64,5 +55,5 @@
     $("canvas").setAttribute("aria-label", `Map of ${rows0.title} by cell`);
     $("scale-title").hidden = $("ramp").hidden = !valued.length;
     openMap();
-    return Object.assign(mapHandles, { flyTo });
+    return Object.assign(mapHandles, { flyTo: (i) => flyTo(layer0, i) });
   }

@@ -14,7 +14,6 @@
   const clients = get("results.clients", data.statistics[0]?.clients);
   const roundsMade = listOf("results.rounds").filter((one) => one && typeof one === "object");
   const joint = get("privacy.groups"); // what protects which group a client is in
-  const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
   /** A chance, rounded up: no bound may read better than it is. */
   const atMost = (share) => `${rounded(ceiling(100 * share, share < 0.1 ? 2 : 1), 2)}%`;
   const about = (share) => `${significant(100 * share)}%`;
@@ -33,22 +32,13 @@
     return local ? ["Privacy budget", `\u03b5 = ${significant(epsilon)} a client, local`] : null;
   }
 
-  /** What epsilon does to an even bet on which of two values a client has. */
-  function beliefOnValues() {
-    const figure = beliefPicture(epsilon, (high) => `Suppose someone thinks it an even bet which of two values is yours. However they study what you sent, and whatever else they know, they cannot end up more than ${high} sure.`);
-    const ends = figure.querySelectorAll(".ends span");
-    for (const [end, text] of [[ends[0], "surely the one"], [ends[ends.length - 1], "surely the other"]]) if (end.textContent) end.textContent = text;
-    return figure;
-  }
-  const randomness = (source) => (unsafe ? "a seed that anybody can guess: not private"
-    : { "operating system": "a secret key from the operating system", "key file": "a secret key from a file: private as long as it stays secret" }[source] ?? source);
-
   function promise() {
     const source = get("privacy.randomness.source");
     return section("What this page promises",
       unsafe && h("p", { class: "lead" }, "This release keeps no one's secret: its draws came from a seed that is known. With a secret key, the following would hold."),
       h("p", { class: "lead" }, unsafe ? gaveWords() : pledge()),
-      h("div", { class: "columns" }, local && epsilon <= VAGUE && beliefOnValues(), facts([
+      h("div", { class: "columns" }, local && epsilon <= VAGUE && beliefPicture(epsilon, (high) =>
+        `Suppose someone thinks it an even bet which of two values is yours. However they study what you sent, and whatever else they know, they cannot end up more than ${high} sure.`, ["surely the one", "surely the other"]), facts([
         ["Who is protected", local ? `Each ${unit}: nothing that is made of the reports can tell more than they do` : unprotected ? `Each ${unit}, by how little is asked: ${gave}, chosen by the key` : null],
         ["Against whom", local ? "Whoever sees the reports, every single one" : null],
         ["What is compared", privacy.adjacency],
@@ -97,7 +87,7 @@
       paragraph("A value is a sum of place values, one for each bit that is set. So the share of clients whose bit is set, times the bit's place value, is what the bit adds to the mean; all bits together make the mean", isNumber(form.offset) && form.offset ? `, less ${significant(form.offset, 15)}, which was added to every value first.` : "."),
       paragraph("An interval at 95% holds what it would be without chance about 95 times in 100. Chance is which clients were asked about which bit", local ? ", and the randomisation of every answer." : "."),
       local && paragraph("Because answers are randomised, the share of a bit can come out below 0% or above 100%. That is noise; it is left in, so that sums are right on average."),
-  data.bits.some((one) => one.squashed.some(Boolean)) && paragraph("Grey bits were squashed: their share does not stand out from chance, so they are taken for empty. Should such a bit be set in a few values after all, the result is off by what it would add."),
+      data.bits.some((one) => one.squashed.some(Boolean)) && paragraph("Grey bits were squashed: their share does not stand out from chance, so they are probably empty, and count no more than the chance, below a half, that they are in use. Should such a bit be set in a few values, the result may be off by what it would add."),
       range && paragraph(`Values have steps of ${significant(form.step ?? 1, 15)} and lie in ${range}; others were moved to the nearest end.`),
       data.groups.length > 0 && isNumber(joint?.min_group) && paragraph(data.layers ? `Cells of fewer than ${whole(joint.min_group)} clients are left dark. How many clients a cell has is an estimate too.` : `Groups of fewer than ${whole(joint.min_group)} clients are part of \u201cother\u201d. How many clients a group has is an estimate too.`));
   }

@@ -1,6 +1,8 @@
 // Pieces of a report that every page has.
 
   const unsafe = get("privacy.randomness.safe", true) === false;
+  const randomness = (source) => (unsafe ? "a seed that anybody can guess: not private"
+    : { "operating system": "a secret key from the operating system", "key file": "a secret key from a file: private as long as it stays secret" }[source] ?? source);
   const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter((pair) => pair && pair[1] !== null && pair[1] !== undefined).map(([term, value]) => [h("dt", null, term), h("dd", null, value)]));
   const section = (title, ...children) => h("section", null, title && h("h2", null, title), ...children);
   const paragraph = (...words) => h("p", null, ...words);
@@ -52,8 +54,8 @@
     ? `A privacy budget of ε = ${significant(epsilon)} promises next to nothing: by this ${page}, somebody may become all but certain whether you were in the data.`
     : `Whether or not you were in the data, anyone who looks at this ${page} would see nearly the same thing: no conclusion's odds can change by more than a factor of ${factorUp(epsilon)}${chance}.`);
 
-  /** What epsilon does to an even bet, with a caption made of the upper end. */
-  function beliefPicture(epsilon, caption) {
+  /** What epsilon does to an even bet, with a caption made of the upper end, and words for the bet's two ends. */
+  function beliefPicture(epsilon, caption, ends = ["surely not in", "surely in"]) {
     const factor = Math.exp(epsilon);
     const [low, high] = [1 / (1 + factor), 1 - 1 / (1 + factor)];
     const [lowText, highText] = beliefEnds(epsilon);
@@ -72,9 +74,9 @@
     const [before, after] = tight ? [-100, 0] : crowded ? [0, -100] : [-50, -50];
     return h("figure", { class: "belief" },
       h("div", { class: "track", "aria-hidden": "true" }, range, placed(h("div", { class: "mark" }), 0.5)),
-      h("div", { class: "ends", "aria-hidden": "true" }, h("span", null, crowded ? "" : "surely not in"),
+      h("div", { class: "ends", "aria-hidden": "true" }, h("span", null, crowded ? "" : ends[0]),
         shifted(placed(h("span", null, lowText), low), before), placed(h("span", null, tight ? "" : "50%"), 0.5), shifted(placed(h("span", null, highText), high), after),
-        h("span", null, crowded ? "" : "surely in")),
+        h("span", null, crowded ? "" : ends[1])),
       h("figcaption", null, caption(highText)));
   }
 

@@ -5,15 +5,6 @@
   const nameOf = (layer) => `Level ${layer.depth}`;
   let listed = SHOWN;
 
-  /** Goes to a cell and reads it out, as if the crosshair had been moved there. */
-  function flyTo(layer, i) {
-    const side = 2 ** layer.level[i];
-    state.hover = null;
-    state.keyboard = true;
-    moveTo({ scale: Math.max((44 * side) / size.fitW, 1.5), cx: (layer.x[i] + 0.5) / side, cy: (layer.y[i] + 0.5) / side });
-    speakCentre();
-    if ($("map").getBoundingClientRect().bottom < 80 || $("map").getBoundingClientRect().top < -80) $("map").scrollIntoView({ block: "start" });
-  }
   function showPlaces() {
     const layer = layers[state.layer];
     layer.ranked ??= Array.from({ length: layer.n - layer.from }, (_, at) => layer.from + at).sort((a, b) => layer.count[b] - layer.count[a] || a - b);

@@ -44,12 +44,6 @@
   const chart = $("chart");
   const state = { value: null, range: -1, quantile: -1 };
   let frame = null; // where the axes lie, in pixels
-  const svg = (tag, attributes, ...children) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, typeof value === "number" ? value.toFixed(2) : value);
-    element.append(...children.flat(9).filter((child) => child || child === 0));
-    return element;
-  };
   const line = (name, x1, y1, x2, y2) => svg("line", { class: name, x1, y1, x2, y2 });
   const text = (name, x, y, words, anchor = "start") => svg("text", { class: name, x, y, "text-anchor": anchor }, words);
   const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(2)} ${y.toFixed(2)}`).join("");
@@ -121,8 +115,7 @@
     if (tip.hidden) return;
     tip.replaceChildren(h("p", { class: "value" }, sharesWords(now)), h("p", { class: "margin" }, `below ${number(state.value)}`), h("p", { class: "margin" }, rangeWords(now)));
     const [px, py] = [frame.x(state.value), frame.y(now ? now.share : 0.5)];
-    const x = px + 18 + tip.offsetWidth > w - 6 ? px - 18 - tip.offsetWidth : px + 18;
-    tip.style.transform = `translate(${Math.round(clamp(x, 6, w - tip.offsetWidth - 6))}px,${Math.round(clamp(py + 22, 6, tall - tip.offsetHeight - 6))}px)`;
+    tip.style.transform = `translate(${tipAt(px, tip.offsetWidth, w)}px,${Math.round(clamp(py + 22, 6, tall - tip.offsetHeight - 6))}px)`;
   }
   function setValue(value) {
     state.value = isNumber(value) ? clamp(value, first, last) : null;

@@ -21,7 +21,6 @@
     const unit = 10 ** Math.max(Math.floor(Math.log10(1 / share)) - 2, 0);
     return `1 in ${large(Math.max(Math.floor(1 / share / unit + 1e-6) * unit, 1))}`;
   };
-  const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
   const missing = () => (isNumber(hiddenCount) ? `at most about ${whole(hiddenCount)} users, or nobody` : "too few users, or nobody");
   const missingLong = (one) => (isNumber(hiddenCount)
     ? `${one} that is not shown has at most ${whole(hiddenCount)} users, with 99% confidence, or nobody at all. A user counts for one of her records, drawn at random: for users with many records, what is rare among them counts less.`
@@ -48,8 +47,6 @@
   }
 
   const guaranteed = (e, d) => `ε = ${significant(e)}, δ = ${tiny(d)}`;
-  const randomness = (source) => (unsafe ? "a seed that anybody can guess: not private"
-    : { "operating system": "a secret key from the operating system", "key file": "a secret key from a file: private as long as it stays secret" }[source] ?? source);
 
   function promise() {
     const { source } = get("privacy.randomness", {});

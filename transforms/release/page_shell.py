@@ -1,4 +1,4 @@
-"""What every page of a release shares: the frame, its content security policy, embedded facts, the alarm. Pure.
+"""What every page of a release shares: frame, content security policy, embedded facts, alarm, tables. Pure.
 
 The templates `page*.html`, `page*.css` and `page_*.js` lie beside this module. The manifest and the data travel
 inside the page as JSON that no value can break out of, and the policy names the hashes of the one script and the
@@ -24,6 +24,7 @@ PALETTE = (
     "0000040403120b0724150b37210c4a2f0a5b3d09654a0c6b57106e64156e71196e7d1e6d8a226a972766a32c61b0315bbc3754"
     "c73e4cd24644db503be45a31eb6628f1731df68013f98e09fb9d07fcac11fbbc21f9cb35f5db4cf2ea69f3f68afcffa4"
 )
+STILL_ROWS = 100  # of a table that is shown where scripts do not run
 REGION_KEYS = ("west", "south", "east", "north")
 Files = Sequence[tuple[str, str]]
 
@@ -102,10 +103,20 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
+def part_of(facts: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A part of the manifest, such as `privacy`; empty where it names none."""
+    part = facts.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+def rounded(values: Iterable[float], digits: int = 7) -> list[float]:
+    """Rounded to so many significant digits: the page's size, not its precision."""
+    return [float(f"{value:.{digits}g}") for value in values]
+
+
 def repair_region(facts: dict[str, Any]) -> list[str]:
     """Gives the facts a region to draw where they have none that serves, and says so in words for the reader."""
-    region = facts.get("region")
-    sides = [region.get(key) for key in REGION_KEYS] if isinstance(region, dict) else []
+    sides = [part_of(facts, "region").get(key) for key in REGION_KEYS]
     numbers = [float(side) for side in sides if isinstance(side, int | float)]
     if len(numbers) == 4 and numbers[0] < numbers[2] and numbers[1] < numbers[3]:
         return []
@@ -115,8 +126,7 @@ def repair_region(facts: dict[str, Any]) -> list[str]:
 
 def repair_depth(facts: dict[str, Any], depth: int) -> None:
     """Gives the facts the depth of the finest grid where they do not name it."""
-    grid = facts.get("grid")
-    if not isinstance(grid, dict) or not isinstance(grid.get("depth"), int):
+    if not isinstance(part_of(facts, "grid").get("depth"), int):
         facts["grid"] = {"depth": depth}
 
 
@@ -140,6 +150,19 @@ def map_image(png: bytes, alt: str, region: Mapping[str, float]) -> str:
     return image(png, alt, 512, round(512 * tall))
 
 
+def still_words(what: str, files: Files, promise: str) -> str:
+    """What stands above `what` is shown where scripts do not run. `what` and `promise` are markup."""
+    links = " and ".join(f'<a href="{html.escape(name)}">{html.escape(name)}</a>' for name, _ in files)
+    return f'<p class="noscript">Scripts are off, so these are {what}. All is in {links}. {promise}</p>'
+
+
+def still_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of plain texts, for where scripts do not run."""
+    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    return f'<table class="still"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
 def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
@@ -151,9 +174,7 @@ def _embed(value: object) -> str:
 
 
 def _randomness(facts: dict[str, Any]) -> dict[str, Any]:
-    privacy = facts.get("privacy")
-    found = privacy.get("randomness") if isinstance(privacy, dict) else None
-    return found if isinstance(found, dict) else {}
+    return part_of(part_of(facts, "privacy"), "randomness")
 
 
 def _banner(facts: dict[str, Any], alarm: str) -> str:

@@ -1,4 +1,4 @@
-// Words, numbers and elements: what every page needs. All parts share one scope (page_shell.py).
+// Words, numbers, elements and tips: what every page needs. All parts share one scope (page_shell.py).
 
   const data = JSON.parse(document.getElementById("sfumato-data").textContent);
   const { manifest } = data;
@@ -23,12 +23,13 @@
     const [size, unit] = [[1e12, "trillion"], [1e9, "billion"], [1e6, "million"]].find(([least]) => value >= least * 0.9995) || [1, ""];
     return unit ? `${significant(value / size)} ${unit}` : whole(value);
   };
+  /** A power of ten as toExponential writes it, such as -9 or +12, in small raised digits. */
+  const raised = (power) => [...power.replace("+", "")].map((one) => (one === "-" ? "\u207b" : "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"[one])).join("");
   /** A small number, such as a delta: powers of ten below a thousandth. */
   const tiny = (value) => {
     if (!(value > 0 && value < 1e-3)) return significant(value);
-    const [mantissa, power] = value.toExponential(2).split("e-");
-    const raised = [...power].map((digit) => "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"[digit]).join("");
-    return `${Number(mantissa) === 1 ? "" : `${Number(mantissa)} \u00d7 `}10\u207b${raised}`;
+    const [mantissa, power] = value.toExponential(2).split("e");
+    return `${Number(mantissa) === 1 ? "" : `${Number(mantissa)} \u00d7 `}10${raised(power)}`;
   };
   const bytes = (bits) => {
     const b = bits / 8;
@@ -40,6 +41,7 @@
     const [size, unit] = [[1e9, "B"], [1e6, "M"], [1e4, "k"]].find(([least]) => value >= least) || [1, ""];
     return `${significant(value / (unit === "k" ? 1e3 : size))}${unit}`;
   };
+  const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
   const plural = (n, one, many = `${one}s`) => `${whole(n)} ${n === 1 ? one : many}`;
   /** The smallest of 1, 2, 5 times a power of ten that is not below `least`. */
   function niceStep(least) {
@@ -68,6 +70,8 @@
     return [r, g, b].map((part, c) => Math.round((0.12 * part + 0.62 * grey) * 0.72 + [19, 18, 25][c]));
   };
 
+  // ---------------------------------------------------------------- elements
+
   /** An element from text and elements; attributes by name; no markup is ever parsed. */
   function h(tag, attributes, ...children) {
     const element = document.createElement(tag);
@@ -75,3 +79,19 @@
     for (const child of children.flat(9)) if (child !== null && child !== undefined && child !== false) element.append(child);
     return element;
   }
+  /** The same for SVG, numbers with two decimals at most; children that are not true are left out. */
+  function svg(tag, attributes, ...children) {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, typeof value === "number" ? Number(value.toFixed(2)) : value);
+    element.append(...children.flat(9).filter(Boolean));
+    return element;
+  }
+
+  // ---------------------------------------------------------------- tips
+
+  /** What a tip says, {value, margin, rows}, where rows are pairs of facts: as elements, and as a sentence to be read out. */
+  const fillTip = (tip, { value, margin, rows }) => tip.replaceChildren(h("p", { class: "value" }, value), h("p", { class: "margin" }, margin),
+    h("dl", null, rows.map(([term, text]) => [h("dt", null, term), h("dd", null, text)])));
+  const aloud = ({ value, margin, rows }) => `${value}, ${margin}. ${rows.map((row) => row.join(": ")).join(". ")}`;
+  /** Where a tip of `extent` begins along `room` pixels: `away` behind a place, or before it where it would run over the end. */
+  const tipAt = (at, extent, room, away = 18) => Math.round(clamp(at + away + extent > room - 6 ? at - away - extent : at + away, 6, Math.max(room - extent - 6, 6)));

@@ -153,14 +153,19 @@ def png(canvas: FigureCanvasAgg, title: str, description: str) -> bytes:
     return file.getvalue()
 
 
+def bare_png(colours: NDArray[np.float64]) -> bytes:
+    """Colours, float64[rows, columns, 3] in 0..1, as the bytes of a PNG file without frame or words."""
+    file = io.BytesIO()
+    imsave(file, colours, format="png", metadata={"Software": "sfumato"})
+    return file.getvalue()
+
+
 def render_thumbnail(density: NDArray[np.float64], side: int = 512) -> bytes:
     """The bare density as a PNG of at most `side` pixels each way, without frame or words."""
     _check(density)
     values = coarsened(density, side)
-    file = io.BytesIO()
     shades = np.asarray(log_like(values)(values), dtype=np.float64)
-    imsave(file, colormaps["inferno"](shades)[..., :3], format="png", metadata={"Software": "sfumato"})
-    return file.getvalue()
+    return bare_png(colormaps["inferno"](shades)[..., :3])
 
 
 def _check(density: NDArray[np.float64]) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import math
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import ListedColormap, LogNorm, to_rgb
-from matplotlib.image import imsave
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import check_cells
 from sfumato.schemas.region import Region
-from sfumato.transforms.release.picture import ALARM, SOFT, UNSAFE, in_words, map_picture, per_square_km, tiny
+from sfumato.transforms.release.picture import ALARM, SOFT, UNSAFE, bare_png, in_words, map_picture, per_square_km, tiny
 
 CELLS_GROUND = "#191720"
 _FINEST = 10  # levels of the drawn raster: 2^10 cells a side are about a pixel each
@@ -92,9 +90,7 @@ def render_cells_thumbnail(level: int, x: NDArray[np.int64], y: NDArray[np.int64
     values[values <= 0] = np.nan
     shades = LogNorm(*_ends(values), clip=True)(values)
     colours = np.where(np.isnan(values)[..., None], to_rgb(CELLS_GROUND), _COLOURS(shades.filled(0.0))[..., :3])
-    file = io.BytesIO()
-    imsave(file, colours, format="png", metadata={"Software": "sfumato"})
-    return file.getvalue()
+    return bare_png(colours)
 
 
 def cells_raster(

@@ -20,7 +20,6 @@ from sfumato.transforms.release.picture import ALARM, DPI, FAINT, GROUND, INK, S
 from sfumato.transforms.release.picture_cells import few_users, sample_captions
 
 _MOST_BARS = 30
-_LONGEST_LABEL = 34  # characters
 _WIDE = 9.4  # inches
 _Z = 1.96  # standard deviations on each side that hold 95% of a normal law
 _ABOVE, _BELOW = 0.95, 1.3  # inches round the axes
@@ -81,7 +80,7 @@ def render_items_picture(
     axes.errorbar(users, rows, xerr=margin, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2.4, capthick=1.1, zorder=4)
     if hidden_count is not None and hidden_count > 0.004 * top:
         axes.axvspan(0, min(hidden_count, top), facecolor="none", edgecolor="#ffffff30", hatch="////", lw=0, zorder=3)
-    axes.set_yticks(rows, [_label(name[i]) for i in order], fontsize=9, color=INK, parse_math=False)
+    axes.set_yticks(rows, [label(name[i]) for i in order], fontsize=9, color=INK, parse_math=False)
     axes.tick_params(axis="y", length=0, pad=8)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda users, _: f"{users:,.0f}" if users >= 1 else f"{users:g}"))
@@ -132,7 +131,7 @@ def render_quantiles_picture(
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_locator(MaxNLocator(9, steps=[1, 2, 5, 10]))
     axes.ticklabel_format(axis="x", style="plain", useOffset=False)
-    axes.set_xlabel(_label(column), color=SOFT, fontsize=10, labelpad=7, parse_math=False)
+    axes.set_xlabel(label(column), color=SOFT, fontsize=10, labelpad=7, parse_math=False)
     axes.grid(color="#ffffff14", lw=0.7)
     return png(figure, readable(title), " ".join(captions))
 
@@ -143,13 +142,7 @@ def _canvas(title: str, captions: list[str], colour: str, *, tall: float, left: 
     full = tall + _ABOVE + _BELOW
     figure = Figure(figsize=(_WIDE, full), dpi=DPI, facecolor=GROUND)
     canvas = FigureCanvasAgg(figure)
-    axes = figure.add_axes((left / _WIDE, _BELOW / full, 1 - (left + right) / _WIDE, tall / full))
-    axes.set_facecolor(GROUND)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=SOFT, labelsize=9, length=0, pad=6)
-    for side, spine in axes.spines.items():
-        spine.set_color(FAINT)
-        spine.set_visible(side in {"left", "bottom"})
+    axes = dark_axes(figure, (left / _WIDE, _BELOW / full, 1 - (left + right) / _WIDE, tall / full))
     edge = 0.45 / _WIDE
     heading = drawable(readable(title), _TITLE_FONT)
     figure.text(edge, 1 - 0.58 / full, heading, color=INK, fontsize=19, family=_TITLE_FONT, parse_math=False)
@@ -157,6 +150,18 @@ def _canvas(title: str, captions: list[str], colour: str, *, tall: float, left: 
         low = (0.3 if len(captions) == 1 else 0.18) + 0.22 * line
         figure.text(edge, low / full, caption, color=colour, fontsize=10, parse_math=False)
     return canvas, axes
+
+
+def dark_axes(figure: Figure, place: tuple[float, float, float, float]) -> Axes:
+    """Axes at left, bottom, width and height, in shares of the figure: lines on two sides only, no ticks."""
+    axes = figure.add_axes(place)
+    axes.set_facecolor(GROUND)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=SOFT, labelsize=9, length=0, pad=6)
+    for side, spine in axes.spines.items():
+        spine.set_color(FAINT)
+        spine.set_visible(side in {"left", "bottom"})
+    return axes
 
 
 def _mark(axes: Axes, quantiles: Sequence[Quantile], digits: int) -> None:
@@ -181,10 +186,10 @@ def _holders(users: float, items: int) -> str:
     return f"About {in_words(users)} users who hold {'the one item' if items == 1 else f'one of {items:,} items'}"
 
 
-def _label(name: str) -> str:
-    """A name short enough for a label, in glyphs that the font has."""
+def label(name: str, most: int = 34) -> str:
+    """A name short enough for a label, at most so many characters, in glyphs that the font has."""
     text = readable(name) or "(empty)"
-    return drawable(text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…")
+    return drawable(text if len(text) <= most else text[: most - 1] + "…")
 
 
 def drawable(text: str, font: str = _FONT) -> str:

@@ -19,7 +19,7 @@ from sfumato.schemas.charts import readable
 from sfumato.schemas.moments import EVERYBODY, BitMeans, MomentEstimate
 from sfumato.transforms.release.moment_words import figures, guarantee, place_value, quantity_title, statistic_title
 from sfumato.transforms.release.picture import ALARM, DPI, FAINT, GROUND, INK, SOFT, UNSAFE, png
-from sfumato.transforms.release.picture_charts import drawable
+from sfumato.transforms.release.picture_charts import dark_axes, drawable, label
 
 SQUASHED = "#5b5566"
 REACH = (-0.6, 1.6)  # the shares that a chart shows at most: noise beyond them is drawn as an arrow
@@ -75,17 +75,19 @@ def render_moments_picture(
     captions = [guarantee(epsilon, bits_per_client)] if safe else [UNSAFE]
     if safe and bits:
         outside = " Noise may lead a share below 0% or above 100%." if epsilon is not None else ""
-        left_out = " Squashed bits are left out." if any(np.any(one.squashed) for one in bits) else ""
+        left_out = (
+            " Squashed bits are probably empty, and hardly count." if any(np.any(one.squashed) for one in bits) else ""
+        )
         captions.append(f"Whiskers: ± at 95%.{outside}{left_out}")
     full = _ABOVE + sum(heights) + _APART * (len(heights) - 1) + _BELOW
     figure = Figure(figsize=(_WIDE, full), dpi=DPI, facecolor=GROUND)
     canvas = FigureCanvasAgg(figure)
-    name = _label(column, 40)
+    name = label(column, 40)
     _write(figure, full, title, _answers(estimates, name), captions, SOFT if safe else ALARM)
     top = full - _ABOVE
     for i, height in enumerate(heights):
         inset = 2.2 if drawn and i == len(heights) - 1 else _LEFT
-        axes = _axes(figure, full, top - height, height, inset)
+        axes = dark_axes(figure, (inset / _WIDE, (top - height) / full, 1 - (inset + _RIGHT) / _WIDE, height / full))
         top -= height + _APART
         if drawn and i == len(heights) - 1:
             _draw_groups(axes, drawn, everybody, len(groups))
@@ -143,11 +145,6 @@ def _size(number: float) -> float:
     return number if math.isfinite(number) else -math.inf
 
 
-def _label(text: str, most: int = _LONGEST_LABEL) -> str:
-    text = readable(text) or "(empty)"
-    return drawable(text if len(text) <= most else text[: most - 1] + "…")
-
-
 def _name_axis(axes: Axes, words: str) -> None:
     axes.set_xlabel(words, color=SOFT, fontsize=10, labelpad=7, parse_math=False)
 
@@ -170,18 +167,6 @@ def _write(figure: Figure, full: float, title: str, answer: str, captions: list[
     figure.text(edge, 1 - 0.87 / full, answer, color=INK, fontsize=11, parse_math=False)
     for line, caption in enumerate(reversed(captions)):
         figure.text(edge, (0.18 + 0.22 * line) / full, caption, color=colour, fontsize=10, parse_math=False)
-
-
-def _axes(figure: Figure, full: float, low: float, tall: float, left: float) -> Axes:
-    """Axes `tall` inches high, their lower end `low` inches from the picture's."""
-    axes = figure.add_axes((left / _WIDE, low / full, 1 - (left + _RIGHT) / _WIDE, tall / full))
-    axes.set_facecolor(GROUND)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=SOFT, labelsize=9, length=0, pad=6)
-    for side, spine in axes.spines.items():
-        spine.set_color(FAINT)
-        spine.set_visible(side in {"left", "bottom"})
-    return axes
 
 
 def _draw_bits(axes: Axes, bits: BitMeans, step: float) -> None:
@@ -247,7 +232,7 @@ def _key(axes: Axes, charts: Sequence[BitMeans]) -> None:
     """What the bars of all charts look like, above the axes on the right."""
     keys = [Patch(color=colormaps["inferno"](0.75), label="carries signal")]
     if any(np.any(one.squashed) for one in charts):
-        keys.append(Patch(color=SQUASHED, label="squashed: taken for empty"))
+        keys.append(Patch(color=SQUASHED, label="squashed: probably empty"))
     if any(unclear(one).any() for one in charts):
         keys.append(Patch(fc="none", ec=SOFT, ls=(0, (2, 2)), label="asked too rarely to tell"))
     axes.legend(
@@ -275,7 +260,7 @@ def _draw_groups(axes: Axes, groups: list[MomentEstimate], everybody: MomentEsti
     )
     axes.plot(value[known], rows[known], "o", color=INK, ms=5, mec=GROUND, mew=1.2, zorder=3)
     axes.set_ylim(max(len(groups), 2) - 0.4, -0.6)
-    axes.set_yticks(rows, [_label(one.group) for one in groups], fontsize=9, color=INK, parse_math=False)
+    axes.set_yticks(rows, [label(one.group, _LONGEST_LABEL) for one in groups], fontsize=9, color=INK, parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: figures(value, 10 * _step(axes))))
     axes.grid(axis="x", color="#ffffff10", lw=0.7)

@@ -293,15 +293,17 @@ def test_cells_are_where_their_names_say() -> None:
     assert all(row["cell_id"] in page for row in rows)
 
 
-def test_a_map_without_a_cell_that_is_large_enough() -> None:
+@pytest.mark.parametrize("least", [5000, 100_000], ids=["other alone", "nothing"])
+def test_a_map_without_a_cell_that_is_large_enough(least: int) -> None:
     asked = plan()
     groups, grouping = placed(6000, 2)
-    grouping = replace(grouping, min_group=100_000)
+    grouping = replace(grouping, min_group=least)
     files = assembled(ran(ages(6000), asked, grouping, groups), asked, grouping)
     cells = table(files, "cells.parquet")
     assert cells.num_rows == 0
+    assert len(set(cells.column_names)) == len(cells.column_names)
     assert "variance_stddev" in cells.column_names
-    assert json.loads(files["manifest.json"])["results"]["groups_published"] == 0
+    assert json.loads(files["manifest.json"])["results"]["groups_published"] == (least == 5000)
 
 
 # --- what cannot be published, and what must not differ ---

@@ -49,9 +49,7 @@ def test_codes_are_the_nearest_steps_and_the_clamped_are_counted(form: FixedPoin
     assert codes.dtype == code_type(form)
 
 
-@given(
-    st.integers(1, 52), st.integers(-20, 20), st.floats(-1e6, 1e6), st.lists(st.floats(-1e6, 1e6), min_size=1)
-)
+@given(st.integers(1, 52), st.integers(-20, 20), st.floats(-1e6, 1e6), st.lists(st.floats(-1e6, 1e6), min_size=1))
 def test_an_offset_is_added_before_and_taken_away_after(
     bits: int, fraction_bits: int, offset: float, values: list[float]
 ) -> None:

@@ -52,7 +52,7 @@ def test_all_reports_together_never_tell_more_than_epsilon(epsilon: float, repor
     ("epsilon", "reports"), [(0.0, 1), (-1.0, 1), (math.nan, 1), (math.inf, 1), (1e-19, 1), (5e-324, 1), (1e-17, 1000)]
 )
 def test_epsilons_that_cannot_be_are_refused(epsilon: float, reports: int) -> None:
-    with pytest.raises(RequestError, match="epsilon: (must be a finite number > 0|.* too small for a report)"):
+    with pytest.raises(RequestError, match=r"epsilon: (must be a finite number > 0|.* too small for a report)"):
         RandomisedResponse(epsilon, reports)
 
 

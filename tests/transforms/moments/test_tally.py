@@ -108,7 +108,9 @@ def test_rounds_and_quantities_never_share_a_client_and_together_have_everybody(
     if "prior" in options:
         # As an earlier release of the same column left it: its squares are about its own mean.
         about = {"value": Quantity(FORM, "value").slots.weight, "square": Quantity(FORM, "square", 127.0).slots.weight}
-        found = {kind: Prior(weight, np.full(len(weight), 0.4), np.full(len(weight), 0.1)) for kind, weight in about.items()}
+        found = {
+            kind: Prior(weight, np.full(len(weight), 0.4), np.full(len(weight), 0.1)) for kind, weight in about.items()
+        }
         options = {**options, "prior": found if options["prior"] is True else {"value": found["value"]}}
     plan = MomentsPlan(form=FORM, **options)
     n = 700

@@ -60,7 +60,7 @@ def test_picture_is_large_and_repeatable() -> None:
     assert min(pixels(data).shape[:2]) >= 1000
     assert data == render_moments_picture(given, bits, **GIVEN)
     assert "Each client gave one bit, randomised with ε = 2: local differential privacy.".encode() in data
-    assert b"Noise may lead a share below 0% or above 100%. Squashed bits are left out." in data
+    assert b"Noise may lead a share below 0% or above 100%. Squashed bits are probably empty, and hardly count." in data
     split = render_moments_picture(estimates(split_bits()), split_bits(), **GIVEN | {"bits_per_client": 2})
     assert "Each client gave 2 bits, randomised with ε = 2 in all".encode() in split
 

@@ -1,0 +1,72 @@
+"""Logs for `sfumato moments`, and its command."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sfumato.pipelines import cli
+from tests.conftest import make_logs
+
+REGION = ["--region", "-1,50,1,51"]
+LENGTH = ["--column", "length", "--bits", "10"]
+SECRET = bytes(range(7, 39))
+DATED = ("manifest.json", "index.html")
+KINDS = ("bus", "tram", "walk", "helicopter", "zeppelin")
+
+
+def table(users: int = 1900, records: int = 2, seed: int = 0) -> pa.Table:
+    """Places with a length (one in fifty is no number), a change of either sign, a kind of few and of rare values.
+
+    Kinds belong to users, so that the size of a group is the number of its users.
+    """
+    logs, rng = make_logs(users, records, seed), np.random.default_rng(seed + 1)
+    rows = logs.num_rows
+    length = rng.gamma(4.0, 60.0, rows)
+    length[rng.random(rows) < 0.01] = np.nan
+    length[rng.random(rows) < 0.005] = np.inf
+    hers = np.unique(logs["user_id"].to_numpy(), return_inverse=True)[1]
+    drawn = np.random.default_rng(seed + 2).random(users)[hers]
+    kind = np.array(KINDS)[np.searchsorted([0.6, 0.9, 0.99, 0.998], drawn)]
+    return (
+        logs.append_column("length", pa.array(length, mask=rng.random(rows) < 0.005))
+        .append_column("change", pa.array(rng.normal(-20, 50, rows)))
+        .append_column("kind", pa.array(kind.tolist()))
+        .append_column("night", pa.array(drawn < 0.4))
+        .append_column("day", pa.array((drawn * 3).astype(np.int32), pa.date32()))
+        .append_column("zone", pa.array((drawn * 4).astype(np.int16)))
+    )
+
+
+def run(pattern: str, output: Path, *more: str) -> int:
+    """The exit status of the job; without a key among the options, that of a seed."""
+    key = [] if {"--key_file", "--seed"} & {*more} else ["--seed", "1"]
+    privacy = [] if {"--epsilon", "--no_ldp"} & {*more} else ["--epsilon", "4"]
+    return cli.main(["moments", "--input", pattern, "--output", str(output), *key, *privacy, *more])
+
+
+def contents(release: Path) -> dict[str, bytes]:
+    """A release's files without the time at which it was made."""
+    created = json.loads((release / "manifest.json").read_text())["created"].encode()
+    found = {path.name: path.read_bytes() for path in release.iterdir()}
+    return {name: data.replace(created, b"") if name in DATED else data for name, data in found.items()}
+
+
+def usable(logs: pa.Table, column: str = "length") -> NDArray[np.bool_]:
+    """Rows with a number."""
+    return np.isfinite(logs[column].to_numpy())
+
+
+def users_of(logs: pa.Table, rows: NDArray[np.bool_]) -> int:
+    """How many users have one of these rows."""
+    return len(np.unique(logs["user_id"].to_numpy()[rows]))
+
+
+def shows(text: str, number: int) -> bool:
+    """Whether a number stands in a text, with or without a comma after the thousands; not within a picture's base64."""
+    return bool(re.search(rf"(?<![\w.,+/])({number}|{number:,})(\.0+)?(?![\w+/=]|[.,]\d)", text))

@@ -1,0 +1,150 @@
+"""Bit means and their sums, against theory over many keys and enumeration."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sfumato.schemas.moments import FixedPoint, Signed
+from sfumato.transforms.moments.allocation import by_weight
+from sfumato.transforms.moments.estimate import Bits, bit_means
+from sfumato.transforms.moments.in_use import InUse
+from sfumato.transforms.moments.quantities import Quantity, Slots
+from sfumato.transforms.moments.randomised_response import RandomisedResponse
+from sfumato.transforms.moments.tally import Ask, Block, Tally, tally
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.statistics import FLAKE_RATE
+
+VALUE = Quantity(FixedPoint(6), "value")
+PLAIN = RandomisedResponse(None)
+ALL_USED = InUse([np.eye(7)[6]])
+RARE = float(stats.norm.isf(FLAKE_RATE / 2))
+KEYS = 2500
+
+
+def slots(bits: int, signed: Signed = "no") -> Slots:
+    return Quantity(FixedPoint(bits, 0, signed), "value").slots
+
+
+def key(number: int) -> RunKey:
+    return RunKey.derive(FixedSecret(b"estimate tests" * 2), {"number": number})
+
+
+def population(kind: str) -> np.ndarray:
+    """256 values of 6 bits."""
+    if kind == "all":  # every value as often: no two bits have anything to do with each other
+        return np.tile(np.arange(64, dtype=np.uint8), 4)
+    return np.minimum(np.random.default_rng(0).exponential(12, 256), 63).astype(np.uint8)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "epsilon", "reports"),
+    [("exponential", None, 1), ("exponential", 1.0, 1), ("all", None, 2), ("all", 2.0, 2), ("exponential", 2.0, 2)],
+)
+def test_one_round_is_unbiased_and_spreads_by_the_formula(
+    kind: str, epsilon: float | None, reports: int, exact: bool
+) -> None:
+    """Of these very clients, asked in a random order without anybody twice: the variance is the sum of
+    4^j (S_jj + c) / n_j, less S_xx / N where all of them are asked, S with N - 1 and c that of the coins."""
+    codes, told = population(kind), RandomisedResponse(epsilon, reports)
+    asked = Ask(VALUE, 1, 0.0, 1.0, by_weight(VALUE.slots, 0.25, reports))  # enough reports on every bit
+    found, stated, inverse = np.empty(KEYS), np.empty(KEYS), np.zeros(6)
+    for number in range(KEYS):
+        counted = tally(Block.shuffled("a", codes, None, exact, key(number)), asked, 1, told, key(number))
+        mean, variance = bit_means(counted, told)
+        bits = Bits(mean, variance, counted.reports.astype(float), ALL_USED)
+        (found[number],), (stated[number],) = bits.total(VALUE.slots)
+        inverse += 1 / counted.reports[0] / KEYS
+    weights, n = VALUE.slots.weight, len(codes)
+    means = (codes[:, None] >> np.arange(6) & 1).mean(axis=0)
+    coins = 0.0 if epsilon is None else math.exp(epsilon / reports) / math.expm1(epsilon / reports) ** 2
+    spread = means * (1 - means) * n / (n - 1) + coins
+    truth, theory = float(codes.mean()), float((weights**2 * spread * inverse).sum() - codes.var(ddof=1) / n)
+    assert abs(found.mean() - truth) < RARE * math.sqrt(theory / KEYS)
+    if reports == 1 or kind == "all":
+        # A sum of many reports' errors is nearly normal: the variance of a variance has a kurtosis of at most 3.1.
+        slack = RARE * math.sqrt(2.1 / KEYS)
+        assert abs(found.var(ddof=1) / theory - 1) < slack < 0.2
+    # What is stated is for clients drawn from elsewhere, so without the last term; and of q (1 - q) in it the estimate
+    # with a report more of each kind is off by less than 1 / (n_j + 2) upwards, and 1 / (4 n_j) downwards.
+    fresh = float((weights**2 * (means * (1 - means) + coins) * inverse).sum())
+    more = float((weights**2 * inverse**2).sum()) / told.gain**2
+    noise = RARE * stated.std() / math.sqrt(KEYS)
+    assert fresh - more / 4 - noise < stated.mean() < fresh + more + noise
+    assert more < 0.2 * fresh
+
+
+def test_bit_means_are_those_of_the_counts() -> None:
+    ones = np.array([[30, 0, 500, 0]])
+    zeros = np.array([[70, 200, 0, 0]])
+    mean, variance = bit_means(Tally(ones, zeros), PLAIN)
+    assert mean[0].tolist() == [0.3, 0.0, 1.0, 0.5]  # of the last nothing is known
+    assert variance[0, 0] == pytest.approx(31 / 102 * 71 / 102 / 100)
+    assert variance[0, 1] == pytest.approx(1 / 202 * 201 / 202 / 200)  # not 0, though nobody's bit was set
+    assert variance[0, 2] == pytest.approx(1 / 502 * 501 / 502 / 500)
+    assert variance[0, 3] == 0.25
+    told = RandomisedResponse(math.log(3))  # p = 3/4
+    mean, variance = bit_means(Tally(ones, zeros), told)
+    assert mean[0] == pytest.approx([(0.3 - 0.25) / 0.5, -0.5, 1.5, 0.5])
+    assert variance[0, 0] == pytest.approx(31 / 102 * 71 / 102 / 0.25 / 100)
+    # A share of 0 or 1 cannot be expected: not less than the coins' variance.
+    assert variance[0, 1] == pytest.approx(0.75 * 0.25 / 0.25 / 200, rel=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [None, 1.0])
+def test_the_noise_of_groups_is_in_the_variance(epsilon: float | None) -> None:
+    """Normal noise on both counts of 50,000 groups, small beside the counts: the delta method tells what it adds."""
+    rng, told, groups, stddev = np.random.default_rng(4), RandomisedResponse(epsilon), 50_000, 12.0
+    ones, zeros = np.full((groups, 1), 700), np.full((groups, 1), 1300)
+    noisy = Tally(*(np.rint(one + rng.normal(0, stddev, one.shape)).astype(np.int64) for one in (ones, zeros)))
+    rounded = stddev**2 + 1 / 12
+    mean, variance = bit_means(noisy, told, rounded)
+    sure = bit_means(Tally(ones, zeros), told)
+    added = variance.mean() - sure[1][0, 0]
+    # Two reports of everybody's mean are added, a factor 2000 / 2002 in the error.
+    assert mean.var() / added == pytest.approx(1, abs=RARE * math.sqrt(2.1 / groups) + 0.01)
+    assert mean.mean() == pytest.approx(sure[0][0, 0], abs=RARE * math.sqrt(added / groups) + 1e-4)
+
+
+def test_groups_with_little_but_noise_are_near_everybody() -> None:
+    told = RandomisedResponse(None)
+    counted = Tally(np.array([[8000], [3], [-5], [0]]), np.array([[2000], [1], [3], [0]]))
+    mean, variance = bit_means(counted, told, np.array([[0.01], [0.01], [100.0], [0.0]]))
+    assert mean[0, 0] == pytest.approx(0.8, abs=1e-3)
+    assert 0.75 < mean[1, 0] < 0.8  # three ones of four, and two reports of everybody's
+    assert mean[2, 0] == 0.5  # the noise says less than nothing
+    assert variance[2, 0] == 0.25
+    assert np.isfinite(mean).all()
+    assert (variance > 0).all()
+
+
+def enumerated(bits: Bits, slots: Slots) -> tuple[float, float]:
+    """The mean over the weighed chances of the highest bit; its expected squared error over the chances as they are."""
+    total = variance = 0.0
+    for side, chances in zip(slots.sides(), bits.in_use.highest, strict=True):
+        means = (bits.mean[0, side] * slots.weight[side]).tolist()
+        spreads = (bits.variance[0, side] * slots.weight[side] ** 2).tolist()
+        weighed = [chance * 4.0**-upto for upto, chance in enumerate(chances.tolist())]
+        mean = sum(one * sum(means[:upto]) for upto, one in enumerate(weighed)) / sum(weighed)
+        total += mean
+        for upto, chance in enumerate(chances.tolist()):
+            variance += chance * ((sum(means[:upto]) - mean) ** 2 + sum(spreads[:upto]))
+    return total, variance
+
+
+@pytest.mark.parametrize("signed", ["no", "split"])
+@pytest.mark.parametrize("seed", range(5))
+def test_totals_are_averages_over_the_highest_bit(signed: Signed, seed: int) -> None:
+    rng, some = np.random.default_rng(seed), slots(5, signed)
+    n, sides = len(some), len(some.sides())
+    for chances in ([rng.dirichlet(np.ones(6)) for _ in range(sides)], [np.eye(6)[0]] * sides, [np.eye(6)[5]] * sides):
+        bits = Bits(rng.uniform(-0.2, 1.2, (1, n)), rng.uniform(0, 0.1, (1, n)), np.ones((1, n)), InUse(chances))
+        total, variance = bits.total(some)
+        assert (total[0], variance[0]) == pytest.approx(enumerated(bits, some))
+    # The last: every bit is in use, which is Equation 2.
+    assert total[0] == pytest.approx(float(bits.mean[0] @ some.weight))
+    assert variance[0] == pytest.approx(float(bits.variance[0] @ some.weight**2))

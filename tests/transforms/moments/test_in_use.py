@@ -1,0 +1,116 @@
+"""Chances to be in use against exact integrals, and squashing against all patterns of bits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, special
+
+from sfumato.schemas.moments import FixedPoint, Signed
+from sfumato.transforms.moments.estimate import bit_means
+from sfumato.transforms.moments.in_use import InUse, above_threshold, posterior
+from sfumato.transforms.moments.quantities import Quantity, Slots
+from sfumato.transforms.moments.randomised_response import RandomisedResponse
+from sfumato.transforms.moments.tally import Tally
+
+
+def slots(bits: int, signed: Signed = "no") -> Slots:
+    return Quantity(FixedPoint(bits, 0, signed), "value").slots
+
+
+def likelihood_ratio(one: int, zero: int, told: RandomisedResponse) -> float:
+    """Of a bit in use, whose mean is of Beta(1/2, 1/2), over an empty one."""
+    if told.epsilon is None:
+        if one:
+            return math.exp(100.0)  # an empty bit is never told
+        return math.exp(special.betaln(0.5, zero + 0.5) - special.betaln(0.5, 0.5))
+    gain, lie = told.gain, 1 - told.truth
+
+    def likelihood(angle: float) -> float:
+        share = math.sin(angle) ** 2 * gain + lie  # under Beta(1/2, 1/2) all angles are alike
+        return float(share**one * (1 - share) ** zero)
+
+    used = integrate.quad(likelihood, 0, math.pi / 2, epsabs=0, epsrel=1e-10)[0] / (math.pi / 2)
+    return float(used / (lie**one * (1 - lie) ** zero))
+
+
+@pytest.mark.parametrize("epsilon", [None, 0.5, 3.0])
+@pytest.mark.parametrize("signed", ["no", "split"])
+@pytest.mark.parametrize("seed", range(3))
+def test_chances_are_posterior_ones(epsilon: float | None, signed: Signed, seed: int) -> None:
+    """For so few reports the mean over 128 angles is exact."""
+    rng, told, some = np.random.default_rng(seed), RandomisedResponse(epsilon), slots(5, signed)
+    reports = rng.integers(1, 60, len(some))
+    share = np.tile([0.5, 0.3, 0.05, 0.0, 0.0], len(some.sides()))
+    ones = rng.binomial(reports, share * told.gain + 1 - told.truth)
+    mean, variance = bit_means(Tally(ones[None], (reports - ones)[None]), told)
+    found = posterior(mean[0], variance[0], some, told, reports.astype(float))
+    for side, chances in zip(some.sides(), found.highest, strict=True):
+        counts = zip(ones[side].tolist(), (reports - ones)[side].tolist(), strict=True)
+        odds = np.cumprod([1.0, *(likelihood_ratio(one, zero, told) for one, zero in counts)])
+        assert chances == pytest.approx(odds / odds.sum(), abs=1e-6)
+
+
+def test_under_other_noise_means_are_normal() -> None:
+    """Against the integral of the normal density over Beta(1/2, 1/2)."""
+    mean, variance, some = np.array([0.4, 0.1, 0.02, -0.1]), np.array([0.01, 0.01, 0.04, 0.02]), slots(4)
+    odds = [1.0]
+    for one, spread in zip(mean.tolist(), variance.tolist(), strict=True):
+
+        def density(angle: float, one: float = one, spread: float = spread) -> float:
+            return math.exp(-((one - math.sin(angle) ** 2) ** 2) / (2 * spread))
+
+        used = integrate.quad(density, 0, math.pi / 2, epsabs=0, epsrel=1e-10)[0] / (math.pi / 2)
+        odds.append(odds[-1] * used / math.exp(-(one**2) / (2 * spread)))
+    found = posterior(mean, variance, some, RandomisedResponse(1.0), None)
+    assert found.highest[0] == pytest.approx(np.array(odds) / sum(odds), abs=1e-9)
+
+
+@pytest.mark.parametrize("reports", [True, False])
+@pytest.mark.parametrize("signed", ["no", "split"])
+def test_what_is_empty_below_a_sure_bit_is_not_touched(reports: bool, signed: Signed) -> None:
+    told, some = RandomisedResponse(2.0), slots(12, signed)
+    mean = np.tile(np.array([0.0, 0.0, 0.5, 0.4, 0.0, 0.3, 0.6, 0.3, 0.0, 0.0, 0.01, -0.01]), len(some.sides()))
+    each = np.full(len(some), 10_000.0)
+    variance = told.variance(mean * told.gain + 1 - told.truth) / each
+    found = posterior(mean, variance, some, told, each if reports else None)
+    for one in (found, found.weighed()):
+        used = one.of_bits()
+        for side in some.sides():
+            assert (np.diff(used[side]) <= 0).all()
+            assert used[side][:8] == pytest.approx(1, abs=1e-9)  # bit 7 is sure
+            assert (used[side][9:] < 0.2).all()
+
+
+def test_where_nothing_is_reported_nothing_is_learnt() -> None:
+    found = posterior(np.full(6, 0.5), np.full(6, 0.25), slots(6), RandomisedResponse(None), np.zeros(6))
+    assert found.highest[0] == pytest.approx(np.full(7, 1 / 7))
+    assert found.of_bits() == pytest.approx(np.arange(6, 0, -1) / 7)
+
+
+def test_cases_are_weighed_by_their_squared_size() -> None:
+    weighed = InUse([np.array([0.1, 0.2, 0.7]), np.array([0.0, 0.0, 1.0])]).weighed()
+    assert weighed.highest[0] == pytest.approx(np.array([0.1, 0.2 / 4, 0.7 / 16]) / (0.1 + 0.05 + 0.7 / 16))
+    assert weighed.highest[1].tolist() == [0, 0, 1]
+    assert weighed.of_bits()[2:].tolist() == [1, 1]
+    deep = np.zeros(61)
+    deep[-1] = 1
+    assert InUse([deep]).weighed().of_bits().tolist() == [1.0] * 60  # also where all weights are tiny
+
+
+@pytest.mark.parametrize("signed", ["no", "split"])
+@pytest.mark.parametrize("multiple", [0.0, 0.5, 2.0])
+def test_squashing_touches_bits_above_the_top_one_alone(signed: Signed, multiple: float) -> None:
+    """Against a loop over all patterns of bits that stand out of the noise."""
+    some = slots(3, signed)
+    for sure in itertools.product([False, True], repeat=len(some)):
+        means = np.where(sure, 0.4, 0.01)
+        used = above_threshold(means, np.full(len(some), 0.1**2), some, multiple).of_bits()
+        for side in some.sides():
+            expected = [any(sure[place] for place in range(bit, side.stop)) for bit in range(side.start, side.stop)]
+            if multiple == 0 or not any(sure):
+                expected = [True] * 3
+            assert used[side].tolist() == [float(one) for one in expected]
