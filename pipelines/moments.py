@@ -194,6 +194,10 @@ def run(arguments: Sequence[str]) -> int:
         tuning=Tuning(),
         prior={} if prior is None else prior.bits,
     )
+    if prior is not None and not set(plan.kinds) & set(prior.bits):
+        raise RequestError(
+            f"warm_start: the release has bits of {', '.join(prior.bits)}, and what is asked needs {', '.join(plan.kinds)}"
+        )
     request = MomentsRequest(
         **release_options(options),
         values=values,

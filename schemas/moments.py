@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -38,10 +38,12 @@ class FixedPoint:
     offset: float = 0.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.bits, bool) or not 1 <= self.bits <= MAX_BITS:
+        if type(self.bits) is not int or not 1 <= self.bits <= MAX_BITS:
             raise RequestError(f"bits: must lie in 1..{MAX_BITS}, got {self.bits}")
-        if isinstance(self.fraction_bits, bool) or not -MAX_BITS <= self.fraction_bits <= MAX_BITS:
+        if type(self.fraction_bits) is not int or not -MAX_BITS <= self.fraction_bits <= MAX_BITS:
             raise RequestError(f"fraction_bits: must lie in -{MAX_BITS}..{MAX_BITS}, got {self.fraction_bits}")
+        if self.signed not in get_args(Signed):
+            raise RequestError(f"signed: must be one of {', '.join(get_args(Signed))}, got {self.signed!r}")
         if not math.isfinite(self.offset) or (self.offset and self.signed != "shift"):
             raise RequestError(f"signed: shift:OFFSET needs a finite number, got {self.offset}")
 
@@ -85,6 +87,9 @@ class ValueColumns:
             raise RequestError(f"column: {self.column!r} is the column of user ids")
         if self.group is not None and self.group in (self.user_id, self.column):
             raise RequestError(f"group_by: {self.group!r} is the column of user ids, or that of the values")
+
+        if (self.latitude is None) != (self.longitude is None):
+            raise RequestError("latitude_column, longitude_column: a place needs both")
 
     def names(self) -> list[str]:
         names = (self.user_id, self.column, self.group, self.latitude, self.longitude)

@@ -165,6 +165,7 @@ class PushBits(beam.PTransform):
     def _settle(self, progress: Progress, told: list[Tally]) -> Progress:
         """Adds a stage, with the noise that protects groups: from here on all is public."""
         asks = self._plan.asks(progress)
+        self._meter.check_asks([*(ask for ask, _ in progress.rounds), *asks])
         if self._grouping is not None:
             if not told:  # nobody has a usable value, which only noisy counts may tell
                 shapes = [(len(self._grouping.groups) + 1, len(ask.quantity.slots)) for ask in asks]
@@ -180,7 +181,10 @@ class PushBits(beam.PTransform):
         return progress.after(asks, told)
 
     def _metered(self, progress: Progress, clients: int) -> Progress:
-        """The progress, if nobody told more than she may. Groups' tallies are noisy, and their users counted so."""
+        """The progress, if nobody told more than she may, as far as exact counts show it.
+
+        Where there are groups, counts are noisy, and that nobody is asked twice has to do (`check_asks`).
+        """
         if self._grouping is None:
             self._meter.check(clients, sum(int(told.reports.sum()) for _, told in progress.rounds))
         else:

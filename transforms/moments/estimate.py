@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from sfumato.transforms.moments.in_use import InUse
 from sfumato.transforms.moments.quantities import Slots
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 from sfumato.transforms.moments.tally import Tally
 
+Z_95 = 1.959963984540054  # standard deviations on each side that hold 95% of a normal law
 _UNKNOWN = 0.25  # variance of the mean of a bit of which nothing is known
 _SHRINK = 2.0  # reports that everybody's bit mean counts for in a group whose tallies carry noise
 
@@ -20,28 +22,49 @@ _SHRINK = 2.0  # reports that everybody's bit mean counts for in a group whose t
 class Bits:
     """Bit means of one quantity, of G groups: mean, variance, reports float64[G, S]; which of them are in use.
 
-    mean is unbiased, so noise may lead it outside 0..1. variance: of mean.
+    mean is unbiased, so noise may lead it outside 0..1. variance: of mean. together: how many bits a client told, which
+    may go together: then their sampling errors add up instead of cancelling.
     """
 
     mean: NDArray[np.float64]
     variance: NDArray[np.float64]
     reports: NDArray[np.float64]
     in_use: InUse
+    together: int = 1
 
     def total(self, slots: Slots) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The quantity's mean, up to its base, and the variance of that: float64[G] each (Equation 2).
 
-        Averaged over the highest bit in use; the variance has what that leaves open as well.
+        Averaged over the highest bit in use. The variance has what that leaves open as well: it is of the normal law
+        with as wide a 95% interval, since cases of a small chance and a vast error would govern the mean squared one.
         """
         total, variance = np.zeros(len(self.mean)), np.zeros(len(self.mean))
+        share = np.clip(self.mean, 0, 1)
+        # At most: k errors of one client have no more variance in all than k times the sum of theirs.
+        shared = (self.together - 1) * share * (1 - share) / np.maximum(self.reports, 1)
         for side, chance, weight in zip(slots.sides(), self.in_use.highest, self.in_use.weighed().highest, strict=True):
             places = slots.weight[side]
             upto = _running(self.mean[:, side] * places)  # the mean, if this bit is the highest
             mean = upto @ weight
-            spread = _running(self.variance[:, side] * places**2) + (upto - mean[:, None]) ** 2
-            variance += spread @ chance
+            spread = _running((self.variance + shared)[:, side] * places**2)
+            variance += (_half_width(upto - mean[:, None], np.sqrt(spread), chance) / Z_95) ** 2
             total += mean
         return total, variance
+
+
+def _half_width(
+    away: NDArray[np.float64], stddev: NDArray[np.float64], chance: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """How far from 0 lie 95% of a mixture of normal laws: float64[G]. away: their means, stddev, float64[G, n]."""
+    low, high = np.zeros(len(away)), (np.abs(away) + 5 * stddev).max(axis=1)
+    for _ in range(60):
+        middle = (low + high) / 2
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # where there is no noise at all
+            upper, lower = ((sign * middle[:, None] - away) / stddev for sign in (1, -1))
+        # 0 / 0 is a case that lies on the edge: within.
+        enough = (ndtr(np.nan_to_num(upper, nan=9.0)) - ndtr(np.nan_to_num(lower, nan=-9.0))) @ chance >= 0.95
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.asarray(high)
 
 
 def _running(terms: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -125,7 +125,9 @@ class Grouping:
     def __post_init__(self) -> None:
         check_epsilon("group_epsilon", self.epsilon)
         if not MIN_NOISE_EPSILON * 100 <= self.epsilon <= MAX_NOISE_EPSILON:
-            raise RequestError(f"group_epsilon: must lie in {MIN_NOISE_EPSILON * 100:g}..{MAX_NOISE_EPSILON:g}")
+            raise RequestError(
+                f"group_epsilon: must lie in {MIN_NOISE_EPSILON * 100:g}..{MAX_NOISE_EPSILON:g}, got {self.epsilon:g}"
+            )
         if isinstance(self.min_group, bool) or self.min_group < 1:
             raise RequestError(f"min_group: must be a number of clients >= 1, got {self.min_group}")
 

@@ -1,8 +1,8 @@
 """Which bits values fill: they fill them up to some highest one, which is not known. Pure.
 
-Given the highest bit, those below it have means of Beta(1/2, 1/2) and those above it are empty; before any report each
-bit is as likely as any other to be the highest. In place of squashing what lies below a threshold (paper 002, Section
-4.4), estimates are averaged over the highest bit.
+Given the highest bit, it and an unknown share of those below it are in use, with means of Beta(1/2, 1/2); all others
+are empty; before any report each bit is as likely as any other to be the highest. In place of squashing what lies below
+a threshold (paper 002, Section 4.4), estimates are averaged over the highest bit.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from sfumato.transforms.moments.quantities import Slots
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 
 _MEANS = np.sin((np.arange(128) + 0.5) * (math.pi / 256)) ** 2  # as likely as one another under Beta(1/2, 1/2)
+_SHARES = (np.arange(64) + 0.5) / 64
 _CERTAIN = 1e4  # of evidence, where a bit cannot be empty
 _LOSS = math.log(4)  # by how much the log of a squared relative error falls from one highest bit to the next
 
@@ -63,10 +64,20 @@ def posterior(
         else:
             share = np.clip(mean * told.gain + 1 - told.truth, 0, 1)
             evidence = _binomial_evidence(share, reports[side], told)
-        log_chance = np.append(0.0, np.cumsum(evidence))
+        log_chance = np.append(0.0, evidence + _below(evidence))
         chance = np.exp(log_chance - log_chance.max())
         highest.append(chance / chance.sum())
     return InUse(highest)
+
+
+def _below(evidence: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The log evidence of what lies below each bit: float64[S]. Each is in use with the same chance, of Uniform(0, 1).
+
+    So few values that are not 0, whose lower bits are empty too, do not speak against a high bit.
+    """
+    each = np.logaddexp(np.log1p(-_SHARES)[:, None], np.log(_SHARES)[:, None] + evidence)
+    before = np.hstack([np.zeros((len(_SHARES), 1)), np.cumsum(each, axis=1)[:, :-1]])
+    return _log_mean_exp(before.T)
 
 
 def _binomial_evidence(

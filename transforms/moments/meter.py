@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.moments import BitMeans
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
+from sfumato.transforms.moments.tally import Ask
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,12 @@ class PrivacyMeter:
             raise RequestError(
                 f"bits_per_client: {self.told.reports} is more than --max_bits_per_client {self.cap} allows"
             )
+
+    def check_asks(self, asks: Sequence[Ask]) -> None:
+        """Raises DataError where anybody would be asked twice: a client's whole allowance goes into one question."""
+        places = sorted((ask.first, ask.last) for ask in asks)
+        if any(before[1] > after[0] for before, after in pairwise(places)):
+            raise DataError("meter: a user would be asked twice; nothing is published")
 
     def check(self, clients: int, reports: int) -> None:
         """Raises DataError where clients, so many as were there, reported more bits than they may."""

@@ -190,10 +190,10 @@ class Progress:
         counted, added = (every, len(rounds)) if plan.settled.caching else (last, 1)
         if groups is None:
             means = self._everybody(plan, counted, added)
-            return Bits(means[0][None], means[1][None], counted.total, in_use)
+            return Bits(means[0][None], means[1][None], counted.total, in_use, plan.bits_per_client)
         joined = counted.joined(groups)
         mean, variance = bit_means(joined, plan.told, np.bincount(groups)[:, None] * self.noise * added)
-        return Bits(mean, variance, joined.reports.astype(np.float64), in_use)
+        return Bits(mean, variance, joined.reports.astype(np.float64), in_use, plan.bits_per_client)
 
     def _everybody(
         self, plan: MomentsPlan, counted: Tally, rounds: int

@@ -18,7 +18,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import MAX_BITS, FixedPoint
 from sfumato.transforms.moments.fixed_point import decode
 
-_GUARD_BITS = 8  # of a quantity that is no whole number of the values' steps
+_GOLDEN = (math.sqrt(5) - 1) / 2
 _LOG_BITS = 12  # of a logarithm, below the point
 _MOST_EXPONENT = 500  # the variance has the square of the largest, which must be below 2^1024
 
@@ -94,12 +94,11 @@ class Quantity:
             return form.bits, -form.fraction_bits
         if self.kind == "log2":
             return form.bits.bit_length() + _LOG_BITS, -_LOG_BITS
-        guard = _GUARD_BITS if self.centre or form.offset else 0
         furthest = max(abs(form.low - self.centre), abs(form.high - self.centre))
         if furthest > 2.0 ** (_MOST_EXPONENT / self.power):
             raise RequestError(f"statistics: {self.kind} of {furthest:g} is too large; ask for a lower moment")
         above = math.frexp(furthest**self.power)[1]  # below 2^above
-        exponent = max(-form.fraction_bits * self.power - guard, above - MAX_BITS + 1)
+        exponent = max(-form.fraction_bits * self.power, above - MAX_BITS + 1)
         return max(1, above - exponent + 1), exponent  # one bit more: the largest may be rounded up
 
     @property
@@ -121,7 +120,11 @@ class Quantity:
         return Slots(np.tile(shift, 2), signs, np.concatenate([weight, -weight]), True)
 
     def codes(self, codes: NDArray[Any]) -> NDArray[Any]:
-        """The quantity of each value: unsigned[n]. codes: unsigned[n], of the form."""
+        """The quantity of each value: unsigned[n]. codes: unsigned[n], of the form, in an order drawn by the key.
+
+        What is no whole number of units is rounded up or down by where in the order it stands, so that the mean is
+        right however large a unit is.
+        """
         if self.kind == "value":
             return codes
         bits, exponent = self._scale
@@ -130,7 +133,9 @@ class Quantity:
             steps = np.maximum(codes, 1).astype(np.float64)  # a zero counts as the smallest step
             return np.asarray(np.rint(np.ldexp(np.log2(steps), _LOG_BITS)), dtype=np.uint32)
         distance = values - self.centre
-        units = np.asarray(np.rint(np.ldexp(np.abs(distance) ** self.power, -exponent)), dtype=np.uint64)
+        turn = (_GOLDEN * np.arange(len(codes)) + 0.5) % 1.0
+        exact = np.ldexp(np.abs(distance) ** self.power, -exponent)
+        units = np.asarray(np.floor(exact + turn), dtype=np.uint64)
         if self.signed:
             units |= (distance < 0).astype(np.uint64) << np.uint64(bits)
         return units

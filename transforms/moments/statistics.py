@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.moments import Statistic
+from sfumato.transforms.moments.estimate import Z_95
 
 Variance = Literal["centred", "raw"]
-_Z = 1.959963984540054
 _LN2 = math.log(2)
 
 
@@ -88,4 +88,4 @@ def _through(one: Means, function: Callable[[NDArray[np.float64]], NDArray[np.fl
 
 
 def _interval(value: NDArray[np.float64], stddev: NDArray[np.float64], clients: NDArray[np.float64]) -> Result:
-    return Result(value, stddev, value - _Z * stddev, value + _Z * stddev, clients)
+    return Result(value, stddev, value - Z_95 * stddev, value + Z_95 * stddev, clients)

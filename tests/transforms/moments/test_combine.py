@@ -122,11 +122,13 @@ class Crowd:
             asked = [(place, client) for place, client in block if first <= place < last]
             turn = uniform(self.key.subkey("turn", name, *ask.name))
             coins = self.key.subkey("told", name, *ask.name)
+            values_asked = np.array([client.code for _, client in asked], values.code_type(push._plan.form))
+            quantities = ask.quantity.codes(values_asked).tolist()
             for number, (place, client) in enumerate(asked):
                 here = (number + turn) / len(asked) if exact else (place - first) / (last - first)
                 client.asked += 1
                 seen = set()
-                units = int(ask.quantity.codes(np.array([client.code], values.code_type(push._plan.form)))[0])
+                units = quantities[number]
                 for report in range(told.reports):
                     slot = next(i for i, end in enumerate(ends) if here + report < end)
                     seen.add(slot)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from sfumato.schemas.moments import FixedPoint, Signed
 from sfumato.transforms.moments.allocation import by_weight
@@ -123,7 +124,10 @@ def test_groups_with_little_but_noise_are_near_everybody() -> None:
 
 
 def enumerated(bits: Bits, slots: Slots) -> tuple[float, float]:
-    """The mean over the weighed chances of the highest bit; its expected squared error over the chances as they are."""
+    """The mean over the weighed chances of the highest bit; the variance of a normal law that is as wide.
+
+    As wide as the mixture over the chances as they are, of which 95% lie so near to that mean.
+    """
     total = variance = 0.0
     for side, chances in zip(slots.sides(), bits.in_use.highest, strict=True):
         means = (bits.mean[0, side] * slots.weight[side]).tolist()
@@ -131,8 +135,16 @@ def enumerated(bits: Bits, slots: Slots) -> tuple[float, float]:
         weighed = [chance * 4.0**-upto for upto, chance in enumerate(chances.tolist())]
         mean = sum(one * sum(means[:upto]) for upto, one in enumerate(weighed)) / sum(weighed)
         total += mean
-        for upto, chance in enumerate(chances.tolist()):
-            variance += chance * ((sum(means[:upto]) - mean) ** 2 + sum(spreads[:upto]))
+        cases = [
+            (chance, stats.norm(sum(means[:upto]) - mean, math.sqrt(max(sum(spreads[:upto]), 1e-30))))
+            for upto, chance in enumerate(chances.tolist())
+        ]
+
+        def outside(width: float, cases: list[Any] = cases) -> float:
+            return 0.95 - float(sum(chance * (law.cdf(width) - law.cdf(-width)) for chance, law in cases))
+
+        width = optimize.brentq(outside, 0, 1e3, xtol=1e-12) if outside(0) > 0 else 0.0
+        variance += (width / stats.norm.ppf(0.975)) ** 2
     return total, variance
 
 
@@ -144,7 +156,7 @@ def test_totals_are_averages_over_the_highest_bit(signed: Signed, seed: int) -> 
     for chances in ([rng.dirichlet(np.ones(6)) for _ in range(sides)], [np.eye(6)[0]] * sides, [np.eye(6)[5]] * sides):
         bits = Bits(rng.uniform(-0.2, 1.2, (1, n)), rng.uniform(0, 0.1, (1, n)), np.ones((1, n)), InUse(chances))
         total, variance = bits.total(some)
-        assert (total[0], variance[0]) == pytest.approx(enumerated(bits, some))
+        assert (total[0], variance[0]) == pytest.approx(enumerated(bits, some), abs=1e-9)
     # The last: every bit is in use, which is Equation 2.
     assert total[0] == pytest.approx(float(bits.mean[0] @ some.weight))
     assert variance[0] == pytest.approx(float(bits.variance[0] @ some.weight**2))
