@@ -196,7 +196,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     if prior is not None and not set(plan.kinds) & set(prior.bits):
         raise RequestError(
-            f"warm_start: the release has bits of {', '.join(prior.bits)}, and what is asked needs {', '.join(plan.kinds)}"
+            f"warm_start: the release has bits of {', '.join(prior.bits)}; what is asked needs {', '.join(plan.kinds)}"
         )
     request = MomentsRequest(
         **release_options(options),

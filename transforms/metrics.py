@@ -105,7 +105,7 @@ CLAMPED_ROWS = Counter(
     "clamped_rows",
     "rows",
     RAW,
-    "rows whose value was moved to the border of --range, or to an end of what --bits can hold",
+    "rows whose value was moved to the border of --range or --bits",
 )
 READ_FILES = Counter("read_files", "files", RAW, "files read to their end")
 SLICE_ROWS = Distribution("slice_rows", "rows", RAW, "rows of a slice, some row groups of a file")
@@ -125,9 +125,7 @@ COUNT_TIME = Distribution(
     "group_count_milliseconds", "milliseconds", RAW, "all rounds' counts over one group of sampled users"
 )
 REPORTED_BITS = Counter("reported_bits", "bits", RAW, "bits of their values that clients told")
-TALLY_TIME = Distribution(
-    "block_tally_milliseconds", "milliseconds", RAW, "one stage's reports of one block of clients"
-)
+TALLY_TIME = Distribution("block_tally_milliseconds", "milliseconds", RAW, "a stage's reports of one block of clients")
 RELEASE_BYTES = Distribution("release_bytes", "bytes", PUBLIC, "all files of the release")
 RELEASE_TIME = Distribution("release_write_milliseconds", "milliseconds", PUBLIC, "writing the release to its place")
 
