@@ -50,12 +50,20 @@ class MomentsRequest(ReleaseRequest):
         super().__post_init__()
         if not 0 <= self.max_bad_fraction <= 1:
             raise RequestError(f"max_bad_fraction: must lie in 0..1, got {self.max_bad_fraction}")
+        if self.timeline is not None:
+            raise RequestError("timeline: the page of all releases shows no means; leave it out")
         if self.accounting is not None and self.plan.epsilon is None:
             raise RequestError("no_ldp: there is no epsilon that a ledger could be charged with; give --epsilon")
         if self.warm_start is not None and not self.warm_start.safe and self.seed is None:
             raise RequestError(
                 "warm_start: anybody can guess the key of that release and undo its coins, and this one would show "
                 "some of what is under them; start from one that was made without --seed"
+            )
+
+        if self.warm_start is not None and not self.warm_start.local and self.plan.epsilon is not None:
+            raise RequestError(
+                "warm_start: that release has no differential privacy (--no_ldp), and this one would show some of its "
+                "bits; start from one that was made with --epsilon"
             )
 
     def plan_text(self) -> str:
@@ -91,6 +99,8 @@ class MomentsRequest(ReleaseRequest):
         }
 
     def check_rows(self, rows: int) -> None:
+        if rows == 0:
+            raise DataError("the input files hold no rows")
         if rows < self.plan.form.bits:
             raise DataError(f"fewer rows than the {self.plan.form.bits} bits of a value; lower --bits")
 
@@ -117,7 +127,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--variance",
         choices=("centred", "raw"),
         default="centred",
-        help="centred: about the mean that a first part of the users gave; raw: E[x^2] - E[x]^2",
+        help="centred: about the mean that a first part of the users gave; raw: E[x^2] - E[x]^2, far worse unless the "
+        "mean is near 0",
     )
     parser.add_argument(
         "--method",
@@ -151,7 +162,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--group_epsilon",
         type=float,
         metavar="E",
-        help="central privacy budget for which group a user is in (default: 1)",
+        help="central privacy budget for which group a user is in",
     )
     parser.add_argument(
         "--min_group", type=int, metavar="N", help="groups of fewer users are merged into `other` (default: 100)"

@@ -43,7 +43,7 @@ from sfumato.transforms.release.published import RELEASES, disagreement, publish
 from sfumato.transforms.release.store import Release
 from sfumato.transforms.release.write import KeepBooks
 
-JOBS = ("heatmap", "histogram", "hotspots", "quantiles", "moments")
+JOBS = ("heatmap", "histogram", "hotspots", "quantiles")
 # What the configuration says outside of `options`, or what a refresh sets itself.
 _OWN = frozenset({
     "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",

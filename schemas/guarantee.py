@@ -76,11 +76,13 @@ SAMPLING_ASSUMPTIONS = (
 
 
 REPLACE_VALUE = (
-    "replace one user's value by any other, among them 0, which covers zero-out as well: in place of a removed user "
-    "her device still answers, with the bits of 0"
+    "replace one user's value by any other that can be used (a finite number, and not negative without --signed), "
+    "among them 0, which covers zero-out as well: in place of a removed user her device still answers, with the bits "
+    "of 0"
 )
 LOCAL_ASSUMPTIONS = (
-    "Who takes part, and how many, is not protected; every single report is, also from whoever collects it.",
+    "Who takes part, that is who has a value that can be used, and how many, is not protected; every single report is, "
+    "also from whoever collects it.",
     "Which bit a device is asked for is chosen by the collector and says nothing of the value (central randomness).",
     "Whoever runs this job over collected logs sees the raw values: it draws the devices' coins in their place, and "
     "the guarantee is about the reports and the release. A run that fails publishes nothing, and its error message is "
@@ -89,15 +91,20 @@ LOCAL_ASSUMPTIONS = (
 )
 NO_LOCAL_PRIVACY = (
     "No differential privacy: every user tells bits of her value as they are. What protects her is that she tells no "
-    "more of them than the meter says, and that only sums over all users are published."
+    "more of them than the meter says, and that only sums are published; where few users were asked for a bit, as the "
+    "reports in bits.parquet tell, a sum may be a single user's bit."
 )
 PRIVATE_GROUPS = (
     "Which group a user is in is known to whoever collects the reports; the release protects it by the groups' epsilon "
-    "(add or remove one user), with noise on every count by group and bit. Groups must be known from elsewhere."
+    "(replace one user's group), with noise on every count by group and bit. Groups must be known from elsewhere."
 )
 PRIOR_BITS = (
     "The earlier release that stands for the first round is taken for public. For a user whose records are in the logs "
-    "of both the epsilons of both add up."
+    "of both the epsilons of both add up, also if the earlier one is shown to nobody."
+)
+ROWS_ARE_USERS = (
+    "Every row is taken for another user's: somebody who has k rows tells k times as many bits, and spends k times "
+    "epsilon."
 )
 
 

@@ -17,7 +17,7 @@ from sfumato.transforms.release import open_release
 from tests.conftest import write_files
 from tests.pipelines.moment_logs import KINDS, LENGTH, REGION, run, shows, table, usable, users_of
 
-BY_KIND = ["--group_by", "kind", "--groups", "bus,tram,walk,helicopter,boat", "--group_epsilon", "2"]
+BY_KIND = ["--group_by", "kind", "--groups", "bus,tram,walk,helicopter,boat", "--group_epsilon", "2.5"]
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def test_small_and_unknown_groups_are_other(by_kind: Path) -> None:
     assert manifest["results"]["groups_published"] == 3
     privacy = manifest["privacy"]
     noise = privacy["groups"]["noise_stddev"]
-    assert privacy["groups"] == {"epsilon": 2.0, "min_group": 100, "noise_stddev": pytest.approx(0.6016, abs=1e-4)}
-    assert noise == pytest.approx(1 / (math.sqrt(2) * math.sinh(1.0)))
+    assert privacy["groups"] == {"epsilon": 2.5, "min_group": 100, "noise_stddev": pytest.approx(1.06094, abs=1e-4)}
+    assert noise == pytest.approx(1 / (math.sqrt(2) * math.sinh(0.625)))
     # That is of one count; of a group there are two rounds of so many bits, each with ones and zeros.
     counts = 2 * 2 * len(pq.read_table(by_kind / "bits.parquet"))
     for number, shown in ((exact["walk"], True), (exact["helicopter"] + exact["zeppelin"], False)):
@@ -182,7 +182,7 @@ def test_a_place_may_be_the_value_too_and_places_elsewhere_are_other(tmp_path: P
     logs = logs.set_column(1, "latitude", pa.array(north)).set_column(2, "longitude", pa.array(east))
     pattern = write_files(logs, tmp_path / "logs", 2)
     form = ["--column", "longitude", "--bits", "10", "--fraction_bits", "6", "--signed", "shift:1"]
-    more = ["--cells", "1", *REGION, "--group_epsilon", "9", "--min_group", "20", "--epsilon", "9"]
+    more = ["--cells", "1", *REGION, "--group_epsilon", "18", "--min_group", "20", "--epsilon", "9"]
     assert run(pattern, tmp_path / "out", *form, *more) == 0
     rows = {row["group"]: row for row in pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()}
     # Noise on each count has a deviation of 0.02, so that numbers are exact; cells of fewer than 20 are other, too.

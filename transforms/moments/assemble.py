@@ -20,6 +20,7 @@ from sfumato.schemas.guarantee import (
     PRIVACY_UNIT,
     PRIVATE_GROUPS,
     REPLACE_VALUE,
+    ROWS_ARE_USERS,
 )
 from sfumato.schemas.moments import (
     BITS_SCHEMA,
@@ -123,6 +124,8 @@ def _manifest(
         assumptions.append(PRIVATE_GROUPS)
     if plan.prior:
         assumptions.append(PRIOR_BITS)
+    if not facts.bounded:
+        assumptions = [ROWS_ARE_USERS if "one user id" in one else one for one in assumptions]
     content: dict[str, Any] = {"column": facts.column}
     if grouping is not None and isinstance(grouping.groups, CellGroups):
         grid = grouping.groups.grid
@@ -161,7 +164,12 @@ def _manifest(
             for ask, told in progress.rounds
         ],
     }
-    return release_manifest(facts.release, content, _warnings(bits, local))
+    warnings = _warnings(bits, local)
+    if grouping is not None and not [name for name in groups if name != OTHER]:
+        warnings.append(
+            f"No group has {grouping.min_group:,} users by the noisy count: are their names written as in the logs?"
+        )
+    return release_manifest(facts.release, content, warnings)
 
 
 def _warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:
@@ -169,8 +177,13 @@ def _warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:
     for one in bits:
         if one.quantity == "value" and local and _unseen(one):
             warnings.append(
-                "No bit of the values stands out of the noise: the estimates say little; use more clients or a larger "
-                "epsilon."
+                "No bit of the values stands out of the noise, so the estimates are drawn towards 0: use more users, a "
+                "larger epsilon, fewer --bits, or --method weighted, which does not do so."
+            )
+        if one.quantity == "value" and (one.mean - 2 * one.stddev > 0.8)[-3:].all():
+            warnings.append(
+                "The highest bits are set for nearly all users: many values may lie beyond the range, and count as its "
+                "end; more --bits or fewer --fraction_bits would tell (--verbose counts them)."
             )
     return warnings
 

@@ -17,12 +17,10 @@ from sfumato.transforms.logs import ASKED
 from sfumato.transforms.metrics import REPORTED_BITS, TALLY_TIME, Stopwatch
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.meter import PrivacyMeter
-from sfumato.transforms.moments.protocol import MomentsPlan, Progress, sum_tallies
-from sfumato.transforms.moments.tally import Tally, tally
+from sfumato.transforms.moments.protocol import MomentsPlan, Progress
+from sfumato.transforms.moments.tally import Ask, Tally, tally, whom
 from sfumato.transforms.moments.values import Values, pack, row_blocks, split_by_user, unpack, user_blocks
 from sfumato.transforms.privacy.keys import RunKey
-
-_SUMMED_AT_ONCE = 16
 
 
 @typehints.with_input_types(FileSlice)
@@ -52,23 +50,26 @@ class _EncodeSliceFn(beam.DoFn):
 
 
 class SumTallies(beam.CombineFn):
-    """Lists of Tallies, one for each question of a stage -> the list of their sums."""
+    """Lists of Tallies, one for each question of a stage -> the list of their sums; nothing of nothing."""
 
-    def create_accumulator(self) -> list[list[Tally]]:
+    def create_accumulator(self) -> list[Tally]:
         return []
 
-    def add_input(self, accumulator: list[list[Tally]], element: list[Tally]) -> list[list[Tally]]:
-        accumulator.append(element)
-        return self.compact(accumulator) if len(accumulator) >= _SUMMED_AT_ONCE else accumulator
+    def add_input(self, accumulator: list[Tally], element: list[Tally]) -> list[Tally]:
+        if not accumulator:
+            return [one.copy() for one in element]
+        for total, one in zip(accumulator, element, strict=True):
+            total.add(one)
+        return accumulator
 
-    def merge_accumulators(self, accumulators: Iterable[list[list[Tally]]]) -> list[list[Tally]]:
-        return [tallies for accumulator in accumulators for tallies in accumulator]
+    def merge_accumulators(self, accumulators: Iterable[list[Tally]]) -> list[Tally]:
+        total = self.create_accumulator()
+        for one in accumulators:
+            total = self.add_input(total, one) if one else total
+        return total
 
-    def compact(self, accumulator: list[list[Tally]]) -> list[list[Tally]]:
-        return [[sum_tallies(one) for one in zip(*accumulator, strict=True)]] if accumulator else []
-
-    def extract_output(self, accumulator: list[list[Tally]]) -> list[Tally]:
-        return next(iter(self.compact(accumulator)), [])
+    def extract_output(self, accumulator: list[Tally]) -> list[Tally]:
+        return accumulator
 
 
 class PushBits(beam.PTransform):
@@ -91,12 +92,14 @@ class PushBits(beam.PTransform):
         spill: str | None = None,
     ):
         super().__init__()
-        prior = {kind: [one.mean.tolist(), one.stddev.tolist()] for kind, one in plan.prior.items()}
+        prior = {
+            kind: [one.weight.tolist(), one.mean.tolist(), one.stddev.tolist()] for kind, one in plan.prior.items()
+        }
         asked = {name: value for name, value in vars(plan).items() if name in plan.__dataclass_fields__}
         facts = {**asked, "prior": prior, "form": asdict(plan.form), "tuning": asdict(plan.tuning)}
         facts["statistics"] = [one.name for one in plan.statistics]
         facts["columns"] = asdict(values.columns)
-        facts["groups"] = None if grouping is None else [list(grouping.groups.names()), grouping.epsilon]
+        facts["groups"] = None if grouping is None else [asdict(grouping), list(grouping.groups.names())]
         # The same clients asked for other bits under the same coins would tell more than one bit each.
         self._key = key.narrowed(facts)
         self._values = values
@@ -115,12 +118,14 @@ class PushBits(beam.PTransform):
             | "Check" >> beam.Map(self._begin, beam.pvalue.AsSingleton(rows), beam.pvalue.AsSingleton(clients))
         )
         for number in range(len(self._plan.stages)):
+            # Settled once, so that all workers ask the same, and that what each needs of earlier rounds is small.
+            asks = progress | f"Plan{number}" >> beam.Map(self._plan.asks)
             told = (
                 blocks
-                | f"Ask{number}" >> beam.ParDo(_AskFn(self._plan, self._grouping, self._key), _side(progress))
+                | f"Ask{number}" >> beam.ParDo(_AskFn(self._meter, self._grouping, self._key), _side(asks))
                 | f"Tally{number}" >> beam.CombineGlobally(SumTallies())
             )
-            progress = progress | f"Settle{number}" >> beam.Map(self._settle, _side(told))
+            progress = progress | f"Settle{number}" >> beam.Map(self._settle, _side(asks), _side(told))
         return progress | "Meter" >> beam.Map(self._metered, _side(clients))
 
     def _blocks(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
@@ -162,9 +167,8 @@ class PushBits(beam.PTransform):
                 f"fewer clients than the {bits} bits that they are asked for; lower --bits, or ask for fewer statistics"
             )
 
-    def _settle(self, progress: Progress, told: list[Tally]) -> Progress:
+    def _settle(self, progress: Progress, asks: list[Ask], told: list[Tally]) -> Progress:
         """Adds a stage, with the noise that protects groups: from here on all is public."""
-        asks = self._plan.asks(progress)
         self._meter.check_asks([*(ask for ask, _ in progress.rounds), *asks])
         if self._grouping is not None:
             if not told:  # nobody has a usable value, which only noisy counts may tell
@@ -181,10 +185,7 @@ class PushBits(beam.PTransform):
         return progress.after(asks, told)
 
     def _metered(self, progress: Progress, clients: int) -> Progress:
-        """The progress, if nobody told more than she may, as far as exact counts show it.
-
-        Where there are groups, counts are noisy, and that nobody is asked twice has to do (`check_asks`).
-        """
+        """The progress, if everybody told what the release says, as far as exact counts show it."""
         if self._grouping is None:
             self._meter.check(clients, sum(int(told.reports.sum()) for _, told in progress.rounds))
         else:
@@ -197,17 +198,19 @@ def _side(one: beam.PCollection) -> beam.pvalue.AsSingleton:
 
 
 class _AskFn(beam.DoFn):
-    """A stored block and a singleton Progress -> what its clients tell in the next stage, a Tally a question."""
+    """A stored block and the questions of a stage -> what its clients tell, a Tally a question."""
 
-    def __init__(self, plan: MomentsPlan, grouping: Grouping | None, key: RunKey):
-        self._plan = plan
+    def __init__(self, meter: PrivacyMeter, grouping: Grouping | None, key: RunKey):
+        self._meter = meter
         self._groups = 1 if grouping is None else len(grouping.groups) + 1
         self._key = key
 
-    def process(self, stored: bytes, progress: Progress) -> Iterator[list[Tally]]:
+    def process(self, stored: bytes, asks: list[Ask]) -> Iterator[list[Tally]]:
         block = unpack(stored)
         with TALLY_TIME.timed():
-            asks = self._plan.asks(progress)
-            told = [tally(block, ask, self._groups, self._plan.told, self._key) for ask in asks]
+            told = [tally(block, ask, self._groups, self._meter.told, self._key) for ask in asks]
+        for ask, one in zip(asks, told, strict=True):
+            begin, end = whom(block, ask, self._key)
+            self._meter.check(end - begin, int(one.reports.sum()))
         REPORTED_BITS.add(sum(int(one.reports.sum()) for one in told))
         yield told

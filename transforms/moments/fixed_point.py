@@ -19,8 +19,8 @@ def encode(values: NDArray[np.float64], form: FixedPoint) -> tuple[NDArray[Any],
     with np.errstate(over="ignore"):  # infinity is beyond the end, as what overflows is
         steps = np.rint(np.ldexp(values + form.offset if form.offset else values, form.fraction_bits))
     low = -form.most if form.signed == "split" else 0
-    inside = np.clip(steps, low, form.most)
-    clamped = int(np.count_nonzero(inside != steps))
+    clamped = int(np.count_nonzero((steps < low) | (steps > form.most)))
+    inside = np.clip(steps, low, form.most, out=steps) if clamped else steps
     dtype = code_type(form)
     if form.signed != "split":
         return inside.astype(dtype), clamped

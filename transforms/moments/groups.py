@@ -29,6 +29,8 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON, discrete_laplace
 
 MAX_GROUPS = 1 << 14
+_MOST_CHARACTERS = 500_000  # the job's graph carries them several times, and services bound its size
+_LEAST_EPSILON = 1000 * MIN_NOISE_EPSILON  # two counts for each bit that a client may tell
 
 
 class Groups(Protocol):
@@ -56,6 +58,8 @@ class ColumnGroups:
         for name in (EVERYBODY, OTHER, ""):
             if name in self.listed:
                 raise RequestError(f"groups: {name!r} cannot be the name of a group; rename it in the logs")
+        if sum(map(len, self.listed)) > _MOST_CHARACTERS:
+            raise RequestError(f"groups: their names have over {_MOST_CHARACTERS:,} characters together; shorten them")
         if len(set(self.listed)) < len(self.listed):
             twice = next(name for name in self.listed if self.listed.count(name) > 1)
             raise RequestError(f"groups: {twice!r} is there twice")
@@ -124,27 +128,28 @@ class Grouping:
 
     def __post_init__(self) -> None:
         check_epsilon("group_epsilon", self.epsilon)
-        if not MIN_NOISE_EPSILON * 100 <= self.epsilon <= MAX_NOISE_EPSILON:
+        if not _LEAST_EPSILON <= self.epsilon <= MAX_NOISE_EPSILON:
             raise RequestError(
-                f"group_epsilon: must lie in {MIN_NOISE_EPSILON * 100:g}..{MAX_NOISE_EPSILON:g}, got {self.epsilon:g}"
+                f"group_epsilon: must lie in {_LEAST_EPSILON:g}..{MAX_NOISE_EPSILON:g}, got {self.epsilon:g}"
             )
         if isinstance(self.min_group, bool) or self.min_group < 1:
             raise RequestError(f"min_group: must be a number of clients >= 1, got {self.min_group}")
 
     def noise_stddev(self, reports: int) -> float:
         """Standard deviation of what is added to every count."""
-        return discrete_laplace_stddev(self.epsilon, reports)
+        return discrete_laplace_stddev(self.epsilon, 2 * reports)
 
     def protected(self, counted: Tally, name: tuple[str, int], reports: int, key: RunKey) -> Tally:
         """The tally with discrete Laplace noise on every count of ones and of zeros, drawn once.
 
-        A client is in one tally, and adds 1 to `reports` of its counts: so the L1 sensitivity is `reports`, and all
-        tallies together are epsilon-differentially private for adding or removing one client.
+        A client is in one tally, and adds 1 to `reports` of its counts. In another group, or with another value, she
+        adds 1 to as many others: so the L1 sensitivity is 2 reports, and all tallies together are
+        epsilon-differentially private for replacing her group and value.
         """
         slots = counted.ones.shape[1]
         streams = np.arange(len(counted.ones), dtype=np.uint64)
         label = "groups {} {}".format(*name)
-        noise = discrete_laplace(key, label, streams, 2 * slots, self.epsilon, reports)
+        noise = discrete_laplace(key, label, streams, 2 * slots, self.epsilon, 2 * reports)
         return Tally(counted.ones + noise[:, :slots], counted.zeros + noise[:, slots:])
 
     def settle(self, clients: NDArray[np.float64]) -> tuple[list[str], NDArray[np.int64]]:

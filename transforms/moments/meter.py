@@ -35,9 +35,9 @@ class PrivacyMeter:
             raise DataError("meter: a user would be asked twice; nothing is published")
 
     def check(self, clients: int, reports: int) -> None:
-        """Raises DataError where clients, so many as were there, reported more bits than they may."""
-        if reports > self.cap * clients:
-            raise DataError("meter: more bits were reported than --max_bits_per_client allows; nothing is published")
+        """Raises DataError unless so many clients reported as many bits as the release says."""
+        if reports != self.told.reports * clients:
+            raise DataError("meter: more or fewer bits were reported than were asked for; nothing is published")
 
     def manifest(self, bits: Sequence[BitMeans]) -> dict[str, Any]:
         """The manifest's entry. bits: all quantities that were asked about.

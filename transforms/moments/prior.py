@@ -17,11 +17,15 @@ from sfumato.transforms.moments.protocol import Prior
 
 @dataclass(frozen=True, eq=False)
 class PriorRelease:
-    """Bit means of an earlier release. safe: nobody can guess the key that its coins came from."""
+    """Bit means of an earlier release.
+
+    safe: nobody can guess the key that its coins came from. local: its bits were told through randomised response.
+    """
 
     release_id: str
     bits: Mapping[str, Prior]
     safe: bool
+    local: bool
     digest: str
 
     @classmethod
@@ -31,6 +35,7 @@ class PriorRelease:
             raise RequestError(f"warm_start: a release of `sfumato moments` is needed, got {manifest.get('job')!r}")
         try:
             told, safe = dict(manifest["fixed_point"]), manifest["privacy"]["randomness"]["safe"] is True
+            local = manifest["privacy"]["model"] == "local"
             release_id, before = str(manifest["release_id"]), str(manifest["column"])
             of = FixedPoint(*(told[name] for name in ("bits", "fraction_bits", "signed", "offset")))
         except (KeyError, TypeError, ValueError, RequestError) as error:
@@ -38,7 +43,10 @@ class PriorRelease:
         if before != column:
             raise RequestError(f"warm_start: the release is of column {before!r}, this one of {column!r}")
         if of != form:
-            raise RequestError("warm_start: the release has other --bits, --fraction_bits or --signed; give the same")
+            raise RequestError(
+                f"warm_start: the release has other --bits, --fraction_bits or --signed, {_words(of)}, this one "
+                f"{_words(form)}; give the same"
+            )
         if not bits.schema.equals(BITS_SCHEMA):
             raise RequestError("warm_start: the release's table of bits has other columns; it is of another version")
         means = bits["mean"].to_numpy()
@@ -50,9 +58,15 @@ class PriorRelease:
             kind: Prior(weights[rows == kind], means[rows == kind], stddevs[rows == kind])
             for kind in dict.fromkeys(rows.tolist())
         }
-        digest = hashlib.sha256(weights.tobytes() + means.tobytes() + stddevs.tobytes()).hexdigest()
-        return cls(release_id, found, safe, digest)
+        digest = hashlib.sha256(
+            "\n".join(rows).encode() + weights.tobytes() + means.tobytes() + stddevs.tobytes()
+        ).hexdigest()
+        return cls(release_id, found, safe, local, digest)
 
     def facts(self) -> dict[str, Any]:
         """What the new release says of it."""
         return {"release_id": self.release_id, "digest": self.digest}
+
+
+def _words(form: FixedPoint) -> str:
+    return f"{form.bits}, {form.fraction_bits} and {form.signed}" + (f":{form.offset:g}" if form.offset else "")

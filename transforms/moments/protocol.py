@@ -231,10 +231,13 @@ class Progress:
         """Every statistic, of everybody or by group (see `bits`). names: of the groups."""
         means, users = self.means(plan, groups), self.clients(plan)
         users = _by_group(users, groups)
+        # Every count of ones and of zeros has its noise.
+        counts = sum(2 * told.ones.shape[1] for _, told in self.rounds) * np.ones(len(self.rounds[0][1].ones))
+        users_variance = self.noise * _by_group(counts, groups) / plan.bits_per_client**2
         squares = self.of("square")
         centre = squares[0][0].quantity.centre if squares else 0.0
         for statistic in plan.statistics:
-            found = evaluate(statistic, plan.variance, means, centre, users)
+            found = evaluate(statistic, plan.variance, means, centre, users, plan.form, users_variance)
             columns = (found.value, found.stddev, found.low, found.high, found.clients)
             for name, *row in zip(names, *(column.tolist() for column in columns), strict=True):
                 yield MomentEstimate(name, statistic.name, *row)

@@ -18,7 +18,6 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import MAX_BITS, FixedPoint
 from sfumato.transforms.moments.fixed_point import decode
 
-_GOLDEN = (math.sqrt(5) - 1) / 2
 _LOG_BITS = 12  # of a logarithm, below the point
 _MOST_EXPONENT = 500  # the variance has the square of the largest, which must be below 2^1024
 
@@ -119,11 +118,17 @@ class Quantity:
         signs = np.repeat([False, True], bits)
         return Slots(np.tile(shift, 2), signs, np.concatenate([weight, -weight]), True)
 
-    def codes(self, codes: NDArray[Any]) -> NDArray[Any]:
-        """The quantity of each value: unsigned[n]. codes: unsigned[n], of the form, in an order drawn by the key.
+    @property
+    def rounded(self) -> bool:
+        """Whether it need be no whole number of units."""
+        return self._is_power
 
-        What is no whole number of units is rounded up or down by where in the order it stands, so that the mean is
-        right however large a unit is.
+    def codes(self, codes: NDArray[Any], turns: NDArray[np.float64]) -> NDArray[Any]:
+        """The quantity of each value: unsigned[n]. codes: unsigned[n], of the form.
+
+        turns: float64[n], uniform in [0, 1): what is no whole number of units is rounded up with the right chance, so
+        that the mean is right however large a unit is. Each client's is her own: a common pattern over clients would
+        round others anew where one is missing.
         """
         if self.kind == "value":
             return codes
@@ -133,9 +138,8 @@ class Quantity:
             steps = np.maximum(codes, 1).astype(np.float64)  # a zero counts as the smallest step
             return np.asarray(np.rint(np.ldexp(np.log2(steps), _LOG_BITS)), dtype=np.uint32)
         distance = values - self.centre
-        turn = (_GOLDEN * np.arange(len(codes)) + 0.5) % 1.0
         exact = np.ldexp(np.abs(distance) ** self.power, -exponent)
-        units = np.asarray(np.floor(exact + turn), dtype=np.uint64)
+        units = np.asarray(np.floor(exact + turns), dtype=np.uint64)
         if self.signed:
             units |= (distance < 0).astype(np.uint64) << np.uint64(bits)
         return units

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.moments import Statistic
+from sfumato.schemas.moments import FixedPoint, Statistic
 from sfumato.transforms.moments.estimate import Z_95
 
 Variance = Literal["centred", "raw"]
@@ -47,9 +47,47 @@ def kinds_of(statistic: Statistic, variance: Variance) -> tuple[str, ...]:
 
 
 def evaluate(
-    statistic: Statistic, variance: Variance, means: Mapping[str, Means], centre: float, users: NDArray[np.float64]
+    statistic: Statistic,
+    variance: Variance,
+    means: Mapping[str, Means],
+    centre: float,
+    users: NDArray[np.float64],
+    form: FixedPoint,
+    users_variance: NDArray[np.float64] | float = 0.0,
 ) -> Result:
-    """A statistic from its quantities' means. centre: what `square` is about. users: float64[G], all of each group."""
+    """A statistic from its quantities' means, within what values of this form can have.
+
+    centre: what `square` is about. users: float64[G], all of each group; users_variance: of that, where it is noisy.
+    """
+    found = _evaluated(statistic, variance, means, centre, users, users_variance)
+    least, most = _possible(statistic, form)
+    inside = {name: np.clip(getattr(found, name), least, most) for name in ("value", "low", "high")}
+    return replace(found, **inside)
+
+
+def _possible(statistic: Statistic, form: FixedPoint) -> tuple[float, float]:
+    """The least and the greatest that a statistic can be, of values in the form's range."""
+    low, high = form.low, form.high
+    if statistic.name == "mean":
+        return low, high
+    if statistic.name == "variance":
+        return 0.0, ((high - low) / 2) ** 2
+    if statistic.power:
+        ends = (low**statistic.power, high**statistic.power)
+        return (0.0 if low < 0 < high and statistic.power % 2 == 0 else min(ends)), max(ends)
+    if statistic.name == "geometric_mean":
+        return form.step, high
+    return -np.inf, np.inf  # the number of users is noisy, too
+
+
+def _evaluated(
+    statistic: Statistic,
+    variance: Variance,
+    means: Mapping[str, Means],
+    centre: float,
+    users: NDArray[np.float64],
+    users_variance: NDArray[np.float64] | float,
+) -> Result:
     found = [means[kind] for kind in kinds_of(statistic, variance)]
     one = found[0]
     if statistic.name == "variance":
@@ -57,7 +95,8 @@ def evaluate(
     if statistic.name == "geometric_mean":
         return _through(one, np.exp2)
     if statistic.name == "log_product":
-        value, stddev = users * _LN2 * one.value, users * _LN2 * np.sqrt(one.variance)
+        value = users * _LN2 * one.value
+        stddev = _LN2 * np.sqrt(users**2 * one.variance + users_variance * (one.value**2 + one.variance))
         return _interval(value, stddev, one.clients)
     return _interval(one.value, np.sqrt(one.variance), one.clients)
 
@@ -75,16 +114,19 @@ def _variance(mean: Means, square: Means, centre: float | None) -> Result:
     value = square.value - away**2 + (1 - 2 * own) * mean.variance
     # The delta method for the square of the mean's error, to second order.
     spread = square.variance + 4 * away**2 * mean.variance + 2 * mean.variance**2
-    found = _interval(value, np.sqrt(spread), square.clients)
-    inside = {name: np.maximum(getattr(found, name), 0.0) for name in ("value", "low", "high")}
-    return replace(found, **inside)
+    return _interval(value, np.sqrt(spread), square.clients)
 
 
 def _through(one: Means, function: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Result:
     """A rising function of a mean: the ends of its interval are those of the mean's."""
     inner = _interval(one.value, np.sqrt(one.variance), one.clients)
+    with np.errstate(over="ignore"):  # beyond the range, and moved to its end
+        return _mapped(inner, function)
+
+
+def _mapped(inner: Result, function: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Result:
     value = function(inner.value)
-    return Result(value, value * _LN2 * inner.stddev, function(inner.low), function(inner.high), one.clients)
+    return Result(value, value * _LN2 * inner.stddev, function(inner.low), function(inner.high), inner.clients)
 
 
 def _interval(value: NDArray[np.float64], stddev: NDArray[np.float64], clients: NDArray[np.float64]) -> Result:

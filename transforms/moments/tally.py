@@ -80,6 +80,15 @@ class Tally:
     ones: NDArray[np.int64]
     zeros: NDArray[np.int64]
 
+    def copy(self) -> Tally:
+        """One that may be added to."""
+        return Tally(self.ones.copy(), self.zeros.copy())
+
+    def add(self, other: Tally) -> None:
+        """Adds another to this one, in place."""
+        np.add(self.ones, other.ones, out=self.ones)
+        np.add(self.zeros, other.zeros, out=self.zeros)
+
     def __add__(self, other: Tally) -> Tally:
         return Tally(self.ones + other.ones, self.zeros + other.zeros)
 
@@ -102,15 +111,23 @@ class Tally:
         return self.ones + self.zeros
 
 
+def whom(block: Block, ask: Ask, key: RunKey) -> tuple[int, int]:
+    """The first of a block's clients who are asked, and the first after them."""
+    begin, end = _upto(block, np.array([ask.first, ask.last]), _uniform(key.subkey("shift", block.name)))
+    return int(begin), int(end)
+
+
 def tally(block: Block, ask: Ask, groups: int, told: RandomisedResponse, key: RunKey) -> Tally:
     """What the clients of a block tell. groups: how many there are. Each of them tells `told.reports` different bits.
 
     Systematic sampling: the client at v in [0, 1) of those asked gets the bits at (v + i) / reports, i = 0, 1, ...
     """
     slots = ask.quantity.slots
-    begin, end = _upto(block, np.array([ask.first, ask.last]), _uniform(key.subkey("shift", block.name)))
+    begin, end = whom(block, ask, key)
     part = Block(block.name, block.codes[begin:end], None, None if block.places is None else block.places[begin:end])
-    codes = ask.quantity.codes(part.codes)
+    words = _words(key.subkey("turns", block.name, *ask.name), len(part) if ask.quantity.rounded else 0)
+    turns = words * np.float64(2.0**-32)
+    codes = ask.quantity.codes(part.codes, turns)
     group = None if block.groups is None else block.groups[begin:end].astype(np.int64) * (2 * len(slots))
     shift, subkey = _uniform(key.subkey("turn", block.name, *ask.name)), key.subkey("told", block.name, *ask.name)
     edges = told.reports * np.append(np.cumsum(ask.chances)[:-1], 1.0)

@@ -119,8 +119,16 @@ def user_blocks(number: int, chunks: Iterable[bytes], values: Values, key: RunKe
     order of files.
     """
     dtypes: tuple[np.dtype[Any], ...] = (np.dtype(np.uint64), code_type(values.form), np.dtype(np.uint16))
-    parts = [[np.frombuffer(part, dtype) for part, dtype in zip(load(chunk), dtypes, strict=False)] for chunk in chunks]
-    users, codes, *rest = (np.concatenate(column) for column in zip(*parts, strict=True))
+    chunks = list(chunks)  # references, or in line what the runner has read anyway
+    total = sum(len(load(chunk)[0]) for chunk in chunks) // 8
+    columns = [np.empty(total, dtype) for dtype in dtypes[: 2 if values.groups is None else 3]]
+    end = 0
+    for chunk in chunks:  # one at a time: a group may have more chunks than a process may open files
+        parts = [np.frombuffer(part, dtype) for part, dtype in zip(load(chunk), dtypes, strict=False)]
+        begin, end = end, end + len(parts[0])
+        for column, part in zip(columns, parts, strict=True):
+            column[begin:end] = part
+    users, codes, *rest = columns
     groups = rest[0] if rest else None
     if any_repeated(users):
         order = np.lexsort((codes, users) if groups is None else (groups, codes, users))

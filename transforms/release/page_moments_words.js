@@ -22,7 +22,7 @@
 
   function pledge() {
     if (unsafe) return "Made with a demonstration seed, this page protects no one.";
-    if (unprotected) return `Each client gave ${gave}, as ${bitCount === 1 ? "it is" : "they are"}: no differential privacy. Whoever sees a client's report knows ${bitCount === 1 ? "that bit" : "those bits"} for certain, and no other.`;
+    if (unprotected) return `Each client gave ${gave}, as ${bitCount === 1 ? "it is" : "they are"}: no differential privacy. Whoever sees a client's report knows ${bitCount === 1 ? "that bit" : "those bits"}, and what follows from ${bitCount === 1 ? "it" : "them"}.`;
     if (!local) return "The manifest names no privacy guarantee, so nothing can be promised.";
     return epsilon > VAGUE ? `A local privacy budget of \u03b5 = ${significant(epsilon)} promises next to nothing: what a client sends may give it away.`
       : `What a client sends could nearly as well have come from any other value: whoever sees it can change no guess's odds by more than a factor of ${factorUp(epsilon)}.`;

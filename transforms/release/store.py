@@ -27,6 +27,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import (
     BINS_FILE,
+    BITS_FILE,
     CELLS_FILE,
     CURVE_FILE,
     DENSITY_FILE,
@@ -35,6 +36,7 @@ from sfumato.schemas.release import (
     ITEMS_FILE,
     MANIFEST_FILE,
     MANIFEST_FORMAT,
+    MOMENTS_FILE,
     QUANTILES_FILE,
     RANGES_FILE,
     RELEASE_FILES,
@@ -263,6 +265,16 @@ class Release:
     def curve(self) -> pd.DataFrame:
         """The estimated distribution function, by CURVE_SCHEMA."""
         return self._table(CURVE_FILE)
+
+    @cached_property
+    def moments(self) -> pd.DataFrame:
+        """Means and moments, a row a group and statistic, by MOMENTS_SCHEMA."""
+        return self._table(MOMENTS_FILE)
+
+    @cached_property
+    def bits(self) -> pd.DataFrame:
+        """Bit means of everybody, by BITS_SCHEMA."""
+        return self._table(BITS_FILE)
 
     @cached_property
     def bins(self) -> pd.DataFrame:

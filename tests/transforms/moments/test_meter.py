@@ -56,5 +56,7 @@ def test_more_reports_than_allowed_are_not_published() -> None:
     meter = PrivacyMeter(RandomisedResponse(1.0, 2), 2)
     meter.check(100, 200)
     meter.check(0, 0)
-    with pytest.raises(DataError, match=r"meter: more bits were reported .* nothing is published"):
+    with pytest.raises(DataError, match=r"meter: more or fewer bits were reported .* nothing is published"):
         meter.check(100, 201)
+    with pytest.raises(DataError, match="meter"):
+        meter.check(100, 199)

@@ -8,13 +8,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sfumato.schemas.moments import Statistic
-from sfumato.transforms.moments.statistics import Means, evaluate, kinds_of
+from sfumato.schemas.moments import FixedPoint, Statistic
+from sfumato.transforms.moments import statistics
+from sfumato.transforms.moments.statistics import Means, Result, Variance, kinds_of
 from tests.statistics import FLAKE_RATE
 
 Z = float(stats.norm.ppf(0.975))
 RARE = float(stats.norm.isf(FLAKE_RATE / 2))
 DRAWS = 20_000
+
+
+def evaluate(statistic: Statistic, way: Variance, found: dict[str, Means], centre: float, users: np.ndarray) -> Result:
+    """Of values that may be nearly anything."""
+    return statistics.evaluate(statistic, way, found, centre, users, FixedPoint(52, 0, "split"))
 
 
 def means(value: object, variance: object, clients: object = 100.0) -> Means:
@@ -121,3 +127,37 @@ def test_groups_without_clients_are_no_fault() -> None:
     """Noisy numbers of clients may be 0 or negative."""
     given = {"value": means([5.0, 5.0], 1.0, [0.0, -3.0]), "square": means([9.0, 9.0], 1.0, [0.0, -2.0])}
     assert np.isfinite(evaluate(Statistic("variance"), "centred", given, 5.0, np.ones(2)).value).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "least", "most"),
+    [
+        ("mean", FixedPoint(4), 0, 15),
+        ("mean", FixedPoint(4, 1, "shift", 2.0), -2, 5.5),
+        ("mean", FixedPoint(3, 0, "split"), -7, 7),
+        ("variance", FixedPoint(3, 0, "split"), 0, 49),
+        ("moment:2", FixedPoint(3, 0, "split"), 0, 49),
+        ("moment:2", FixedPoint(4, 1, "shift", 2.0), 0, 5.5**2),
+        ("moment:3", FixedPoint(3, 0, "split"), -343, 343),
+        ("geometric_mean", FixedPoint(4, 1), 0.5, 7.5),
+    ],
+)
+def test_results_lie_within_what_values_can_have(name: str, form: FixedPoint, least: float, most: float) -> None:
+    for value in (-1e3, 1e3):
+        found = dict.fromkeys(("value", "square", "power:2", "power:3", "log2"), means(value, 1e4))
+        if name == "variance":
+            found["value"] = means(0.0, 0.0)
+        one = statistics.evaluate(Statistic(name), "centred", found, 0.0, np.array([10.0]), form)
+        ends = [one.low[0], one.value[0], one.high[0]]
+        assert ends == sorted(ends)
+        assert least <= ends[0]
+        assert ends[2] <= most
+        assert one.value[0] == pytest.approx(least if value < 0 else most)
+
+
+def test_a_noisy_number_of_users_makes_their_product_noisier() -> None:
+    logs, users = {"log2": means([3.0], 0.01)}, np.array([50.0])
+    one = statistics.evaluate(Statistic("log_product"), "centred", logs, 0.0, users, FixedPoint(52), 16.0)
+    rng = np.random.default_rng(1)
+    drawn = (users + 4 * rng.normal(size=DRAWS)) * (3 + 0.1 * rng.normal(size=DRAWS)) * math.log(2)
+    assert one.stddev[0] == pytest.approx(drawn.std(), rel=RARE / math.sqrt(2 * DRAWS))

@@ -262,3 +262,28 @@ def test_exact_quotas_take_clients_in_their_random_order() -> None:
         seen[np.arange(n), groups] += 1
     statistic = (n - 1) / n * ((seen - keys / n) ** 2).sum() * n / keys  # of permutations: (n - 1)^2 degrees
     assert stats.chi2.sf(statistic, (n - 1) ** 2) > FLAKE_RATE
+
+
+def test_what_is_no_whole_number_is_rounded_by_a_coin_of_the_clients_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern over ranks, the same in all blocks, would round everybody after a missing client anew, and never
+    average out over small blocks: so in no two blocks or rounds are a rank's turns alike, and within one they are even.
+    """
+    seen: list[np.ndarray] = []
+    honest = Quantity.codes
+
+    def noted(self: Quantity, codes: np.ndarray, turns: np.ndarray) -> Any:
+        seen.append(turns)
+        return honest(self, codes, turns)
+
+    monkeypatch.setattr(Quantity, "codes", noted)
+    square = Quantity(FORM, "square", 100.3)
+    asks = [Ask(square, number, 0.0, 1.0, by_weight(square.slots, 0.5, 1)) for number in (1, 2)]
+    for name, asked in (("one", asks[0]), ("two", asks[0]), ("one", asks[1])):
+        for exact in (True, False):
+            tally(clients(5000, exact, name=name), asked, 5000, RandomisedResponse(None), key())
+    assert np.array_equal(seen[0], seen[1])  # whether places are even or not has nothing to do with it
+    for turns in seen[::2]:
+        assert stats.kstest(turns, "uniform").pvalue > FLAKE_RATE
+        assert abs(np.corrcoef(turns[1:], turns[:-1])[0, 1]) < 6.2 / np.sqrt(5000)  # no pattern along the ranks
+    for one, other in itertools.combinations(seen[::2], 2):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 6.2 / np.sqrt(5000)

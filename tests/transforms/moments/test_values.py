@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -261,3 +262,19 @@ def test_what_travels_in_a_blocks_place_is_the_block(place: str, grouped: bool, 
     for one, block in zip(stored, blocks, strict=True):
         assert unpack(one).codes.dtype == block.codes.dtype
     forget("memory:test values")
+
+
+def test_more_chunks_than_a_process_may_open_files(tmp_path: Path) -> None:
+    limits, spill, values = (
+        resource.getrlimit(resource.RLIMIT_NOFILE),
+        Spill(str(tmp_path)),
+        Values(ValueColumns("x"), WIDE),
+    )
+    users = np.arange(600, dtype=np.uint64) << np.uint64(32)
+    chunks = [spill.store(users[i : i + 1].data, np.full(1, i, np.uint64).data) for i in range(600)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        (block,) = user_blocks(0, chunks, values, key())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert sorted(block.codes.tolist()) == list(range(600))
