@@ -30,13 +30,14 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_pipeline_of_a_readers_own(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    heatmap, histogram = blocks("docs/pipelines.md")
-    for code in (heatmap, histogram):
+    heatmap, histogram, moments = blocks("docs/pipelines.md")
+    for code in (heatmap, histogram, moments):
         assert len([line for line in code.splitlines() if line.strip()]) <= 15
         exec(code.replace("demo/logs/", f"{logs}/"), {})
     shown = capfd.readouterr().out
     assert re.search(r"\[\[[\d.e+-]+ ", shown), shown
     assert re.search(r"'(true|false)'.*\[[\d. ]+\]", shown), shown
+    assert re.search(r"MomentEstimate\(group='everybody', statistic='mean', value=[123]\.", shown), shown
 
 
 def test_reading_a_release(published: Path) -> None:  # noqa: F811

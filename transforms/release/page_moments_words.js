@@ -29,7 +29,7 @@
   }
   function budgetChip() {
     if (unprotected) return ["Differential privacy", "none"];
-    return local ? ["Privacy budget", `\u03b5 = ${significant(epsilon)} a client, local`] : null;
+    return local ? ["Privacy budget", `\u03b5 = ${significant(epsilon)} a client, local${joint && isNumber(joint.epsilon) ? `; \u03b5 = ${significant(joint.epsilon)} for the groups` : ""}`] : null;
   }
 
   function promise() {

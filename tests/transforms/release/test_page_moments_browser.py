@@ -181,7 +181,7 @@ def test_the_report_promises_what_was_given(opened: Callable[..., Visit], texts:
     assert "fewer than 100 clients" in text
     assert "Each report was then turned round with a known chance" in text
     raw = opened(texts["raw"]).page.inner_text("body")
-    assert "knows that bit for certain" in raw
+    assert "knows that bit, and what follows from it" in raw
     assert not re.search(r"a factor of|turned round|were squashed|squashed:|below 0%", raw)
     manifest = moments_manifest(20.0)
     vague = opened(render_moments_page(manifest, [], [])).page.inner_text("body")
