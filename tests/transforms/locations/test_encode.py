@@ -62,6 +62,7 @@ def test_bad_rows_are_dropped_and_counted_by_their_first_reason() -> None:
         "not_utf8": 0,
         "bad_weight": 0,
         "unknown_category": 0,
+        "negative_value": 0,
     }
     assert encoded.users.tolist() == keyed_hash(KEY, np.array([1, 9])).tolist()
     expected = GRID.codes(np.array([0.0, 1.0]), np.array([50.5, 51.0]))
