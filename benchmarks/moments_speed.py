@@ -53,7 +53,11 @@ def data_set(root: Path, millions: int) -> Path:
 
 
 def floor(folder: Path) -> float:
-    """Seconds of the bare pass."""
+    """Seconds of the bare pass, the faster of two: the first may wait for the disk."""
+    return min(_pass(folder) for _ in range(2))
+
+
+def _pass(folder: Path) -> float:
     began = time.perf_counter()
     total = 0.0
     for path in sorted(folder.glob("*.parquet")):
