@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -79,10 +80,13 @@ def dataflow() -> Iterator[Dataflow]:
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            body = json.dumps(
-                stub.answer(self.command, self.path.partition("?")[0], json.loads(data) if data else None)
-            ).encode()
-            self.send_response(200)
+            status, found = 200, None
+            try:
+                found = stub.answer(self.command, self.path.partition("?")[0], json.loads(data) if data else None)
+            except Exception:  # noqa: BLE001  (a graph that fails is told to whoever submitted it, not lost in a thread)
+                status, found = 500, {"error": {"code": 500, "message": traceback.format_exc()}}
+            body = json.dumps(found).encode()
+            self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
