@@ -9,6 +9,7 @@ ADJACENCY = (
     "add or remove one user: two datasets are neighbours when one holds all the records of one more user; in place "
     "of a removed user her device still answers, with an empty vector and its share of the noise (zero-out)"
 )
+ONE_ID = "A user is what has one user id: one person's two ids are two users."
 ASSUMPTIONS = (
     "Which devices take part, and so which shards have enough of them, may be known to the server "
     "(as in the paper's threat model); what they report is protected. participation.delta says what it would cost "
@@ -16,7 +17,7 @@ ASSUMPTIONS = (
     "Whoever runs this job sees the raw logs; the guarantee is about the release and about the sums that a "
     "secure-aggregation server would see. A run that fails publishes nothing, and its error message is for the "
     "operator alone.",
-    "A user is what has one user id: one person's two ids are two users.",
+    ONE_ID,
     "The key is secret, and the input does not change while the job runs.",
     "AES and SipHash behave as pseudo-random functions: the guarantee is computational. Two users whose 64-bit keyed "
     "hashes are equal count as one (chance below users / 2^64 for any one user).",

@@ -52,6 +52,11 @@ class Region:
             ) from None
         return cls(west, south, east, north)
 
+    def holds(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which points lie in the region, borders included: bool[n]. A point without a number lies in none."""
+        inside = (latitude >= self.south) & (latitude <= self.north)  # comparisons with NaN are false
+        return np.asarray(inside & (longitude >= self.west) & (longitude <= self.east))
+
     def __str__(self) -> str:
         return f"{self.west:g},{self.south:g},{self.east:g},{self.north:g}"
 

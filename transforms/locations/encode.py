@@ -121,7 +121,7 @@ def _located(
         present = pa.array(~(null_user | null_coordinate))
         rest, latitude, longitude = (column.filter(present) for column in (rest, latitude, longitude))
     north, east = _degrees(latitude), _degrees(longitude)
-    inside = _inside(north, east, grid)
+    inside = grid.region.holds(east, north)
     if not inside.all():
         dropped[2:5] += _reasons(north, east, inside)
         rest, north, east = rest.filter(pa.array(inside)), north[inside], east[inside]
@@ -146,11 +146,6 @@ def hash_users(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
 
 def _degrees(column: pa.Array) -> NDArray[np.float64]:
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
-
-
-def _inside(north: NDArray[np.float64], east: NDArray[np.float64], grid: Grid) -> NDArray[np.bool_]:
-    region = grid.region  # comparisons with NaN are false
-    return (north >= region.south) & (north <= region.north) & (east >= region.west) & (east <= region.east)
 
 
 def _reasons(north: NDArray[np.float64], east: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.places import Places
-from sfumato.transforms.locations.spill import load
+from sfumato.transforms.locations.spill import join, load
 
 # A group of users has fewer records: gamma n + n with gamma and n below 2^31 fits 63 bits.
 _MAX_RECORDS = (1 << 31) - 1
@@ -28,19 +28,22 @@ def join_records(
 
     Hashes and codes, uint64[n] each, and values, float64[n], where the chunks hold any.
     """
-    chunks = list(chunks)  # references, or in line what the runner has read anyway
-    total = sum(len(load(chunk)[0]) for chunk in chunks) // 8
-    users, codes = np.empty(total, np.uint64), np.empty(total, np.uint64)
-    values = np.empty(total, np.float64) if len(load(chunks[0])) == 3 else None
-    end = 0
-    for chunk in chunks:  # one at a time: a group may have more chunks than a process may open files
-        hashes, *more, cells = load(chunk)
-        begin, end = end, end + len(hashes) // 8
-        users[begin:end] = np.frombuffer(hashes, np.uint64)
-        codes[begin:end] = np.frombuffer(cells, places.dtype)
-        if values is not None:
-            values[begin:end] = np.frombuffer(more[0], np.float64)
-    return users, codes, values
+    chunks = list(chunks)
+    hashes, value = np.dtype(np.uint64), np.dtype(np.float64)
+    if len(load(chunks[0])) == 3:
+        users, values, codes = join(chunks, (hashes, value, places.dtype))
+        return users, codes.astype(np.uint64, copy=False), values
+    users, codes = join(chunks, (hashes, places.dtype))
+    return users, codes.astype(np.uint64, copy=False), None
+
+
+def keyed_below(users: NDArray[np.uint64], below: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each user a whole number below hers, int64[users], keyed and uniform: the lower 32 bits of her hash.
+
+    users: uint64[users], hashes. below: int64[users], at most 2^31, so that it is uniform up to one in 2. below / 2^32.
+    """
+    words = (users & np.uint64(0xFFFFFFFF)) * below.astype(np.uint64)
+    return (words >> np.uint64(32)).astype(np.int64)
 
 
 def dwell_weights(users: NDArray[np.uint64], seconds: NDArray[np.float64], max_dwell: float) -> NDArray[np.float64]:
@@ -117,8 +120,7 @@ class UserRecords:
 
         below: int64[users], at most 2^31, so that it is uniform up to one in 2. below / 2^32.
         """
-        words = (self.users & np.uint64(0xFFFFFFFF)) * below.astype(np.uint64)
-        return (words >> np.uint64(32)).astype(np.int64)
+        return keyed_below(self.users, below)
 
     def amounts(self) -> Amounts:
         """How much of each user is in each of her places. Raises DataError for too many records."""

@@ -13,6 +13,11 @@ import os
 import struct
 import uuid
 import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 _INLINE = b"inline:\0"  # eight bytes, so that what follows stays aligned
 _HELD = b"held at:"
@@ -90,6 +95,23 @@ def load(stored: bytes) -> tuple[memoryview, ...]:
     with open(path, "rb") as file:
         view = mmap.mmap(file.fileno(), first + sum(lengths) - page, offset=page, access=mmap.ACCESS_READ)
     return _cut(memoryview(view)[first - page :], lengths)
+
+
+def join(chunks: Iterable[bytes], dtypes: Sequence[np.dtype[Any]]) -> list[NDArray[Any]]:
+    """The columns of what was stored in chunks, each chunk a part a column: one array a column, in the chunks' order.
+
+    dtypes: of the columns. Chunks are read one at a time, since there may be more than a process may open files.
+    """
+    chunks = list(chunks)  # references, or in line what the runner has read anyway
+    total = sum(len(load(chunk)[0]) for chunk in chunks) // dtypes[0].itemsize
+    columns = [np.empty(total, dtype) for dtype in dtypes]
+    end = 0
+    for chunk in chunks:
+        parts = [np.frombuffer(part, dtype) for part, dtype in zip(load(chunk), dtypes, strict=True)]
+        begin, end = end, end + len(parts[0])
+        for column, part in zip(columns, parts, strict=True):
+            column[begin:end] = part
+    return columns
 
 
 def _cut(data: memoryview, lengths: tuple[int, ...]) -> tuple[memoryview, ...]:

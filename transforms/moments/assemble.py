@@ -16,6 +16,7 @@ from sfumato.schemas.errors import DataError
 from sfumato.schemas.guarantee import (
     LOCAL_ASSUMPTIONS,
     NO_LOCAL_PRIVACY,
+    ONE_ID,
     PRIOR_BITS,
     PRIVACY_UNIT,
     PRIVATE_GROUPS,
@@ -125,7 +126,7 @@ def _manifest(
     if plan.prior:
         assumptions.append(PRIOR_BITS)
     if not facts.bounded:
-        assumptions = [ROWS_ARE_USERS if "one user id" in one else one for one in assumptions]
+        assumptions = [ROWS_ARE_USERS if one == ONE_ID else one for one in assumptions]
     content: dict[str, Any] = {"column": facts.column}
     if grouping is not None and isinstance(grouping.groups, CellGroups):
         grid = grouping.groups.grid

@@ -109,8 +109,7 @@ class CellGroups:
             np.asarray(batch.column(name).to_numpy(zero_copy_only=False), dtype=np.float64)
             for name in (self.latitude, self.longitude)
         )
-        region = self.grid.region  # comparisons with NaN, as nulls are, are false
-        inside = (north >= region.south) & (north <= region.north) & (east >= region.west) & (east <= region.east)
+        inside = self.grid.region.holds(east, north)  # nulls are NaN, which lie nowhere
         groups = np.full(batch.num_rows, len(self), np.uint16)
         groups[inside] = self.grid.codes(east[inside], north[inside])
         return groups

@@ -132,12 +132,11 @@ class Quantity:
         """
         if self.kind == "value":
             return codes
-        bits, exponent = self._scale
-        values = decode(codes, self.form)
         if self.kind == "log2":
             steps = np.maximum(codes, 1).astype(np.float64)  # a zero counts as the smallest step
             return np.asarray(np.rint(np.ldexp(np.log2(steps), _LOG_BITS)), dtype=np.uint32)
-        distance = values - self.centre
+        bits, exponent = self._scale
+        distance = decode(codes, self.form) - self.centre
         exact = np.ldexp(np.abs(distance) ** self.power, -exponent)
         units = np.asarray(np.floor(exact + turns), dtype=np.uint64)
         if self.signed:

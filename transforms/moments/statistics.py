@@ -121,12 +121,8 @@ def _through(one: Means, function: Callable[[NDArray[np.float64]], NDArray[np.fl
     """A rising function of a mean: the ends of its interval are those of the mean's."""
     inner = _interval(one.value, np.sqrt(one.variance), one.clients)
     with np.errstate(over="ignore"):  # beyond the range, and moved to its end
-        return _mapped(inner, function)
-
-
-def _mapped(inner: Result, function: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Result:
-    value = function(inner.value)
-    return Result(value, value * _LN2 * inner.stddev, function(inner.low), function(inner.high), inner.clients)
+        value, low, high = (function(part) for part in (inner.value, inner.low, inner.high))
+        return Result(value, value * _LN2 * inner.stddev, low, high, inner.clients)
 
 
 def _interval(value: NDArray[np.float64], stddev: NDArray[np.float64], clients: NDArray[np.float64]) -> Result:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from sfumato.schemas.locations import holds_text
 from sfumato.schemas.moments import FixedPoint, ValueColumns
 from sfumato.transforms.locations.encode import DROP_REASONS, hash_users
-from sfumato.transforms.locations.spill import Spill, load
+from sfumato.transforms.locations.records import keyed_below
+from sfumato.transforms.locations.spill import Spill, join, load
 from sfumato.transforms.locations.users import any_repeated, by_user_group
 from sfumato.transforms.locations.values import nulls, without_views
 from sfumato.transforms.moments.fixed_point import code_type, encode
@@ -119,24 +120,13 @@ def user_blocks(number: int, chunks: Iterable[bytes], values: Values, key: RunKe
     order of files.
     """
     dtypes: tuple[np.dtype[Any], ...] = (np.dtype(np.uint64), code_type(values.form), np.dtype(np.uint16))
-    chunks = list(chunks)  # references, or in line what the runner has read anyway
-    total = sum(len(load(chunk)[0]) for chunk in chunks) // 8
-    columns = [np.empty(total, dtype) for dtype in dtypes[: 2 if values.groups is None else 3]]
-    end = 0
-    for chunk in chunks:  # one at a time: a group may have more chunks than a process may open files
-        parts = [np.frombuffer(part, dtype) for part, dtype in zip(load(chunk), dtypes, strict=False)]
-        begin, end = end, end + len(parts[0])
-        for column, part in zip(columns, parts, strict=True):
-            column[begin:end] = part
-    users, codes, *rest = columns
+    users, codes, *rest = join(chunks, dtypes[: 2 if values.groups is None else 3])
     groups = rest[0] if rest else None
     if any_repeated(users):
         order = np.lexsort((codes, users) if groups is None else (groups, codes, users))
         users = users[order]
         first = np.flatnonzero(np.append(True, users[1:] != users[:-1]))
-        count = np.diff(first, append=len(users)).astype(np.uint64)
-        chosen = ((users[first] & np.uint64(0xFFFFFFFF)) * count) >> np.uint64(32)
-        order = order[first + chosen.astype(np.int64)]
+        order = order[first + keyed_below(users[first], np.diff(first, append=len(users)))]
     else:
         order = np.argsort(users)
     one_each = EncodedValues(None, codes[order], None if groups is None else groups[order], 0, (), 0, False)
