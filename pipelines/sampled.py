@@ -9,7 +9,6 @@ from typing import Any
 
 import apache_beam as beam
 
-from sfumato.pipelines.dry_run import sample_plan_text
 from sfumato.pipelines.job import Inputs, ReleaseRequest, run_release
 from sfumato.pipelines.options import RunnerSettings
 from sfumato.schemas.errors import RequestError
@@ -46,6 +45,8 @@ class SampledRequest(ReleaseRequest):
         return self.plan.epsilon, self.plan.delta
 
     def plan_text(self) -> str:
+        from sfumato.pipelines.dry_run import sample_plan_text  # which brings the plans of all jobs
+
         return sample_plan_text(self.plan, self.counted)
 
     def source(self) -> Columns:
