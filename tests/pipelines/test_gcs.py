@@ -14,6 +14,7 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from cryptography.hazmat.primitives import serialization
@@ -28,7 +29,7 @@ from sfumato.transforms.heatmap.whole import PrivateHeatmap
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release import open_release
-from sfumato.transforms.release.store import check_output, publish
+from sfumato.transforms.release.store import check_output, clear_lost, publish
 from tests.conftest import REGION, make_logs, write_files
 from tests.storage import BUCKET, names, put, storage_emulator, upload
 
@@ -434,6 +435,35 @@ def test_a_lost_worker_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> Non
     assert names(output)
     publish(output, _files("one"), "one", overwrite=False)
     assert _content(output) == _files("one")
+
+
+def test_what_another_attempt_deletes_meanwhile_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two attempts clear the same leavings away: each sees an object that the other deletes before it does."""
+    output = f"{BUCKET}/cleared"
+    publish(output, _files("one"), "one", overwrite=False)
+    left = [f"{output}/.partial-one-0/{name}" for name in ("cells.parquet", "density.npy", "index.html")]
+    for path in left:
+        put(path, b"left behind")
+    delete, overtaken = FileSystems.delete, []
+
+    def overtake(paths: list[str]) -> None:
+        if not overtaken:
+            overtaken.append(True)
+            delete([left[1]])
+        delete(paths)
+
+    monkeypatch.setattr(FileSystems, "delete", overtake)
+    clear_lost(output, "one")
+    assert overtaken
+    assert not names(f"{output}/.partial-one-0")
+
+    def refuse(paths: list[str]) -> None:
+        raise BeamIOError("Delete operation failed", {paths[0]: Forbidden("no")})
+
+    put(left[0], b"left behind")
+    monkeypatch.setattr(FileSystems, "delete", refuse)
+    with pytest.raises(BeamIOError, match="Delete"):
+        clear_lost(output, "one")
 
 
 def test_an_unreachable_bucket_is_not_taken_for_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
@@ -207,9 +207,17 @@ def _check_placed(output: str, files: Mapping[str, bytes], names: list[str]) -> 
 
 
 def _delete_remote(paths: list[str]) -> None:
+    """Deletes those of the objects that are there, whoever else is deleting them."""
     present = [path for path in paths if FileSystems.exists(path)]
-    if present:
+    if not present:
+        return
+    try:
         FileSystems.delete(present)
+    except BeamIOError:
+        # Beam stops at an object that another attempt has deleted since it was seen.
+        if all(FileSystems.exists(path) for path in present):
+            raise
+        _delete_remote(present)
 
 
 @dataclass(frozen=True)
