@@ -1,0 +1,144 @@
+"""Range queries: squares on a map, the field they lie on, and the tables of queries and answers.
+
+A field is a region cut into 2^depth x 2^depth base cells, as `Grid` has them: x counts from the west, y from the
+north. Everything that is counted is counted by base cell; boxes and the edges of partitions are in base cells.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import EARTH_RADIUS_KM, Grid
+
+BASE_DEPTH = 12  # 4096 x 4096 base cells: in a city of 20 km, 5 m each
+QUERY_COLUMNS = ("x", "y", "size")  # longitude and latitude of the square's centre, its side in metres
+ANSWERS_SCHEMA = pa.schema(
+    [
+        pa.field("x", pa.float64(), nullable=False),
+        pa.field("y", pa.float64(), nullable=False),
+        pa.field("size", pa.float64(), nullable=False),
+        pa.field("users", pa.float64(), nullable=False),
+        pa.field("stddev", pa.float64(), nullable=False),
+        pa.field("inside", pa.float64(), nullable=False),
+    ]
+)
+"""Queries with their answers. users: in the part of the square inside the region, 0 or more. stddev: estimated root
+mean square error of `users`. inside: the share of the square's area inside the region; the answer is of that part."""
+_METRES_PER_DEGREE = math.pi / 180 * EARTH_RADIUS_KM * 1000
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Rectangles x0 <= x < x1, y0 <= y < y1 in base cells, float64[q] each; x from the west, y from the north."""
+
+    x0: NDArray[np.float64]
+    y0: NDArray[np.float64]
+    x1: NDArray[np.float64]
+    y1: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.x0)
+
+    @property
+    def areas(self) -> NDArray[np.float64]:
+        """In base cells: float64[q]."""
+        return np.asarray((self.x1 - self.x0) * (self.y1 - self.y0))
+
+    def clipped(self, side: int) -> Boxes:
+        """What of them lies in the field; of no area where nothing does."""
+        return Boxes(*(np.clip(edge, 0.0, float(side)) for edge in (self.x0, self.y0, self.x1, self.y1)))
+
+    def part(self, of: slice) -> Boxes:
+        """Some of them."""
+        return Boxes(self.x0[of], self.y0[of], self.x1[of], self.y1[of])
+
+    @classmethod
+    def around(
+        cls,
+        x: NDArray[np.float64],
+        y: NDArray[np.float64],
+        width: NDArray[np.float64],
+        height: NDArray[np.float64],
+    ) -> Boxes:
+        """Rectangles of these sizes with these centres."""
+        return cls(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+
+
+@dataclass(frozen=True)
+class Field:
+    """The base cells of a region, and their sizes in metres, those at the region's middle latitude."""
+
+    grid: Grid
+
+    @property
+    def side(self) -> int:
+        """Base cells along one side."""
+        return self.grid.side
+
+    @property
+    def cell_metres(self) -> tuple[float, float]:
+        """Width and height of a base cell."""
+        region = self.grid.region
+        middle = math.radians((region.south + region.north) / 2)
+        width = (region.east - region.west) * _METRES_PER_DEGREE * math.cos(middle)
+        height = (region.north - region.south) * _METRES_PER_DEGREE
+        return width / self.side, height / self.side
+
+    @property
+    def metres(self) -> tuple[float, float]:
+        """Width and height of the region."""
+        width, height = self.cell_metres
+        return width * self.side, height * self.side
+
+    def squares(
+        self, longitude: NDArray[np.float64], latitude: NDArray[np.float64], size: NDArray[np.float64]
+    ) -> Boxes:
+        """Squares with these centres, in degrees, and sides, in metres. They may reach beyond the region."""
+        region, (width, height) = self.grid.region, self.cell_metres
+        x = (longitude - region.west) * (self.side / (region.east - region.west))
+        y = (region.north - latitude) * (self.side / (region.north - region.south))
+        return Boxes.around(x, y, size / width, size / height)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sides of the squares that will be asked for, in metres. Raises RequestError unless 0 < low < high."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.low < self.high < math.inf):
+            raise RequestError(f"sizes: give LOW,HIGH in metres with 0 < LOW < HIGH, got {self.low:g},{self.high:g}")
+
+    @classmethod
+    def parse(cls, text: str) -> Sizes:
+        """Reads `LOW,HIGH`."""
+        try:
+            low, high = (float(part) for part in text.split(","))
+        except ValueError:
+            raise RequestError(f"sizes: give two numbers LOW,HIGH in metres, got {text!r}") from None
+        return cls(low, high)
+
+    def check(self, field: Field) -> None:
+        """Raises RequestError where squares of these sizes do not fit into the region, or are smaller than it tells."""
+        if self.high > min(field.metres):
+            raise RequestError(
+                f"sizes: a square of {self.high:g} m does not fit into the region of "
+                f"{field.metres[0]:,.0f} x {field.metres[1]:,.0f} m"
+            )
+        if self.low < max(field.cell_metres):
+            raise RequestError(
+                f"sizes: {self.low:g} m is less than the {max(field.cell_metres):.2g} m that places in so large a "
+                "region are told apart by; ask for larger squares or a smaller region"
+            )
+
+    def spread(self, models: int) -> NDArray[np.float64]:
+        """The middles of `models` equal parts of the range, float64[models] (paper 003, Algorithm 1, line 3)."""
+        return np.asarray(self.low + (self.high - self.low) / models * (np.arange(models) + 0.5))

@@ -1,0 +1,1 @@
+"""Range queries: how many people are in any square, from one private release (paper 003)."""

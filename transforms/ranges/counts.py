@@ -1,0 +1,74 @@
+"""Noisy counts of the parts of a field: what a method collects, and all that it may look at from then on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.transforms.ranges.table import Table
+
+
+def edges(side: int, cells: float) -> NDArray[np.int64]:
+    """Edges of equal strips across a field, of about `cells` base cells each: int64[k + 1], rounded to whole cells."""
+    strips = min(side, max(1, round(side / cells)))
+    return np.rint(np.arange(strips + 1) * (side / strips)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class NoisyGrid:
+    """A grid of a field, every cell of which was counted with noise.
+
+    x_edges int64[columns + 1], y_edges int64[rows + 1]: in base cells, from 0 to the field's side. users:
+    float64[rows, columns], unbiased and so below 0 too. noise_stddev: of each count.
+    """
+
+    x_edges: NDArray[np.int64]
+    y_edges: NDArray[np.int64]
+    users: NDArray[np.float64]
+    noise_stddev: float
+
+    @property
+    def side(self) -> int:
+        """Base cells along one side of the field."""
+        return int(self.x_edges[-1])
+
+    def table(self, values: NDArray[np.float64] | None = None) -> Table:
+        """Sums over boxes of the counts, or of other values of the cells."""
+        return Table(self.x_edges, self.y_edges, self.users if values is None else values)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Rectangles that cover a field without overlap, each with its number of users as a method estimates it.
+
+    x0, y0, x1, y1: int64[r], in base cells, half open. users: float64[r]. variance: float64[r], of the noise in them.
+    """
+
+    side: int
+    x0: NDArray[np.int64]
+    y0: NDArray[np.int64]
+    x1: NDArray[np.int64]
+    y1: NDArray[np.int64]
+    users: NDArray[np.float64]
+    variance: NDArray[np.float64]
+
+    def table(self, values: NDArray[np.float64] | None = None) -> Table:
+        """Sums over boxes of the users, or of other values of the rectangles, spread evenly inside each."""
+        values = self.users if values is None else values
+        return Table.of_rectangles(self.side, self.x0, self.y0, self.x1, self.y1, values)
+
+
+def clumping(grid: NoisyGrid) -> float:
+    """How unevenly users are spread within cells: r in [0, 1], where half a cell of c users has variance (c + r c^2)/4.
+
+    It is taken from pairs of neighbouring cells, as the halves of one, less what the noise does.
+    """
+    noise, above, below = grid.noise_stddev**2, 0.0, 0.0
+    for one in (grid.users, grid.users.T):
+        pairs = one[:, : one.shape[1] // 2 * 2].reshape(len(one), -1, 2)
+        total = pairs.sum(axis=2)
+        above += float(((pairs[..., 0] - pairs[..., 1]) ** 2 - 2 * noise - total).sum())
+        below += float((total**2 - 2 * noise).sum())
+    return min(max(above / below, 0.0), 1.0) if below > 0 else 0.0

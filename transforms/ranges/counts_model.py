@@ -1,0 +1,83 @@
+"""Answers straight from noisy counts, spread evenly inside each part of the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.ranges import Boxes
+from sfumato.transforms.ranges.counts import NoisyGrid, Partition, clumping
+from sfumato.transforms.ranges.model import Answers, Model
+
+
+class GridModel(Model):
+    """A noisy grid. Cells below 0 count as 0: of noise alone, the half that is left is in nobody's way.
+
+    Its error is that of the noise and, where a box cuts cells, of users who are not spread evenly in them.
+    """
+
+    KIND: ClassVar[str] = "grid"
+
+    def __init__(self, grid: NoisyGrid):
+        self.grid = grid
+        users, noise = np.maximum(grid.users, 0.0), grid.noise_stddev**2
+        uneven = users + clumping(grid) * np.maximum(grid.users**2 - noise, 0.0)
+        self._users = grid.table(users)
+        self._noise = grid.table(np.full(users.shape, noise))
+        self._uneven = grid.table(uneven)
+
+    def answer(self, boxes: Boxes) -> Answers:
+        """See Model.answer."""
+        variance = self._noise.sum_of_squares(boxes) + self._uneven.sum(boxes) - self._uneven.sum_of_squares(boxes)
+        return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """See Model.arrays."""
+        return {"x_edges": self.grid.x_edges, "y_edges": self.grid.y_edges, "users": self.grid.users}
+
+    def facts(self) -> dict[str, Any]:
+        """See Model.facts."""
+        return {"noise_stddev": self.grid.noise_stddev}
+
+    @classmethod
+    def load(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> GridModel:
+        """See Model.load."""
+        grid = NoisyGrid(arrays["x_edges"], arrays["y_edges"], arrays["users"], float(facts["noise_stddev"]))
+        if grid.users.shape != (len(grid.y_edges) - 1, len(grid.x_edges) - 1):
+            raise ValueError("edges and counts do not fit together")
+        return cls(grid)
+
+
+class PartitionModel(Model):
+    """Rectangles with their users. Its error is that of the noise alone: a method ends where parts look even."""
+
+    KIND: ClassVar[str] = "partition"
+
+    def __init__(self, partition: Partition):
+        self.partition = partition
+        self._users = partition.table()
+        self._variance = partition.table(partition.variance)
+
+    def answer(self, boxes: Boxes) -> Answers:
+        """See Model.answer."""
+        users = np.maximum(self._users.sum(boxes), 0.0)
+        return Answers(users, np.sqrt(np.maximum(self._variance.sum(boxes), 0.0)))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """See Model.arrays."""
+        own = self.partition
+        rectangles = {name: getattr(own, name).astype(np.uint16) for name in ("x0", "y0", "x1", "y1")}
+        return {**rectangles, "users": own.users, "variance": own.variance}
+
+    def facts(self) -> dict[str, Any]:
+        """See Model.facts."""
+        return {"side": self.partition.side}
+
+    @classmethod
+    def load(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> PartitionModel:
+        """See Model.load."""
+        x0, y0, x1, y1 = (arrays[name].astype(np.int64) for name in ("x0", "y0", "x1", "y1"))
+        return cls(Partition(int(facts["side"]), x0, y0, x1, y1, arrays["users"], arrays["variance"]))

@@ -1,0 +1,8 @@
+"""The kinds of models that a file may hold."""
+
+from __future__ import annotations
+
+from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
+from sfumato.transforms.ranges.model import Model
+
+KINDS: dict[str, type[Model]] = {one.KIND: one for one in (GridModel, PartitionModel)}

@@ -1,0 +1,57 @@
+"""The people of a field by base cell: exact, and therefore private until a method has added noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.region import deinterleave
+
+
+@dataclass(frozen=True)
+class People:
+    """How many users are in each base cell that has any: codes uint64[c], sorted and distinct, users int64[c].
+
+    A user counts once, in one cell. The base cells are those of a `Grid` of this depth.
+    """
+
+    depth: int
+    codes: NDArray[np.uint64]
+    users: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, depth: int, codes: NDArray[np.uint64]) -> People:
+        """Of the cells of single users, uint64[n]."""
+        return cls(depth, *np.unique(codes.astype(np.uint64), return_counts=True))
+
+    @classmethod
+    def sum(cls, parts: Iterable[People]) -> People:
+        """All of several parts, at least one, of the same depth."""
+        held = list(parts)
+        codes, place = np.unique(np.concatenate([one.codes for one in held]), return_inverse=True)
+        users = np.zeros(len(codes), dtype=np.int64)
+        np.add.at(users, place, np.concatenate([one.users for one in held]))
+        return cls(held[0].depth, codes, users)
+
+    @property
+    def side(self) -> int:
+        """Base cells along one side of the field."""
+        return 1 << self.depth
+
+    @cached_property
+    def xy(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Column from the west and row from the north of each cell, int64[c] each."""
+        return deinterleave(self.codes)
+
+    def on_grid(self, x_edges: NDArray[np.int64], y_edges: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Users of the cells between edges that span the field: int64[rows, columns], row 0 in the north."""
+        x, y = self.xy
+        columns, rows = len(x_edges) - 1, len(y_edges) - 1
+        at = (np.searchsorted(y_edges, y, "right") - 1) * columns + np.searchsorted(x_edges, x, "right") - 1
+        counts = np.zeros(rows * columns, dtype=np.int64)
+        np.add.at(counts, at, self.users)
+        return counts.reshape(rows, columns)
