@@ -25,6 +25,7 @@ JOBS = {
     "hotspots": "publish popular places, words or codes, level by level, without noise",
     "quantiles": "publish the distribution of a number over users: quantiles and range counts",
     "moments": "publish means, variances and moments of a number, of which each user tells one bit",
+    "ranges": "publish a model that answers how many people are in any square",
     "refresh": "publish the release of a day, once, as a configuration file says: for every night",
     "ledger": "show or verify what releases have cost",
 }

@@ -16,6 +16,7 @@ from sfumato.schemas.ledger import amount, plain
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
+from sfumato.transforms.heatmap.schedule import population_epsilon
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.histogram.items import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.plan import SamplePlan
@@ -23,6 +24,9 @@ from sfumato.transforms.moments.allocation import by_variance
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.quantities import Quantity
+from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan, method_texts
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.text_tables import markdown_table, significant
 
@@ -189,6 +193,31 @@ def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
     return "\n".join(
         [*lines, "", "What the mean's error would be, with values spread evenly over the range:", "", table]
     )
+
+
+def ranges_plan_text(plan: RangesPlan) -> str:
+    """What a model of range queries costs and is made of. Raises RequestError."""
+    if plan.method == ADAPTIVE:
+        return heatmap_plan_text(plan.counting)
+    counting, heatmap, budget = plan.counting, plan.heatmap, Budget(plan.counting.epsilon)
+    squares = f"squares of {plan.sizes.low:g} to {plan.sizes.high:g} m"
+    lines = [f"method {plan.method}: {method_texts()[plan.method]}, for {squares}"]
+    if heatmap is not None:
+        width, height = (metres / (1 << heatmap.depth) for metres in plan.field.metres)
+        lines.append(f"secure aggregation counts every cell of level {heatmap.depth}, {width:.3g} x {height:.3g} m:")
+        return "\n".join([*lines, "", heatmap_plan_text(heatmap)])
+    spent = 0.0 if counting.population else population_epsilon(counting, budget)
+    if spent:
+        lines.append(f"epsilon {counting.epsilon:g} in all, of which the count of users costs {spent:.3g}")
+    chosen = plan.options.get("cell_width")
+    if chosen is None:
+        lines.append("a trusted server adds the noise; the cells follow from the number of users and epsilon")
+    else:
+        noise = significant(discrete_laplace_stddev(counting.epsilon - spent))
+        lines.append(
+            f"a trusted server adds noise ±{noise} to the users of every cell of about {chosen:g} x {chosen:g} m"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _mean_errors(plan: MomentsPlan) -> list[tuple[str, str]]:

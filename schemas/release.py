@@ -24,6 +24,8 @@ HISTOGRAM_PICTURE = "histogram.png"
 HOTSPOTS_PICTURE = "hotspots.png"
 QUANTILES_PICTURE = "quantiles.png"
 MOMENTS_PICTURE = "moments.png"
+MODEL_FILE = "model.npz"
+RANGES_PICTURE = "ranges.png"
 RELEASE_FILES = frozenset(
     {
         MANIFEST_FILE,
@@ -43,6 +45,8 @@ RELEASE_FILES = frozenset(
         MOMENTS_FILE,
         BITS_FILE,
         MOMENTS_PICTURE,
+        MODEL_FILE,
+        RANGES_PICTURE,
     }
 )
 MANIFEST_FORMAT = "sfumato-release/1"

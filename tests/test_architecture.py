@@ -24,6 +24,8 @@ WITH_BEAM = {
     "transforms/locations/read.py",
     "transforms/metrics.py",
     "transforms/privacy/secrets.py",
+    "transforms/ranges/answering.py",
+    "transforms/ranges/combine.py",
     "transforms/release/published.py",
     "transforms/release/store.py",
     "transforms/release/timeline.py",

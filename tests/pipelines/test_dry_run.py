@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,21 @@ import numpy as np
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.dry_run import heatmap_plan_text, sample_plan_text
+from sfumato.pipelines.dry_run import heatmap_plan_text, ranges_plan_text, sample_plan_text
 from sfumato.pipelines.plan import details
 from sfumato.schemas.items import PREFIXES, ItemColumns
 from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.histogram.items import CellItems, ColumnItems
 from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.ranges.plan import RangesPlan
 from sfumato.transforms.release import open_release
 from tests.conftest import REGION
 
@@ -38,6 +43,7 @@ JOBS: dict[str, list[str]] = {
     "hotspots": ["--column", "word"],
     "quantiles": ["--column", "length", "--range", "0,9"],
     "moments": ["--column", "length", "--epsilon", "0.5", "--group_by", "word", "--groups", "a,b"],
+    "ranges build": [*REGION_OPTION, "--method", "grid", "--cell_width", "900", "--sizes", "500,2000"],
 }
 _CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.truncate", "sqlite3.connect"}
 _watched: list[tuple[str, Any]] | None = None
@@ -93,10 +99,12 @@ def test_nothing_is_touched(
     job: str, with_ledger: bool, unreadable: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ledger, output = tmp_path / "ledger.db", tmp_path / "out"
-    command = [job, "--input", unreadable, "--output", str(output), *JOBS[job], "--dry_run"]
+    command = [*job.split(), "--input", unreadable, "--output", str(output), *JOBS[job], "--dry_run"]
     if with_ledger:
         command += ["--ledger", str(ledger), *LEDGER, "--budget", "2:1e-6/365d"]
-    importlib.import_module(f"sfumato.pipelines.{job}")  # with libraries that look for their own settings
+    importlib.import_module(
+        f"sfumato.pipelines.{job.replace(' ', '_')}"
+    )  # with libraries that look for their own settings
     before = snapshot(tmp_path)
     with watching() as seen:
         assert cli.main(command) == 0
@@ -220,6 +228,24 @@ def test_a_sample_is_told_as_the_release_tells_it(logs, tmp_path: Path, capfd: p
     assert "12 bits at most, 36 bits in 3 rounds at most" in told  # two bits a level
     assert f"fewer than {threshold} users share can be seen" in told
     assert "UNSAFE" in told
+
+
+def test_a_model_of_ranges_is_told_as_it_will_be_made() -> None:
+    sizes, region = Sizes(500, 2000), REGION
+    grid = RangesPlan(region, sizes, "grid", {"cell_width": 900.0}, HeatmapParameters(epsilon=0.2, noise="central"))
+    text = ranges_plan_text(grid)
+    assert "for squares of 500 to 2000 m" in text
+    assert "epsilon 0.2 in all, of which the count of users costs 0.002" in text
+    noise = discrete_laplace_stddev(0.198)
+    assert f"noise ±{noise:.3g} to the users of every cell of about 900 x 900 m" in text
+    assert "cells follow from the number of users" in ranges_plan_text(replace(grid, options={}))
+    shards = replace(grid, counting=HeatmapParameters(epsilon=0.2, population=50_000), trust="secagg")
+    text = ranges_plan_text(shards)
+    assert shards.heatmap is not None
+    assert "counts every cell of level 7, 1.11e+03 x 869 m:" in text
+    assert heatmap_plan_text(shards.heatmap) in text
+    adaptive = RangesPlan(region, sizes, "adaptive", {}, HeatmapParameters(depth=7, noise="central"))
+    assert ranges_plan_text(adaptive) == heatmap_plan_text(adaptive.counting)
 
 
 def test_limited_contact_and_columns_of_any_length() -> None:

@@ -13,7 +13,7 @@ from sfumato.transforms.ranges.table import Table
 def edges(side: int, cells: float) -> NDArray[np.int64]:
     """Edges of equal strips across a field, of about `cells` base cells each: int64[k + 1], rounded to whole cells."""
     strips = min(side, max(1, round(side / cells)))
-    return np.rint(np.arange(strips + 1) * (side / strips)).astype(np.int64)
+    return np.asarray(np.rint(np.arange(strips + 1) * (side / strips)).astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,16 @@ class NoisyGrid:
     def table(self, values: NDArray[np.float64] | None = None) -> Table:
         """Sums over boxes of the counts, or of other values of the cells."""
         return Table(self.x_edges, self.y_edges, self.users if values is None else values)
+
+
+def check_grid(grid: NoisyGrid) -> None:
+    """Raises ValueError where edges and counts, as a file has them, are none of a grid."""
+    shape = len(grid.y_edges) - 1, len(grid.x_edges) - 1
+    rising = all(len(one) > 1 and one[0] == 0 and (np.diff(one) > 0).all() for one in (grid.x_edges, grid.y_edges))
+    if not (rising and grid.users.shape == shape and grid.x_edges[-1] == grid.y_edges[-1]):
+        raise ValueError("edges and counts do not fit together")
+    if not (np.isfinite(grid.users).all() and grid.noise_stddev >= 0):
+        raise ValueError("counts are no numbers")
 
 
 @dataclass(frozen=True)

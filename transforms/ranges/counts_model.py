@@ -9,12 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.counts import NoisyGrid, Partition, clumping
+from sfumato.transforms.ranges.counts import NoisyGrid, Partition, check_grid, clumping
 from sfumato.transforms.ranges.model import Answers, Model
 
 
+def grid_arrays(grid: NoisyGrid) -> dict[str, NDArray[Any]]:
+    """A grid's arrays, as models have them in their files."""
+    return {"x_edges": grid.x_edges, "y_edges": grid.y_edges, "users": grid.users}
+
+
+def grid_of(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> NoisyGrid:
+    """The inverse. Raises KeyError, TypeError or ValueError where they are of no grid."""
+    grid = NoisyGrid(arrays["x_edges"], arrays["y_edges"], arrays["users"], float(facts["noise_stddev"]))
+    check_grid(grid)
+    return grid
+
+
 class GridModel(Model):
-    """A noisy grid. Cells below 0 count as 0: of noise alone, the half that is left is in nobody's way.
+    """A noisy grid. Counts below 0 count as they are: cut off, half of the noise of every empty cell would add up.
 
     Its error is that of the noise and, where a box cuts cells, of users who are not spread evenly in them.
     """
@@ -25,7 +37,7 @@ class GridModel(Model):
         self.grid = grid
         users, noise = np.maximum(grid.users, 0.0), grid.noise_stddev**2
         uneven = users + clumping(grid) * np.maximum(grid.users**2 - noise, 0.0)
-        self._users = grid.table(users)
+        self._users = grid.table()
         self._noise = grid.table(np.full(users.shape, noise))
         self._uneven = grid.table(uneven)
 
@@ -36,7 +48,7 @@ class GridModel(Model):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """See Model.arrays."""
-        return {"x_edges": self.grid.x_edges, "y_edges": self.grid.y_edges, "users": self.grid.users}
+        return grid_arrays(self.grid)
 
     def facts(self) -> dict[str, Any]:
         """See Model.facts."""
@@ -45,10 +57,7 @@ class GridModel(Model):
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> GridModel:
         """See Model.load."""
-        grid = NoisyGrid(arrays["x_edges"], arrays["y_edges"], arrays["users"], float(facts["noise_stddev"]))
-        if grid.users.shape != (len(grid.y_edges) - 1, len(grid.x_edges) - 1):
-            raise ValueError("edges and counts do not fit together")
-        return cls(grid)
+        return cls(grid_of(arrays, facts))
 
 
 class PartitionModel(Model):
@@ -80,4 +89,10 @@ class PartitionModel(Model):
     def load(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> PartitionModel:
         """See Model.load."""
         x0, y0, x1, y1 = (arrays[name].astype(np.int64) for name in ("x0", "y0", "x1", "y1"))
-        return cls(Partition(int(facts["side"]), x0, y0, x1, y1, arrays["users"], arrays["variance"]))
+        partition = Partition(int(facts["side"]), x0, y0, x1, y1, arrays["users"], arrays["variance"])
+        whole = int(((x1 - x0) * (y1 - y0)).sum()) == partition.side**2
+        if not (whole and (x1 > x0).all() and (y1 > y0).all() and np.isfinite(partition.users).all()):
+            raise ValueError("the rectangles do not cover the field")
+        if not (partition.variance >= 0).all():
+            raise ValueError("variances below 0")
+        return cls(partition)

@@ -24,7 +24,20 @@ from sfumato.schemas.region import Grid, Region
 
 FORMAT = "sfumato-ranges/1"
 _FACTS = "facts"
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, TypeError, IndexError)
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    AttributeError,
+    EOFError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What NumPy's reader and a model's `load` raise for damaged bytes."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,7 @@ class RangeModel:
         squares = self.field.squares(longitude, latitude, size)
         inside = squares.clipped(self.field.side)
         share = inside.areas / squares.areas
+        share = np.where(share > 1 - 1e-9, 1.0, share)  # what reaches beyond by rounding alone
         found = self.model.answer(inside)
         return Answers(np.where(share > 0, found.users, 0.0), np.where(share > 0, found.stddev, 0.0)), share
 

@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+
+from sfumato.transforms.ranges.counts_model import GridModel
+from sfumato.transforms.ranges.methods.grid import PlainGrid, collect_grid
+from tests.transforms.ranges.methods.common import assert_discrete_laplace
+from tests.transforms.ranges.oracle import image, run_key, town, wanted
+
+PEOPLE = town(6, 3000)
+
+
+def test_cells_are_of_the_width_asked_for_in_metres() -> None:
+    asked = wanted(6, 3000.0, 30.0)
+    width, height = asked.field.cell_metres
+    found = PlainGrid(8 * height).collect(PEOPLE, asked, run_key(1))
+    assert found.users.shape == (8, round(64 * width / (8 * height)))
+    assert found.side == 64
+
+
+def test_counts_are_exact_at_the_largest_epsilon() -> None:
+    found = collect_grid(PEOPLE, 5.0, 9.0, 30.0, run_key(1), "a")
+    base = image(PEOPLE)
+    assert found.users.shape == (7, 13)
+    for row in range(7):
+        for column in range(13):
+            y, x = slice(*found.y_edges[row : row + 2]), slice(*found.x_edges[column : column + 2])
+            assert found.users[row, column] == base[y, x].sum()
+
+
+def test_noise_is_that_of_the_whole_epsilon() -> None:
+    lines = np.arange(65)
+    exact = PEOPLE.on_grid(lines, lines)
+    added = [collect_grid(PEOPLE, 1, 1, 0.4, run_key(key), "a").users - exact for key in range(20)]
+    assert_discrete_laplace(np.concatenate(added).ravel(), 0.4, wrong=0.4 * 1.1)
+    stated = collect_grid(PEOPLE, 1, 1, 0.4, run_key(1), "a").noise_stddev
+    # Squares of Laplace noise have a standard deviation of sqrt(5) times their mean.
+    assert np.var(added) == pytest.approx(stated**2, rel=6 * np.sqrt(5 / 81920))
+
+
+def test_the_key_and_the_label_make_the_noise() -> None:
+    one, again = (collect_grid(PEOPLE, 4, 4, 0.5, run_key(1), "a").users for _ in range(2))
+    np.testing.assert_array_equal(one, again)
+    assert (collect_grid(PEOPLE, 4, 4, 0.5, run_key(2), "a").users != one).any()
+    assert (collect_grid(PEOPLE, 4, 4, 0.5, run_key(1), "b").users != one).any()
+
+
+def test_a_grid_is_answered_by_a_grids_model() -> None:
+    asked = wanted(6, 3000.0, 1.0)
+    method = PlainGrid(100_000.0)
+    assert isinstance(method.model(method.collect(PEOPLE, asked, run_key(1)), asked, ()), GridModel)
+    assert method.trainings(method.collect(PEOPLE, asked, run_key(1)), asked) == ()

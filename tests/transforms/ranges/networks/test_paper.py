@@ -1,0 +1,300 @@
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ranges import Boxes, Field, Sizes
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.ranges.counts import NoisyGrid, edges
+from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.networks.paper import (
+    LAYERS,
+    PaperNetworks,
+    PaperTrained,
+    PaperTraining,
+    corner_squares,
+    forward,
+    overlaps,
+    paper_training,
+    train_paper,
+)
+from tests.transforms.ranges.oracle import overlap, random_boxes
+
+pytest.importorskip("optax")
+SIDE = 256
+# About 2.2 km high and, at latitude 60, 1.1 km wide: a base cell is 4.3 m wide and 8.7 m high.
+FIELD = Field(Grid(Region(0, 60, 0.02, 60.02), 8))
+ACROSS, DOWN = FIELD.cell_metres
+SMALL = {"layers": 3, "width": 16, "epochs": 200}
+
+
+def wanted(low: float, high: float, users: float = 10_000.0) -> Wanted:
+    return Wanted(FIELD, users, 0.5, Sizes(low, high))
+
+
+def some_grid(seed: int = 1) -> NoisyGrid:
+    generator = np.random.default_rng(seed)
+    x_edges, y_edges = edges(SIDE, 20), edges(SIDE, 30)
+    return NoisyGrid(x_edges, y_edges, generator.normal(3, 9, (len(y_edges) - 1, len(x_edges) - 1)), 2.5)
+
+
+def networks(seed: int = 2, sizes: tuple[float, ...] = (100.0, 140.0, 220.0)) -> PaperNetworks:
+    """Networks that nobody trained."""
+    generator = np.random.default_rng(seed)
+
+    def own(*shape: int) -> np.ndarray:
+        return generator.normal(0, 0.5, shape).astype(np.float32)
+
+    trained = [
+        PaperTrained(
+            size,
+            40.0 + size,
+            3.0 + number,
+            {
+                "first": own(2, 5),
+                "first_bias": own(5),
+                "hidden": own(2, 5, 5),
+                "hidden_bias": own(2, 5),
+                "last": own(5),
+                "last_bias": np.float32(1.5),
+            },
+        )
+        for number, size in enumerate(sizes)
+    ]
+    return PaperNetworks.of(some_grid(), wanted(80, 240), trained)
+
+
+def box(x0: float, y0: float, x1: float, y1: float) -> Boxes:
+    return Boxes(*(np.array([at], dtype=float) for at in (x0, y0, x1, y1)))
+
+
+def test_sizes_are_the_middles_of_equal_parts() -> None:
+    found = [one.size for one in paper_training(some_grid(), wanted(100, 180), 4, None)]
+    np.testing.assert_allclose(found, [110, 130, 150, 170])
+
+
+def test_labels_are_sums_over_squares_at_lower_left_corners_of_cells() -> None:
+    """Cell by cell, y upwards, in metres, as the paper draws it."""
+    grid = some_grid()
+    rows, columns = grid.users.shape
+    top = SIDE * DOWN
+    for training in paper_training(grid, wanted(100, 180), 2, None):
+        expected, places = [], []
+        for row in range(rows):
+            for column in range(columns):
+                x, y = grid.x_edges[column] * ACROSS, top - grid.y_edges[row + 1] * DOWN
+                total = 0.0
+                for other_row in range(rows):
+                    south, north = (top - grid.y_edges[other_row + one] * DOWN for one in (1, 0))
+                    high = overlap(y, y + training.size, south, north) / (north - south)
+                    for other in range(columns):
+                        west, east = grid.x_edges[other] * ACROSS, grid.x_edges[other + 1] * ACROSS
+                        wide = overlap(x, x + training.size, west, east) / (east - west)
+                        total += wide * high * grid.users[other_row, other]
+                expected.append(max(total, 0.0))
+                places.append((x, y))
+        np.testing.assert_allclose(training.labels, expected, rtol=1e-5, atol=1e-4)
+        assert (training.labels == 0).any()
+        assert (training.labels > 0).any()
+        # What networks see is the place, linearly: x eastwards, y southwards, -5 to 5.
+        seen = np.array(places) * [10 / (SIDE * ACROSS), -10 / (SIDE * DOWN)] + [-5, 5]
+        np.testing.assert_allclose(training.places, seen, atol=1e-5)
+
+
+def test_errors_weigh_as_their_labels_are_small_but_not_below_psi() -> None:
+    training = paper_training(some_grid(), wanted(100, 180, users=5_000), 1, None)[0]
+    np.testing.assert_allclose(training.weights, 1 / np.maximum(training.labels, 5.0), rtol=1e-6)
+    assert (training.labels < 5).any()
+    assert (training.labels > 5).any()
+
+
+def test_w_counts_the_queries_of_the_workload_that_overlap() -> None:
+    grid, workload = some_grid(), random_boxes(np.random.default_rng(3), SIDE, 60)
+    aligned = box(40, 60, 60, 90)  # borders that only touch share no area
+    workload = Boxes(*(np.append(getattr(workload, at), getattr(aligned, at)) for at in ("x0", "y0", "x1", "y1")))
+    squares = corner_squares(grid, 150.0, FIELD.cell_metres)
+    expected = np.zeros(len(squares))
+    for one in range(len(squares)):
+        for query in range(len(workload)):
+            wide = overlap(workload.x0[query], workload.x1[query], squares.x0[one], squares.x1[one])
+            high = overlap(workload.y0[query], workload.y1[query], squares.y0[one], squares.y1[one])
+            expected[one] += wide * high > 0
+    np.testing.assert_array_equal(overlaps(grid, 150.0, FIELD.cell_metres, workload), expected)
+    assert len(np.unique(expected)) > 5
+    training = paper_training(grid, wanted(100, 200), 1, workload)[0]
+    np.testing.assert_allclose(training.weights, expected / np.maximum(training.labels, 10.0), rtol=1e-6)
+
+
+def test_a_workload_beyond_the_region_is_refused() -> None:
+    with pytest.raises(RequestError, match="workload"):
+        paper_training(some_grid(), wanted(100, 200), 1, box(300, 300, 310, 310))
+
+
+def test_the_first_weights_carry_a_signal_through_all_layers_of_the_full_form() -> None:
+    training = paper_training(some_grid(), wanted(100, 200), 1, None)
+    trained = train_paper(training, layers=LAYERS, width=80, epochs=1)[0]
+    assert trained.parameters["hidden"].shape == (LAYERS - 1, 80, 80)
+    assert np.std(forward(trained.parameters, training[0].places)) > 1e-3
+
+
+def test_a_smooth_density_is_learned() -> None:
+    lines = edges(SIDE, 8)
+    middle = (lines[1:] + lines[:-1]) / 2
+    users = 60 * np.exp(-((middle - 100) ** 2) / 9000)[None, :] * np.exp(-((middle - 170) ** 2) / 7000)[:, None] + 10
+    grid = NoisyGrid(lines, lines, users, 1e-6)
+    trainings = paper_training(grid, wanted(150, 250), 2, None)
+    trained = train_paper(trainings, **{**SMALL, "epochs": 3000})
+    model = PaperNetworks.of(grid, wanted(150, 250), trained[::-1])
+    generator = np.random.default_rng(8)
+    size = generator.uniform(150, 250, 500)
+    squares = Boxes.around(*generator.uniform(40, SIDE - 40, (2, 500)), size / ACROSS, size / DOWN)
+    true, answers = grid.table().sum(squares), model.answer(squares)
+    relative = np.abs(answers.users - true) / np.maximum(true, 10.0)
+    assert relative.mean() < 0.04
+    # Its stated error is that of its training: there is no noise, and the density is smooth.
+    error = math.sqrt(np.mean((answers.users - true) ** 2) / np.mean(answers.stddev**2))
+    assert 0.2 < error < 3
+
+
+@pytest.mark.parametrize("batch", [None, 64])
+def test_networks_trained_together_are_those_trained_apart(batch: int | None) -> None:
+    trainings = paper_training(some_grid(), wanted(100, 200), 3, None)
+    options = {**SMALL, "epochs": 30, "seed": 4, "batch": batch}
+    together = train_paper(trainings, **options)
+    assert [one.size for one in together] == [one.size for one in trainings]
+    for one, training in zip(together, trainings, strict=True):
+        [apart] = train_paper([pickle.loads(pickle.dumps(training))], **options)
+        assert apart.size == one.size
+        np.testing.assert_allclose(
+            forward(one.parameters, training.places), forward(apart.parameters, training.places), rtol=1e-3, atol=1e-3
+        )
+        assert one.residual == pytest.approx(apart.residual, rel=1e-3)
+    first, second = (one.parameters["first"] for one in together[:2])
+    assert not np.allclose(first, second, atol=0.1)  # each starts on its own
+
+
+def test_the_residual_is_the_error_on_the_labels() -> None:
+    training = paper_training(some_grid(), wanted(100, 200), 1, None)[0]
+    trained = train_paper([training], **SMALL)[0]
+    off = trained.scale * forward(trained.parameters, training.places) - training.labels
+    assert trained.residual == pytest.approx(math.sqrt(np.mean(off**2)), rel=1e-4)
+    assert trained.residual < np.std(training.labels)
+
+
+def test_labels_that_are_all_0_are_learned() -> None:
+    grid = NoisyGrid(edges(SIDE, 20), edges(SIDE, 30), np.full((9, 13), -1.0), 2.5)
+    trained = train_paper(paper_training(grid, wanted(100, 200), 1, None), **SMALL)
+    assert PaperNetworks.of(grid, wanted(100, 200), trained).answer(box(50, 50, 70, 70)).users[0] < 1
+
+
+def output(model: PaperNetworks, number: int, x: float, y: float) -> float:
+    """A network's count at a lower left corner in base cells, in double precision."""
+    weights = {name: values.astype(np.float64) for name, values in model.networks[number].parameters.items()}
+    hidden = np.sin(np.array([x, y]) * 10 / SIDE @ weights["first"] - 5 * weights["first"].sum(axis=0) + weights["first_bias"])
+    for layer in range(len(weights["hidden"])):
+        hidden = hidden @ weights["hidden"][layer] + weights["hidden_bias"][layer]
+        hidden = hidden / (1 + np.exp(-hidden))
+    return model.networks[number].scale * max(float(hidden @ weights["last"] + weights["last_bias"]), 0.0)
+
+
+@pytest.mark.parametrize(("size", "nearest"), [(20, 0), (100, 0), (119, 0), (121, 1), (179, 1), (181, 2), (400, 2)])
+def test_a_square_is_answered_by_the_nearest_size_scaled_by_the_square_of_the_ratio(size: float, nearest: int) -> None:
+    """(r / r*)^2: the paper prints r / r*, which would not be right for counts."""
+    model, x, y = networks(), 60.0, 200.0
+    found = model.answer(box(x, y - size / DOWN, x + size / ACROSS, y))
+    expected = output(model, nearest, x, y) * (size / model.networks[nearest].size) ** 2
+    assert expected > 0
+    assert found.users[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_what_the_border_cuts_is_scaled_by_the_area_that_is_left() -> None:
+    model, size = networks(), 100.0
+    wide, high = size / ACROSS, size / DOWN
+    # The square reaches beyond the east: it and the network's are cut alike.
+    east = model.answer(box(SIDE - 5, 200 - high, SIDE, 200))
+    assert east.users[0] == pytest.approx(output(model, 0, SIDE - 5, 200), rel=1e-4)
+    # Beyond the west: of what the network has from the border on, the part that is asked for.
+    west = model.answer(box(0, 200 - high, 5, 200))
+    assert west.users[0] == pytest.approx(output(model, 0, 0, 200) * 5 / wide, rel=1e-4)
+
+
+def test_the_stated_error_is_the_noise_of_the_cells_and_the_residual() -> None:
+    model = networks()
+    x, y, size = 60.0, 200.0, 90.0
+    found = model.answer(box(x, y - size / DOWN, x + size / ACROSS, y)).stddev[0]
+    own, noise = model.networks[0], 0.0
+    for left, right in zip(model.x_edges[:-1], model.x_edges[1:], strict=True):
+        for top, bottom in zip(model.y_edges[:-1], model.y_edges[1:], strict=True):
+            wide = overlap(x, x + own.size / ACROSS, left, right) / (right - left)
+            high = overlap(y - own.size / DOWN, y, top, bottom) / (bottom - top)
+            noise += (2.5 * wide * high) ** 2
+    assert found == pytest.approx(math.sqrt(noise + own.residual**2) * (size / own.size) ** 2, rel=1e-9)
+
+
+def test_boxes_of_no_area_have_no_users() -> None:
+    answers = networks().answer(Boxes(*(np.array(at) for at in ([256.0, 7], [0.0, 9], [256.0, 7], [0.0, 30]))))
+    np.testing.assert_array_equal(answers.users, [0, 0])
+    np.testing.assert_array_equal(answers.stddev, [0, 0])
+
+
+def test_a_model_is_made_anew_from_its_arrays() -> None:
+    model, boxes = networks(), random_boxes(np.random.default_rng(7), SIDE, 300).clipped(SIDE)
+    again = PaperNetworks.load(model.arrays(), model.facts())
+    for name in ("users", "stddev"):
+        np.testing.assert_array_equal(getattr(again.answer(boxes), name), getattr(model.answer(boxes), name))
+
+
+@pytest.mark.parametrize("name", ["first", "first_bias", "hidden", "hidden_bias", "last", "last_bias"])
+@pytest.mark.parametrize("damage", ["nan", "infinite", "shape", "models", "kind"])
+def test_damaged_weights_are_refused(name: str, damage: str) -> None:
+    model = networks()
+    arrays = model.arrays()
+    values = arrays[name].copy()
+    if damage in ("nan", "infinite"):
+        values.ravel()[-1] = np.nan if damage == "nan" else np.inf
+    elif damage == "shape":
+        values = values[..., None]
+    elif damage == "models":
+        values = values[:-1]
+    else:
+        values = values.astype(np.complex64)
+    with pytest.raises((ValueError, TypeError)):
+        PaperNetworks.load({**arrays, name: values}, model.facts())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"size": [100.0, 100.0, 220.0]},
+        {"size": [100.0, 140.0]},
+        {"size": [0.0, 140.0, 220.0]},
+        {"size": []},
+        {"scale": [1.0, math.nan, 2.0]},
+        {"scale": [1.0, 0.0, 2.0]},
+        {"residual": [1.0, -1.0, 2.0]},
+        {"residual": None},
+        {"noise_stddev": math.nan},
+        {"cell_metres": [0.0, 1.0]},
+        {"cell_metres": [1.0]},
+    ],
+)
+def test_damaged_facts_are_refused(damage: dict) -> None:
+    model = networks()
+    with pytest.raises((ValueError, TypeError)):
+        PaperNetworks.load(model.arrays(), {**model.facts(), **damage})
+
+
+@pytest.mark.parametrize("edges", [[0, 9, 9, 256], [1, 256], [0, 255], [0], [[0, 256]], [0, np.nan, 256]])
+def test_damaged_edges_are_refused(edges: list) -> None:
+    model = networks()
+    with pytest.raises((ValueError, TypeError)):
+        PaperNetworks.load({**model.arrays(), "x_edges": np.array(edges)}, model.facts())
+
+
+def test_a_training_is_a_plain_value() -> None:
+    one = paper_training(some_grid(), wanted(100, 200), 2, None)[1]
+    again: PaperTraining = pickle.loads(pickle.dumps(one))
+    assert (again.number, again.size) == (1, one.size)
+    np.testing.assert_array_equal(again.labels, one.labels)

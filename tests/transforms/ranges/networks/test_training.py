@@ -1,0 +1,173 @@
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sfumato.schemas.errors import DataError, RequestError
+from sfumato.transforms.ranges.networks import training
+from sfumato.transforms.ranges.networks.training import fit
+
+pytest.importorskip("optax")
+RNG = np.random.default_rng(4)
+X = RNG.normal(size=(90, 3)).astype(np.float32)
+SLOPES = np.array([1.0, -2.0, 0.5], dtype=np.float32)
+Y = X @ SLOPES + 0.25
+START = {"slopes": np.zeros(3, np.float32), "offset": np.float32(0)}
+SETTINGS = {"epochs": 60, "batch": 20, "learning_rate": 0.05}
+
+
+def squared(weights, x, y):
+    return ((x @ weights["slopes"] + weights["offset"] - y) ** 2).mean()
+
+
+def stacked(count: int) -> dict:
+    generator = np.random.default_rng(9)
+    return {"slopes": generator.normal(size=(count, 3)).astype(np.float32), "offset": np.zeros(count, np.float32)}
+
+
+def assert_same(one: dict, other: dict) -> None:
+    for name in START:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+@pytest.mark.parametrize("batch", [None, 20])
+@pytest.mark.parametrize("patience", [None, 50])
+def test_a_line_is_found(batch: int | None, patience: int | None) -> None:
+    found = fit(START, squared, (X, Y), epochs=600, batch=batch, learning_rate=0.05, cosine=True, patience=patience)
+    assert isinstance(found["slopes"], np.ndarray)
+    np.testing.assert_allclose(found["slopes"], SLOPES, atol=1e-3)
+    np.testing.assert_allclose(found["offset"], 0.25, atol=1e-3)
+
+
+def test_a_full_batch_takes_the_steps_of_adam() -> None:
+    """Against Adam as Kingma and Ba have it (Algorithm 1), in double precision."""
+    weights, first, second = np.zeros(4), np.zeros(4), np.zeros(4)
+    inputs = np.column_stack([X, np.ones(len(X))]).astype(np.float64)
+    for step in range(1, 31):
+        slope = 2 * inputs.T @ (inputs @ weights - Y) / len(X)
+        first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
+        weights -= 0.05 * first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
+    found = fit(START, squared, (X, Y), epochs=30, batch=None, learning_rate=0.05)
+    np.testing.assert_allclose([*found["slopes"], found["offset"]], weights, rtol=1e-4)
+
+
+def test_a_seed_gives_the_same_again_and_another_another() -> None:
+    first = fit(START, squared, (X, Y), **SETTINGS, seed=1)
+    assert_same(first, fit(START, squared, (X, Y), **SETTINGS, seed=1))
+    other = fit(START, squared, (X, Y), **SETTINGS, seed=2)
+    assert (first["slopes"] != other["slopes"]).any()
+
+
+@pytest.mark.parametrize("own_data", [False, True])
+@pytest.mark.parametrize("batch", [None, 20])
+def test_members_trained_together_are_those_trained_apart(own_data: bool, batch: int | None) -> None:
+    seeds, first = (5, 8, 2), stacked(3)
+    factors = np.array([1.0, 2.0, -1.0], dtype=np.float32)
+    data = (np.stack([X] * 3), factors[:, None] * Y) if own_data else (X, Y)
+    options = {"epochs": 40, "batch": batch, "learning_rate": 0.05, "patience": 5}
+    validation = tuple(one[..., :30, :] if one.ndim > 2 - (not own_data) else one[..., :30] for one in data)
+    together = fit(first, squared, data, **options, validation=validation, seed=seeds, own_data=own_data)
+    for member, seed in enumerate(seeds):
+        own = tuple(one[member] for one in data) if own_data else data
+        judged = tuple(one[member] for one in validation) if own_data else validation
+        start = {name: values[member] for name, values in first.items()}
+        apart = fit(start, squared, own, **options, validation=judged, seed=seed)
+        np.testing.assert_allclose(together["slopes"][member], apart["slopes"], rtol=1e-4, atol=1e-5)
+
+
+def test_each_member_keeps_its_best_and_all_end_when_all_have_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With steps of 0.1 towards 0 and past it, the loss |w - target| is lowest after a known number of epochs."""
+
+    def distance(weights, x, target):
+        return abs(weights["w"] - target).mean() + 0 * x.mean()
+
+    run = []
+    monkeypatch.setattr(training, "_save", lambda *state: run.append(state[2]))
+    start = {"w": np.array([1.0, 0.3], np.float32)}
+    targets = np.array([[0.0], [0.0]], np.float32)
+    drift = np.array([[9.0], [9.0]], np.float32)  # what is trained for lies beyond what is judged by
+    found = fit(
+        start,
+        distance,
+        (targets, drift),
+        epochs=1000,
+        batch=None,
+        learning_rate=0.1,
+        patience=3,
+        validation=(targets, np.array([[2.0], [0.5]], np.float32)),
+        seed=(0, 1),
+        own_data=True,
+        checkpoint="not written",
+    )
+    np.testing.assert_allclose(found["w"], [2.0, 0.5], atol=1e-3)  # Adam's steps on a constant slope are of the rate
+    assert run == [13]  # ten steps from 1 to 2, and three more; the other waits, stopped
+
+
+def test_an_interrupted_training_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {**SETTINGS, "cosine": True, "patience": 30, "validation": (X[:30], Y[:30]), "seed": (3, 4)}
+    whole = fit(stacked(2), squared, (X, Y), **options)
+    path = tmp_path / "state.npz"
+    save, saves = training._save, []
+
+    def save_and_die(*state) -> None:
+        save(*state)
+        saves.append(state[2])
+        if len(saves) == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(training, "_save", save_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        fit(stacked(2), squared, (X, Y), **options, checkpoint=str(path))
+    resumed = fit(stacked(2), squared, (X, Y), **options, checkpoint=str(path))
+    assert saves[7] == 8  # not from the start again
+    assert_same(whole, resumed)
+    assert_same(whole, fit(stacked(2), squared, (X, Y), **options, checkpoint=str(path)))  # a finished one
+    assert [one.name for one in tmp_path.iterdir()] == ["state.npz"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("finished") / "state.npz")
+    fit(START, squared, (X, Y), **SETTINGS, checkpoint=path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"seed": 7}, {"batch": 30}, {"learning_rate": 0.04}, {"epochs": 61}, {"patience": 9}, {"title": "another"}],
+)
+def test_a_checkpoint_of_other_settings_is_refused(finished: str, other: dict) -> None:
+    with pytest.raises(RequestError, match="other settings"):
+        fit(START, squared, (X, Y), **{**SETTINGS, **other}, checkpoint=finished)
+
+
+def test_a_checkpoint_of_other_data_or_another_start_or_a_damaged_one_is_refused(finished: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="other data"):
+        fit(START, squared, (X, Y + 1e-3), **SETTINGS, checkpoint=finished)
+    with pytest.raises(RequestError, match="other data"):
+        fit({**START, "offset": np.float32(1)}, squared, (X, Y), **SETTINGS, checkpoint=finished)
+    path = tmp_path / "state.npz"
+    for broken in (Path(finished).read_bytes()[:-40], b"", b"no archive"):
+        path.write_bytes(broken)
+        with pytest.raises(RequestError, match="damaged"):
+            fit(START, squared, (X, Y), **SETTINGS, checkpoint=str(path))
+
+
+@pytest.mark.parametrize("patience", [None, 5])
+def test_a_training_that_diverges_is_refused(patience: int | None) -> None:
+    with pytest.raises(DataError, match="lower the learning rate"):
+        fit(START, squared, (X, Y), **{**SETTINGS, "learning_rate": 1e38}, patience=patience)
+
+
+@pytest.mark.parametrize("missing", ["jax", "optax", "tqdm"])
+def test_without_the_extra_it_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(RequestError, match=r'pip install "sfumato\[neural\]"'):
+        fit(START, squared, (X, Y), **SETTINGS)
+
+
+def test_nothing_is_shown_where_there_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    fit(START, squared, (X, Y), **{**SETTINGS, "epochs": 2})
+    assert capfd.readouterr() == ("", "")

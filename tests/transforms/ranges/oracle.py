@@ -1,0 +1,74 @@
+"""Slow, plain counterparts of what the ranges' code does with arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.random import Generator
+
+from sfumato.schemas.ranges import Boxes, Field, Sizes
+from sfumato.schemas.region import Grid, Region, interleave
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.ranges.counts import Partition
+from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.people import People
+
+
+def run_key(number: int) -> RunKey:
+    return RunKey.derive(FixedSecret(b"ranges" * 6), {"number": number})
+
+
+def people_at(depth: int, x: np.ndarray, y: np.ndarray) -> People:
+    return People.of(depth, interleave(np.asarray(x, dtype=np.uint32), np.asarray(y, dtype=np.uint32)))
+
+
+def town(depth: int, users: int, seed: int = 3) -> People:
+    """Half of the users in a small lump, the others anywhere."""
+    generator, side = np.random.default_rng(seed), 1 << depth
+    lump = generator.normal(side / 3, side / 12, (users // 2, 2)).astype(int)
+    anywhere = generator.integers(0, side, (users - users // 2, 2))
+    return people_at(depth, *np.clip(np.concatenate([lump, anywhere]), 0, side - 1).T)
+
+
+def image(people: People) -> np.ndarray:
+    """Users by row and column of base cells, one user group at a time."""
+    found = np.zeros((people.side, people.side), dtype=np.int64)
+    for code, users in zip(people.codes.tolist(), people.users.tolist(), strict=True):
+        x = sum((code >> (2 * bit + 1) & 1) << bit for bit in range(people.depth))
+        y = sum((code >> (2 * bit) & 1) << bit for bit in range(people.depth))
+        found[y, x] += users
+    return found
+
+
+def wanted(depth: int, users: float, epsilon: float) -> Wanted:
+    return Wanted(Field(Grid(Region(-1, -1, 1, 1), depth)), users, epsilon, Sizes(1.0, 2.0))
+
+
+def rectangles(partition: Partition) -> list[tuple[int, int, int, int]]:
+    return list(zip(*(getattr(partition, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
+
+
+def exact_users(partition: Partition, people: People) -> np.ndarray:
+    found = image(people)
+    return np.array([found[y0:y1, x0:x1].sum() for x0, y0, x1, y1 in rectangles(partition)])
+
+
+def assert_covers_once(partition: Partition) -> None:
+    painted = np.zeros((partition.side, partition.side), dtype=int)
+    for x0, y0, x1, y1 in rectangles(partition):
+        assert 0 <= x0 < x1 <= partition.side
+        assert 0 <= y0 < y1 <= partition.side
+        painted[y0:y1, x0:x1] += 1
+    assert (painted == 1).all()
+
+
+def random_boxes(generator: Generator, side: int, boxes: int) -> Boxes:
+    """Some reach beyond the field, some lie outside, some have no area."""
+    x, y = generator.uniform(-2, side + 2, (2, 2, boxes))
+    x.sort(axis=0)
+    y.sort(axis=0)
+    x[1, 0] = x[0, 0]
+    return Boxes(x[0], y[0], x[1], y[1])
+
+
+def overlap(low: float, high: float, first: float, last: float) -> float:
+    return max(0.0, min(high, last) - max(low, first))

@@ -1,0 +1,108 @@
+"""The one look at the people, and what is public from then on. Pure.
+
+people, or a heatmap's final state -> Collected -> trainings, each trained on its own -> Built
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sfumato.schemas.errors import DataError
+from sfumato.schemas.guarantee import Population
+from sfumato.schemas.ranges import BASE_DEPTH
+from sfumato.transforms.heatmap.methods.trees import last_answer
+from sfumato.transforms.heatmap.raster import by_row
+from sfumato.transforms.heatmap.schedule import count_population
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.mechanism import epsilon_for_stddev
+from sfumato.transforms.ranges.counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.model import Model, RangeModel
+from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan, make_method
+from sfumato.transforms.ranges.tree_model import TreeModel
+
+Counts = NoisyGrid | Partition | Estimate
+
+
+@dataclass(frozen=True)
+class Collected:
+    """All that is known from here on; every figure is public or differentially private.
+
+    counts: with noise. method: what learns from them, None where they answer as they are (adaptive). population: of
+    the logs. state: of the heatmap that counted, None where a trusted server did.
+    """
+
+    counts: Counts
+    wanted: Wanted
+    method: RangeMethod | None
+    population: Population
+    state: HeatmapState | None = None
+
+    def trainings(self) -> Sequence[Any]:
+        """See RangeMethod.trainings."""
+        if self.method is None or isinstance(self.counts, Estimate):
+            return ()
+        return self.method.trainings(self.counts, self.wanted)
+
+    def model(self, trained: Sequence[Any]) -> Model:
+        """See RangeMethod.model. trained: of every one of `trainings`, in their order."""
+        if self.method is None or isinstance(self.counts, Estimate):
+            assert isinstance(self.counts, Estimate)
+            return TreeModel(self.counts)
+        return self.method.model(self.counts, self.wanted, trained)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model, and what it was made of."""
+
+    collected: Collected
+    model: RangeModel
+
+
+def collect(people: People, plan: RangesPlan, key: RunKey) -> Collected:
+    """The only look at the people of a trusted server: their number, where it is not public, and their noisy counts.
+
+    Raises DataError where there is nobody.
+    """
+    users = int(people.users.sum())
+    if users == 0:
+        raise DataError("too few users: no row has a usable user and place; nothing is published")
+    population, budget = count_population(users, plan.counting, key)
+    wanted = plan.wanted(population.users, budget.remaining)
+    method = make_method(plan.method, plan.options, wanted)
+    return Collected(method.collect(people, wanted, key), wanted, method, population)
+
+
+def of_state(state: HeatmapState, plan: RangesPlan) -> Collected:
+    """What a heatmap's answers amount to: the adaptive method's tree, or a grid of which shards counted every cell."""
+    parameters = plan.heatmap
+    assert parameters is not None
+    population = state.population
+    if plan.method == ADAPTIVE:
+        estimate = parameters.method.decode(state, parameters.depth)
+        wanted = plan.wanted(population.users, state.budget.spent - population.epsilon)
+        return Collected(estimate, wanted, None, population, state)
+    grid = grid_of(last_answer(state))
+    # The noise of all shards together is that of a trusted server with less epsilon.
+    wanted = plan.wanted(population.users, epsilon_for_stddev(grid.noise_stddev))
+    return Collected(grid, wanted, make_method(plan.method, plan.options, wanted), population, state)
+
+
+def grid_of(estimate: Estimate) -> NoisyGrid:
+    """The estimate of a complete tree, all of whose cells have the same noise, as a grid in base cells."""
+    level = estimate.tree.level
+    borders = np.arange((1 << level) + 1, dtype=np.int64) << (BASE_DEPTH - level)
+    return NoisyGrid(borders, borders, by_row(estimate.counts), float(estimate.stddev[0]))
+
+
+def build(collected: Collected, plan: RangesPlan, trained: Sequence[Any]) -> Built:
+    """The finished model. trained: of all trainings, in their order."""
+    model = RangeModel(plan.field, collected.model(trained), plan.method, plan.counting.epsilon)
+    return Built(collected, model)

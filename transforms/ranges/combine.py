@@ -1,0 +1,160 @@
+"""From location logs to a model of range queries, as pipeline stages: the counts once, then every training its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam import typehints
+
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.places import Places
+from sfumato.transforms.heatmap.whole import PrivateHeatmap
+from sfumato.transforms.locations.group import BoundUsers
+from sfumato.transforms.locations.read import ReadLocations, RowCounts, sum_row_counts
+from sfumato.transforms.locations.spill import Spill, load
+from sfumato.transforms.logs import COUNTED_USERS, PUBLIC_USERS
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.ranges.collect import Built, Collected, build, collect, of_state
+from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.plan import RangesPlan
+
+_MOST_PARTS = 16  # of an accumulator: what is added up together is sorted together
+
+
+@typehints.with_input_types(bytes)
+@typehints.with_output_types(People)
+class CountPeople(beam.CombineFn):
+    """Words of bounded users, as `BoundUsers` stores them -> the People of a grid. Both are raw."""
+
+    def __init__(self, places: Places):
+        super().__init__()
+        self._places = places
+
+    def create_accumulator(self) -> list[People]:
+        return []
+
+    def add_input(self, accumulator: list[People], element: bytes) -> list[People]:
+        codes = np.frombuffer(load(element)[0], np.uint64) & self._places.mask
+        return self._kept([*accumulator, People.of(self._places.depth, codes)])
+
+    def merge_accumulators(self, accumulators: Iterable[list[People]]) -> list[People]:
+        merged: list[People] = []
+        for one in accumulators:
+            merged = self._kept([*merged, *one])
+        return merged
+
+    def compact(self, accumulator: list[People]) -> list[People]:
+        return [People.sum(accumulator)] if len(accumulator) > 1 else accumulator
+
+    def extract_output(self, accumulator: list[People]) -> People:
+        return People.sum([People.of(self._places.depth, np.empty(0, np.uint64)), *accumulator])
+
+    def _kept(self, parts: list[People]) -> list[People]:
+        return self.compact(parts) if len(parts) > _MOST_PARTS else parts
+
+
+class CollectPeople(beam.PTransform):
+    """Paths of Parquet location logs -> a singleton Collected, whose noise a trusted server has added.
+
+    Raises DataError for damaged files, too many unusable rows, and where there is nobody.
+    """
+
+    def __init__(self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: str | None = None):
+        super().__init__()
+        self._plan = plan
+        self._key = key.narrowed({**plan.facts(), "columns": asdict(columns)})
+        self._columns = columns
+        self._spill = Spill(spill)
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        grid, spill = self._plan.field.grid, self._spill
+        places = Places(grid.depth)
+        bound = BoundUsers(places, spill, max_dwell=self._columns.dwell_limit)
+        chunks, rows = paths | "ReadLocations" >> ReadLocations(self._columns, grid, self._key, spill)
+        words, _ = chunks | "BoundUsers" >> bound  # bytes
+        total = rows | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)  # RowCounts
+        return (
+            words
+            | "CountPeople" >> beam.CombineGlobally(CountPeople(places))  # People, exact: they go no further
+            | "Collect" >> beam.Map(_collect, beam.pvalue.AsSingleton(total), self._plan, self._key)  # Collected
+        )
+
+
+def _collect(people: People, rows: RowCounts, plan: RangesPlan, key: RunKey) -> Collected:
+    rows.tell()
+    rows.check(plan.counting.max_bad_fraction)
+    collected = collect(people, plan, key)
+    population = collected.population
+    (COUNTED_USERS if population.epsilon else PUBLIC_USERS).tell(
+        users=population.users, epsilon=population.epsilon, noise_users=population.noise_stddev
+    )
+    return collected
+
+
+class CollectHeatmap(beam.PTransform):
+    """Paths of Parquet location logs -> a singleton Collected, of a heatmap's answers.
+
+    Raises as PrivateHeatmap does.
+    """
+
+    def __init__(self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: str | None = None):
+        super().__init__()
+        assert plan.heatmap is not None
+        self._plan = plan
+        self._heatmap = PrivateHeatmap(plan.region, plan.heatmap, key, columns, spill)
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        return paths | "Heatmap" >> self._heatmap | "Collect" >> beam.Map(of_state, self._plan)
+
+
+class TrainModel(beam.PTransform):
+    """A singleton Collected -> a singleton Built: every training is an element of its own, for any worker."""
+
+    def __init__(self, plan: RangesPlan):
+        super().__init__()
+        self._plan = plan
+
+    def expand(self, collected: beam.PCollection) -> beam.PCollection:
+        # Settled before two stages use it, so that what is learned and what answers are of the same counts.
+        settled = collected | "Settle" >> beam.Reshuffle()
+        trained = (
+            settled
+            | "Trainings" >> beam.FlatMap(_trainings)  # (place, Collected without counts, training)
+            | "SpreadTrainings" >> beam.Reshuffle()
+            | "Train" >> beam.Map(_train)  # (place, trained)
+        )
+        return settled | "Build" >> beam.Map(_build, beam.pvalue.AsList(trained), self._plan)
+
+
+def _trainings(collected: Collected) -> Iterator[tuple[int, Any, Any]]:
+    for place, training in enumerate(collected.trainings()):
+        yield place, collected.method, training
+
+
+def _train(element: tuple[int, Any, Any]) -> tuple[int, Any]:
+    place, method, training = element
+    return place, method.train(training)
+
+
+def _build(collected: Collected, trained: list[tuple[int, Any]], plan: RangesPlan) -> Built:
+    return build(collected, plan, [one for _, one in sorted(trained, key=lambda each: each[0])])
+
+
+class BuildRanges(beam.PTransform):
+    """Paths of Parquet location logs -> a singleton Built, differentially private in whole.
+
+    One key serves one input, once: it is narrowed to the plan and the columns here. spill: see PrivateHeatmap.
+    """
+
+    def __init__(self, plan: RangesPlan, key: RunKey, columns: LocationColumns | None = None, spill: str | None = None):
+        super().__init__()
+        collecting = CollectPeople if plan.heatmap is None else CollectHeatmap
+        self._collect = collecting(plan, key, columns or LocationColumns(), spill)
+        self._train = TrainModel(plan)
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        return paths | "Collect" >> self._collect | "Train" >> self._train

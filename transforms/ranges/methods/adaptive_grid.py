@@ -1,0 +1,122 @@
+"""The adaptive grid: a coarse grid, each cell of which is cut by its noisy count (Qardaji, Yang, Li 2013: AG)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.transforms.heatmap.checks import check_between, option
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.ranges.counts import Partition, edges
+from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.noise import noisy
+from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.split import split
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """How each cell of the coarse grid is cut, int64[cells], row by row: into columns x rows leaves of about one size.
+
+    left, top, width, height: of the cell, in base cells. columns <= width, rows <= height, so that no leaf is empty.
+    """
+
+    left: NDArray[np.int64]
+    top: NDArray[np.int64]
+    width: NDArray[np.int64]
+    height: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    @property
+    def leaves(self) -> NDArray[np.int64]:
+        """In each cell."""
+        return self.columns * self.rows
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """The first leaf of each cell; leaves run cell by cell, and row by row in a cell."""
+        return np.cumsum(self.leaves) - self.leaves
+
+    def leaf(self, cell: NDArray[np.int64], x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The leaf that holds base cell (x, y) of a cell. Leaf column j begins at base column j width // columns."""
+        column = ((x - self.left[cell] + 1) * self.columns[cell] - 1) // self.width[cell]
+        row = ((y - self.top[cell] + 1) * self.rows[cell] - 1) // self.height[cell]
+        return np.asarray(self.starts[cell] + row * self.columns[cell] + column)
+
+    def partition(self, side: int, users: NDArray[np.float64], variance: NDArray[np.float64]) -> Partition:
+        """The leaves' rectangles."""
+        cell = np.repeat(np.arange(len(self.leaves)), self.leaves)
+        row, column = np.divmod(np.arange(len(cell)) - self.starts[cell], self.columns[cell])
+        width, height = self.width[cell], self.height[cell]
+        x0, x1 = (self.left[cell] + at * width // self.columns[cell] for at in (column, column + 1))
+        y0, y1 = (self.top[cell] + at * height // self.rows[cell] for at in (row, row + 1))
+        return Partition(side, x0, y0, x1, y1, users, variance)
+
+
+@dataclass(frozen=True)
+class AdaptiveGrid(RangeMethod):
+    """Raises RequestError for options out of range."""
+
+    NAME: ClassVar[str] = "ag"
+    TEXT: ClassVar[str] = "a coarse grid, each cell of which is cut by its noisy count"
+
+    ag_share: float = option(0.5, "the share of epsilon for the coarse grid (alpha)")
+    ag_coarse: float = option(10.0, "c of the coarse grid's rule, a quarter of sqrt(n epsilon / c) cells a side")
+    ag_fine: float = option(5.0, "c2 of the rule of cuts, sqrt(count (1 - alpha) epsilon / c2)")
+
+    def __post_init__(self) -> None:
+        check_between("ag_share", self.ag_share, 0, 1)
+        check_between("ag_coarse", self.ag_coarse, 0, math.inf)
+        check_between("ag_fine", self.ag_fine, 0, math.inf)
+
+    def collect(self, people: People, wanted: Wanted, key: RunKey) -> Partition:
+        """See RangeMethod.collect. A user is in one cell and in one leaf, so the two looks add up to epsilon."""
+        coarse_epsilon, fine_epsilon = split(wanted.epsilon, self.ag_share)
+        m1 = max(10, math.ceil(math.sqrt(max(wanted.users, 0.0) * wanted.epsilon / self.ag_coarse) / 4))
+        lines = edges(people.side, people.side / m1)
+        coarse = noisy(people.on_grid(lines, lines), coarse_epsilon, key, "ag coarse").ravel()
+        cuts = self._cuts(lines, coarse, fine_epsilon)
+
+        x, y = people.xy
+        cell = (np.searchsorted(lines, y, "right") - 1) * (len(lines) - 1) + np.searchsorted(lines, x, "right") - 1
+        exact = np.zeros(cuts.leaves.sum(), dtype=np.int64)
+        np.add.at(exact, cuts.leaf(cell, x, y), people.users)
+        fine = noisy(exact, fine_epsilon, key, "ag fine")
+        users, variance = self._inferred(cuts, coarse, fine, coarse_epsilon, fine_epsilon)
+        return cuts.partition(people.side, users, variance)
+
+    def _cuts(self, lines: NDArray[np.int64], coarse: NDArray[np.float64], fine_epsilon: float) -> _Cuts:
+        """m2 = ceil(sqrt(N' (1 - alpha) epsilon / c2)) by cell (Guideline 2), at least 1, at most its base cells."""
+        m2 = np.ceil(np.sqrt(np.maximum(coarse, 0.0) * fine_epsilon / self.ag_fine)).astype(np.int64)
+        strips, widths = len(lines) - 1, np.diff(lines)
+        left, width = np.tile(lines[:-1], strips), np.tile(widths, strips)
+        top, height = np.repeat(lines[:-1], strips), np.repeat(widths, strips)
+        return _Cuts(left, top, width, height, np.clip(m2, 1, width), np.clip(m2, 1, height))
+
+    def _inferred(
+        self,
+        cuts: _Cuts,
+        coarse: NDArray[np.float64],
+        fine: NDArray[np.float64],
+        coarse_epsilon: float,
+        fine_epsilon: float,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Estimates of the leaves and their variances (constrained inference).
+
+        A cell of k leaves has two estimates, v and the sum of its leaves u. Weighted by their inverse variances they
+        make v' = w v + (1 - w) sum u, and v' - sum u = w (v - sum u) is shared by the leaves:
+        u' = u + (w / k) (v - sum u), of variance s2^2 ((1 - w/k)^2 + (k - 1) (w/k)^2) + s1^2 (w/k)^2.
+        """
+        k = cuts.leaves
+        w = coarse_epsilon**2 * k / (fine_epsilon**2 + coarse_epsilon**2 * k)
+        share = w / k
+        below = np.add.reduceat(fine, cuts.starts)
+        s1, s2 = discrete_laplace_stddev(coarse_epsilon), discrete_laplace_stddev(fine_epsilon)
+        variance = s2**2 * ((1 - share) ** 2 + (k - 1) * share**2) + s1**2 * share**2
+        return fine + np.repeat(share * (coarse - below), k), np.repeat(variance, k)

@@ -1,0 +1,94 @@
+"""Spatial neural histograms (paper 003): networks that learn to read a noisy grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ranges import Boxes
+from sfumato.transforms.heatmap.checks import check_choice, check_whole, option
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.ranges.counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.model import Model
+from sfumato.transforms.ranges.networks.local import LocalNetwork, LocalTraining, train_local
+from sfumato.transforms.ranges.networks.paper import PaperNetworks, PaperTraining, paper_training, train_paper
+from sfumato.transforms.ranges.networks.worlds import Squares
+from sfumato.transforms.ranges.people import People
+
+NETWORKS = ("local", "paper")
+_MODELS = {"local": 3, "paper": 8}
+SMOOTHING = 0.001  # psi, as a share of all users (paper, Section 6.1.3)
+
+
+@dataclass(frozen=True)
+class SpatialNeural(RangeMethod):
+    """cell_width: of the grid, in metres. Raises RequestError for options out of range."""
+
+    NAME: ClassVar[str] = "snh"
+    TEXT: ClassVar[str] = "networks that learn to read a noisy grid"
+
+    cell_width: float
+    network: str = option(
+        "local",
+        "local: one form for all sizes, which sees the counts around a square; paper: 20 x 80 from a place to a "
+        "count, one for each of several sizes (hours without a GPU)",
+    )
+    models: int | None = option(
+        None, "networks: local ones are averaged (default 3), the paper's are for so many sizes (default 8)"
+    )
+    workload: Boxes | None = option(None, "squares as they will be asked for")
+    training_seed: int = option(0, "seed of what networks learn from; the same gives the same networks")
+
+    def __post_init__(self) -> None:
+        check_choice("network", self.network, NETWORKS)
+        if self.models is not None:
+            check_whole("models", self.models, 1, 64)
+        check_whole("training_seed", self.training_seed, 0, 2**31)
+
+    def collect(self, people: People, wanted: Wanted, key: RunKey) -> NoisyGrid:
+        """See RangeMethod.collect: the plain grid's."""
+        return PlainGrid(self.cell_width).collect(people, wanted, key)
+
+    def trainings(self, counts: NoisyGrid | Partition, wanted: Wanted) -> Sequence[LocalTraining | PaperTraining]:
+        """See RangeMethod.trainings: one an element for each network."""
+        grid = _grid(counts)
+        models = self.models or _MODELS[self.network]
+        if self.network == "paper":
+            return paper_training(grid, wanted, models, self.workload)
+        first = self.training_seed * 1000
+        return [
+            LocalTraining(grid, wanted.users, _smoothing(wanted), self._squares(wanted), first + number)
+            for number in range(models)
+        ]
+
+    def train(self, training: Any) -> Any:
+        """See RangeMethod.train. Raises RequestError without JAX and optax."""
+        if isinstance(training, LocalTraining):
+            return train_local(training)
+        return train_paper([training], seed=self.training_seed)[0]
+
+    def model(self, counts: NoisyGrid | Partition, wanted: Wanted, trained: Sequence[Any]) -> Model:
+        """See RangeMethod.model."""
+        grid = _grid(counts)
+        if self.network == "paper":
+            return PaperNetworks.of(grid, wanted, trained)
+        return LocalNetwork(grid, _smoothing(wanted), self._squares(wanted), trained)
+
+    def _squares(self, wanted: Wanted) -> Squares:
+        (width, height), sizes = wanted.field.cell_metres, wanted.sizes
+        low, high = ((size / width, size / height) for size in (sizes.low, sizes.high))
+        return Squares(low, high, self.workload)
+
+
+def _smoothing(wanted: Wanted) -> float:
+    return max(SMOOTHING * wanted.users, 1.0)
+
+
+def _grid(counts: NoisyGrid | Partition) -> NoisyGrid:
+    if not isinstance(counts, NoisyGrid):
+        raise RequestError("method: networks learn from a grid of counts")
+    return counts

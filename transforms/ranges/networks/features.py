@@ -1,0 +1,49 @@
+"""What a network sees of a square: noisy counts of boxes around it, at many scales, in deviations of their noise."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.ranges import Boxes
+from sfumato.transforms.ranges.counts import NoisyGrid
+
+# Centre, width and height of each box, in widths and heights of the square; the square itself is the first.
+_AROUND = (
+    *((0.0, 0.0, scale, scale) for scale in (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 40.0)),
+    *((float(x), float(y), 1.0, 1.0) for x in (-1, 0, 1) for y in (-1, 0, 1) if (x, y) != (0, 0)),
+    (0.0, 0.0, 3.0, 1.0),
+    (0.0, 0.0, 1.0, 3.0),
+)
+INPUTS = len(_AROUND) + 4
+
+
+class Surroundings:
+    """Features of boxes on a noisy grid. smoothing: psi, in users; the scale of errors that matter.
+
+    x_edges and y_edges are nearly even, so that a cell's width and height are those of all.
+    """
+
+    def __init__(self, grid: NoisyGrid, smoothing: float):
+        self._table = grid.table()
+        rows, columns = grid.users.shape
+        self._cell = grid.side / columns, grid.side / rows
+        self._noise = grid.noise_stddev
+        self._smoothing = smoothing
+
+    def of(self, boxes: Boxes) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """Inputs float32[q, INPUTS]; the noisy count of each box and about the deviation of its noise, float32[q]."""
+        (across, down), (x, y) = self._cell, ((boxes.x0 + boxes.x1) / 2, (boxes.y0 + boxes.y1) / 2)
+        width, height = np.maximum(boxes.x1 - boxes.x0, 1e-9), np.maximum(boxes.y1 - boxes.y0, 1e-9)
+        inputs = np.empty((len(boxes), INPUTS), dtype=np.float32)
+        for number, (dx, dy, wide, high) in enumerate(_AROUND):
+            box = Boxes.around(x + dx * width, y + dy * height, wide * width, high * height)
+            counted = self._table.sum(box)
+            noise = self._noise * np.sqrt(1 + box.areas / (across * down))  # even a small box meets one cell
+            inputs[:, number] = np.arcsinh(counted / noise)
+            if number == 0:
+                own, deviation = counted, noise
+        inputs[:, -4] = np.log(width * height / (across * down)) / 2
+        inputs[:, -3] = np.log(self._noise / self._smoothing)
+        inputs[:, -2], inputs[:, -1] = (x / across) % 1, (y / down) % 1
+        return inputs, own.astype(np.float32), deviation.astype(np.float32)

@@ -1,0 +1,203 @@
+"""Minimising a loss by Adam: in minibatches or in one, one network or several at once, resumable (JAX, optax).
+
+The same call gives the same parameters again on the same machine, whether it was interrupted or not: the order of the
+minibatches is a function of the seed and the epoch, and a checkpoint holds all else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import DataError, RequestError
+
+_SAVE_SECONDS = 30.0
+_DIGEST = "digest"
+
+
+class _State(NamedTuple):
+    """Of all members, each leaf with a leading axis of them. since: epochs without a better loss."""
+
+    parameters: Any
+    optimiser: Any
+    best: Any
+    loss: Any
+    since: Any
+    stopped: Any
+
+
+def fit(
+    parameters: Any,
+    loss: Callable[..., Any],
+    data: Sequence[NDArray[Any]],
+    *,
+    epochs: int,
+    batch: int | None,
+    learning_rate: float,
+    cosine: bool = False,
+    patience: int | None = None,
+    validation: Sequence[NDArray[Any]] | None = None,
+    seed: int | Sequence[int] = 0,
+    own_data: bool = False,
+    checkpoint: str | None = None,
+    title: str = "training",
+) -> Any:
+    """Parameters, as NumPy arrays in the same pytree, that Adam makes of the first ones.
+
+    parameters: a pytree of arrays. loss: from parameters and minibatches of each of `data`, by JAX, to a scalar.
+    data: arrays with a common leading axis of examples. batch: examples in each step, shuffled anew every epoch, those
+    beyond the last whole one left out; None: all at once. cosine: the rate falls to 0 over the epochs.
+
+    patience: so many epochs without a better loss end the training, and the best parameters are returned; None: all
+    epochs are run, and the last are. That loss is of `validation`, arrays like `data`; without it, the mean over the
+    epoch's steps.
+
+    seed: a sequence of k trains k members at once, whose parameters have a leading axis k, as has each array of data
+    and validation with own_data; each is shuffled by its own seed, stops on its own, and is what it would be alone, up
+    to rounding.
+
+    checkpoint: a file to which the state is written every half minute and at the end, and from which the same training
+    goes on. title: of the progress bar, which only a terminal shows.
+
+    Raises RequestError where JAX, optax or tqdm are missing, or the checkpoint is of another training; DataError where
+    parameters or losses are no finite numbers.
+    """
+    try:
+        import jax
+        import optax
+        from tqdm import tqdm
+    except ImportError as error:
+        raise RequestError(f'network: needs JAX and optax: pip install "sfumato[neural]" ({error.name})') from None
+    alone = isinstance(seed, int)
+    seeds = np.array([seed] if alone else seed, dtype=np.uint32)
+    first = jax.tree.map(lambda one: np.asarray(one)[None] if alone else np.asarray(one), parameters)
+    examples = data[0].shape[1 if own_data else 0]
+    size = examples if batch is None else min(batch, examples)
+    settings = (title, epochs, size, batch is None, learning_rate, cosine, patience, own_data)
+    rate = optax.cosine_decay_schedule(learning_rate, epochs * (examples // size)) if cosine else learning_rate
+    optimiser = optax.adam(rate)
+
+    member = _epoch(loss, optimiser, size, examples, batch is None, patience)
+    axis = 0 if own_data else None
+    run = jax.jit(jax.vmap(member, in_axes=(0, 0, None, axis, axis)), donate_argnums=0)
+    judged = tuple(validation) if validation is not None and patience is not None else ()
+    columns = jax.device_put((tuple(data), judged))
+
+    state = _State(
+        first,
+        jax.vmap(optimiser.init)(first),
+        first,
+        np.full(len(seeds), np.inf, np.float32),
+        np.zeros(len(seeds), np.int32),
+        np.zeros(len(seeds), bool),
+    )
+    digest = _digest(settings, seeds, jax.tree.leaves(first), columns) if checkpoint else ""
+    epoch, state = _resumed(checkpoint, digest, state) if checkpoint else (0, state)
+    state = jax.device_put(jax.tree.map(np.array, state))  # copies: the epoch writes into its input
+    saved = time.monotonic()
+    with tqdm(total=epochs, initial=epoch, desc=title, unit="epoch", disable=None) as bar:
+        while epoch < epochs and not bool(state.stopped.all()):
+            state, losses = run(state, seeds, epoch, *columns)
+            epoch += 1
+            bar.update()
+            bar.set_postfix_str(f"loss {float(losses.mean()):.4g}", refresh=False)
+            if checkpoint and time.monotonic() - saved >= _SAVE_SECONDS:
+                _save(checkpoint, digest, epoch, state)
+                saved = time.monotonic()
+    if checkpoint:
+        _save(checkpoint, digest, epoch, state)
+    found = jax.tree.map(np.asarray, state.parameters if patience is None else state.best)
+    judged_once = patience is None or bool(np.isfinite(state.loss).all())
+    if not (judged_once and all(np.isfinite(one).all() for one in jax.tree.leaves(found))):
+        raise DataError(f"network: the {title} diverged; lower the learning rate of {learning_rate:g}")
+    return jax.tree.map(lambda one: one[0], found) if alone else found
+
+
+def _epoch(
+    loss: Callable[..., Any], optimiser: Any, size: int, examples: int, whole: bool, patience: int | None
+) -> Callable[..., tuple[_State, Any]]:
+    """One epoch of one member: its state, and the loss that it is judged by."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    def step(carried: Any, batch: Any) -> Any:
+        parameters, state = carried
+        value, slope = jax.value_and_grad(loss)(parameters, *batch)
+        update, state = optimiser.update(slope, state, parameters)
+        return (optax.apply_updates(parameters, update), state), value
+
+    def epoch(state: _State, seed: Any, number: Any, data: Any, validation: Any) -> tuple[_State, Any]:
+        started = state.parameters, state.optimiser
+        if whole:
+            (parameters, moments), value = step(started, data)
+        else:
+            key = jax.random.fold_in(jax.random.key(seed), number)
+            order = jax.random.permutation(key, examples)[: examples // size * size].reshape(-1, size)
+            (parameters, moments), values = jax.lax.scan(
+                lambda carried, chosen: step(carried, tuple(one[chosen] for one in data)), started, order
+            )
+            value = values.mean()
+        # The loss of a step on all examples is that of the parameters before it.
+        judged = state.parameters if whole and not validation else parameters
+        if validation:
+            value = loss(parameters, *validation)
+        if patience is None:
+            return state._replace(parameters=parameters, optimiser=moments), value
+        better = (value < state.loss) & ~state.stopped
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), judged, state.best)
+        since = jnp.where(better, 0, state.since + 1)
+        lowest = jnp.where(better, value, state.loss)
+        return _State(parameters, moments, best, lowest, since, state.stopped | (since >= patience)), value
+
+    return epoch
+
+
+def _digest(settings: tuple[Any, ...], seeds: NDArray[Any], first: Sequence[Any], columns: Any) -> str:
+    """SHA-256 of all that a training is a function of, but for its loss, which the title stands for."""
+    found = hashlib.sha256(repr(settings).encode())
+    for one in (seeds, *first, *columns[0], *columns[1]):
+        values = np.ascontiguousarray(one)
+        found.update(f"{values.dtype} {values.shape}".encode())
+        found.update(values.data)
+    return found.hexdigest()
+
+
+def _save(path: str, digest: str, epoch: int, state: _State) -> None:
+    import jax
+
+    arrays = {f"leaf_{number}": np.asarray(one) for number, one in enumerate(jax.tree.leaves(state))}
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "wb") as file:
+        np.savez(file, **{_DIGEST: np.array(digest), "epoch": np.array(epoch)}, **arrays)
+    os.replace(temporary, path)
+
+
+def _resumed(path: str, digest: str, state: _State) -> tuple[int, _State]:
+    """The epoch and the state that a checkpoint holds; the given state, where there is none."""
+    import jax
+
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return 0, state
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            stated, epoch = str(archive[_DIGEST]), int(archive["epoch"])
+            leaves = [archive[f"leaf_{number}"] for number in range(len(jax.tree.leaves(state)))]
+    except (zipfile.BadZipFile, EOFError, KeyError, OSError, ValueError) as error:
+        raise RequestError(f"checkpoint: {path} is damaged ({type(error).__name__}); delete it") from None
+    if stated != digest:
+        raise RequestError(
+            f"checkpoint: {path} is of a training on other data or with other settings; delete it or name another file"
+        )
+    return epoch, jax.tree.unflatten(jax.tree.structure(state), leaves)

@@ -1,0 +1,204 @@
+"""What is asked of a build of a model of range queries, checked before anything is spent. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Literal, get_type_hints
+
+import numpy as np
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.heatmap.checks import check_choice
+from sfumato.transforms.heatmap.methods import Adaptive
+from sfumato.transforms.heatmap.methods.flat import Flat
+from sfumato.transforms.heatmap.options import Option
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev
+from sfumato.transforms.ranges.methods import METHODS
+from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.methods.uniform_grid import UniformGrid, cells_a_side
+
+
+try:
+    from sfumato.transforms.ranges.widths import default_width
+except ImportError:
+
+    def default_width(wanted: Wanted) -> float:
+        """A stand-in."""
+        return 100.0
+
+
+ADAPTIVE = Adaptive.NAME
+_ADAPTIVE_TEXT = "a heatmap's adaptive tree, which answers ranges as it is"
+Trust = Literal["central", "secagg"]
+TRUSTS = ("central", "secagg")
+IN_SHARDS = ("grid", "ug", "snh", ADAPTIVE)  # whose counts secure aggregation can make
+_WIDTH = "cell_width"
+_HELP = {
+    _WIDTH: "width of the cells that are counted, in metres; default: auto, by the number of users and epsilon",
+    "workload": "Parquet file of squares as they will be asked for, with columns x, y (degrees) and size (metres): "
+    "what is learned is weighted by how many of them lie where; it must be public",
+}
+
+
+def method_texts() -> dict[str, str]:
+    """What each method is, in a line, by name."""
+    return {**{name: method.TEXT for name, method in METHODS.items()}, ADAPTIVE: _ADAPTIVE_TEXT}
+
+
+def method_options() -> dict[str, Option]:
+    """The options of all methods by name, in a fixed order; those without a default are to be chosen (None)."""
+    found: dict[str, Option] = {}
+    for name, method in METHODS.items():
+        hints = get_type_hints(method)
+        for one in fields(method):
+            known = found.get(one.name)
+            hint = hints[one.name]
+            kind = next((kind for kind in (bool, int, float) if kind in (hint, *getattr(hint, "__args__", ()))), str)
+            default = None if one.default is MISSING else one.default
+            text = _HELP.get(one.name) or one.metadata["help"]
+            if known is not None and (known.kind, known.help) != (kind, text):
+                raise TypeError(f"methods say different things of {one.name}")
+            owners = (name,) if known is None else (*known.methods, name)
+            found[one.name] = Option(one.name, kind, default, text, owners)
+    return found
+
+
+def make_method(name: str, options: Mapping[str, Any], wanted: Wanted) -> RangeMethod:
+    """A method of the options that were given; a width of cells that it cannot do without is chosen here."""
+    given = dict(options)
+    if _WIDTH not in given and _needs_width(name):
+        given[_WIDTH] = default_width(wanted)
+    return METHODS[name](**given)
+
+
+def _needs_width(name: str) -> bool:
+    return any(one.name == _WIDTH and one.default is MISSING for one in fields(METHODS[name]))
+
+
+@dataclass(frozen=True)
+class RangesPlan:
+    """What is asked of a build. Raises RequestError, naming the option, for what cannot be done or has no effect.
+
+    method: of METHODS, or adaptive. options: of the method, those that were given. counting: epsilon, the number of
+    users and, with secure aggregation, the shards; of adaptive the whole heatmap. Its noise is central where the trust
+    is.
+    """
+
+    region: Region
+    sizes: Sizes
+    method: str
+    options: Mapping[str, Any]
+    counting: HeatmapParameters
+    trust: Trust = "central"
+
+    def __post_init__(self) -> None:
+        check_choice("method", self.method, (*METHODS, ADAPTIVE))
+        check_choice("trust", self.trust, TRUSTS)
+        if (self.counting.noise == "central") != (self.trust == "central"):
+            raise ValueError(f"noise {self.counting.noise!r} is not what trust {self.trust!r} means")
+        self.sizes.check(self.field)
+        known = method_options()
+        for name in self.options:
+            if self.method not in known[name].methods:
+                owners = ", ".join(known[name].methods)
+                raise RequestError(f"{name}: has no effect with method {self.method}; it is of {owners}")
+        if _WIDTH in self.options:
+            self._check_width(self.options[_WIDTH])
+        if self.method != ADAPTIVE:
+            given = {_WIDTH: self.sizes.high, **self.options} if _needs_width(self.method) else self.options
+            METHODS[self.method](**given)  # which checks its own options
+        if self.trust == "secagg" and self.method not in IN_SHARDS:
+            raise RequestError(
+                f"trust: method {self.method} looks at exact counts more than once, or at none that are known "
+                f"beforehand; with secagg use {', '.join(IN_SHARDS)}"
+            )
+        self.heatmap  # noqa: B018  (raises where there must be one and is none)
+
+    @cached_property
+    def field(self) -> Field:
+        """The base cells: all that is counted is made of them."""
+        return Field(Grid(self.region, BASE_DEPTH))
+
+    @cached_property
+    def heatmap(self) -> HeatmapParameters | None:
+        """The heatmap that counts: the adaptive one, or every cell of a level; None where a trusted server counts."""
+        if self.method == ADAPTIVE:
+            return self.counting
+        if self.trust == "central":
+            return None
+        return replace(self.counting, depth=self._level, method=Flat())
+
+    def wanted(self, users: float, epsilon: float) -> Wanted:
+        """What a method is given, once the number of users is known."""
+        return Wanted(self.field, users, epsilon, self.sizes)
+
+    def facts(self) -> dict[str, Any]:
+        """All of it in JSON's types."""
+        counting = {name: getattr(self.counting, name) for name in ("epsilon", "population", "population_share")}
+        return {
+            "region": asdict(self.region),
+            "sizes": [self.sizes.low, self.sizes.high],
+            "method": self.method,
+            "options": {name: _fact(value) for name, value in self.options.items()},
+            "trust": self.trust,
+            **counting,
+            "max_bad_fraction": self.counting.max_bad_fraction,
+            "heatmap": None if self.heatmap is None else self.heatmap.facts(),
+        }
+
+    def _check_width(self, width: float) -> None:
+        least, most = max(self.field.cell_metres), min(self.field.metres)
+        if not (math.isfinite(width) and width > 0):
+            raise RequestError(f"{_WIDTH}: must be auto or a number of metres > 0, got {width}")
+        if width > most:
+            raise RequestError(f"{_WIDTH}: {width:g} m is more than the region has, {most:,.0f} m")
+        if width < least:
+            raise RequestError(
+                f"{_WIDTH}: {width:g} m is less than the {least:.2g} m that places in so large a region are told apart "
+                "by; give a larger one or a smaller region"
+            )
+
+    @cached_property
+    def _level(self) -> int:
+        """The level of the grid that shards count, its cells nearest to the wanted width. Raises RequestError."""
+        side = math.sqrt(math.prod(self.field.metres))
+        if self.method == UniformGrid.NAME:
+            constant = METHODS[self.method](**self.options).ug_constant  # type: ignore[attr-defined]
+            cells = cells_a_side(self._population, self._central_epsilon, constant)
+        elif _WIDTH in self.options:
+            cells = side / self.options[_WIDTH]
+        else:
+            cells = side / default_width(self.wanted(self._population, self._central_epsilon))
+        return min(max(round(math.log2(cells)), 1), BASE_DEPTH)
+
+    @property
+    def _population(self) -> float:
+        if self.counting.population is None:
+            raise RequestError(
+                "population: with trust secagg the width of cells must be known before the logs are read; give the "
+                f"public number of users{'' if self.method == UniformGrid.NAME else ', or --cell_width METRES'}"
+            )
+        return float(self.counting.population)
+
+    @property
+    def _central_epsilon(self) -> float:
+        """The epsilon at which a trusted server's noise would be as large as that of all shards together."""
+        counting = self.counting
+        shards = Cohort.plan(self._population, None, counting.shard_size, counting.dropout).shards
+        return epsilon_for_stddev(math.sqrt(shards) * discrete_laplace_stddev(counting.epsilon))
+
+
+def _fact(value: Any) -> Any:
+    """An option's value in JSON's types; of a workload its number of squares and a digest."""
+    if not isinstance(value, Boxes):
+        return value
+    edges = np.stack([value.x0, value.y0, value.x1, value.y1])
+    return {"squares": len(value), "digest": hashlib.sha256(edges.tobytes()).hexdigest()}

@@ -1,0 +1,119 @@
+"""Answers straight from a heatmap: the cells of its tree, which are small where people are many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.ranges import BASE_DEPTH, Boxes
+from sfumato.schemas.tree import Tree, node_levels, node_paths
+from sfumato.transforms.heatmap.raster import by_row, density
+from sfumato.transforms.heatmap.slopes import density_of
+from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.ranges.model import Answers, Model
+from sfumato.transforms.ranges.table import Table
+
+_HALVINGS = 2  # levels below a cell on which it slopes (see `slopes`)
+_MAX_LEVEL = 11  # of two base cells; people within finer ones are spread evenly over such
+_MAX_SQUARES_LEVEL = 10  # of finer cells a box cuts so little that it does not matter how
+
+
+class TreeModel(Model):
+    """A heatmap's estimate. Cells below 0 count as 0, and slope towards their neighbours as in the heatmap's density.
+
+    Its error is that of the cells' users and, where a box cuts cells, of users who are not spread evenly in them.
+    """
+
+    KIND: ClassVar[str] = "tree"
+
+    def __init__(self, estimate: Estimate):
+        self.estimate = estimate
+        shown = estimate if estimate.tree.depth <= _MAX_LEVEL else _coarse(estimate)
+        tree, users = shown.tree, np.maximum(shown.counts, 0.0)
+        level = min(tree.level + (_HALVINGS if shown.slope else 0), tree.depth)
+        self._users = _table(density_of(shown, level) * users.sum())
+        empty = users < 0.5
+        noise = np.where(empty, np.maximum(shown.stddev, _surest(shown.stddev[~empty])), shown.stddev) ** 2
+        entry_level = node_levels(tree.entries)
+        cut = entry_level <= _MAX_SQUARES_LEVEL
+        # A box that covers a share s of a cell has s^2 of the cell's variance, and s - s^2 of what is uneven in it.
+        uneven = np.where(cut, users + _clumping(tree, users) * users**2, noise)
+        self._uneven = _table(density(tree, uneven, level) * uneven.sum())
+        self._squares = []
+        for own in np.unique(entry_level[cut]).tolist():
+            values = np.zeros(1 << 2 * own)
+            here = entry_level == own
+            values[node_paths(tree.entries[here])] = (noise - uneven)[here]
+            self._squares.append(_table(by_row(values)))
+
+    def answer(self, boxes: Boxes) -> Answers:
+        """See Model.answer."""
+        variance = self._uneven.sum(boxes)
+        for squares in self._squares:
+            variance += squares.sum_of_squares(boxes)
+        return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """See Model.arrays."""
+        own = self.estimate
+        return {"nodes": own.tree.nodes, "users": own.counts, "stddev": own.stddev}
+
+    def facts(self) -> dict[str, Any]:
+        """See Model.facts."""
+        return {"depth": self.estimate.tree.depth, "slope": self.estimate.slope}
+
+    @classmethod
+    def load(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> TreeModel:
+        """See Model.load."""
+        tree = Tree.of(int(facts["depth"]), arrays["nodes"])
+        users, stddev = arrays["users"], arrays["stddev"]
+        if not np.array_equal(tree.nodes, arrays["nodes"]) or not len(tree.entries) == len(users) == len(stddev):
+            raise ValueError("nodes and counts do not fit together")
+        return cls(Estimate(tree, users, stddev, slope=float(facts["slope"])))
+
+
+def _surest(stddev: NDArray[np.float64]) -> float:
+    """The least error of a cell that seems empty, which an estimator may be certain of: at least one user.
+
+    There it errs as where it is surest of somebody, of which these are the errors (the lower quartile, as measured on
+    the taxi data).
+    """
+    return max(1.0, float(np.quantile(stddev, 0.25))) if len(stddev) else 1.0
+
+
+def _coarse(estimate: Estimate) -> Estimate:
+    """The estimate on a grid of _MAX_LEVEL: what lies deeper is added up at the deepest node that is left."""
+    tree = estimate.tree
+    levels = node_levels(tree.entries)
+    upper = Tree.of(_MAX_LEVEL, tree.nodes[node_levels(tree.nodes) <= _MAX_LEVEL])
+    place = np.searchsorted(upper.entries, tree.entries)
+    deep = levels > _MAX_LEVEL
+    cells = node_paths(tree.entries[deep]) >> (2 * (levels[deep] - _MAX_LEVEL)).astype(np.uint64)
+    place[deep] = upper.index.owners(cells)
+    counts, variance = (
+        np.bincount(place, values, len(upper.entries)).astype(np.float64)
+        for values in (estimate.counts, estimate.stddev**2)
+    )
+    return Estimate(upper, counts, np.sqrt(variance), slope=estimate.slope)
+
+
+def _table(values: NDArray[np.float64]) -> Table:
+    """Of values float64[2^d, 2^d] over the whole field, row 0 in the north."""
+    level = len(values).bit_length() - 1
+    borders = np.arange(len(values) + 1, dtype=np.int64) << (BASE_DEPTH - level)
+    return Table(borders, borders, values)
+
+
+def _clumping(tree: Tree, users: NDArray[np.float64]) -> float:
+    """How unevenly users are spread within cells, as `counts.clumping` says it, from the leaves of whole families."""
+    parents, first, members = np.unique(tree.entries >> np.uint64(2), return_index=True, return_counts=True)
+    first = first[(members == 4) & (parents > 0)]
+    family = users[first[:, None] + np.arange(4)]  # NW, SW, NE, SE
+    total = family.sum(axis=1)
+    south, east = family[:, 1] + family[:, 3], family[:, 2] + family[:, 3]
+    above = sum(float(((2 * half - total) ** 2 - total).sum()) for half in (south, east))
+    below = 2 * float((total**2).sum())
+    return min(max(above / below, 0.0), 1.0) if below > 0 else 0.0
