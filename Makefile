@@ -26,6 +26,10 @@ demo: $(VENV)/.installed
 	  --column km_from_home --bits 16 --fraction_bits 8 --statistics mean,variance --epsilon 2
 	$(BIN)/sfumato moments --input 'demo/logs/*.parquet' --output demo/moments_map --overwrite \
 	  --column km_from_home --bits 16 --fraction_bits 8 --epsilon 2 --cells 4 --region $(REGION)
+	$(BIN)/sfumato ranges build --input 'demo/logs/*.parquet' --output demo/ranges --overwrite \
+	  --region $(REGION) --epsilon 0.1
+	$(BIN)/python -c "import pandas; pandas.DataFrame({'x': [-122.42, -122.40], 'y': [37.77, 37.79], 'size': [50, 100]}).to_parquet('demo/squares.parquet')"
+	$(BIN)/sfumato ranges answer --model demo/ranges --queries demo/squares.parquet --output demo/answers.parquet --overwrite
 	$(BIN)/sfumato compare --input 'demo/logs/*.parquet' --output demo/compare --overwrite \
 	  --region $(REGION) --depth 8 --users 10000,100000 --epsilon 0.5,1,2 --keys 3
 	rm -rf demo/nightly
@@ -38,7 +42,7 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato ledger show --ledger demo/nightly/ledger.db
 	$(BIN)/sfumato ledger verify --ledger demo/nightly/ledger.db --releases demo/nightly/published
 	@echo "Open demo/release/index.html in a browser, and those in demo/rates, demo/next_day, demo/histogram, demo/hotspots, demo/quantiles,"
-	@echo "demo/moments, demo/moments_map, demo/compare, demo/nightly/published."
+	@echo "demo/moments, demo/moments_map, demo/ranges, demo/compare, demo/nightly/published."
 
 test: check
 	$(BIN)/python -m pytest -n auto
@@ -94,7 +98,9 @@ bench: $(VENV)/.benched
 	$(BIN)/python -m benchmarks.histograms
 	if [ -n "$$SFUMATO_DATA" ]; then $(BIN)/python -m benchmarks.comparison && $(BIN)/python -m benchmarks.few_users \
 	  && $(BIN)/python -m benchmarks.hotspots && $(BIN)/python -m benchmarks.accuracy \
-	  && $(BIN)/python -m benchmarks.several_locations && $(BIN)/python -m benchmarks.rates; fi
+	  && $(BIN)/python -m benchmarks.several_locations && $(BIN)/python -m benchmarks.rates \
+	  && $(BIN)/python -m benchmarks.range_queries cabs && $(BIN)/python -m benchmarks.range_queries metres \
+	  && $(BIN)/python -m benchmarks.range_queries speed && $(BIN)/python -m benchmarks.param_select; fi
 	$(BIN)/python -m benchmarks.accuracy --choices
 
 $(BIN)/python:
@@ -102,7 +108,7 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.installed: $(BIN)/python pyproject.toml setup.py
-	$(BIN)/python -m pip install --quiet -e .
+	$(BIN)/python -m pip install --quiet -e '.[neural]'
 	touch $@
 
 $(VENV)/.developed: $(VENV)/.installed

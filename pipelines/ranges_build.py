@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import logging
 import sys
@@ -43,6 +44,7 @@ from sfumato.transforms.release.write import WriteRelease
 from sfumato.transforms.secagg.shards import NoiseMode
 
 SIZES = "25,100"
+_LEARNING = ("auto", "snh")
 MOST_SQUARES = 50_000  # of a workload: the job's graph carries them several times
 _COUNTING = ("epsilon", "population", "population_share", "max_bad_fraction")
 _SHARDS = ("shard_size", "dropout")
@@ -61,6 +63,11 @@ class RangesRequest(ReleaseRequest):
         super().__post_init__()
         if self.timeline is not None:
             raise RequestError("timeline: the page of all releases shows no models; leave it out")
+        if self.plan.method in _LEARNING and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
+            raise RequestError(
+                f"method: {self.plan.method} trains networks, which need JAX and optax: "
+                "pip install 'sfumato[neural]', or use --method grid"
+            )
 
     def plan_text(self) -> str:
         from sfumato.pipelines.dry_run import ranges_plan_text

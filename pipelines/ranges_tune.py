@@ -36,7 +36,7 @@ from sfumato.transforms.ranges.methods.base import Wanted
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
 from sfumato.transforms.ranges.people import People
-from sfumato.transforms.ranges.search import sample_people
+from sfumato.transforms.ranges.search import entropy, sample_people
 from sfumato.transforms.ranges.tune import Label, Maker, Tuner, label_of, save_tuner, train
 
 EPSILONS = "0.05,0.1,0.2,0.4,0.8"  # paper 003, Section 6.1
@@ -139,14 +139,15 @@ def labels_of(
     generator: Generator,
 ) -> list[Label]:
     """What searches find on a data set. users: how many to draw; those that there are not are left out."""
-    held = int(data.people.users.sum())
+    held, place = int(data.people.users.sum()), entropy(data.people)
     numbers = [max(held // share, 1) for share in SHARES] if users is None else [n for n in users if n <= held]
     labels = []
     for number in numbers or [held]:
         people = sample_people(data.people, number, generator)
         for one in sizes:
             for epsilon in epsilons:
-                labels.append(label_of(people, Wanted(data.field, float(number), epsilon, one), others, generator))
+                wanted = Wanted(data.field, float(number), epsilon, one)
+                labels.append(label_of(people, wanted, place, others, generator))
     return labels
 
 
@@ -200,8 +201,9 @@ def _degrees(batches: Sequence[pa.RecordBatch], name: str) -> NDArray[np.float64
 def _regions(texts: Sequence[str], data_sets: int) -> list[Region | None]:
     if len(texts) not in (0, 1, data_sets):
         raise RequestError(f"region: give it once, or once for each of the {data_sets} data sets, got {len(texts)}")
-    regions = [Region.parse(text) for text in texts]
-    return list(regions if len(regions) == data_sets else regions * data_sets or [None] * data_sets)
+    regions: list[Region | None] = [Region.parse(text) for text in texts]
+    regions = regions or [None]
+    return regions if len(regions) == data_sets else regions * data_sets
 
 
 def _numbers(name: str, text: str) -> list[float]:

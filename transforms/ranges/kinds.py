@@ -8,4 +8,6 @@ from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.ranges.networks.paper import PaperNetworks
 from sfumato.transforms.ranges.tree_model import TreeModel
 
-KINDS: dict[str, type[Model]] = {one.KIND: one for one in (GridModel, PartitionModel, TreeModel, LocalNetwork, PaperNetworks)}
+KINDS: dict[str, type[Model]] = {
+    one.KIND: one for one in (GridModel, PartitionModel, TreeModel, LocalNetwork, PaperNetworks)
+}

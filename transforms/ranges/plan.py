@@ -25,7 +25,6 @@ from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
 from sfumato.transforms.ranges.methods.uniform_grid import UniformGrid, cells_a_side
 
-
 try:
     from sfumato.transforms.ranges.widths import default_width
 except ImportError:

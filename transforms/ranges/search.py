@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.random import Generator
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import interleave
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
 from sfumato.transforms.ranges.people import People
 from sfumato.transforms.ranges.table import Table
+
+if TYPE_CHECKING:  # one of the methods uses this module
+    from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
 
 PSI = 0.001  # of all users: below so many an error counts as one of so many (paper 003, Section 6.1)
 QUERIES = 4000

@@ -1,6 +1,6 @@
 """ParamSelect: the best width of cells, learned from searches on public data (paper 003, Section 5). Pure.
 
-labels_of(public people) -> Label, one a data set, size and epsilon -> train -> Tuner, which a file holds
+public people -> label_of -> Label, one a number of users, size and epsilon -> train -> Tuner, which a file holds
 
 What is learned is how much wider or narrower than the rule of `widths.py` the best width is, and by how much networks
 are better than the grid: where there was nothing to learn from, a tuner says what the rule says.
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.random import Generator
@@ -27,16 +27,17 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Region
-from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
-from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.people import People
-from sfumato.transforms.ranges.search import QUERIES, Found, Questions, entropy, measure, search
+from sfumato.transforms.ranges.search import QUERIES, Found, Questions, measure, search
 from sfumato.transforms.ranges.widths import default_width, fitting
 
+if TYPE_CHECKING:  # one of the methods uses this module
+    from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+
 TREES, TREE_DEPTH = 150, 7  # paper 003, Section 6.1
-GRID = PlainGrid.NAME
+GRID = "grid"
 FORMAT = "sfumato-tuner/1"
-Maker = Callable[[float], RangeMethod]  # of a width in metres
+Maker = Callable[[float], "RangeMethod"]  # of a width in metres
 _STEP, _REACH = 2.0**0.35, 3  # widths are tried by steps of a quarter, from a third to three times the rule's
 _NEAR = (0.8, 1.0, 1.25)  # what networks are tried at, times the grid's best width
 _SAME_PLACE = 0.5  # regions that share half of their joint area are one place
@@ -56,7 +57,10 @@ _BROKEN = (
 
 @dataclass(frozen=True)
 class Label:
-    """What a search found: the best width in metres of each method by name, and its mean relative error there."""
+    """What a search found: the best width in metres of each method by name, and its mean relative error there.
+
+    entropy: of the public data of the place.
+    """
 
     wanted: Wanted
     entropy: float
@@ -64,20 +68,28 @@ class Label:
     errors: Mapping[str, float]
 
 
+def grid_of(width: float) -> RangeMethod:
+    """The plain grid."""
+    from sfumato.transforms.ranges.methods.grid import PlainGrid  # here, as the methods use this module
+
+    return PlainGrid(width)
+
+
 def search_grid(people: People, wanted: Wanted, questions: Questions, seeds: Sequence[int]) -> Found:
     """The best width of the plain grid, by trial."""
 
     def error_of(width: float) -> float:
-        return measure(PlainGrid(width), people, wanted, questions, seeds)
+        return measure(grid_of(width), people, wanted, questions, seeds)
 
     low, high = max(wanted.field.cell_metres), min(wanted.field.metres)
     return search(error_of, default_width(wanted), low, high, _STEP, _REACH)
 
 
-def label_of(people: People, wanted: Wanted, others: Mapping[str, Maker], generator: Generator) -> Label:
+def label_of(people: People, wanted: Wanted, held: float, others: Mapping[str, Maker], generator: Generator) -> Label:
     """Searches the best width of the grid and, near it, of other methods. The people are public.
 
-    wanted.users: how many there are.
+    wanted.users: how many there are. held: the entropy of the whole data set that they are a sample of; that of a small
+    sample would be less, and what a tuner is asked about is a place, not a sample.
     """
     questions = Questions.draw(people, wanted.field, wanted.sizes, QUERIES, generator)
     seeds = [int(seed) for seed in generator.integers(0, 2**31, 2)]
@@ -88,9 +100,9 @@ def label_of(people: People, wanted: Wanted, others: Mapping[str, Maker], genera
         reached = [measure(make(width), people, wanted, questions, seeds[:1]) for width in tried]
         best = int(np.argmin(reached))
         # Both with the same noise, or its luck would be taken for a gain.
-        grid = measure(PlainGrid(found.width), people, wanted, questions, seeds[:1])
+        grid = measure(grid_of(found.width), people, wanted, questions, seeds[:1])
         widths[name], errors[name] = tried[best], found.error * reached[best] / grid
-    return Label(wanted, entropy(people), widths, errors)
+    return Label(wanted, held, widths, errors)
 
 
 def features(wanted: Wanted, held: float) -> NDArray[np.float64]:

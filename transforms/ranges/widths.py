@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from sfumato.schemas.ranges import Field
-from sfumato.transforms.ranges.methods.base import Wanted
+
+if TYPE_CHECKING:  # the methods themselves use this module
+    from sfumato.transforms.ranges.methods.base import Wanted
 
 _CONSTANT = 46.0  # metres^(1/4)
 

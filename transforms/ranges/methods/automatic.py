@@ -20,7 +20,7 @@ from sfumato.transforms.ranges.widths import default_width
 
 BORDER = 200_000.0
 """Users times epsilon from which on, without a tuner, the plain grid answers (docs/param_select.md)."""
-_TEXTS = {one.name: one.metadata.get("help") for one in fields(SpatialNeural)}
+_TEXTS: dict[str, str] = {one.name: one.metadata.get("help", "") for one in fields(SpatialNeural)}
 
 
 @dataclass(frozen=True)

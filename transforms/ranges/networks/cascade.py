@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -31,16 +32,25 @@ _NOISE_DRAWS = 48  # proposals about the measured shares, where it is small
 _SMALL_NOISE = 15.0
 _TIE = 20.0  # nodes that the weights of the level above stand for
 _LEAST_SHARE = 1e-3
-_CHUNK = 2000
+_CHUNK = 512  # nodes that are seen to together: all that is known of them fits into a processor's cache
 
 
 @dataclass(frozen=True)
-class _Proposals:
-    """Of some nodes: shares float64[n, k, 4], and how each fits each concentration, up to a factor a node."""
+class _Nodes:
+    """Some nodes of a level and their children, in the order of `_families`.
 
-    nodes: NDArray[np.int64]
-    shares: NDArray[np.float64]
-    fit: NDArray[np.float64]  # [n, k, concentrations]
+    users: float64[n]. measured, inside, noise: float64[n, 4], of each child the noisy count, the share of it that the
+    grid covers, and the deviation of the noise; all three are 0 where it covers nothing.
+    """
+
+    users: NDArray[np.float64]
+    measured: NDArray[np.float64]
+    inside: NDArray[np.float64]
+    noise: NDArray[np.float64]
+
+    def part(self, of: NDArray[np.int64]) -> _Nodes:
+        """Some of them."""
+        return _Nodes(self.users[of], self.measured[of], self.inside[of], self.noise[of])
 
 
 def sample_world(grid: NoisyGrid, users: float, rng: Generator) -> NDArray[np.float64]:
@@ -62,11 +72,10 @@ def sample_world(grid: NoisyGrid, users: float, rng: Generator) -> NDArray[np.fl
     typical = np.full(len(CONCENTRATIONS), 1 / len(CONCENTRATIONS))
     weights = np.tile(typical, (_BINS, 1))
     for level in reversed(range(levels)):
-        inside = _families(cells[level])
-        noise = grid.noise_stddev * np.sqrt(inside)
-        shares, weights, typical = _split(
-            world.ravel(), _families(measured[level]), inside / 4**level, noise, typical, level == 0, rng
-        )
+        covered = _families(cells[level])
+        noise = grid.noise_stddev * np.sqrt(covered)
+        nodes = _Nodes(world.ravel(), _families(measured[level]), covered / 4**level, noise)
+        shares, weights, typical = _split(nodes, typical, level == 0, rng)
         world = _together(world.ravel()[:, None] * shares)
     world = world[place]
     strength = _bin(world.ravel() / max(grid.noise_stddev, 1e-9))
@@ -78,86 +87,83 @@ def _bin(strength: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _split(
-    users: NDArray[np.float64],
-    measured: NDArray[np.float64],
-    inside: NDArray[np.float64],
-    noise: NDArray[np.float64],
-    above: NDArray[np.float64],
-    single: bool,
-    rng: Generator,
+    nodes: _Nodes, above: NDArray[np.float64], single: bool, rng: Generator
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Shares float64[n, 4] of nodes' users, and the level's weights by bin and altogether.
 
-    inside: float64[n, 4], the share of each child that the grid covers. single: children are cells, with Laplace noise;
-    sums of cells have nearly normal noise.
+    single: children are cells, with Laplace noise; sums of cells have nearly normal noise.
     """
-    strength = users / np.maximum(noise.max(axis=1), 1e-9)
+    strength = nodes.users / np.maximum(nodes.noise.max(axis=1), 1e-9)
     bins = _bin(strength)
-    proposals = []
-    for near in (False, True):
-        nodes = np.nonzero((strength > _SMALL_NOISE) == near)[0]
-        for first in range(0, len(nodes), _CHUNK):
-            some = nodes[first : first + _CHUNK]
-            propose = _around if near else _anywhere
-            proposals.append(propose(some, users[some], measured[some], inside[some], noise[some], single, rng))
-    likelihood = np.empty((len(users), len(CONCENTRATIONS)))
-    for one in proposals:
-        likelihood[one.nodes] = one.fit.mean(axis=1)
+    likelihood = np.ones((len(bins), len(CONCENTRATIONS)))
+    drawn = np.zeros((len(bins), len(CONCENTRATIONS), 4))
+    covered = nodes.inside.any(axis=1)
+    for near, propose in ((False, _anywhere), (True, _around)):
+        chosen = np.nonzero(covered & ((strength > _SMALL_NOISE) == near))[0]
+        for first in range(0, len(chosen), _CHUNK):
+            at = chosen[first : first + _CHUNK]
+            likelihood[at], drawn[at] = propose(nodes.part(at), single, rng)
     weights, typical = _learn(likelihood, bins, above)
-    shares = np.empty((len(users), 4))
-    for one in proposals:
-        chance = np.einsum("nka,na->nk", one.fit, weights[bins[one.nodes]]).cumsum(axis=1)
-        drawn = (chance < rng.random(len(chance))[:, None] * chance[:, -1:]).sum(axis=1)
-        shares[one.nodes] = one.shares[np.arange(len(chance)), np.minimum(drawn, chance.shape[1] - 1)]
+    shares = drawn[np.arange(len(bins)), _choose(likelihood * weights[bins], rng)]
     return shares, weights, typical
 
 
-def _anywhere(
-    nodes: NDArray[np.int64],
-    users: NDArray[np.float64],
-    measured: NDArray[np.float64],
-    inside: NDArray[np.float64],
-    noise: NDArray[np.float64],
-    single: bool,
-    rng: Generator,
-) -> _Proposals:
-    """Shares drawn from every concentration's Dirichlet, weighed by how they fit the measurements."""
-    count = len(CONCENTRATIONS)
-    drawn = rng.gamma(np.repeat(CONCENTRATIONS, _PRIOR_DRAWS)[:, None], size=(count * _PRIOR_DRAWS, 4)) + 1e-12
-    shares = drawn[None] * inside[:, None, :]
-    shares /= np.maximum(shares.sum(axis=2, keepdims=True), 1e-300)
-    off = (measured[:, None, :] - users[:, None, None] * shares) / np.maximum(noise, 1e-9)[:, None, :]
-    unlikely = np.abs(off) * math.sqrt(2) if single else off**2 / 2
-    fit = -(unlikely * (inside > 0)[:, None, :]).sum(axis=2)
-    fit = np.exp(fit - fit.max(axis=1, keepdims=True))
-    by_concentration = np.zeros((len(nodes), count * _PRIOR_DRAWS, count))
-    of = np.repeat(np.arange(count), _PRIOR_DRAWS)
-    by_concentration[:, np.arange(count * _PRIOR_DRAWS), of] = fit
-    return _Proposals(nodes, shares, by_concentration)
+def _choose(chances: NDArray[Any], rng: Generator) -> NDArray[np.int64]:
+    """Which one of the last axis, drawn by chances that need not sum to 1."""
+    sums = chances.cumsum(axis=-1)
+    return np.asarray((sums < rng.random(sums.shape[:-1])[..., None] * sums[..., -1:]).sum(axis=-1))
 
 
-def _around(
-    nodes: NDArray[np.int64],
-    users: NDArray[np.float64],
-    measured: NDArray[np.float64],
-    inside: NDArray[np.float64],
-    noise: NDArray[np.float64],
-    single: bool,
-    rng: Generator,
-) -> _Proposals:
-    """Shares drawn about the measured ones, weighed by how they fit each concentration's Dirichlet."""
-    size = (len(nodes), _NOISE_DRAWS, 4)
+def _dirichlet(concentrations: NDArray[np.float64], rng: Generator) -> NDArray[np.float64]:
+    """A row of four shares for each concentration: float64[n, 4]."""
+    # By logarithms: of small concentrations, all four gammas may be too small for numbers.
+    size = len(concentrations), 4
+    logs = np.log(rng.gamma(concentrations[:, None] + 1, size=size))
+    logs -= rng.exponential(size=size) / concentrations[:, None]
+    shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+
+
+def _anywhere(nodes: _Nodes, single: bool, rng: Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Likelihood of each concentration, float64[n, c], up to a factor a node, and shares for each, float64[n, c, 4].
+
+    Shares are drawn from every concentration's Dirichlet, and weighed by how they fit the measurements.
+    """
+    drawn = _dirichlet(np.repeat(CONCENTRATIONS, _PRIOR_DRAWS), rng) + 1e-9
+    noise = np.maximum(nodes.noise, 1e-9)
+    measured, one = (nodes.measured / noise).astype(np.float32), (nodes.inside / noise).astype(np.float32)
+    users = (nodes.users[:, None] / (nodes.inside @ drawn.T)).astype(np.float32)
+    unlikely = np.zeros_like(users)
+    for child, share in enumerate(drawn.T.astype(np.float32)):
+        off = users * share
+        off *= one[:, child, None]
+        off -= measured[:, child, None]
+        unlikely += np.abs(off, out=off) if single else np.square(off, out=off)
+    unlikely -= unlikely.min(axis=1, keepdims=True)
+    unlikely *= -math.sqrt(2) if single else -0.5
+    fit = np.exp(unlikely, out=unlikely).reshape(len(users), len(CONCENTRATIONS), _PRIOR_DRAWS)
+    kept = _choose(fit, rng) + _PRIOR_DRAWS * np.arange(len(CONCENTRATIONS))
+    shares = drawn[kept] * nodes.inside[:, None, :]
+    return fit.mean(axis=2), shares / shares.sum(axis=2, keepdims=True)
+
+
+def _around(nodes: _Nodes, single: bool, rng: Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """As `_anywhere`; shares are drawn about the measured ones, and weighed by how they fit each Dirichlet."""
+    size = (len(nodes.users), _NOISE_DRAWS, 4)
     error = rng.laplace(size=size) / math.sqrt(2) if single else rng.normal(size=size)
-    drawn = measured[:, None, :] + error * noise[:, None, :]
-    variance = noise**2
+    drawn = nodes.measured[:, None, :] + error * nodes.noise[:, None, :]
+    variance = nodes.noise**2
     pull = variance / np.maximum(variance.sum(axis=1, keepdims=True), 1e-300)
-    drawn = drawn + (users[:, None] - drawn.sum(axis=2))[..., None] * pull[:, None, :]
+    drawn += (nodes.users[:, None] - drawn.sum(axis=2))[..., None] * pull[:, None, :]
     # What noise took below nothing is reflected: cut off there, it would look as if most children had no users at all.
-    drawn = np.abs(drawn) * (inside > 0)[:, None, :]
+    np.abs(drawn, out=drawn)
     shares = drawn / np.maximum(drawn.sum(axis=2, keepdims=True), 1e-300)
-    logs = np.log(np.maximum(shares, _LEAST_SHARE)).sum(axis=2)[..., None]
-    density = gammaln(4 * CONCENTRATIONS) - 4 * gammaln(CONCENTRATIONS) + (CONCENTRATIONS - 1) * logs
-    return _Proposals(nodes, shares, np.exp(density - density.max(axis=(1, 2), keepdims=True)))
+    logs = np.log(np.maximum(shares, _LEAST_SHARE)).sum(axis=2)[:, None, :]
+    constant = gammaln(4 * CONCENTRATIONS) - 4 * gammaln(CONCENTRATIONS)
+    fit = constant[:, None] + (CONCENTRATIONS - 1)[:, None] * logs
+    fit -= fit.max(axis=(1, 2), keepdims=True)
+    np.exp(fit, out=fit)
+    return fit.mean(axis=2), shares[np.arange(len(shares))[:, None], _choose(fit, rng)]
 
 
 def _learn(
@@ -184,10 +190,7 @@ def _learn(
 
 def _free(bins: NDArray[np.int64], weights: NDArray[np.float64], rng: Generator) -> NDArray[np.float64]:
     """Shares float64[n, 4] of nodes of which nothing more is known."""
-    chance = weights.cumsum(axis=1)[bins]
-    kind = np.minimum((chance < rng.random(len(bins))[:, None]).sum(axis=1), len(CONCENTRATIONS) - 1)
-    drawn = rng.gamma(CONCENTRATIONS[kind][:, None], size=(len(bins), 4)) + 1e-12
-    return np.asarray(drawn / drawn.sum(axis=1, keepdims=True))
+    return _dirichlet(CONCENTRATIONS[_choose(weights[bins], rng)], rng)
 
 
 def _families(cells: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ deviations. Several networks, each trained on worlds of its own, are averaged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,10 +22,10 @@ from numpy.typing import NDArray
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.counts import NoisyGrid
 from sfumato.transforms.ranges.counts_model import GridModel, grid_arrays, grid_of
+from sfumato.transforms.ranges.model import Answers, Model
 from sfumato.transforms.ranges.networks.features import INPUTS, Surroundings
 from sfumato.transforms.ranges.networks.training import fit
 from sfumato.transforms.ranges.networks.worlds import Examples, Squares, examples
-from sfumato.transforms.ranges.model import Answers, Model
 
 WIDTH = 64
 WORLDS = 6
@@ -60,7 +61,7 @@ def train_local(training: LocalTraining, checkpoint: str | None = None) -> Weigh
         )
 
     def spread(rows: int, columns: int, scale: float = 1.0) -> NDArray[np.float32]:
-        return (scale * np.sqrt(2 / rows) * rng.normal(size=(rows, columns))).astype(np.float32)
+        return np.asarray(scale * np.sqrt(2 / rows) * rng.normal(size=(rows, columns)), dtype=np.float32)
 
     first = {
         "w1": spread(INPUTS, WIDTH),
@@ -166,17 +167,20 @@ class LocalNetwork(Model):
     def load(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> LocalNetwork:
         """See Model.load."""
         count = len(arrays["w1"])
-        networks = [{name: arrays[name][number] for name in _NAMES} for number in range(count)]
         shapes = {"w1": (INPUTS, WIDTH), "w2": (WIDTH, WIDTH), "w3": (WIDTH, 2), "w4": (WIDTH, 1)}
         shapes |= {"b1": (WIDTH,), "b2": (WIDTH,), "b3": (2,), "b4": (1,)}
-        for one in networks:
-            for name, shape in shapes.items():
-                if one[name].shape != shape or not np.isfinite(one[name]).all():
-                    raise ValueError("weights of another form")
+        for name, shape in shapes.items():
+            one = arrays[name]
+            if one.shape != (count, *shape) or one.dtype != np.float32 or not np.isfinite(one).all():
+                raise ValueError("weights of another form")
+        networks = [{name: arrays[name][number] for name in _NAMES} for number in range(count)]
         low, high = ((float(one[0]), float(one[1])) for one in (facts["low"], facts["high"]))
-        if not (count and 0 < low[0] < high[0] and 0 < low[1] < high[1] and facts["smoothing"] > 0):
+        grid, smoothing = grid_of(arrays, facts), float(facts["smoothing"])
+        if not (count and 0 < low[0] < high[0] < math.inf and 0 < low[1] < high[1] < math.inf):
             raise ValueError("no networks, or sizes of none")
-        return cls(grid_of(arrays, facts), float(facts["smoothing"]), Squares(low, high), networks)
+        if not (0 < smoothing < math.inf and 0 < grid.noise_stddev < math.inf):
+            raise ValueError("no scale of errors")
+        return cls(grid, smoothing, Squares(low, high), networks)
 
 
 def _forward(
@@ -192,4 +196,4 @@ def _forward(
 
 
 def _swish(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    return values / (1 + np.exp(-np.clip(values, -30, 30)))
+    return np.asarray(values / (1 + np.exp(-np.clip(values, -30, 30))))

@@ -1,6 +1,6 @@
-"""Spatial neural histograms as their paper has them: a network for each of k sizes, from a place to a count (paper 003).
+"""Spatial neural histograms as paper 003 has them: a network for each of k sizes, from a place to a count.
 
-It is the form to compare with: `local` reaches its error in seconds. Full-batch training of 20 layers is for a GPU.
+It is the form to compare with. Thousands of epochs of 20 layers over every cell are for a GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LAYERS, WIDTH, EPOCHS, PATIENCE = 20, 80, 5000, 500
 LEARNING_RATE = 1e-3
-SMOOTHING = 0.001  # psi, of the number of users
+SMOOTHING = 0.001  # psi, as a share of all users; one user at least
 _SPACE = 10.0  # a side of the field, as networks see it: first weights of variance 1 fit to that
 _CHUNK = 4096  # queries whose layers stay in a core's cache
 
@@ -65,7 +65,7 @@ def paper_training(grid: NoisyGrid, wanted: Wanted, models: int, workload: Boxes
     workload: queries like those to come; where it is given, a training query weighs as many of them as it overlaps.
     Raises RequestError where none of it lies in the region.
     """
-    table, smoothing = grid.table(), SMOOTHING * max(wanted.users, 1.0)
+    table, smoothing = grid.table(), max(SMOOTHING * wanted.users, 1.0)
     trainings = []
     for number, size in enumerate(wanted.sizes.spread(models).tolist()):
         queries = corner_squares(grid, size, wanted.field.cell_metres)
@@ -81,7 +81,7 @@ def paper_training(grid: NoisyGrid, wanted: Wanted, models: int, workload: Boxes
 
 
 def corner_squares(grid: NoisyGrid, size: float, cell_metres: tuple[float, float]) -> Boxes:
-    """Squares of this size in metres whose lower left corner is a cell's, cell by cell; they may reach beyond the field.
+    """Squares of a size in metres whose lower left corner is a cell's, cell by cell; they may reach beyond the field.
 
     y counts from the north: a cell's lower edge is the one at which the row below begins.
     """

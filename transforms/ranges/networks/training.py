@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import DataError, RequestError
 
 _SAVE_SECONDS = 30.0
+_PIECE = 8192  # examples whose layers a processor has in memory at a time
 _DIGEST = "digest"
 
 
@@ -52,9 +53,10 @@ def fit(
 ) -> Any:
     """Parameters, as NumPy arrays in the same pytree, that Adam makes of the first ones.
 
-    parameters: a pytree of arrays. loss: from parameters and minibatches of each of `data`, by JAX, to a scalar.
-    data: arrays with a common leading axis of examples. batch: examples in each step, shuffled anew every epoch, those
-    beyond the last whole one left out; None: all at once. cosine: the rate falls to 0 over the epochs.
+    parameters: a pytree of arrays. loss: from parameters and minibatches of each of `data`, by JAX, to a scalar, a mean
+    over examples: on a processor, that of many is made of parts. data: arrays with a common leading axis of examples.
+    batch: examples in each step, shuffled anew every epoch, those beyond the last whole one left out; None: all at
+    once. cosine: the rate falls to 0 over the epochs.
 
     patience: so many epochs without a better loss end the training, and the best parameters are returned; None: all
     epochs are run, and the last are. That loss is of `validation`, arrays like `data`; without it, the mean over the
@@ -64,7 +66,7 @@ def fit(
     and validation with own_data; each is shuffled by its own seed, stops on its own, and is what it would be alone, up
     to rounding.
 
-    checkpoint: a file to which the state is written every half minute and at the end, and from which the same training
+    checkpoint: a local file to which the state is written every half minute and at the end, and from which the same training
     goes on. title: of the progress bar, which only a terminal shows.
 
     Raises RequestError where JAX, optax or tqdm are missing, or the checkpoint is of another training; DataError where
@@ -129,9 +131,31 @@ def _epoch(
     import jax.numpy as jnp
     import optax
 
+    piece = _PIECE if jax.default_backend() == "cpu" else size
+    pieces = max(size // piece, 1)
+
+    def of_all(parameters: Any, batch: Any) -> Any:
+        """The loss and its gradient, from equal pieces and what is left over."""
+        if pieces == 1:
+            return jax.value_and_grad(loss)(parameters, *batch)
+        length = size // pieces
+        left = size - length * pieces
+
+        def add(sums: Any, chosen: Any) -> Any:
+            found = jax.value_and_grad(loss)(parameters, *chosen)
+            return jax.tree.map(lambda total, one: total + one * (length / size), sums, found), None
+
+        zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters))
+        parts = tuple(one[: length * pieces].reshape(pieces, length, *one.shape[1:]) for one in batch)
+        sums, _ = jax.lax.scan(add, zeros, parts)
+        if left:
+            found = jax.value_and_grad(loss)(parameters, *(one[size - left :] for one in batch))
+            sums = jax.tree.map(lambda total, one: total + one * (left / size), sums, found)
+        return sums
+
     def step(carried: Any, batch: Any) -> Any:
         parameters, state = carried
-        value, slope = jax.value_and_grad(loss)(parameters, *batch)
+        value, slope = of_all(parameters, batch)
         update, state = optimiser.update(slope, state, parameters)
         return (optax.apply_updates(parameters, update), state), value
 
@@ -175,7 +199,7 @@ def _save(path: str, digest: str, epoch: int, state: _State) -> None:
     import jax
 
     arrays = {f"leaf_{number}": np.asarray(one) for number, one in enumerate(jax.tree.leaves(state))}
-    temporary = f"{path}.{os.getpid()}"
+    temporary = f"{path}.partial"
     with open(temporary, "wb") as file:
         np.savez(file, **{_DIGEST: np.array(digest), "epoch": np.array(epoch)}, **arrays)
     os.replace(temporary, path)

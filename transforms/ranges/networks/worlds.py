@@ -19,7 +19,7 @@ _STRETCH = 0.25  # a world is wider or narrower by up to e^0.25: cities have mor
 
 @dataclass(frozen=True)
 class Examples:
-    """Squares: inputs float32[q, INPUTS], own count and its deviation (see Surroundings), and true users, float32[q]."""
+    """Squares: inputs float32[q, INPUTS], own count, its deviation (see Surroundings), true users, float32[q] each."""
 
     inputs: NDArray[np.float32]
     own: NDArray[np.float32]

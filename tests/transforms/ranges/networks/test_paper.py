@@ -192,7 +192,9 @@ def test_labels_that_are_all_0_are_learned() -> None:
 def output(model: PaperNetworks, number: int, x: float, y: float) -> float:
     """A network's count at a lower left corner in base cells, in double precision."""
     weights = {name: values.astype(np.float64) for name, values in model.networks[number].parameters.items()}
-    hidden = np.sin(np.array([x, y]) * 10 / SIDE @ weights["first"] - 5 * weights["first"].sum(axis=0) + weights["first_bias"])
+    hidden = np.sin(
+        np.array([x, y]) * 10 / SIDE @ weights["first"] - 5 * weights["first"].sum(axis=0) + weights["first_bias"]
+    )
     for layer in range(len(weights["hidden"])):
         hidden = hidden @ weights["hidden"][layer] + weights["hidden_bias"][layer]
         hidden = hidden / (1 + np.exp(-hidden))

@@ -52,6 +52,15 @@ def test_a_full_batch_takes_the_steps_of_adam() -> None:
     np.testing.assert_allclose([*found["slopes"], found["offset"]], weights, rtol=1e-4)
 
 
+@pytest.mark.parametrize("batch", [None, 45])
+def test_a_large_batch_is_the_same_in_pieces(batch: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {**SETTINGS, "batch": batch, "patience": 60}
+    whole = fit(stacked(2), squared, (X, Y), **options, seed=(1, 2))
+    monkeypatch.setattr(training, "_PIECE", 11)  # of 90 examples, 8 pieces and 2 left; of 45, 4 and 1
+    pieces = fit(stacked(2), squared, (X, Y), **options, seed=(1, 2))
+    np.testing.assert_allclose(pieces["slopes"], whole["slopes"], rtol=1e-4)
+
+
 def test_a_seed_gives_the_same_again_and_another_another() -> None:
     first = fit(START, squared, (X, Y), **SETTINGS, seed=1)
     assert_same(first, fit(START, squared, (X, Y), **SETTINGS, seed=1))

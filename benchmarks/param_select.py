@@ -1,0 +1,278 @@
+"""How well the width of cells is chosen: by the rule, by tuners, and against the labels that paper 003 published.
+
+    SFUMATO_DATA=... python -m benchmarks.param_select [--networks]
+
+Searches are by the plain grid, at synthetic maps, Beijing's taxis, Tokyo's check-ins and San Francisco's cabs; the rule
+and the tuners never learn from what they are judged by, and never from San Francisco. With --networks, `snh` is trained
+beside the grid there, at several epsilons (some minutes each).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from sfumato.pipelines.ranges_tune import PublicData, read_public
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
+from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region
+from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.methods.neural import SpatialNeural
+from sfumato.transforms.ranges.methods.uniform_grid import cells_a_side
+from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.search import (
+    QUERIES,
+    Found,
+    Questions,
+    entropy,
+    measure,
+    people_of_density,
+    sample_people,
+)
+from sfumato.transforms.ranges.tune import GRID, TREE_DEPTH, TREES, Label, Tuner, search_grid, train
+from sfumato.transforms.ranges.widths import default_width
+from sfumato.transforms.synth.city import city_rasters
+from sfumato.transforms.text_tables import markdown_table
+
+SIZES = (Sizes(25, 35), Sizes(25, 100), Sizes(50, 100), Sizes(100, 400))
+EPSILONS, USERS = (0.05, 0.2, 0.8), (20_000, 200_000, 1_000_000)
+PAPER_SIDE = 10.0  # the published widths are in units of a tenth of the region
+SF, CITY = "SF cabs", "synthetic city"
+_CROPS = ((14.0, 0, 0, 2048), (3.5, 700, 900, 512))  # km, and the part of the city's raster
+_CASCADES = (("even cascade", 1.6), ("uneven cascade", 0.8), ("spiky cascade", 0.4), ("mixed cascade", None))
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A search on a data set of a kind."""
+
+    kind: str
+    wanted: Wanted
+    entropy: float
+    found: Found
+
+    @property
+    def label(self) -> Label:
+        return Label(self.wanted, self.entropy, {GRID: self.found.width}, {GRID: self.found.error})
+
+    def loss(self, width: float) -> float:
+        """By how much more the error is than the least one found, as a share of it."""
+        return self.found.at(width) / float(self.found.errors.min()) - 1
+
+
+# --- data ---
+
+
+def square(km: float) -> Field:
+    """A square region at the equator, where a degree is as long as it is wide."""
+    degrees = km / (EARTH_RADIUS_KM * math.pi / 180)
+    return Field(Grid(Region(0, -degrees / 2, degrees, degrees / 2), BASE_DEPTH))
+
+
+def cascade(codes: NDArray[np.uint64], levels: int, concentration: float | None, rng: Generator) -> People:
+    """People of cells, uint64[n], passed on to quarters of them by shares from Dirichlet distributions.
+
+    concentration: of all cells, or None for that of each drawn from a lognormal distribution.
+    """
+    for _ in range(levels):
+        cells, place = np.unique(codes, return_inverse=True)
+        alpha = rng.lognormal(0, 1.2, len(cells)) if concentration is None else np.full(len(cells), concentration)
+        shares = np.cumsum(rng.gamma(np.repeat(alpha[:, None], 4, axis=1)) + 1e-12, axis=1)
+        shares /= shares[:, -1:]
+        quarter = (rng.random(len(codes))[:, None] > shares[place][:, :3]).sum(axis=1)
+        codes = codes * np.uint64(4) + quarter.astype(np.uint64)
+    return People.of(BASE_DEPTH, codes)
+
+
+def makers(data: Path) -> Iterator[tuple[str, Field, Callable[[int, Generator], People]]]:
+    """Kinds of maps of which there are as many people as are asked for: (kind, field, its people)."""
+    for raster in city_rasters(2048):
+        for km, row, column, side in _CROPS:
+            part = raster[row : row + side, column : column + side]
+            yield CITY, square(km), lambda n, rng, part=part: people_of_density(part, BASE_DEPTH, n, rng)  # type: ignore[misc]
+    for kind, concentration in _CASCADES:
+        for km in (14.0, 5.0):
+            yield (
+                kind,
+                square(km),
+                lambda n, rng, c=concentration: cascade(np.zeros(n, np.uint64), BASE_DEPTH, c, rng),  # type: ignore[misc]
+            )
+    taxis = np.load(data / "beijing_taxi_starts_256x256.npy").astype(np.float64)
+
+    def beijing(n: int, rng: Generator) -> People:
+        coarse = people_of_density(taxis, 8, n, rng)
+        return cascade(np.repeat(coarse.codes, coarse.users), BASE_DEPTH - 8, None, rng)
+
+    for km in (14.0, 5.0):
+        yield "Beijing, finer by a cascade", square(km), beijing
+
+
+def look(
+    kind: str, people: People, held: float, field: Field, epsilon: float, sizes: Sizes, rng: Generator
+) -> Searched:
+    wanted = Wanted(field, float(people.users.sum()), epsilon, sizes)
+    questions = Questions.draw(people, field, sizes, QUERIES, rng)
+    return Searched(kind, wanted, held, search_grid(people, wanted, questions, [1]))
+
+
+def searches(data: Path) -> list[Searched]:
+    """All of them; at each number of users and epsilon one range of sizes, in turn. San Francisco's are the last."""
+    rng, done = np.random.default_rng(1), list[Searched]()
+    for kind, field, make in makers(data):
+        whole = make(max(USERS), rng)
+        for users in USERS:
+            people = sample_people(whole, users, rng)
+            for epsilon in EPSILONS:
+                sizes = SIZES[len(done) % len(SIZES)]
+                done.append(look(kind, people, entropy(whole), field, epsilon, sizes, rng))
+    tokyo = read_public(str(data / "foursquare_tokyo_checkins.parquet"), None, LocationColumns(), rng)
+    cabs = san_francisco(data)
+    for kind, public, epsilons in (("Tokyo's check-ins", tokyo, EPSILONS), (SF, cabs, (0.05, 0.1, 0.2, 0.4, 0.8))):
+        for epsilon in epsilons:
+            for sizes in SIZES:
+                held = entropy(public.people)
+                done.append(look(kind, public.people, held, public.field, epsilon, sizes, rng))
+    return done
+
+
+def san_francisco(data: Path) -> PublicData:
+    """All trip starts."""
+    region = Region(-122.50764, 37.70794, -122.35978, 37.81944)
+    path = str(data / "sf_cabs_starts.parquet")
+    return read_public(path, region, LocationColumns(), np.random.default_rng(1))
+
+
+# --- tables ---
+
+
+def fit(done: list[Searched]) -> str:
+    """The powers of a rule by least squares, over all but San Francisco, and how far off it is there."""
+    known = [one for one in done if one.kind != SF]
+
+    def terms(of: list[Searched]) -> NDArray[np.float64]:
+        rows = []
+        for one in of:
+            wanted = one.wanted
+            size, area = wanted.sizes.low * wanted.sizes.high, math.prod(wanted.field.metres)
+            rows.append((1, math.log(size) / 2, math.log(area) / 2, math.log(wanted.users * wanted.epsilon)))
+        return np.array(rows)
+
+    target = np.log([one.found.width for one in known])
+    powers = np.linalg.lstsq(terms(known), target, rcond=None)[0]
+    spread = float(np.std(target - terms(known) @ powers))
+    return (
+        f"{len(known)} searches: width = {math.exp(powers[0]):.3g} s^{powers[1]:.2f} L^{powers[2]:.2f} "
+        f"(n epsilon)^{powers[3]:.2f}, standard deviation of its logarithm {spread:.2f}\n"
+    )
+
+
+def losses(done: list[Searched]) -> str:
+    """By kind of map, what each way to choose the width loses against the best found: mean and worst."""
+    lines = [["map", "entropy", "rule", "tuner", "tuner, entropy unknown", "tuner of the city", "ug"]]
+    of_city = tuner_of([one for one in done if one.kind == CITY])
+    for kind in dict.fromkeys(one.kind for one in done):
+        judged = [one for one in done if one.kind == kind]
+        tuner = tuner_of([one for one in done if one.kind not in (kind, SF)])
+        mean = float(np.mean([held for _, held in tuner.places]))
+        ways = (
+            [one.loss(default_width(one.wanted)) for one in judged],
+            [one.loss(tuner.width(one.wanted, one.entropy)) for one in judged],
+            [one.loss(tuner.width(one.wanted, mean)) for one in judged],
+            None if kind == CITY else [one.loss(of_city.width(one.wanted, one.entropy)) for one in judged],
+            [one.loss(uniform(one.wanted)) for one in judged],
+        )
+        shown = ["-" if way is None else f"{np.mean(way):.1%} ({max(way):.0%})" for way in ways]
+        lines.append([kind, f"{np.mean([one.entropy for one in judged]):.1f}", *shown])
+    return markdown_table(lines)
+
+
+def tuner_of(done: list[Searched]) -> Tuner:
+    return train([one.label for one in done], 0)
+
+
+def uniform(wanted: Wanted) -> float:
+    """The uniform grid's rule in metres."""
+    return math.sqrt(math.prod(wanted.field.metres)) / cells_a_side(wanted.users, wanted.epsilon, 10.0)
+
+
+def published(data: Path) -> str:
+    """Mean absolute error of the width, in tenths of the region, at cities that were left out of the training."""
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    with (data / "snh_city_features_gowalla.csv").open() as file:
+        held = {row["city"]: float(row["entropy_512"]) for row in csv.DictReader(file)}
+    with (data / "snh_best_cell_width_gowalla.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["best"]]
+    users, epsilon, best = (np.array([float(row[name]) for row in rows]) for name in ("n", "eps", "best"))
+    city = np.array([row["city"].removeprefix("gowalla_") for row in rows])
+    scale = users * epsilon
+    inputs = np.stack([users, epsilon, 1 / scale, 1 / np.sqrt(scale), [held[row["city"]] for row in rows]], axis=1)
+    power = np.stack([np.ones(len(rows)), np.log(scale)], axis=1)
+    guesses = {name: np.empty(len(rows)) for name in ("ParamSelect (ExtraTrees)", "without entropy", "power", "mean")}
+    for out in np.unique(city):
+        test, rest = city == out, city != out
+        for name, columns in (("ParamSelect (ExtraTrees)", 5), ("without entropy", 4)):
+            trees = ExtraTreesRegressor(TREES, max_depth=TREE_DEPTH, random_state=0)
+            trees.fit(inputs[rest, :columns], best[rest])
+            guesses[name][test] = trees.predict(inputs[test, :columns])
+        fitted = np.linalg.lstsq(power[rest], np.log(best[rest]), rcond=None)[0]
+        guesses["power"][test] = np.exp(power[test] @ fitted)
+        guesses["mean"][test] = best[rest].mean()
+    texts = {"power": "a constant power of n epsilon", "mean": "a constant"}
+    guesses["ug"] = PAPER_SIDE / np.sqrt(scale / 10)
+    texts["ug"] = "the rule of ug"
+    epsilons = np.unique(epsilon)
+    lines = [["width by", "all", *(f"epsilon {one:g}" for one in epsilons)]]
+    for name, guess in guesses.items():
+        off = np.abs(guess - best)
+        lines.append(
+            [texts.get(name, name), f"{off.mean():.4f}", *(f"{off[epsilon == one].mean():.4f}" for one in epsilons)]
+        )
+    lines.append(["(mean label)", f"{best.mean():.4f}", *(f"{best[epsilon == one].mean():.4f}" for one in epsilons)])
+    return f"{len(rows)} labels of {len(np.unique(city))} cities\n\n{markdown_table(lines)}"
+
+
+def border(data: Path) -> str:
+    """The networks' error against the grid's, at the grid's best width, on San Francisco."""
+    rng, cabs = np.random.default_rng(1), san_francisco(data)
+    lines = [["sizes (m)", "epsilon", "n epsilon", "grid", "snh", "difference"]]
+    for sizes in (Sizes(25, 100), Sizes(100, 400)):
+        for epsilon in (0.1, 0.4, 0.8, 1.6):
+            wanted = Wanted(cabs.field, float(cabs.people.users.sum()), epsilon, sizes)
+            questions = Questions.draw(cabs.people, cabs.field, sizes, QUERIES, rng)
+            width = search_grid(cabs.people, wanted, questions, [1]).width
+            grid, networks = (
+                measure(method, cabs.people, wanted, questions, [1])
+                for method in (PlainGrid(width), SpatialNeural(width, models=1))
+            )
+            scale = f"{wanted.users * epsilon:,.0f}"
+            shown = (f"{grid:.4f}", f"{networks:.4f}", f"{networks / grid - 1:+.0%}")
+            lines.append([f"{sizes.low:g} to {sizes.high:g}", f"{epsilon:g}", scale, *shown])
+    return markdown_table(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", action="store_true")
+    options = parser.parse_args()
+    data = Path(os.environ["SFUMATO_DATA"])
+    print(f"### Published labels\n\n{published(data)}")
+    done = searches(data)
+    print(f"### The rule's powers\n\n{fit(done)}")
+    print(f"### Error above that of the best width, mean (worst)\n\n{losses(done)}")
+    if options.networks:
+        print(f"### Networks against the grid\n\n{border(data)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import pytest
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ranges import Field, Sizes
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.ranges.counts_model import GridModel
+from sfumato.transforms.ranges.methods import neural
+from sfumato.transforms.ranges.methods.automatic import BORDER, Automatic
+from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.methods.neural import SpatialNeural
+from sfumato.transforms.ranges.tune import Tuner
+from sfumato.transforms.ranges.widths import default_width
+from tests.transforms.ranges.oracle import run_key, town
+
+PEOPLE = town(10, 3000)
+MANY = Wanted(Field(Grid(Region(0, -0.02, 0.04, 0.02), 10)), 2 * BORDER, 1.0, Sizes(100.0, 400.0))
+FEW = replace(MANY, users=3000.0)
+
+
+@dataclass
+class Told:
+    """What a tuner says."""
+
+    method: str
+
+    def choose(self, wanted: Wanted) -> str:
+        return self.method
+
+    def width(self, wanted: Wanted, method: str) -> float:
+        return {"snh": 70.0, "grid": 50.0}[method]
+
+
+def told(method: str) -> Tuner:
+    return cast(Tuner, Told(method))
+
+
+def test_the_border_is_at_users_times_epsilon() -> None:
+    assert Automatic().chosen(MANY) == PlainGrid(default_width(MANY))
+    assert Automatic().chosen(FEW) == SpatialNeural(default_width(FEW))
+    assert isinstance(Automatic().chosen(replace(MANY, users=BORDER)), PlainGrid)
+    assert isinstance(Automatic().chosen(replace(MANY, users=BORDER * 0.999)), SpatialNeural)
+    assert isinstance(Automatic().chosen(replace(MANY, epsilon=0.01)), SpatialNeural)
+
+
+def test_a_tuner_decides_where_it_is_given() -> None:
+    assert Automatic(tuner=told("snh")).chosen(MANY) == SpatialNeural(70.0)
+    assert Automatic(tuner=told("grid")).chosen(FEW) == PlainGrid(50.0)
+
+
+def test_a_width_that_is_given_is_used() -> None:
+    assert Automatic(cell_width=120.0).chosen(MANY) == PlainGrid(120.0)
+    assert Automatic(cell_width=120.0, tuner=told("snh")).chosen(MANY) == SpatialNeural(120.0)
+
+
+def test_options_reach_the_networks() -> None:
+    assert Automatic(models=2, training_seed=5).chosen(FEW) == SpatialNeural(
+        default_width(FEW), models=2, training_seed=5
+    )
+    with pytest.raises(RequestError, match="models"):
+        Automatic(models=0)
+
+
+def test_the_grid_needs_no_training() -> None:
+    auto = Automatic()
+    counts = auto.collect(PEOPLE, MANY, run_key(1))
+    same = PlainGrid(default_width(MANY)).collect(PEOPLE, MANY, run_key(1))
+    np.testing.assert_array_equal(counts.users, same.users)
+    assert auto.trainings(counts, MANY) == ()
+    assert isinstance(auto.model(counts, MANY, ()), GridModel)
+
+
+def test_networks_are_trained_and_put_together_as_those_of_snh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neural, "train_local", lambda training: ("trained", training.seed))
+    monkeypatch.setattr(SpatialNeural, "model", lambda self, counts, wanted, trained: (self, list(trained)))
+    auto = Automatic(models=2)
+    counts = auto.collect(PEOPLE, FEW, run_key(1))
+    trainings = auto.trainings(counts, FEW)
+    assert len(trainings) == 2
+    trained = [auto.train(one) for one in trainings]
+    assert auto.model(counts, FEW, trained) == (auto.chosen(FEW), [("trained", 0), ("trained", 1)])

@@ -1,0 +1,169 @@
+import math
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ranges import Field, Sizes
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.search import Questions
+from sfumato.transforms.ranges.tune import (
+    Label,
+    Tuner,
+    features,
+    label_of,
+    open_tuner,
+    save_tuner,
+    search_grid,
+    train,
+)
+from sfumato.transforms.ranges.widths import default_width
+from tests.transforms.ranges.oracle import town
+
+joblib = pytest.importorskip("joblib")
+pytest.importorskip("sklearn")
+
+REGION, FAR = Region(0, -0.05, 0.1, 0.05), Region(40, -0.05, 40.1, 0.05)
+SIZES = Sizes(50.0, 200.0)
+
+
+def wanted(users: float = 5000.0, epsilon: float = 0.5, region: Region = REGION, depth: int = 12) -> Wanted:
+    return Wanted(Field(Grid(region, depth)), users, epsilon, SIZES)
+
+
+def label(times: float, gain: float | None, held: float, one: Wanted) -> Label:
+    """A best width of so many times the rule's, and a gain of networks."""
+    width = times * default_width(one)
+    if gain is None:
+        return Label(one, held, {"grid": width}, {"grid": 0.1})
+    return Label(one, held, {"grid": width, "snh": 2 * width}, {"grid": 0.1, "snh": 0.1 * gain})
+
+
+def learned() -> Tuner:
+    """Cells twice as wide at high entropy and half as wide at low; networks are better at little n epsilon."""
+    labels = []
+    for users in (1e4, 1e5, 1e6):
+        for epsilon in (0.1, 0.4):
+            gain = 0.8 if users * epsilon < 1e5 else 1.1
+            labels.append(label(2.0, gain, 10.0, wanted(users, epsilon)))
+            labels.append(label(0.5, gain, 6.0, wanted(users, epsilon, FAR)))
+    return train(labels, 1)
+
+
+TUNER = learned()
+
+
+def test_features_are_the_papers_and_the_sizes() -> None:
+    found = features(wanted(200.0, 0.5), 7.5)
+    np.testing.assert_allclose(found[:7], [200, 0.5, 1 / 100, 1 / 10, 7.5, 50, 200])
+    assert found[7] == pytest.approx(math.sqrt(math.prod(wanted().field.metres)))
+    assert np.isfinite(features(wanted(-3.0), 7.5)).all()
+
+
+def test_what_was_learned_is_told_again_by_entropy() -> None:
+    one = wanted(1e5, 0.1)
+    assert TUNER.width(one, 10.0) == pytest.approx(2 * default_width(one))
+    assert TUNER.width(one, 6.0) == pytest.approx(default_width(one) / 2)
+    assert TUNER.width(one, 10.0, "snh") == pytest.approx(4 * default_width(one))
+
+
+def test_entropy_is_that_of_the_place_or_the_mean() -> None:
+    assert TUNER.entropy(wanted().field) == 10.0
+    assert TUNER.entropy(wanted(region=FAR).field) == 6.0
+    moved = Region(0.02, -0.05, 0.12, 0.05)  # 0.08 of 0.12 are the same place
+    assert TUNER.entropy(wanted(region=moved).field) == 10.0
+    moved = Region(0.05, -0.05, 0.15, 0.05)  # 0.05 of 0.15 are not
+    assert TUNER.entropy(wanted(region=moved).field) == 8.0
+    assert TUNER.width(wanted(1e5, 0.1, FAR)) == pytest.approx(default_width(wanted(1e5, 0.1, FAR)) / 2)
+
+
+def test_networks_are_chosen_where_they_were_better() -> None:
+    assert TUNER.choose(wanted(1e4, 0.1)) == "snh"
+    assert TUNER.choose(wanted(1e6, 0.4)) == "grid"
+    assert train([label(1.0, None, 5.0, wanted())], 1).choose(wanted(1e4, 0.1)) == "grid"
+
+
+def test_widths_fit_the_region() -> None:
+    assert TUNER.width(wanted(1.0, 1e-9), 10.0) == min(wanted().field.metres)
+    assert TUNER.width(wanted(1e12, 1.0), 6.0) == max(wanted().field.cell_metres)
+
+
+def test_the_same_labels_and_seed_make_the_same_tuner() -> None:
+    again = learned()
+    assert again.digest == TUNER.digest
+    assert pickle.dumps(again) == pickle.dumps(TUNER)
+    other = train([label(1.0, None, 5.0, wanted())], 1)
+    assert other.digest != train([label(1.0, None, 5.0, wanted())], 2).digest != TUNER.digest
+    assert TUNER.facts() == {"format": "sfumato-tuner/1", "digest": TUNER.digest}
+
+
+def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "tuner.joblib"
+    save_tuner(TUNER, str(path))
+    opened = open_tuner(str(path))
+    assert [one.name for one in tmp_path.iterdir()] == ["tuner.joblib"]
+    assert opened.width(wanted(3e4, 0.3)) == TUNER.width(wanted(3e4, 0.3))
+    assert opened.choose(wanted(1e6, 0.4)) == "grid"
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04nothing", b"\x80\x04.", b"x\x9c damaged"])
+def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "tuner.joblib"
+    path.write_bytes(content)
+    with pytest.raises(RequestError, match=r"^tuner: .*make it again"):
+        open_tuner(str(path))
+
+
+def test_files_of_other_versions_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tuner.joblib"
+    for held in ([1, 2], {"format": "sfumato-tuner/0", "tuner": TUNER}, {"format": "sfumato-tuner/1", "tuner": 3}):
+        joblib.dump(held, path)
+        with pytest.raises(RequestError, match="holds none of this version"):
+            open_tuner(str(path))
+    with pytest.raises(RequestError, match=r"tuner: .* cannot be read"):
+        open_tuner(str(tmp_path / "none"))
+    with pytest.raises(RequestError, match=r"output: .* cannot be written"):
+        save_tuner(TUNER, str(tmp_path / "no folder" / "tuner.joblib"))
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
+    with pytest.raises(RequestError, match=r"needs sklearn, .*sfumato\[neural\]"):
+        train([label(1.0, None, 5.0, wanted())], 1)
+
+
+def test_labels_are_the_best_widths_and_gains() -> None:
+    people = town(12, 5000)
+    one = wanted()
+    made: list[float] = []
+
+    def make(width: float) -> PlainGrid:
+        made.append(width)
+        return PlainGrid(width)
+
+    found = label_of(people, one, 7.0, {"snh": make}, np.random.default_rng(1))
+    questions = Questions.draw(people, one.field, SIZES, 4000, np.random.default_rng(2))
+    tried = search_grid(people, one, questions, [3, 4])
+    # Other questions and noise find about the same, as the search's steps are of a quarter.
+    assert found.widths["grid"] == pytest.approx(tried.width, rel=0.4)
+    assert tried.at(default_width(one)) >= tried.errors.min()
+    np.testing.assert_allclose(made, np.array([0.8, 1.0, 1.25]) * found.widths["grid"])
+    assert found.widths["snh"] in made
+    assert found.entropy == 7.0
+    # The stand-in at the grid's own width has the grid's error, and so no loss.
+    assert found.errors["snh"] <= found.errors["grid"]
+    assert found == label_of(people, one, 7.0, {"snh": make}, np.random.default_rng(1))
+    assert found != label_of(people, replace(one, epsilon=0.4), 7.0, {"snh": make}, np.random.default_rng(1))
+
+
+@pytest.mark.parametrize("first", ["widths", "search", "tune", "methods.automatic", "methods.grid"])
+def test_it_does_not_matter_which_module_is_imported_first(first: str) -> None:
+    code = f"import sfumato.transforms.ranges.{first}, sfumato.transforms.ranges.plan"
+    subprocess.run([sys.executable, "-c", code], check=True)
