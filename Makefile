@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 REGION := -122.51,37.70,-122.35,37.82
 MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
-.PHONY: demo test test-slow test-airflow flink-jar test-flink check bench clean
+.PHONY: demo tuner test test-slow test-airflow flink-jar test-flink check bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/sfumato synth --users 1000000 --output demo/logs --overwrite
@@ -43,6 +43,13 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato ledger verify --ledger demo/nightly/ledger.db --releases demo/nightly/published
 	@echo "Open demo/release/index.html in a browser, and those in demo/rates, demo/next_day, demo/histogram, demo/hotspots, demo/quantiles,"
 	@echo "demo/moments, demo/moments_map, demo/ranges, demo/compare, demo/nightly/published."
+
+# How a tuner of range queries is made: here on a synthetic city, which is good for the example alone.
+tuner: $(VENV)/.installed
+	$(BIN)/sfumato synth --users 400000 --seed 1 --region=$(REGION) --output demo/tuner/wide --overwrite
+	$(BIN)/sfumato synth --users 400000 --seed 2 --region=-122.47,37.73,-122.39,37.79 --output demo/tuner/near --overwrite
+	$(BIN)/sfumato ranges tune --public 'demo/tuner/wide/*.parquet' 'demo/tuner/near/*.parquet' --region=$(REGION) \
+	  --region=-122.47,37.73,-122.39,37.79 --sizes 25,100 100,400 --output demo/tuner/tuner.joblib --overwrite
 
 test: check
 	$(BIN)/python -m pytest -n auto

@@ -1,10 +1,10 @@
 """How well the width of cells is chosen: by the rule, by tuners, and against the labels that paper 003 published.
 
-    SFUMATO_DATA=... python -m benchmarks.param_select [--networks]
+    SFUMATO_DATA=... python -m benchmarks.param_select
 
-Searches are by the plain grid, at synthetic maps, Beijing's taxis, Tokyo's check-ins and San Francisco's cabs; the rule
-and the tuners never learn from what they are judged by, and never from San Francisco. With --networks, `snh` is trained
-beside the grid there, at several epsilons (some minutes each).
+Searches are by the plain grid, at synthetic maps, Beijing's taxis, Tokyo's check-ins and San Francisco's cabs. No tuner
+learns from the kind of map that it is judged by, and none from San Francisco, nor is the rule fitted to it. It takes a
+few minutes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region
 from sfumato.transforms.ranges.methods.base import Wanted
-from sfumato.transforms.ranges.methods.grid import PlainGrid
-from sfumato.transforms.ranges.methods.neural import SpatialNeural
 from sfumato.transforms.ranges.methods.uniform_grid import cells_a_side
 from sfumato.transforms.ranges.people import People
 from sfumato.transforms.ranges.search import (
@@ -35,7 +33,6 @@ from sfumato.transforms.ranges.search import (
     Found,
     Questions,
     entropy,
-    measure,
     people_of_density,
     sample_people,
 )
@@ -242,36 +239,14 @@ def published(data: Path) -> str:
     return f"{len(rows)} labels of {len(np.unique(city))} cities\n\n{markdown_table(lines)}"
 
 
-def border(data: Path) -> str:
-    """The networks' error against the grid's, at the grid's best width, on San Francisco."""
-    rng, cabs = np.random.default_rng(1), san_francisco(data)
-    lines = [["sizes (m)", "epsilon", "n epsilon", "grid", "snh", "difference"]]
-    for sizes in (Sizes(25, 100), Sizes(100, 400)):
-        for epsilon in (0.1, 0.4, 0.8, 1.6):
-            wanted = Wanted(cabs.field, float(cabs.people.users.sum()), epsilon, sizes)
-            questions = Questions.draw(cabs.people, cabs.field, sizes, QUERIES, rng)
-            width = search_grid(cabs.people, wanted, questions, [1]).width
-            grid, networks = (
-                measure(method, cabs.people, wanted, questions, [1])
-                for method in (PlainGrid(width), SpatialNeural(width, models=1))
-            )
-            scale = f"{wanted.users * epsilon:,.0f}"
-            shown = (f"{grid:.4f}", f"{networks:.4f}", f"{networks / grid - 1:+.0%}")
-            lines.append([f"{sizes.low:g} to {sizes.high:g}", f"{epsilon:g}", scale, *shown])
-    return markdown_table(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", action="store_true")
-    options = parser.parse_args()
+    parser.parse_args()
     data = Path(os.environ["SFUMATO_DATA"])
     print(f"### Published labels\n\n{published(data)}")
     done = searches(data)
     print(f"### The rule's powers\n\n{fit(done)}")
     print(f"### Error above that of the best width, mean (worst)\n\n{losses(done)}")
-    if options.networks:
-        print(f"### Networks against the grid\n\n{border(data)}")
 
 
 if __name__ == "__main__":

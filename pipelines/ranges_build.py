@@ -38,6 +38,7 @@ from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.plan import ADAPTIVE, TRUSTS, RangesPlan, method_options, method_texts
 from sfumato.transforms.ranges.queries import count_queries, read_queries
 from sfumato.transforms.ranges.tree_model import TreeModel
+from sfumato.transforms.ranges.tune import open_tuner
 from sfumato.transforms.release.facts import ReleaseFacts
 from sfumato.transforms.release.store import check_output, open_release, publish
 from sfumato.transforms.release.write import WriteRelease
@@ -136,6 +137,8 @@ def plan_of(options: argparse.Namespace) -> RangesPlan:
     given = {name: values[name] for name in method_options() if values[name] is not None and values[name] is not False}
     if "workload" in given:
         given["workload"] = read_workload(given["workload"], Field(Grid(region, BASE_DEPTH)))
+    if "tuner" in given:
+        given["tuner"] = open_tuner(given["tuner"])
     shards = {name: values[name] for name in _SHARDS if values[name] is not None}
     if shards and options.trust != "secagg":
         raise RequestError(f"{next(iter(shards))}: is of shards, which need --trust secagg")

@@ -22,23 +22,17 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev
 from sfumato.transforms.ranges.methods import METHODS
+from sfumato.transforms.ranges.methods.automatic import Automatic
 from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
 from sfumato.transforms.ranges.methods.uniform_grid import UniformGrid, cells_a_side
-
-try:
-    from sfumato.transforms.ranges.widths import default_width
-except ImportError:
-
-    def default_width(wanted: Wanted) -> float:
-        """A stand-in."""
-        return 100.0
-
+from sfumato.transforms.ranges.tune import Tuner
+from sfumato.transforms.ranges.widths import default_width
 
 ADAPTIVE = Adaptive.NAME
 _ADAPTIVE_TEXT = "a heatmap's adaptive tree, which answers ranges as it is"
 Trust = Literal["central", "secagg"]
 TRUSTS = ("central", "secagg")
-IN_SHARDS = ("grid", "ug", "snh", ADAPTIVE)  # whose counts secure aggregation can make
+IN_SHARDS = (Automatic.NAME, "grid", "ug", "snh", ADAPTIVE)  # whose counts secure aggregation can make
 _WIDTH = "cell_width"
 _HELP = {
     _WIDTH: "width of the cells that are counted, in metres; default: auto, by the number of users and epsilon",
@@ -175,7 +169,10 @@ class RangesPlan:
         elif _WIDTH in self.options:
             cells = side / self.options[_WIDTH]
         else:
-            cells = side / default_width(self.wanted(self._population, self._central_epsilon))
+            wanted = self.wanted(self._population, self._central_epsilon)
+            method = make_method(self.method, self.options, wanted)
+            chosen = method.chosen(wanted) if isinstance(method, Automatic) else method
+            cells = side / chosen.cell_width  # type: ignore[attr-defined]
         return min(max(round(math.log2(cells)), 1), BASE_DEPTH)
 
     @property
@@ -196,7 +193,9 @@ class RangesPlan:
 
 
 def _fact(value: Any) -> Any:
-    """An option's value in JSON's types; of a workload its number of squares and a digest."""
+    """An option's value in JSON's types; of a workload its number of squares and a digest, of a tuner what it is."""
+    if isinstance(value, Tuner):
+        return value.facts()
     if not isinstance(value, Boxes):
         return value
     edges = np.stack([value.x0, value.y0, value.x1, value.y1])

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
-from sfumato.transforms.ranges.counts import clumping, edges
+from sfumato.transforms.ranges.counts import NoisyGrid, clumping, edges
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
 from sfumato.transforms.ranges.model import RangeModel
+from sfumato.transforms.ranges.networks.features import AROUND
+from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.release.page_shell import (
     PALETTE,
     Files,
@@ -77,6 +79,7 @@ def ranges_page(model: RangeModel, manifest: Mapping[str, Any]) -> str:
             "page_pieces.js",
             "page_ground.js",
             "page_ranges_model.js",
+            "page_ranges_network.js",
             "page_map.js",
             "page_ranges_map.js",
             "page_ranges.js",
@@ -93,7 +96,9 @@ def embedded_model(model: RangeModel) -> dict[str, Any]:
     """What the page holds of a model, in JSON's types: all that its answers are made of, or a raster of them."""
     own = model.model
     if isinstance(own, GridModel) and own.grid.users.size <= MOST_NUMBERS:
-        parts = _grid(own)
+        parts = _grid(own.grid)
+    elif isinstance(own, LocalNetwork) and 2 * own.grid.users.size <= MOST_NUMBERS:
+        parts = _network(own)
     elif isinstance(own, PartitionModel) and 6 * len(own.partition.users) <= MOST_NUMBERS:
         parts = _partition(own)
     else:
@@ -101,8 +106,27 @@ def embedded_model(model: RangeModel) -> dict[str, Any]:
     return {"side": model.field.side, "metres": list(model.field.metres), **parts}
 
 
-def _grid(model: GridModel) -> dict[str, Any]:
+def _network(model: LocalNetwork) -> dict[str, Any]:
+    """The grid, what networks make of its cells, and the networks."""
     grid = model.grid
+    (x0, x1), (y0, y1) = ((one[:-1].astype(float), one[1:].astype(float)) for one in (grid.x_edges, grid.y_edges))
+    cells = (one.ravel() for pair in (np.meshgrid(x0, y0), np.meshgrid(x1, y1)) for one in pair)
+    return {
+        **_grid(grid),
+        "kind": "network",
+        "shown": rounded(model.answer(Boxes(*cells)).users.tolist(), 4),
+        "around": [list(one) for one in AROUND],
+        "smoothing": model.smoothing,
+        "low": list(model.squares.low),
+        "high": list(model.squares.high),
+        "networks": [
+            {name: [float(f"{one:.8g}") for one in values.ravel().tolist()] for name, values in weights.items()}
+            for weights in model.networks
+        ],
+    }
+
+
+def _grid(grid: NoisyGrid) -> dict[str, Any]:
     return {
         "kind": "grid",
         "x_edges": grid.x_edges.tolist(),

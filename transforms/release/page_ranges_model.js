@@ -12,7 +12,7 @@
   /** The rectangles that the map is painted in: x0, y0, x1, y1, and users of at least 0. */
   const parts = model.x0 ? { x0: model.x0, y0: model.y0, x1: model.x1, y1: model.y1 } : spanned(model);
   parts.n = parts.x0.length;
-  parts.users = Float64Array.from(model.users, (users) => Math.max(users, 0));
+  parts.users = Float64Array.from(model.shown ?? model.users, (users) => Math.max(users, 0));
   const PART_KM2 = (regionWidth * regionHeight) / SIDE ** 2 / 1e6; // a base cell
   parts.density = parts.users.map((users, i) => users / ((parts.x1[i] - parts.x0[i]) * (parts.y1[i] - parts.y0[i]) * PART_KM2));
 
@@ -44,8 +44,7 @@
     grid(box) {
       let [users, variance] = [0, 0];
       eachCovered(box, (i, share) => {
-        const count = parts.users[i];
-        const uneven = count + model.clumping * Math.max(model.users[i] ** 2 - model.noise, 0);
+        const uneven = Math.max(model.users[i], 0) + model.clumping * Math.max(model.users[i] ** 2 - model.noise, 0);
         users += model.users[i] * share;
         variance += model.noise * share ** 2 + uneven * (share - share ** 2);
       });
@@ -108,5 +107,5 @@
   }
 
   // Where noise may be all there is: judged by part, as far as the model has parts.
-  const errorOf = { grid: () => Math.sqrt(model.noise), partition: (i) => Math.sqrt(model.variance[i]), raster: () => 0 }[model.kind];
+  const errorOf = { grid: () => Math.sqrt(model.noise), partition: (i) => Math.sqrt(model.variance[i]), raster: () => 0, network: () => 0 }[model.kind];
   parts.lost = Uint8Array.from(parts.users, (users, i) => (errorOf(i) > 0 && users <= 1.96 * errorOf(i) ? 1 : 0));

@@ -45,6 +45,7 @@
     return section("How to read an answer",
       paragraph(model.kind === "raster"
         ? `The model answers any square, but what it computes is too much for a page. Here it was asked about a raster of ${plural(parts.n, "cell")}, ${metres(regionWidth / (model.x_edges.length - 1))} wide, and answers add these up. Its own answers, by the command below, may differ a little.`
+        : model.kind === "network" ? `An answer is what ${plural(model.networks.length, "neural network")} make of the noisy counts in and around the square: they learned from simulated people how far such counts can be trusted. Squares larger than ${metres(asked ? asked[1] : 0)} are answered by the counts as they are. The map shows what the networks make of each cell.`
         : "An answer adds up all that was counted in the square. Where the square's border cuts a cell, people are taken to be spread evenly in it, and the share inside counts."),
       paragraph("The truth lies within the stated margin about 68 times in 100, and within twice the margin about 95 times. Noise is in the margin, and so is what people who are spread unevenly do, as far as the model can tell."),
       paragraph("Small squares where few people are can only be told to hold few: their margin may exceed their number. Parts that are lost in noise are grey on the map, and still add up in larger squares."),
@@ -53,7 +54,7 @@
   }
   function making() {
     const some = (one) => (partCount ? plural(partCount, one) : `${one}s`);
-    const counted = kind === "grid" ? `The region was cut into ${some("cell")}${cellWords ? ` of ${cellWords}` : ""}, and the users in each were counted once, with noise.`
+    const counted = kind === "grid" || kind === "network" ? `The region was cut into ${some("cell")}${cellWords ? ` of ${cellWords}` : ""}, and the users in each were counted once, with noise.`
       : kind === "partition" ? `The region was cut into ${some("rectangle")}, by what noisy counts told of where people are.` : null;
     return section("How it was made",
       paragraph(`Method \u201c${method}\u201d: ${Object.hasOwn(METHODS, method) ? METHODS[method] : "see the documents of the command"}.`),
@@ -70,7 +71,7 @@
     sizeWords ? ["Made for squares of", sizeWords] : null,
   ].filter(Boolean));
   $("pledge").textContent = unsafe ? "Made with a demonstration seed, this map protects no one." : pledge();
-  $("grid-words").textContent = model.kind === "raster" ? "Outline the raster" : model.kind === "grid" ? "Outline the cells" : "Outline the parts";
+  $("grid-words").textContent = model.kind === "raster" ? "Outline the raster" : model.x_edges ? "Outline the cells" : "Outline the parts";
   $("fades").hidden = !parts.lost.includes(1);
   $("swatch").closest("p").hidden = !parts.lost.includes(1);
   $("canvas").setAttribute("aria-label", "Map of estimated users; the square asked about is outlined");

@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.model import Answers, Model, RangeModel
-from tests.transforms.ranges.models import FIELD
+from sfumato.transforms.ranges.networks.features import INPUTS
+from sfumato.transforms.ranges.networks.local import WIDTH, LocalNetwork
+from sfumato.transforms.ranges.networks.worlds import Squares
+from tests.transforms.ranges.models import FIELD, grid_model
 
 
 class Slope(Model):
@@ -37,6 +40,19 @@ class Slope(Model):
 def slope_model() -> RangeModel:
     """A model that has no parts, so that the page holds a raster of it."""
     return RangeModel(FIELD, Slope(), "snh", 0.2)
+
+
+def network_model() -> RangeModel:
+    """Networks of weights at random on a grid: what they answer is of no use, but the page must answer the same."""
+    grid = grid_model(60).model.grid  # type: ignore[attr-defined]
+    rng = np.random.default_rng(3)
+    shapes = {"w1": (INPUTS, WIDTH), "w2": (WIDTH, WIDTH), "w3": (WIDTH, 2), "w4": (WIDTH, 1)}
+    shapes |= {name: (shapes[f"w{name[1]}"][1],) for name in ("b1", "b2", "b3", "b4")}
+    networks = [
+        {name: (0.15 * rng.normal(size=shape)).astype(np.float32) for name, shape in shapes.items()} for _ in range(2)
+    ]
+    squares = Squares((60.0, 70.0), (400.0, 460.0))
+    return RangeModel(FIELD, LocalNetwork(grid, 50.0, squares, networks), "snh", 0.2)
 
 
 def ranges_manifest(model: RangeModel, *, safe: bool = True, **others: Any) -> dict[str, Any]:

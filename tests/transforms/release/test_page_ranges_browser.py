@@ -15,7 +15,7 @@ from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.release.page_ranges import ranges_page
 from tests.transforms.ranges.models import REGION, grid_model, partition_model, some_squares
 from tests.transforms.release.browsing import Visit
-from tests.transforms.release.range_samples import ranges_manifest, slope_model
+from tests.transforms.release.range_samples import network_model, ranges_manifest, slope_model
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
 ATTACK = "</script><script>window.hurt = 1</script><img src=x onerror='window.hurt = 1'>\u202e"
@@ -24,7 +24,7 @@ MIDDLE = (-122.43, 37.77)
 
 @pytest.fixture(scope="module")
 def models() -> dict[str, RangeModel]:
-    return {"grid": grid_model(), "partition": partition_model(), "raster": slope_model()}
+    return {"grid": grid_model(), "partition": partition_model(), "raster": slope_model(), "network": network_model()}
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,21 @@ def test_the_page_answers_as_the_library_does(
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(found[2], expected[2], rtol=1e-9)
+
+
+def test_networks_answer_on_the_page_as_in_the_library(
+    opened: Callable[..., Visit], texts: dict[str, str], models: dict[str, RangeModel]
+) -> None:
+    """The library computes with 7 digits, the page with 16; sizes are below, in and above those of the networks."""
+    rng = np.random.default_rng(8)
+    x, y, _ = some_squares(600)
+    squares = (x, y, 10 ** rng.uniform(1.5, 3.6, len(x)))
+    expected, found = answered(models["network"], squares), asked(visit := opened(texts["network"]), squares)
+    assert np.count_nonzero(expected[0] > 0) > 150
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-3, atol=0.01)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-3, atol=0.01)
+    np.testing.assert_allclose(found[2], expected[2], rtol=1e-9)
+    assert "what 2 neural networks make of the noisy counts" in visit.page.inner_text("#report")
 
 
 def test_squares_on_edges_of_cells_are_answered_alike(

@@ -18,7 +18,7 @@ from sfumato.transforms.ranges.people import People
 from sfumato.transforms.ranges.tune import Tuner
 from sfumato.transforms.ranges.widths import default_width
 
-BORDER = 200_000.0
+BORDER = 700_000.0
 """Users times epsilon from which on, without a tuner, the plain grid answers (docs/param_select.md)."""
 _TEXTS: dict[str, str] = {one.name: one.metadata.get("help", "") for one in fields(SpatialNeural)}
 

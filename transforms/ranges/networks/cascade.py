@@ -83,7 +83,7 @@ def sample_world(grid: NoisyGrid, users: float, rng: Generator) -> NDArray[np.fl
 
 
 def _bin(strength: NDArray[np.float64]) -> NDArray[np.int64]:
-    return np.clip(np.floor(np.log2(np.maximum(strength, 1e-9)) / 1.5) + 2, 0, _BINS - 1).astype(np.int64)
+    return np.asarray(np.clip(np.floor(np.log2(np.maximum(strength, 1e-9)) / 1.5) + 2, 0, _BINS - 1), dtype=np.int64)
 
 
 def _split(

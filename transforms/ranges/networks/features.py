@@ -9,13 +9,13 @@ from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.counts import NoisyGrid
 
 # Centre, width and height of each box, in widths and heights of the square; the square itself is the first.
-_AROUND = (
+AROUND = (
     *((0.0, 0.0, scale, scale) for scale in (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 40.0)),
     *((float(x), float(y), 1.0, 1.0) for x in (-1, 0, 1) for y in (-1, 0, 1) if (x, y) != (0, 0)),
     (0.0, 0.0, 3.0, 1.0),
     (0.0, 0.0, 1.0, 3.0),
 )
-INPUTS = len(_AROUND) + 4
+INPUTS = len(AROUND) + 4
 
 
 class Surroundings:
@@ -36,7 +36,7 @@ class Surroundings:
         (across, down), (x, y) = self._cell, ((boxes.x0 + boxes.x1) / 2, (boxes.y0 + boxes.y1) / 2)
         width, height = np.maximum(boxes.x1 - boxes.x0, 1e-9), np.maximum(boxes.y1 - boxes.y0, 1e-9)
         inputs = np.empty((len(boxes), INPUTS), dtype=np.float32)
-        for number, (dx, dy, wide, high) in enumerate(_AROUND):
+        for number, (dx, dy, wide, high) in enumerate(AROUND):
             box = Boxes.around(x + dx * width, y + dy * height, wide * width, high * height)
             counted = self._table.sum(box)
             noise = self._noise * np.sqrt(1 + box.areas / (across * down))  # even a small box meets one cell

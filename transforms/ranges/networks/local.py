@@ -167,6 +167,7 @@ class LocalNetwork(Model):
     def load(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> LocalNetwork:
         """See Model.load."""
         count = len(arrays["w1"])
+        shapes: dict[str, tuple[int, ...]]
         shapes = {"w1": (INPUTS, WIDTH), "w2": (WIDTH, WIDTH), "w3": (WIDTH, 2), "w4": (WIDTH, 1)}
         shapes |= {"b1": (WIDTH,), "b2": (WIDTH,), "b3": (2,), "b4": (1,)}
         for name, shape in shapes.items():

@@ -85,8 +85,8 @@ def corner_squares(grid: NoisyGrid, size: float, cell_metres: tuple[float, float
 
     y counts from the north: a cell's lower edge is the one at which the row below begins.
     """
-    left, bottom = np.meshgrid(grid.x_edges[:-1].astype(np.float64), grid.y_edges[1:].astype(np.float64))
-    left, bottom = left.ravel(), bottom.ravel()
+    corners = np.meshgrid(grid.x_edges[:-1].astype(np.float64), grid.y_edges[1:].astype(np.float64))
+    left, bottom = (one.ravel() for one in corners)
     return Boxes(left, bottom - size / cell_metres[1], left + size / cell_metres[0], bottom)
 
 

@@ -66,8 +66,8 @@ def fit(
     and validation with own_data; each is shuffled by its own seed, stops on its own, and is what it would be alone, up
     to rounding.
 
-    checkpoint: a local file to which the state is written every half minute and at the end, and from which the same training
-    goes on. title: of the progress bar, which only a terminal shows.
+    checkpoint: a local file to which the state is written every half minute and at the end, and from which the same
+    training goes on. title: of the progress bar, which only a terminal shows.
 
     Raises RequestError where JAX, optax or tqdm are missing, or the checkpoint is of another training; DataError where
     parameters or losses are no finite numbers.
@@ -198,10 +198,11 @@ def _digest(settings: tuple[Any, ...], seeds: NDArray[Any], first: Sequence[Any]
 def _save(path: str, digest: str, epoch: int, state: _State) -> None:
     import jax
 
-    arrays = {f"leaf_{number}": np.asarray(one) for number, one in enumerate(jax.tree.leaves(state))}
+    arrays: dict[str, Any] = {f"leaf_{number}": np.asarray(one) for number, one in enumerate(jax.tree.leaves(state))}
+    arrays |= {_DIGEST: np.array(digest), "epoch": np.array(epoch)}
     temporary = f"{path}.partial"
     with open(temporary, "wb") as file:
-        np.savez(file, **{_DIGEST: np.array(digest), "epoch": np.array(epoch)}, **arrays)
+        np.savez(file, **arrays)
     os.replace(temporary, path)
 
 

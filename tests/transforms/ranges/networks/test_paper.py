@@ -1,5 +1,6 @@
 import math
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,6 +174,15 @@ def test_networks_trained_together_are_those_trained_apart(batch: int | None) ->
         assert one.residual == pytest.approx(apart.residual, rel=1e-3)
     first, second = (one.parameters["first"] for one in together[:2])
     assert not np.allclose(first, second, atol=0.1)  # each starts on its own
+
+
+def test_a_single_layer_is_a_network_too(tmp_path: Path) -> None:
+    training = paper_training(some_grid(), wanted(100, 200), 1, None)
+    options = {"layers": 1, "width": 16, "epochs": 5, "checkpoint": str(tmp_path / "state.npz")}
+    first, again = (train_paper(training, **options)[0] for _ in range(2))
+    np.testing.assert_array_equal(again.parameters["first"], first.parameters["first"])
+    model = PaperNetworks.of(some_grid(), wanted(100, 200), [again])
+    assert PaperNetworks.load(model.arrays(), model.facts()).networks[0].residual == first.residual
 
 
 def test_the_residual_is_the_error_on_the_labels() -> None:
