@@ -283,7 +283,7 @@ def test_a_workload(
         assert "workload: " in error
         assert message in error
     assert asked("other", squares, "--method", "grid") == 2
-    assert "workload: has no effect with method grid; it is of weighted" in capsys.readouterr().err
+    assert "workload: has no effect with method grid; it is of auto, snh, weighted" in capsys.readouterr().err
 
 
 def test_the_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

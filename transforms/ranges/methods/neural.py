@@ -47,7 +47,7 @@ class SpatialNeural(RangeMethod):
         check_choice("network", self.network, NETWORKS)
         if self.models is not None:
             check_whole("models", self.models, 1, 64)
-        check_whole("training_seed", self.training_seed, 0, 2**31)
+        check_whole("training_seed", self.training_seed, 0, 2**22 - 1)  # times 1000 it is a seed of 32 bits
 
     def collect(self, people: People, wanted: Wanted, key: RunKey) -> NoisyGrid:
         """See RangeMethod.collect: the plain grid's."""
