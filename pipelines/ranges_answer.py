@@ -7,6 +7,7 @@ queries. They stand in the order of the queries. Nothing is charged: a release m
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -34,6 +35,7 @@ from sfumato.transforms.logs import say
 from sfumato.transforms.ranges.answering import AnswerFiles, Tally
 from sfumato.transforms.ranges.opening import open_model
 from sfumato.transforms.ranges.queries import count_queries
+from sfumato.transforms.release.facts import UNSAFE
 
 _TALLY_FILE = "tally.json"
 
@@ -63,6 +65,8 @@ def run(arguments: Sequence[str]) -> int:
     options, settings = parser.parse_job(arguments)
     _check_reach(settings, options)
     model = open_model(options.model)
+    if not model.safe:
+        say("warning", UNSAFE, logging.WARNING)
     queries = _query_files(options.queries)
     answers = _answer_files(queries, options.output, options.overwrite)
     with ThreadPoolExecutor(16) as pool:
@@ -108,7 +112,10 @@ def answer_files(model: str, queries: Sequence[str], answers: Sequence[str], set
         made = []
         return tally
     finally:
-        _remove([staging, *made])
+        _remove(staging)
+        for folder in made:  # not where somebody else has put something by now
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
 
 
 def _check_reach(settings: RunnerSettings, options: argparse.Namespace) -> None:
@@ -182,15 +189,14 @@ def _write_tally(tally: Tally, path: str) -> None:
         sink.write(json.dumps(asdict(tally)).encode())
 
 
-def _remove(folders: Sequence[str]) -> None:
-    """Removes folders with all that is in them, where they are there."""
-    for folder in folders:
-        found = matching(FileSystems.join(folder, "*")) if is_remote(folder) else []
-        if found or (not is_remote(folder) and os.path.exists(folder)):
-            try:
-                FileSystems.delete([one.path for one in found] or [folder])
-            except BeamIOError as error:
-                say("left", f"{folder} could not be removed ({error})", logging.WARNING)
+def _remove(folder: str) -> None:
+    """Removes a folder of this run's own with all that is in it, where it is there."""
+    found = matching(FileSystems.join(folder, "*")) if is_remote(folder) else []
+    if found or (not is_remote(folder) and os.path.exists(folder)):
+        try:
+            FileSystems.delete([one.path for one in found] or [folder])
+        except BeamIOError as error:
+            say("left", f"{folder} could not be removed ({error})", logging.WARNING)
 
 
 def _report(tally: Tally, output: str, seconds: float) -> str:

@@ -8,7 +8,7 @@ import json
 import logging
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
@@ -29,6 +29,7 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import CELLS_FILE, MANIFEST_FILE
 from sfumato.transforms.heatmap.options import heatmap_options
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.logs import say
 from sfumato.transforms.privacy.keys import RunKey
@@ -46,6 +47,7 @@ from sfumato.transforms.secagg.shards import NoiseMode
 
 SIZES = "25,100"
 _LEARNING = ("auto", "snh")
+LEAST_SQUARES = 1_000  # of fewer, networks learn a few places by heart
 MOST_SQUARES = 50_000  # of a workload: the job's graph carries them several times
 _COUNTING = ("epsilon", "population", "population_share", "max_bad_fraction")
 _SHARDS = ("shard_size", "dropout")
@@ -175,6 +177,11 @@ def read_workload(path: str, field: Field) -> Boxes:
     edges = [np.concatenate([getattr(one, name) for one in squares] or [[]]) for name in ("x0", "y0", "x1", "y1")]
     boxes = Boxes(*edges)
     inside = boxes.areas > 0
+    if 0 < inside.sum() < LEAST_SQUARES:
+        raise RequestError(
+            f"workload: {inside.sum():,} squares of {path} lie in the region, too few to learn from; give "
+            f"{LEAST_SQUARES:,} or more, or leave it out"
+        )
     if not inside.any():
         raise RequestError(f"workload: no square of {path} lies in the region {field.grid.region}")
     return Boxes(*(edge[inside] for edge in edges))
@@ -245,9 +252,23 @@ def open_heatmap(path: str) -> HeatmapRelease:
         if grid is None:
             raise RequestError(f"a heatmap's release is needed, this one is of {release.manifest.get('job')!r}")
         start = WarmStart.of(release.manifest, release.table(CELLS_FILE), grid)
+        estimate = _of_everybody(start.estimate, release.manifest)
     except RequestError as error:
         raise RequestError(f"release: {str(error).removeprefix('warm_start: ')}") from None
-    return HeatmapRelease(Field(Grid(grid.region, BASE_DEPTH)), start.estimate, release.manifest, release.digest)
+    return HeatmapRelease(Field(Grid(grid.region, BASE_DEPTH)), estimate, release.manifest, release.digest)
+
+
+def _of_everybody(estimate: Estimate, manifest: Mapping[str, Any]) -> Estimate:
+    """The map of a cohort, drawn at random, for all users. Raises RequestError for a damaged manifest."""
+    try:
+        privacy = manifest["privacy"]
+        rate = float(privacy["cohort"]["sampling_rate"])
+        complete = isinstance(privacy["assumptions"], list) and isinstance(privacy["randomness"]["source"], str)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RequestError(f"the release's manifest lacks a part of its guarantee ({error!r})") from None
+    if not (complete and 0 < rate <= 1):
+        raise RequestError("the release's manifest is damaged")
+    return replace(estimate, counts=estimate.counts / rate, stddev=estimate.stddev / rate)
 
 
 def _facts(release: HeatmapRelease, sizes: Sizes, release_id: str | None) -> ReleaseFacts:
@@ -258,7 +279,7 @@ def _facts(release: HeatmapRelease, sizes: Sizes, release_id: str | None) -> Rel
         release_id=release_id or uuid.uuid4().hex,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         randomness=randomness["source"],
-        safe=randomness["safe"],
+        safe=randomness["safe"] is True,
         parameters={"release": source, "method": ADAPTIVE, "sizes": [sizes.low, sizes.high]},
     )
 

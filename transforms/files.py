@@ -61,6 +61,8 @@ def matching(pattern: str, limit: int | None = None) -> list[FileMetadata]:
     Raises NotReadyError where a storage cannot be listed now, RequestError where it cannot be listed: neither is taken
     for one that holds nothing.
     """
+    if not is_remote(pattern) and "/" not in pattern:
+        pattern = f"./{pattern}"  # a pattern without a folder matches nothing in Beam
     try:
         with storage_errors(pattern):
             (match,) = FileSystems.match([pattern], [limit])

@@ -69,12 +69,23 @@ _SUB_QUERY = (
 SUB_QUERY = Event("sub_query", _SUB_QUERY)
 SUB_QUERY_WITH_LOSS = Event("sub_query", f"{_SUB_QUERY}, {{shards_lost}} of {{shards}} shards lost")
 ASKED = Event("round", "{quantity}, round {round}: {clients:,.0f} clients told {reports:,.0f} bits")
+TRAINED = Event("trained", "trained network {number} of {networks} in {seconds:.0f} s")
 COMPARED = Event("compared", "compared {setting}, key {key}")
 READ_COUNTS = Event("read_rows", "rows read: {rows:,}; dropped: {dropped}; clamped: {clamped:,}", raw=True)
 METRICS_COUNTED = Event("metrics", "metrics", raw=True)
 METRICS_MISSING = Event("no_metrics", "the runner does not tell the metrics: {error}", raw=True)
 # Those of workers, in the order in which they are looked for: a text must come after those that it is the beginning of.
-EVENTS = (READ_FILE, COUNTED_USERS, PUBLIC_USERS, SAMPLED_USERS, SUB_QUERY_WITH_LOSS, SUB_QUERY, ASKED, COMPARED)
+EVENTS = (
+    READ_FILE,
+    COUNTED_USERS,
+    PUBLIC_USERS,
+    SAMPLED_USERS,
+    SUB_QUERY_WITH_LOSS,
+    SUB_QUERY,
+    ASKED,
+    TRAINED,
+    COMPARED,
+)
 
 
 def say(event: str, message: str, level: int = logging.INFO, **fields: Any) -> None:

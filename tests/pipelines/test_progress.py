@@ -38,6 +38,9 @@ FIELDS: dict[str, Any] = {
     "round": 2,
     "clients": 333_333.0,
     "reports": 666_666.0,
+    "number": 2,
+    "networks": 3,
+    "seconds": 12.0,
     "setting": "adaptive, users 100,000",
     "key": 7,
 }

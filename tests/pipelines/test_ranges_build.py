@@ -260,6 +260,8 @@ def test_a_workload(
     monkeypatch.setitem(METHODS, Weighted.NAME, Weighted)
     squares = {"x": np.array([-1.0, 0.5, 9.0]), "y": np.array([51.0, 50.5, 50.5]), "size": np.array([900, 800, 700.0])}
 
+    monkeypatch.setattr(ranges_build, "LEAST_SQUARES", 2)
+
     def asked(name: str, columns: dict[str, Any], *more: str) -> int:
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
         own = ["--method", "weighted", "--cell_width", "4000", "--workload", str(tmp_path / f"{name}.parquet")]
@@ -276,6 +278,7 @@ def test_a_workload(
         ("negative", {**squares, "size": np.array([900.0, 800.0, -1.0])}, "row 3 has -1 for size"),
         ("outside", {**squares, "x": np.full(3, 9.0)}, "lies in the region"),
         ("empty", {key: value[:0] for key, value in squares.items()}, "lies in the region"),
+        ("few", {key: value[1:] for key, value in squares.items()}, "1 squares of"),
         ("many", {key: np.tile(value, 2) for key, value in squares.items()}, "holds 6 squares, and 5 are the most"),
     ):
         assert asked(name, columns) == 2

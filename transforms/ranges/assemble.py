@@ -21,7 +21,7 @@ from sfumato.transforms.ranges.collect import Built, Counts
 from sfumato.transforms.ranges.counts import NoisyGrid
 from sfumato.transforms.ranges.model import Model, RangeModel, model_bytes
 from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan
-from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, release_manifest
+from sfumato.transforms.release.facts import UNSAFE, ReleaseFacts, manifest_bytes, release_manifest
 from sfumato.transforms.release.page_ranges import ranges_page
 from sfumato.transforms.release.picture_ranges import ranges_picture
 
@@ -30,6 +30,10 @@ _BOUND = "one location a user, chosen {} by the key"
 _FROM_RELEASE = (
     "This model is made of a published heatmap and nothing else (post-processing): it costs nothing beyond what that "
     "release cost, whose guarantee is repeated here."
+)
+_PUBLIC = (
+    "The squares of the workload, and the data that the tuner learned from, are public: what is published depends on "
+    "them, and nothing protects whoever is in them."
 )
 
 
@@ -44,10 +48,12 @@ def ranges_files(built: Built, plan: RangesPlan, facts: ReleaseFacts) -> dict[st
         manifest = heatmap_manifest(state, heatmap, replace(facts, safe=True), plan.field.grid)
         privacy, warnings = {**manifest["privacy"], "randomness": facts.source}, manifest["warnings"]
         del privacy["population"]  # told below
+    if {"workload", "tuner"} & set(plan.options):
+        privacy["assumptions"] = [*privacy["assumptions"], _PUBLIC]
     counts = collected.counts
     noise = counts.noise_stddev if isinstance(counts, NoisyGrid) else None
     content = {
-        **_place(plan.field, plan.method, plan.sizes),
+        **_place(plan.field, collected.answered_by, plan.sizes),
         "cell_metres": _cell_metres(counts, plan.field),
         "privacy": {**privacy, "trust": plan.trust, "noise_stddev": noise},
         "population": asdict(collected.population),
@@ -79,13 +85,14 @@ def files_of_release(release: HeatmapRelease, model: RangeModel, sizes: Sizes, f
         "population": population,
         "results": _results(model.model, release.estimate),
     }
-    return _files(model, release_manifest(facts, content, []), facts.safe)
+    warnings = [one for one in release.manifest.get("warnings", []) if one != UNSAFE]
+    return _files(model, release_manifest(facts, content, warnings), facts.safe)
 
 
 def _files(model: RangeModel, manifest: Mapping[str, Any], safe: bool) -> dict[str, bytes]:
     title = f"How many people in any square, by method {model.method}"
     return {
-        MODEL_FILE: model_bytes(model),
+        MODEL_FILE: model_bytes(replace(model, safe=safe)),
         RANGES_PICTURE: ranges_picture(model, title, safe=safe),
         PAGE_FILE: ranges_page(model, manifest).encode(),
         MANIFEST_FILE: manifest_bytes(manifest),

@@ -21,6 +21,7 @@ from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import epsilon_for_stddev
 from sfumato.transforms.ranges.counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.methods.automatic import Automatic
 from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
 from sfumato.transforms.ranges.model import Model, RangeModel
 from sfumato.transforms.ranges.people import People
@@ -43,6 +44,14 @@ class Collected:
     method: RangeMethod | None
     population: Population
     state: HeatmapState | None = None
+
+    @property
+    def answered_by(self) -> str:
+        """The name of the method that answers: of `auto`, the one that it chose."""
+        if self.method is None:
+            return ADAPTIVE
+        chosen = self.method.chosen(self.wanted) if isinstance(self.method, Automatic) else self.method
+        return chosen.NAME
 
     def trainings(self) -> Sequence[Any]:
         """See RangeMethod.trainings."""
@@ -104,5 +113,5 @@ def grid_of(estimate: Estimate) -> NoisyGrid:
 
 def build(collected: Collected, plan: RangesPlan, trained: Sequence[Any]) -> Built:
     """The finished model. trained: of all trainings, in their order."""
-    model = RangeModel(plan.field, collected.model(trained), plan.method, plan.counting.epsilon)
+    model = RangeModel(plan.field, collected.model(trained), collected.answered_by, plan.counting.epsilon)
     return Built(collected, model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -16,7 +17,7 @@ from sfumato.transforms.heatmap.whole import PrivateHeatmap
 from sfumato.transforms.locations.group import BoundUsers
 from sfumato.transforms.locations.read import ReadLocations, RowCounts, sum_row_counts
 from sfumato.transforms.locations.spill import Spill, load
-from sfumato.transforms.logs import COUNTED_USERS, PUBLIC_USERS
+from sfumato.transforms.logs import COUNTED_USERS, PUBLIC_USERS, TRAINED
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.collect import Built, Collected, build, collect, of_state
 from sfumato.transforms.ranges.people import People
@@ -123,21 +124,25 @@ class TrainModel(beam.PTransform):
         settled = collected | "Settle" >> beam.Reshuffle()
         trained = (
             settled
-            | "Trainings" >> beam.FlatMap(_trainings)  # (place, Collected without counts, training)
+            | "Trainings" >> beam.FlatMap(_trainings)  # (place, how many there are, method, training)
             | "SpreadTrainings" >> beam.Reshuffle()
             | "Train" >> beam.Map(_train)  # (place, trained)
         )
         return settled | "Build" >> beam.Map(_build, beam.pvalue.AsList(trained), self._plan)
 
 
-def _trainings(collected: Collected) -> Iterator[tuple[int, Any, Any]]:
-    for place, training in enumerate(collected.trainings()):
-        yield place, collected.method, training
+def _trainings(collected: Collected) -> Iterator[tuple[int, int, Any, Any]]:
+    trainings = collected.trainings()
+    for place, training in enumerate(trainings):
+        yield place, len(trainings), collected.method, training
 
 
-def _train(element: tuple[int, Any, Any]) -> tuple[int, Any]:
-    place, method, training = element
-    return place, method.train(training)
+def _train(element: tuple[int, int, Any, Any]) -> tuple[int, Any]:
+    place, networks, method, training = element
+    began = time.monotonic()
+    trained = method.train(training)
+    TRAINED.tell(number=place + 1, networks=networks, seconds=time.monotonic() - began)
+    return place, trained
 
 
 def _build(collected: Collected, trained: list[tuple[int, Any]], plan: RangesPlan) -> Built:
@@ -147,7 +152,8 @@ def _build(collected: Collected, trained: list[tuple[int, Any]], plan: RangesPla
 class BuildRanges(beam.PTransform):
     """Paths of Parquet location logs -> a singleton Built, differentially private in whole.
 
-    One key serves one input, once: it is narrowed to the plan and the columns here. spill: see PrivateHeatmap.
+    One key serves one input, once: it is narrowed to the plan and the columns where a trusted server counts, and as
+    PrivateHeatmap has it where a heatmap does. spill: see there.
     """
 
     def __init__(self, plan: RangesPlan, key: RunKey, columns: LocationColumns | None = None, spill: str | None = None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +46,7 @@ def check_grid(grid: NoisyGrid) -> None:
     rising = all(len(one) > 1 and one[0] == 0 and (np.diff(one) > 0).all() for one in (grid.x_edges, grid.y_edges))
     if not (rising and grid.users.shape == shape and grid.x_edges[-1] == grid.y_edges[-1]):
         raise ValueError("edges and counts do not fit together")
-    if not (np.isfinite(grid.users).all() and grid.noise_stddev >= 0):
+    if not (np.isfinite(grid.users).all() and 0 <= grid.noise_stddev < math.inf):
         raise ValueError("counts are no numbers")
 
 

@@ -90,8 +90,9 @@ class PartitionModel(Model):
         """See Model.load."""
         x0, y0, x1, y1 = (arrays[name].astype(np.int64) for name in ("x0", "y0", "x1", "y1"))
         partition = Partition(int(facts["side"]), x0, y0, x1, y1, arrays["users"], arrays["variance"])
-        whole = int(((x1 - x0) * (y1 - y0)).sum()) == partition.side**2
-        if not (whole and (x1 > x0).all() and (y1 > y0).all() and np.isfinite(partition.users).all()):
+        side = partition.side
+        whole = int(((x1 - x0) * (y1 - y0)).sum()) == side**2
+        if not (whole and (x1 > x0).all() and (y1 > y0).all() and (x1 <= side).all() and (y1 <= side).all()):
             raise ValueError("the rectangles do not cover the field")
         if not (partition.variance >= 0).all():
             raise ValueError("variances below 0")

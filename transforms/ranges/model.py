@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
+import tokenize
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
@@ -21,12 +23,17 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field
 from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.privacy.budget import check_epsilon
 
 FORMAT = "sfumato-ranges/1"
 _FACTS = "facts"
+_MOST_BYTES = 1 << 31
 _BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
+    lzma.LZMAError,
+    tokenize.TokenError,
+    ArithmeticError,
     AttributeError,
     EOFError,
     IndexError,
@@ -73,20 +80,32 @@ class Model(ABC):
 
 @dataclass(frozen=True)
 class RangeModel:
-    """A model and the field that it is of. method: that it was made by. epsilon: of the whole release."""
+    """A model and the field that it is of. method: that it was made by. epsilon: of the whole release.
+
+    safe: whether nobody can guess the key that its noise came from.
+    """
 
     field: Field
     model: Model
     method: str
     epsilon: float
+    safe: bool = True
 
     def answer(
         self, longitude: NDArray[np.float64], latitude: NDArray[np.float64], size: NDArray[np.float64]
     ) -> tuple[Answers, NDArray[np.float64]]:
         """Answers to squares with centres in degrees and sides in metres, and the share of each inside the region.
 
-        All float64[q]. The answer is of the part inside; a square wholly outside has 0 users.
+        Numbers, or arrays of q numbers; what is returned is float64[q]. The answer is of the part inside; a square
+        wholly outside has 0 users. Raises RequestError for what is no place or no size.
         """
+        longitude, latitude, size = np.broadcast_arrays(
+            *(np.atleast_1d(np.asarray(one, dtype=np.float64)) for one in (longitude, latitude, size))
+        )
+        if not (np.isfinite(longitude).all() and (np.abs(latitude) <= 90).all()):
+            raise RequestError("squares: longitudes and latitudes must be finite numbers of degrees, latitudes to 90")
+        if not ((size >= 1e-3) & (size <= 4e7)).all():
+            raise RequestError("squares: sizes must be metres, from 0.001 to the Earth's girth")
         squares = self.field.squares(longitude, latitude, size)
         inside = squares.clipped(self.field.side)
         share = inside.areas / squares.areas
@@ -102,6 +121,7 @@ def model_bytes(model: RangeModel) -> bytes:
         "kind": model.model.KIND,
         "method": model.method,
         "epsilon": model.epsilon,
+        "safe": model.safe,
         "region": asdict(model.field.grid.region),
         "depth": model.field.grid.depth,
         "model": model.model.facts(),
@@ -121,14 +141,31 @@ def read_model(content: bytes, name: str) -> RangeModel:
     from sfumato.transforms.ranges.kinds import KINDS  # which import this module
 
     try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if sum(one.file_size for one in archive.infolist()) > _MOST_BYTES:
+                raise ValueError("unpacked, it would fill the memory")
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             facts = json.loads(archive[_FACTS].tobytes())
             stated = facts["format"]
             if stated == FORMAT:
-                arrays = {one: archive[one] for one in archive.files if one != _FACTS}
+                arrays = {one: _numbers(archive[one]) for one in archive.files if one != _FACTS}
                 field = Field(Grid(Region(**facts["region"]), facts["depth"]))
+                sides = {
+                    facts["model"].get("side", field.side),
+                    *arrays.get("x_edges", np.array([field.side]))[-1:].tolist(),
+                }
+                if sides != {field.side}:
+                    raise ValueError("counts of another field")
                 model = KINDS[facts["kind"]].load(arrays, facts["model"])
-                return RangeModel(field, model, facts["method"], facts["epsilon"])
+                epsilon = check_epsilon("epsilon", float(facts["epsilon"]))
+                return RangeModel(field, model, str(facts["method"]), epsilon, facts["safe"] is True)
     except (*_BROKEN, RequestError) as error:
         raise RequestError(f"model: {name} is no model of range queries, or damaged ({type(error).__name__})") from None
     raise RequestError(f"model: {name} has format {stated!r}; this version of sfumato reads {FORMAT!r}")
+
+
+def _numbers(values: NDArray[Any]) -> NDArray[Any]:
+    """The array, where it holds integers or finite numbers. Raises ValueError where it does not."""
+    if values.dtype.kind not in "iuf" or not np.isfinite(values).all() or (np.abs(values.astype(float)) > 1e30).any():
+        raise ValueError("no array of numbers")
+    return values

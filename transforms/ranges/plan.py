@@ -24,6 +24,7 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilo
 from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.methods.automatic import Automatic
 from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.methods.neural import MOST_SIDE, SpatialNeural
 from sfumato.transforms.ranges.methods.uniform_grid import UniformGrid, cells_a_side
 from sfumato.transforms.ranges.tune import Tuner
 from sfumato.transforms.ranges.widths import default_width
@@ -153,6 +154,11 @@ class RangesPlan:
             raise RequestError(f"{_WIDTH}: must be auto or a number of metres > 0, got {width}")
         if width > most:
             raise RequestError(f"{_WIDTH}: {width:g} m is more than the region has, {most:,.0f} m")
+        if self.method == SpatialNeural.NAME and width < SpatialNeural(width).width(self.field):
+            raise RequestError(
+                f"{_WIDTH}: {width:g} m makes more than {MOST_SIDE:,} cells a side, from which networks cannot learn "
+                "on one worker; give wider ones, a smaller region, or use method grid"
+            )
         if width < least:
             raise RequestError(
                 f"{_WIDTH}: {width:g} m is less than the {least:.2g} m that places in so large a region are told apart "
@@ -172,7 +178,7 @@ class RangesPlan:
             wanted = self.wanted(self._population, self._central_epsilon)
             method = make_method(self.method, self.options, wanted)
             chosen = method.chosen(wanted) if isinstance(method, Automatic) else method
-            cells = side / chosen.cell_width  # type: ignore[attr-defined]
+            cells = side / (chosen.width(self.field) if isinstance(chosen, SpatialNeural) else chosen.cell_width)  # type: ignore[attr-defined]
         return min(max(round(math.log2(cells)), 1), BASE_DEPTH)
 
     @property

@@ -72,6 +72,8 @@ class TreeModel(Model):
         users, stddev = arrays["users"], arrays["stddev"]
         if not np.array_equal(tree.nodes, arrays["nodes"]) or not len(tree.entries) == len(users) == len(stddev):
             raise ValueError("nodes and counts do not fit together")
+        if not ((stddev >= 0).all() and 0 <= float(facts["slope"]) <= 1):
+            raise ValueError("deviations or a slope of none")
         return cls(Estimate(tree, users, stddev, slope=float(facts["slope"])))
 
 

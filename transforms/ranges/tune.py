@@ -9,13 +9,14 @@ are better than the grid: where there was nothing to learn from, a tuner says wh
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import pickle
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,7 +123,7 @@ class Tuner:
     """widths: by method, a regression of log(best width / the rule's). gains: of log(error / the grid's error).
 
     places: the regions it was trained on, with the entropy of the public data of each. digest: of what it was trained
-    on.
+    on, and once it is opened of its file, to which a run's key is bound.
     """
 
     widths: Mapping[str, Any]
@@ -201,11 +202,13 @@ def open_tuner(path: str) -> Tuner:
     joblib = _library("joblib")
     _library("sklearn")
     try:
+        content = Path(path).read_bytes()
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # of trees that another version of scikit-learn has made
-            held = joblib.load(path)
+            held = joblib.load(io.BytesIO(content))
         if isinstance(held, dict) and held["format"] == FORMAT and isinstance(held["tuner"], Tuner):
-            return held["tuner"]
+            # Of its trees too: under one key, other widths would show other counts under the same noise.
+            return replace(held["tuner"], digest=hashlib.sha256(content).hexdigest())
     except OSError as error:
         raise RequestError(f"tuner: {path} cannot be read ({error.strerror or error})") from None
     except (*_BROKEN, Warning) as error:

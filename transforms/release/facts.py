@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from sfumato.schemas.release import MANIFEST_FORMAT
 
 _PACKAGES = ("sfumato", "apache-beam", "numpy", "pyarrow", "scipy")
-_UNSAFE = "The key came from a seed that anybody can guess: this release protects nobody."
+UNSAFE = "The key came from a seed that anybody can guess: this release protects nobody."
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def release_manifest(facts: ReleaseFacts, content: Mapping[str, Any], warnings: 
         **({} if facts.ledger is None else {"ledger": dict(facts.ledger)}),
         "parameters": dict(facts.parameters),
         "versions": package_versions(),
-        "warnings": warnings if facts.safe else [_UNSAFE, *warnings],
+        "warnings": warnings if facts.safe else [UNSAFE, *warnings],
     }
 
 

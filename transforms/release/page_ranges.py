@@ -109,12 +109,10 @@ def embedded_model(model: RangeModel) -> dict[str, Any]:
 def _network(model: LocalNetwork) -> dict[str, Any]:
     """The grid, what networks make of its cells, and the networks."""
     grid = model.grid
-    (x0, x1), (y0, y1) = ((one[:-1].astype(float), one[1:].astype(float)) for one in (grid.x_edges, grid.y_edges))
-    cells = (one.ravel() for pair in (np.meshgrid(x0, y0), np.meshgrid(x1, y1)) for one in pair)
     return {
         **_grid(grid),
         "kind": "network",
-        "shown": rounded(model.answer(Boxes(*cells)).users.tolist(), 4),
+        "shown": rounded(model.cells().ravel().tolist(), 4),
         "around": [list(one) for one in AROUND],
         "smoothing": model.smoothing,
         "low": list(model.squares.low),

@@ -6,8 +6,8 @@
   const method = String(get("method", "unknown"));
   const kind = get("results.kind", model.kind);
   const partCount = isNumber(get("results.parts")) ? get("results.parts") : null;
-  const users = get("results.users");
   const population = get("population", {});
+  const users = population.users ?? get("results.users"); // cells' noise adds up to more than that of one count
   const cell = get("cell_metres");
   const asked = get("sizes_metres");
   const sized = (pair) => (Array.isArray(pair) && pair.length === 2 && pair.every(isNumber) ? pair : null);
@@ -45,10 +45,10 @@
     return section("How to read an answer",
       paragraph(model.kind === "raster"
         ? `The model answers any square, but what it computes is too much for a page. Here it was asked about a raster of ${plural(parts.n, "cell")}, ${metres(regionWidth / (model.x_edges.length - 1))} wide, and answers add these up. Its own answers, by the command below, may differ a little.`
-        : model.kind === "network" ? `An answer is what ${plural(model.networks.length, "neural network")} make of the noisy counts in and around the square: they learned from simulated people how far such counts can be trusted. Squares larger than ${metres(asked ? asked[1] : 0)} are answered by the counts as they are. The map shows what the networks make of each cell.`
+        : model.kind === "network" ? `An answer is what ${plural(model.networks.length, "neural network")} make of the noisy counts in and around the square: they learned from simulated people how far such counts can be trusted. Squares more than a little larger than ${metres(asked ? asked[1] : 0)} are answered by the counts as they are. Answers are of squares about people, and lean to the high side where nobody is: do not add up many small ones, ask for a large one. The map shows what the networks make of each cell.`
         : "An answer adds up all that was counted in the square. Where the square's border cuts a cell, people are taken to be spread evenly in it, and the share inside counts."),
       paragraph("The truth lies within the stated margin about 68 times in 100, and within twice the margin about 95 times. Noise is in the margin, and so is what people who are spread unevenly do, as far as the model can tell."),
-      paragraph("Small squares where few people are can only be told to hold few: their margin may exceed their number. Parts that are lost in noise are grey on the map, and still add up in larger squares."),
+      paragraph(`Small squares where few people are can only be told to hold few: their margin may exceed their number.${parts.lost.includes(1) ? " Parts that are lost in noise are grey on the map, and still add up in larger squares." : ""}`),
       sizeWords && paragraph(`The model was made for squares of ${sizeWords}; others are answered too, perhaps less well.`),
       paragraph("However many squares are asked about, the promise stays the same: all answers come from what was released once, and nobody's data are looked at again."));
   }

@@ -14,6 +14,7 @@ from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.counts import Partition, edges
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
 from sfumato.transforms.ranges.model import Answers, Model, RangeModel
+from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.release.picture import ALARM, CLIPPED, SOFT, UNSAFE, bare_png, log_like, map_picture
 from sfumato.transforms.release.picture_scale import written_top
 
@@ -65,6 +66,8 @@ def density(model: RangeModel, most: int = _FINEST) -> Density:
     width, height = model.field.cell_metres
     km2 = width * height / 1e6  # of a base cell
     found = _answers(own, cells)
+    if isinstance(own, LocalNetwork):  # whose answers to small cells add up to too much
+        found = Answers(np.maximum(own.grid.table(own.cells()).sum(cells), 0.0), found.stddev)
     lost = np.zeros(len(cells), dtype=bool)
     users, stddev, areas = found.users, found.stddev, cells.areas * km2
     if isinstance(own, GridModel):

@@ -52,10 +52,10 @@ def test_the_stated_error_is_the_noises_where_boxes_cut_no_cells() -> None:
     assert model.answer(box).users == pytest.approx([counts[5:, 2:7].sum()])
 
 
-def test_cells_below_0_count_as_0() -> None:
+def test_cells_below_0_count_as_they_are_and_answers_do_not() -> None:
     model = GridModel(NoisyGrid(np.array([0, 2, 4]), np.array([0, 4]), np.array([[-5.0, 8.0]]), 1.0))
     boxes = Boxes(*(np.array(at) for at in ([0.0, 0.0], [0.0, 0.0], [4.0, 2.0], [4.0, 4.0])))
-    np.testing.assert_allclose(model.answer(boxes).users, [8.0, 0.0])
+    np.testing.assert_allclose(model.answer(boxes).users, [3.0, 0.0])
     assert (model.answer(boxes).stddev > 0).all()
 
 

@@ -132,5 +132,5 @@ def test_a_header_that_asks_for_all_the_memory_is_refused(tmp_path: Path) -> Non
                 end = content.index(b")", start)
                 content = content[:start] + b"'shape': (9999999999999,)".ljust(end + 1 - start) + content[end + 1 :]
             file.writestr(name, content)
-    with pytest.raises(RequestError, match="is damaged"):
+    with pytest.raises(RequestError, match="damaged"):
         open_model(tmp_path)

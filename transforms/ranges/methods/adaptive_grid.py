@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.heatmap.checks import check_between, option
+from sfumato.transforms.heatmap.checks import check_within, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.counts import Partition, edges
@@ -71,9 +71,9 @@ class AdaptiveGrid(RangeMethod):
     ag_fine: float = option(5.0, "c2 of the rule of cuts, sqrt(count (1 - alpha) epsilon / c2)")
 
     def __post_init__(self) -> None:
-        check_between("ag_share", self.ag_share, 0, 1)
-        check_between("ag_coarse", self.ag_coarse, 0, math.inf)
-        check_between("ag_fine", self.ag_fine, 0, math.inf)
+        check_within("ag_share", self.ag_share, 0.01, 0.99)
+        check_within("ag_coarse", self.ag_coarse, 1e-3, 1e6)
+        check_within("ag_fine", self.ag_fine, 1e-3, 1e6)
 
     def collect(self, people: People, wanted: Wanted, key: RunKey) -> Partition:
         """See RangeMethod.collect. A user is in one cell and in one leaf, so the two looks add up to epsilon."""

@@ -42,6 +42,7 @@ class Automatic(RangeMethod):
     )
     models: int | None = option(None, _TEXTS["models"])
     workload: Boxes | None = option(None, _TEXTS["workload"])
+    checkpoints: str | None = option(None, _TEXTS["checkpoints"])
     training_seed: int = option(0, _TEXTS["training_seed"])
 
     def __post_init__(self) -> None:
@@ -74,4 +75,4 @@ class Automatic(RangeMethod):
         return self.chosen(wanted).model(counts, wanted, trained)
 
     def _networks(self, width: float) -> SpatialNeural:
-        return SpatialNeural(width, "local", self.models, self.workload, self.training_seed)
+        return SpatialNeural(width, "local", self.models, self.workload, self.checkpoints, self.training_seed)

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sfumato.transforms.heatmap.checks import check_between, option
+from sfumato.transforms.heatmap.checks import check_within, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.counts import Partition
@@ -43,7 +43,7 @@ class Dawa(RangeMethod):
     dawa_share: float = option(0.25, "the share of epsilon for the partition; its buckets are counted with the rest")
 
     def __post_init__(self) -> None:
-        check_between("dawa_share", self.dawa_share, 0, 1)
+        check_within("dawa_share", self.dawa_share, 0.01, 0.99)
 
     def collect(self, people: People, wanted: Wanted, key: RunKey) -> Partition:
         """See RangeMethod.collect. A user is in one bucket, so the partition and the counts add up to epsilon."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ranges import Boxes
+from sfumato.schemas.ranges import Boxes, Field
 from sfumato.transforms.heatmap.checks import check_choice, check_whole, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.counts import NoisyGrid, Partition
@@ -20,6 +22,7 @@ from sfumato.transforms.ranges.networks.worlds import Squares
 from sfumato.transforms.ranges.people import People
 
 NETWORKS = ("local", "paper")
+MOST_SIDE = 1024  # cells along a side: a world of so many takes some 500 MB
 _MODELS = {"local": 3, "paper": 8}
 SMOOTHING = 0.001  # psi, as a share of all users (paper, Section 6.1.3)
 
@@ -41,6 +44,11 @@ class SpatialNeural(RangeMethod):
         None, "networks: local ones are averaged (default 3), the paper's are for so many sizes (default 8)"
     )
     workload: Boxes | None = option(None, "squares as they will be asked for")
+    checkpoints: str | None = option(
+        None,
+        "local folder where training is saved now and then, and from which the same command, with the same key file "
+        "and release id, goes on",
+    )
     training_seed: int = option(0, "seed of what networks learn from; the same gives the same networks")
 
     def __post_init__(self) -> None:
@@ -51,7 +59,11 @@ class SpatialNeural(RangeMethod):
 
     def collect(self, people: People, wanted: Wanted, key: RunKey) -> NoisyGrid:
         """See RangeMethod.collect: the plain grid's."""
-        return PlainGrid(self.cell_width).collect(people, wanted, key)
+        return PlainGrid(self.width(wanted.field)).collect(people, wanted, key)
+
+    def width(self, field: Field) -> float:
+        """Of the grid's cells in metres: what was asked for, or what a worker can learn from where that is finer."""
+        return max(self.cell_width, math.sqrt(math.prod(field.metres)) / MOST_SIDE)
 
     def trainings(self, counts: NoisyGrid | Partition, wanted: Wanted) -> Sequence[LocalTraining | PaperTraining]:
         """See RangeMethod.trainings: one an element for each network."""
@@ -68,8 +80,15 @@ class SpatialNeural(RangeMethod):
     def train(self, training: Any) -> Any:
         """See RangeMethod.train. Raises RequestError without JAX and optax."""
         if isinstance(training, LocalTraining):
-            return train_local(training)
-        return train_paper([training], seed=self.training_seed)[0]
+            return train_local(training, self._checkpoint(f"local-{training.seed}"))
+        place = self._checkpoint(f"paper-{training.size:g}")
+        return train_paper([training], seed=self.training_seed, checkpoint=place)[0]
+
+    def _checkpoint(self, name: str) -> str | None:
+        if self.checkpoints is None:
+            return None
+        os.makedirs(self.checkpoints, exist_ok=True)
+        return os.path.join(self.checkpoints, f"{name}.npz")
 
     def model(self, counts: NoisyGrid | Partition, wanted: Wanted, trained: Sequence[Any]) -> Model:
         """See RangeMethod.model."""

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import deinterleave
-from sfumato.transforms.heatmap.checks import check_between, option
+from sfumato.transforms.heatmap.checks import check_within, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.counts import Partition
@@ -67,7 +67,7 @@ class PrivTree(RangeMethod):
     privtree_share: float = option(0.5, "the share of epsilon for the tree; its leaves are counted with the rest")
 
     def __post_init__(self) -> None:
-        check_between("privtree_share", self.privtree_share, 0, 1)
+        check_within("privtree_share", self.privtree_share, 0.01, 0.99)
 
     def collect(self, people: People, wanted: Wanted, key: RunKey) -> Partition:
         """See RangeMethod.collect. A user is in one leaf, so the tree and the counts add up to epsilon."""

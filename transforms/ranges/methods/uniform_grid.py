@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sfumato.transforms.heatmap.checks import check_between, option
+from sfumato.transforms.heatmap.checks import check_within, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.counts import NoisyGrid
 from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
@@ -29,7 +29,7 @@ class UniformGrid(RangeMethod):
     ug_constant: float = option(10.0, "c of the rule m = sqrt(n epsilon / c)")
 
     def __post_init__(self) -> None:
-        check_between("ug_constant", self.ug_constant, 0, math.inf)
+        check_within("ug_constant", self.ug_constant, 1e-3, 1e6)
 
     def collect(self, people: People, wanted: Wanted, key: RunKey) -> NoisyGrid:
         """See RangeMethod.collect."""

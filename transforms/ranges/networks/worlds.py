@@ -83,6 +83,8 @@ class Squares:
             return Boxes(asked.x0[at], asked.y0[at], asked.x1[at], asked.y1[at])
         x, y = world.places(count, rng)
         inside = (x >= 0) & (x < side) & (y >= 0) & (y < side)
+        if not inside.any():  # of few people all may live beyond the field: then anywhere
+            (x, y), inside = side * rng.random((2, count)), np.ones(count, dtype=bool)
         scale = (self.high[0] / self.low[0]) ** rng.random(int(inside.sum()))
         return Boxes.around(x[inside], y[inside], scale * self.low[0], scale * self.low[1])
 
@@ -103,7 +105,10 @@ def examples(
         stretch = float(np.exp(rng.uniform(-_STRETCH, _STRETCH)))
         middle = grid.side / 2 * (1 - stretch)
         origin = middle + float(rng.random()) * grid.side / columns, middle + float(rng.random()) * grid.side / rows
-        world = World(rng.poisson(expected).astype(np.float64), grid.side, stretch, origin)
+        held = rng.poisson(expected).astype(np.float64)
+        if not held.any():
+            held[np.unravel_index(int(expected.argmax()), held.shape)] = 1.0
+        world = World(held, grid.side, stretch, origin)
         counted = world.sum(Boxes(x0, y0, x1, y1)).reshape(rows, columns)
         for _ in range(2):
             noise = rng.laplace(scale=grid.noise_stddev / np.sqrt(2), size=counted.shape)

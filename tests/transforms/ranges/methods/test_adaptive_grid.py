@@ -71,7 +71,7 @@ def test_both_looks_have_the_noise_of_their_shares(share: float) -> None:
     """Cells of a few users are not cut, and two noisy counts of each are weighed by their inverse variances."""
     people = people_at(6, [5, 40], [9, 30])
     epsilon = 0.5
-    runs = per_key(AdaptiveGrid(ag_share=share, ag_fine=1e9), people, epsilon, 100)
+    runs = per_key(AdaptiveGrid(ag_share=share, ag_fine=1e6), people, epsilon, 100)
     assert all(len(one.users) == 100 for one, _ in runs)
     coarse, fine = share * epsilon, (1 - share) * epsilon
     w = coarse**2 / (coarse**2 + fine**2)

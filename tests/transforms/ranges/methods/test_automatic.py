@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -76,12 +77,13 @@ def test_the_grid_needs_no_training() -> None:
     assert isinstance(auto.model(counts, MANY, ()), GridModel)
 
 
-def test_networks_are_trained_and_put_together_as_those_of_snh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neural, "train_local", lambda training: ("trained", training.seed))
+def test_networks_are_trained_and_put_together_as_those_of_snh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(neural, "train_local", lambda training, checkpoint: ("trained", training.seed, checkpoint))
     monkeypatch.setattr(SpatialNeural, "model", lambda self, counts, wanted, trained: (self, list(trained)))
-    auto = Automatic(models=2)
+    auto = Automatic(models=2, checkpoints=str(tmp_path / "saved"))
     counts = auto.collect(PEOPLE, FEW, run_key(1))
     trainings = auto.trainings(counts, FEW)
     assert len(trainings) == 2
     trained = [auto.train(one) for one in trainings]
-    assert auto.model(counts, FEW, trained) == (auto.chosen(FEW), [("trained", 0), ("trained", 1)])
+    saved = [str(tmp_path / "saved" / f"local-{number}.npz") for number in range(2)]
+    assert auto.model(counts, FEW, trained) == (auto.chosen(FEW), [("trained", 0, saved[0]), ("trained", 1, saved[1])])

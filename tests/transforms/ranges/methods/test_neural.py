@@ -105,8 +105,8 @@ def test_local_networks_learn_by_seeds_of_their_own_and_by_what_is_public() -> N
 
 def test_each_training_is_given_to_its_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
-    monkeypatch.setattr(neural, "train_local", lambda one: given.append(one) or "local")
-    monkeypatch.setattr(neural, "train_paper", lambda some, seed: given.append((some, seed)) or ["paper"])
+    monkeypatch.setattr(neural, "train_local", lambda one, checkpoint: given.append(one) or "local")
+    monkeypatch.setattr(neural, "train_paper", lambda some, seed, checkpoint: given.append((some, seed)) or ["paper"])
     local, paper = (SpatialNeural(CELL, network=network, training_seed=7) for network in ("local", "paper"))
     training = local.trainings(grid(), WANTED)[0]
     assert local.train(training) == "local"
