@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.random import Generator, Philox
 from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.counts import NoisyGrid
@@ -35,7 +36,7 @@ BATCH = 2048
 LEARNING_RATE = 3e-3
 PATIENCE = 6  # epochs
 _BATCH_ANSWERED = 1 << 15
-_BLOCK = 16  # cells
+_AROUND = 16.0  # cells
 _NAMES = ("w1", "b1", "w2", "b2", "w3", "b3", "w4", "b4")
 
 Weights = dict[str, NDArray[np.float32]]
@@ -157,18 +158,14 @@ class LocalNetwork(Model):
     def cells(self) -> NDArray[np.float64]:
         """What the networks make of each cell, to be looked at: float64[rows, columns].
 
-        Answers are of squares about people, so those to all cells add up to too much; they are scaled down by blocks
-        to what was counted there.
+        Answers are of squares about people, so those to all cells add up to too much; they are scaled down to what was
+        counted around each, within some dozens of cells.
         """
         x, y = self.grid.x_edges.astype(np.float64), self.grid.y_edges.astype(np.float64)
         (x0, y0), (x1, y1) = np.meshgrid(x[:-1], y[:-1]), np.meshgrid(x[1:], y[1:])
         answered = self.answer(Boxes(*(one.ravel() for one in (x0, y0, x1, y1)))).users.reshape(x0.shape)
-        rows, columns = (np.arange(0, count, _BLOCK) for count in x0.shape)
-        sums, counted = (
-            np.add.reduceat(np.add.reduceat(one, rows, axis=0), columns, axis=1) for one in (answered, self.grid.users)
-        )
-        scale = np.clip(counted, 0, sums) / np.maximum(sums, 1e-9)
-        return np.asarray(answered * scale.repeat(_BLOCK, 0)[: len(y) - 1].repeat(_BLOCK, 1)[:, : len(x) - 1])
+        around, counted = (gaussian_filter(one, _AROUND, mode="nearest") for one in (answered, self.grid.users))
+        return np.asarray(answered * np.clip(counted, 0, around) / np.maximum(around, 1e-9))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """See Model.arrays."""

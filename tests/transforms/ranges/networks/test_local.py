@@ -257,3 +257,22 @@ def test_a_damaged_file_is_refused_by_its_name() -> None:
     bad = model_bytes(RangeModel(field, LocalNetwork(GRID, SMOOTHING, SQUARES, [weights]), "snh", 0.1))
     with pytest.raises(RequestError, match=r"town\.npz"):
         read_model(bad, "town.npz")
+
+
+def test_cells_to_be_looked_at_agree_with_the_counts_around_them() -> None:
+    """Where the networks say too much, the map does not; where they say too little, it says no more than they do."""
+    rng = np.random.default_rng(3)
+    edges = np.arange(65) * 64
+    grid = NoisyGrid(edges, edges, 40 + rng.laplace(scale=20, size=(64, 64)), 20 * np.sqrt(2))
+    much, little = (some_weights(1) for _ in range(2))
+    for one, users in ((much, 3.0), (little, -10.0)):
+        one["w3"] = np.zeros_like(one["w3"])
+        one["b3"] = np.array([30.0, users], np.float32)  # the count itself, and so many deviations more
+    for weights, most in ((much, 40.0), (little, 1e-6)):
+        model = LocalNetwork(grid, SMOOTHING, Squares((64.0, 64.0), (256.0, 256.0)), [weights])
+        cells = model.cells()
+        assert cells.shape == grid.users.shape
+        assert (cells >= 0).all()
+        # Some 3,200 cells are averaged: their mean has noise of half a user.
+        assert cells.mean() <= most + 3
+    assert abs(LocalNetwork(grid, SMOOTHING, Squares((64.0, 64.0), (256.0, 256.0)), [much]).cells().mean() - 40) < 3
