@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.networks import local
 from sfumato.transforms.ranges.opening import open_model
 from sfumato.transforms.ranges.plan import METHODS
 from sfumato.transforms.release import open_release
@@ -287,6 +289,52 @@ def test_a_workload(
         assert message in error
     assert asked("other", squares, "--method", "grid") == 2
     assert "workload: has no effect with method grid; it is of auto, snh, weighted" in capsys.readouterr().err
+
+
+def test_networks_are_learned_by_default(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the command to the model's file, in little; the same command makes the same file, saved halfway or not."""
+    for name, value in {"WORLDS": 1, "SQUARES_A_WORLD": 4000, "EPOCHS": 2}.items():
+        monkeypatch.setattr(local, name, value)
+    saved = ["--checkpoints", str(tmp_path / "saved")]
+    for name in ("one", "two"):
+        assert build(folder, tmp_path / name, "--models", "2", *saved, epsilon="0.1") == 0
+    assert capfd.readouterr().err.count("trained network 2 of 2") == 2
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == ["local-0.npz", "local-1.npz"]
+    assert (tmp_path / "one" / "model.npz").read_bytes() == (tmp_path / "two" / "model.npz").read_bytes()
+    model, manifest = open_model(tmp_path / "one"), open_release(tmp_path / "one").manifest
+    assert (model.method, manifest["method"], manifest["parameters"]["method"]) == ("snh", "snh", "auto")
+    assert (manifest["results"]["kind"], set(manifest["results"]["learned_with"])) == ("network", {"jax", "optax"})
+    answers, inside = model.answer([0.0, 0.5], [50.5, 50.4], 2000)
+    assert np.isfinite(answers.users).all()
+    assert (answers.stddev > 0).all()
+    assert inside.tolist() == [1.0, 1.0]
+
+
+def test_a_tuner_chooses_and_the_manifest_tells_which(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    tuner = tmp_path / "tuner.joblib"
+    public = ["--public", str(folder / "logs" / "*.parquet"), "--region=-1,50,1,51", "--epsilons", "0.5"]
+    assert cli.main(["ranges", "tune", *public, *SIZES, "--output", str(tuner)]) == 0
+    assert build(folder, tmp_path / "out", "--tuner", str(tuner)) == 0
+    manifest = open_release(tmp_path / "out").manifest
+    told = manifest["parameters"]["options"]["tuner"]
+    assert told["digest"] == hashlib.sha256(tuner.read_bytes()).hexdigest()
+    assert manifest["method"] == "grid"
+    assert any("tuner learned from" in one for one in manifest["privacy"]["assumptions"])
+
+
+def test_a_release_of_a_known_key_says_so_where_it_is_asked(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.table({"x": [0.0], "y": [50.5], "size": [900.0]}), tmp_path / "squares.parquet")
+    for name, key in (("known", ["--seed", "1"]), ("secret", [])):
+        assert build(folder, tmp_path / name, *GRID, *key) == 0
+        capfd.readouterr()
+        place = ["--queries", str(tmp_path / "squares.parquet"), "--output", str(tmp_path / f"{name}.parquet")]
+        assert cli.main(["ranges", "answer", "--model", str(tmp_path / name), *place]) == 0
+        assert ("this release protects nobody" in capfd.readouterr().err) == (name == "known")
 
 
 def test_the_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

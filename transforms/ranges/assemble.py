@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib import metadata
 from typing import Any
 
 from sfumato.schemas.guarantee import (
@@ -20,6 +21,8 @@ from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.ranges.collect import Built, Counts
 from sfumato.transforms.ranges.counts import NoisyGrid
 from sfumato.transforms.ranges.model import Model, RangeModel, model_bytes
+from sfumato.transforms.ranges.networks.local import LocalNetwork
+from sfumato.transforms.ranges.networks.paper import PaperNetworks
 from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan
 from sfumato.transforms.release.facts import UNSAFE, ReleaseFacts, manifest_bytes, release_manifest
 from sfumato.transforms.release.page_ranges import ranges_page
@@ -57,7 +60,7 @@ def ranges_files(built: Built, plan: RangesPlan, facts: ReleaseFacts) -> dict[st
         "cell_metres": _cell_metres(counts, plan.field),
         "privacy": {**privacy, "trust": plan.trust, "noise_stddev": noise},
         "population": asdict(collected.population),
-        "results": _results(built.model.model, counts),
+        "results": {**_results(built.model.model, counts), **_learned(built.model.model)},
     }
     return _files(built.model, release_manifest(facts, content, warnings), facts.safe)
 
@@ -135,3 +138,10 @@ def _central_privacy(plan: RangesPlan, facts: ReleaseFacts) -> dict[str, Any]:
 def _results(model: Model, counts: Counts) -> dict[str, Any]:
     users = counts.counts if isinstance(counts, Estimate) else counts.users
     return {"kind": model.KIND, "parts": users.size, "users": float(users.sum())}
+
+
+def _learned(model: Model) -> dict[str, Any]:
+    """What networks are a function of, besides the versions that every release states. The key is not bound to it."""
+    if not isinstance(model, LocalNetwork | PaperNetworks):
+        return {}
+    return {"learned_with": {name: metadata.version(name) for name in ("jax", "optax")}}
