@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid
 
+PSI = 0.001  # of all users: below so many an error counts as one of so many (paper 003, Sections 2.2 and 6.1.3)
+SMALLEST, LARGEST = 0.001, 2000 * math.pi * EARTH_RADIUS_KM
+"""Sides of squares in metres: a millimetre, below which places in degrees end, and round the Earth."""
 BASE_DEPTH = 12  # 4096 x 4096 base cells: in a city of 20 km, 5 m each
 QUERY_COLUMNS = ("x", "y", "size")  # longitude and latitude of the square's centre, its side in metres
 ANSWERS_SCHEMA = pa.schema(
@@ -57,6 +61,13 @@ class Boxes:
     def part(self, of: slice) -> Boxes:
         """Some of them."""
         return Boxes(self.x0[of], self.y0[of], self.x1[of], self.y1[of])
+
+    @classmethod
+    def between(cls, x_edges: NDArray[Any], y_edges: NDArray[Any]) -> Boxes:
+        """The cells between edges, row by row from the north."""
+        y0, x0 = (one.ravel() for one in np.meshgrid(y_edges[:-1], x_edges[:-1], indexing="ij"))
+        y1, x1 = (one.ravel() for one in np.meshgrid(y_edges[1:], x_edges[1:], indexing="ij"))
+        return cls(*(one.astype(np.float64) for one in (x0, y0, x1, y1)))
 
     @classmethod
     def around(

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ranges import Boxes, Field
+from sfumato.schemas.ranges import LARGEST, SMALLEST, Boxes, Field
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.privacy.budget import check_epsilon
 
@@ -104,8 +104,8 @@ class RangeModel:
         )
         if not (np.isfinite(longitude).all() and (np.abs(latitude) <= 90).all()):
             raise RequestError("squares: longitudes and latitudes must be finite numbers of degrees, latitudes to 90")
-        if not ((size >= 1e-3) & (size <= 4e7)).all():
-            raise RequestError("squares: sizes must be metres, from 0.001 to the Earth's girth")
+        if not ((size >= SMALLEST) & (size <= LARGEST)).all():
+            raise RequestError(f"squares: sizes must be metres, from {SMALLEST:g} to the Earth's girth")
         squares = self.field.squares(longitude, latitude, size)
         inside = squares.clipped(self.field.side)
         share = inside.areas / squares.areas

@@ -15,13 +15,10 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.ranges import QUERY_COLUMNS
-from sfumato.schemas.region import EARTH_RADIUS_KM
+from sfumato.schemas.ranges import LARGEST, QUERY_COLUMNS, SMALLEST
 
 QUERIES_SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in QUERY_COLUMNS])
 BATCH_ROWS = 1 << 16
-SMALLEST, LARGEST = 0.001, 2000 * math.pi * EARTH_RADIUS_KM
-"""Sides of squares in metres: a millimetre, below which places in degrees end, and round the Earth."""
 _RULES = {
     "x": ("a longitude lies in -180..180 degrees", -180.0, 180.0),
     "y": ("a latitude lies in -90..90 degrees; are x and y swapped?", -90.0, 90.0),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from sfumato.schemas.ranges import Boxes, Field, Sizes
+from sfumato.schemas.ranges import PSI, Boxes, Field, Sizes
 from sfumato.schemas.region import interleave
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.people import People
@@ -20,7 +20,6 @@ from sfumato.transforms.ranges.table import Table
 if TYPE_CHECKING:  # one of the methods uses this module
     from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
 
-PSI = 0.001  # of all users: below so many an error counts as one of so many (paper 003, Section 6.1)
 QUERIES = 4000
 ENTROPY_DEPTH = 9  # 512 x 512 cells
 _AWAY = 1.9  # a search ends where its best width is nearer than so many steps to neither end

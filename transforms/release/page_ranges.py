@@ -112,7 +112,7 @@ def _network(model: LocalNetwork) -> dict[str, Any]:
     return {
         **_grid(grid),
         "kind": "network",
-        "shown": rounded(model.cells().ravel().tolist(), 4),
+        "shown": rounded(model.cells.ravel().tolist(), 4),
         "around": [list(one) for one in AROUND],
         "smoothing": model.smoothing,
         "low": list(model.squares.low),

@@ -62,12 +62,12 @@ def density(model: RangeModel, most: int = _FINEST) -> Density:
     else:
         strips = most if isinstance(own, GridModel | PartitionModel) else min(most, MOST_STRIPS)  # others are slow
         x_edges = y_edges = edges(side, side / strips)
-    cells, shape = _boxes(x_edges, y_edges), (len(y_edges) - 1, len(x_edges) - 1)
+    cells, shape = Boxes.between(x_edges, y_edges), (len(y_edges) - 1, len(x_edges) - 1)
     width, height = model.field.cell_metres
     km2 = width * height / 1e6  # of a base cell
     found = _answers(own, cells)
     if isinstance(own, LocalNetwork):  # whose answers to small cells add up to too much
-        found = Answers(np.maximum(own.grid.table(own.cells()).sum(cells), 0.0), found.stddev)
+        found = Answers(np.maximum(own.grid.table(own.cells).sum(cells), 0.0), found.stddev)
     lost = np.zeros(len(cells), dtype=bool)
     users, stddev, areas = found.users, found.stddev, cells.areas * km2
     if isinstance(own, GridModel):
@@ -114,13 +114,6 @@ def ranges_picture(model: RangeModel, title: str, *, safe: bool = True) -> bytes
 def ranges_thumbnail(model: RangeModel) -> bytes:
     """The bare density as a PNG of at most 512 pixels each way, without frame or words."""
     return bare_png(density(model, _STILL).colours())
-
-
-def _boxes(x_edges: NDArray[np.int64], y_edges: NDArray[np.int64]) -> Boxes:
-    """The cells between edges, row by row from the north."""
-    y0, x0 = (one.ravel() for one in np.meshgrid(y_edges[:-1], x_edges[:-1], indexing="ij"))
-    y1, x1 = (one.ravel() for one in np.meshgrid(y_edges[1:], x_edges[1:], indexing="ij"))
-    return Boxes(*(one.astype(np.float64) for one in (x0, y0, x1, y1)))
 
 
 def _answers(model: Model, boxes: Boxes) -> Answers:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sfumato.schemas.ranges import Field, Sizes
+from sfumato.schemas.ranges import PSI, Field, Sizes
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.counts import NoisyGrid, Partition
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
@@ -32,6 +32,11 @@ class Wanted:
     users: float
     epsilon: float
     sizes: Sizes
+
+    @property
+    def smoothing(self) -> float:
+        """psi, in users: of an answer to fewer, errors are taken as of so many (paper 003, Section 2.2); at least 1."""
+        return max(PSI * self.users, 1.0)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from sfumato.transforms.ranges.people import People
 NETWORKS = ("local", "paper")
 MOST_SIDE = 1024  # cells along a side: a world of so many takes some 500 MB
 _MODELS = {"local": 3, "paper": 8}
-SMOOTHING = 0.001  # psi, as a share of all users (paper, Section 6.1.3)
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class SpatialNeural(RangeMethod):
             return paper_training(grid, wanted, models, self.workload)
         first = self.training_seed * 1000
         return [
-            LocalTraining(grid, wanted.users, _smoothing(wanted), self._squares(wanted), first + number)
+            LocalTraining(grid, wanted.users, wanted.smoothing, self._squares(wanted), first + number)
             for number in range(models)
         ]
 
@@ -95,16 +94,12 @@ class SpatialNeural(RangeMethod):
         grid = _grid(counts)
         if self.network == "paper":
             return PaperNetworks.of(grid, wanted, trained)
-        return LocalNetwork(grid, _smoothing(wanted), self._squares(wanted), trained)
+        return LocalNetwork(grid, wanted.smoothing, self._squares(wanted), trained)
 
     def _squares(self, wanted: Wanted) -> Squares:
         (width, height), sizes = wanted.field.cell_metres, wanted.sizes
         low, high = ((size / width, size / height) for size in (sizes.low, sizes.high))
         return Squares(low, high, self.workload)
-
-
-def _smoothing(wanted: Wanted) -> float:
-    return max(SMOOTHING * wanted.users, 1.0)
 
 
 def _grid(counts: NoisyGrid | Partition) -> NoisyGrid:

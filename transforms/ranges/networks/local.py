@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -155,15 +156,15 @@ class LocalNetwork(Model):
             users[at], stddev[at] = counted.users, counted.stddev
         return Answers(users, stddev)
 
+    @cached_property
     def cells(self) -> NDArray[np.float64]:
         """What the networks make of each cell, to be looked at: float64[rows, columns].
 
         Answers are of squares about people, so those to all cells add up to too much; they are scaled down to what was
         counted around each, within some dozens of cells.
         """
-        x, y = self.grid.x_edges.astype(np.float64), self.grid.y_edges.astype(np.float64)
-        (x0, y0), (x1, y1) = np.meshgrid(x[:-1], y[:-1]), np.meshgrid(x[1:], y[1:])
-        answered = self.answer(Boxes(*(one.ravel() for one in (x0, y0, x1, y1)))).users.reshape(x0.shape)
+        cells = Boxes.between(self.grid.x_edges, self.grid.y_edges)
+        answered = self.answer(cells).users.reshape(self.grid.users.shape)
         around, counted = (gaussian_filter(one, _AROUND, mode="nearest") for one in (answered, self.grid.users))
         return np.asarray(answered * np.clip(counted, 0, around) / np.maximum(around, 1e-9))
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 LAYERS, WIDTH, EPOCHS, PATIENCE = 20, 80, 5000, 500
 LEARNING_RATE = 1e-3
-SMOOTHING = 0.001  # psi, as a share of all users; one user at least
 _SPACE = 10.0  # a side of the field, as networks see it: first weights of variance 1 fit to that
 _CHUNK = 4096  # queries whose layers stay in a core's cache
 
@@ -65,7 +64,7 @@ def paper_training(grid: NoisyGrid, wanted: Wanted, models: int, workload: Boxes
     workload: queries like those to come; where it is given, a training query weighs as many of them as it overlaps.
     Raises RequestError where none of it lies in the region.
     """
-    table, smoothing = grid.table(), max(SMOOTHING * wanted.users, 1.0)
+    table, smoothing = grid.table(), wanted.smoothing
     trainings = []
     for number, size in enumerate(wanted.sizes.spread(models).tolist()):
         queries = corner_squares(grid, size, wanted.field.cell_metres)

@@ -98,8 +98,7 @@ def examples(
     """
     parts = []
     rows, columns = grid.users.shape
-    x0, y0 = (one.ravel() for one in np.meshgrid(grid.x_edges[:-1].astype(float), grid.y_edges[:-1].astype(float)))
-    x1, y1 = (one.ravel() for one in np.meshgrid(grid.x_edges[1:].astype(float), grid.y_edges[1:].astype(float)))
+    cells = Boxes.between(grid.x_edges, grid.y_edges)
     for _ in range(worlds):
         expected = sample_world(grid, users, rng)
         stretch = float(np.exp(rng.uniform(-_STRETCH, _STRETCH)))
@@ -109,7 +108,7 @@ def examples(
         if not held.any():
             held[np.unravel_index(int(expected.argmax()), held.shape)] = 1.0
         world = World(held, grid.side, stretch, origin)
-        counted = world.sum(Boxes(x0, y0, x1, y1)).reshape(rows, columns)
+        counted = world.sum(cells).reshape(rows, columns)
         for _ in range(2):
             noise = rng.laplace(scale=grid.noise_stddev / np.sqrt(2), size=counted.shape)
             around = Surroundings(NoisyGrid(grid.x_edges, grid.y_edges, counted + noise, grid.noise_stddev), smoothing)

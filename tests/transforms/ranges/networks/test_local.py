@@ -270,9 +270,9 @@ def test_cells_to_be_looked_at_agree_with_the_counts_around_them() -> None:
         one["b3"] = np.array([30.0, users], np.float32)  # the count itself, and so many deviations more
     for weights, most in ((much, 40.0), (little, 1e-6)):
         model = LocalNetwork(grid, SMOOTHING, Squares((64.0, 64.0), (256.0, 256.0)), [weights])
-        cells = model.cells()
+        cells = model.cells
         assert cells.shape == grid.users.shape
         assert (cells >= 0).all()
         # Some 3,200 cells are averaged: their mean has noise of half a user.
         assert cells.mean() <= most + 3
-    assert abs(LocalNetwork(grid, SMOOTHING, Squares((64.0, 64.0), (256.0, 256.0)), [much]).cells().mean() - 40) < 3
+    assert abs(LocalNetwork(grid, SMOOTHING, Squares((64.0, 64.0), (256.0, 256.0)), [much]).cells.mean() - 40) < 3
