@@ -7,11 +7,10 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 from sfumato.pipelines.console import console, log_options
-from sfumato.schemas import errors
 from sfumato.schemas.errors import DataError, RequestError, SfumatoError
 from sfumato.transforms.logs import say
 
@@ -81,13 +80,18 @@ def command(arguments: Sequence[str] | None = None) -> int:
 def worker_error(error: BaseException) -> SfumatoError | None:
     """The error of this package that a worker raised and the runner wrapped, if it is one."""
     text = "".join(traceback.format_exception(error))
-    names = "|".join(kind.__name__ for kind in SfumatoError.__subclasses__())
-    found = re.findall(rf"^(?:sfumato\.schemas\.errors\.)?({names}): (.*)$", text, flags=re.MULTILINE)
+    kinds = {kind.__name__: kind for kind in _kinds(SfumatoError)}
+    found = re.findall(rf"^(?:[\w.]+\.)?({'|'.join(kinds)}): (.*)$", text, flags=re.MULTILINE)
     if not found:
         return None
     kind, message = found[-1]
-    refused: SfumatoError = getattr(errors, kind)(message)
-    return refused
+    return kinds[kind](re.sub(r" \[while running .*?\]\s*$", "", message))
+
+
+def _kinds(base: type[SfumatoError]) -> Iterator[type[SfumatoError]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
 
 
 def _fail(error: SfumatoError) -> int:

@@ -11,6 +11,17 @@ class DataError(SfumatoError):
     """The data cannot support a release (a damaged file, too few users, too many bad rows). Nothing is published."""
 
 
+class RefusedError(DataError):
+    """A refusal after the charge, decided on noisy and public values alone, of which the message is made.
+
+    A release without any result is published in its place, which says why.
+    """
+
+
+class NotAdmittedError(RefusedError):
+    """Refused by the noisy counts of users, before anything else was released: only these were paid for."""
+
+
 class RequestError(SfumatoError, ValueError):
     """An option, a configuration file or an input's shape is wrong. The message names the field and the remedy."""
 
@@ -36,3 +47,9 @@ class NotReadyError(SfumatoError):
     """
 
     exit_code = 75
+
+
+class TooFewUsersError(NotAdmittedError):
+    """Fewer users than were asked for, by the noisy count: as NotReadyError, perhaps later."""
+
+    exit_code = NotReadyError.exit_code

@@ -1,0 +1,177 @@
+"""Whether a run may go on, decided on two noisy counts of users that every release pays for. Pure.
+
+A user either has a usable record or has none, so the two counts together cost their epsilon once (parallel
+composition, add or remove one user). No exact number decides anything after the charge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from sfumato.schemas.errors import NotAdmittedError, TooFewUsersError
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.privacy.noise import discrete_laplace
+
+# Probability that the noise of one count exceeds the margin that a refusal needs: a clean run is refused with at most
+# a few times this.
+FALSE_REFUSAL_PROBABILITY = 1e-7
+POPULATION_TOLERANCE = 0.1  # by which a public number of users may differ from the logs'
+
+
+@dataclass(frozen=True)
+class UserCounts:
+    """Exact numbers of users, which only noise may leave.
+
+    usable: users with a usable record. unusable: users without one; a row without a user id counts as a user.
+    """
+
+    usable: int = 0
+    unusable: int = 0
+
+    def __add__(self, other: UserCounts) -> UserCounts:
+        return UserCounts(self.usable + other.usable, self.unusable + other.unusable)
+
+
+def sum_user_counts(counts: Iterable[UserCounts]) -> UserCounts:
+    """Adds up user counts; a function for `beam.CombineGlobally`."""
+    return sum(counts, start=UserCounts())
+
+
+@dataclass(frozen=True)
+class AdmissionRule:
+    """What a run needs to go on.
+
+    epsilon: of both counts. max_bad_fraction: largest share of users without a usable record. min_users: fewest users.
+    population: a public number of users, None where there is none. sampling_rate: share of the users who are counted.
+    """
+
+    epsilon: float
+    max_bad_fraction: float = 0.1
+    min_users: int = 0
+    population: int | None = None
+    sampling_rate: float = 1.0
+
+
+@dataclass(frozen=True)
+class Admission:
+    """The noisy counts, scaled to all users. Neither is rounded or clipped, so both are unbiased.
+
+    epsilon: what both cost. noise_stddev: of either, in users.
+    """
+
+    users: float
+    unusable: float
+    epsilon: float
+    noise_stddev: float
+
+
+class ChargeGate(Protocol):
+    """Charges a ledger: the only way from exact counts to the first noisy value of a run."""
+
+    def charge(self) -> None:
+        """Charges the whole release, once. Raises BudgetError, RequestError, LedgerError or NotReadyError."""
+
+    def settle(self, epsilon: float, reason: str) -> None:
+        """Lowers the charge of a refused release to the epsilon of its admission."""
+
+
+@dataclass(frozen=True)
+class Admit:
+    """Charges the ledger, if there is one, then draws the noisy counts and decides."""
+
+    rule: AdmissionRule
+    gate: ChargeGate | None = None
+
+    def __call__(self, counts: UserCounts, key: RunKey) -> Admission:
+        """Counts the users of a run.
+
+        Args:
+            counts: exact numbers, of the users in the sample where the rule has a sampling rate below 1.
+            key: of the run; the same key and counts give the same admission.
+
+        Returns:
+            The noisy counts.
+
+        Raises:
+            NotAdmittedError: the run is refused; the message holds noisy and public values alone.
+            SfumatoError: whatever the gate raises; no noise is drawn then.
+        """
+        if self.gate is not None:
+            self.gate.charge()
+        admission = count_users(counts, self.rule, key)
+        try:
+            check_admission(admission, self.rule)
+        except NotAdmittedError as refusal:
+            if self.gate is not None:
+                self.gate.settle(self.rule.epsilon, str(refusal))
+            raise
+        return admission
+
+
+def count_users(counts: UserCounts, rule: AdmissionRule, key: RunKey) -> Admission:
+    """Both counts with discrete Laplace noise, scaled from the sample to all users."""
+    streams = np.zeros(1, dtype=np.uint64)
+    noise = discrete_laplace(key, "admission", streams, 2, rule.epsilon)[0]
+    rate = rule.sampling_rate
+    return Admission(
+        users=(counts.usable + int(noise[0])) / rate,
+        unusable=(counts.unusable + int(noise[1])) / rate,
+        epsilon=rule.epsilon,
+        noise_stddev=discrete_laplace_stddev(rule.epsilon) / rate,
+    )
+
+
+def check_admission(admission: Admission, rule: AdmissionRule) -> None:
+    """Raises NotAdmittedError where the noisy counts do not allow the run.
+
+    A refusal for bad records or for a public population needs more than noise and sampling explain at
+    FALSE_REFUSAL_PROBABILITY. The minimum of users is compared with the noisy count as it is.
+    """
+    margin = noise_quantile(rule.epsilon, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
+    users, unusable = admission.users, admission.unusable
+    error = 2 * admission.noise_stddev
+    limit = rule.max_bad_fraction
+    present = max(users + unusable + 2 * margin, 0.0)
+    # The statistic is at most 0 in expectation where the share is within the limit; its noise is at most the margin.
+    excess = (1 - limit) * unusable - limit * users
+    if excess > margin + _sampling_slack(present * limit * (1 - limit), rule.sampling_rate):
+        raise NotAdmittedError(
+            f"about {max(unusable, 0):,.0f} of {max(users + unusable, 0):,.0f} users (+-{error:,.0f}) have no usable "
+            f"record, more than --max_bad_fraction {limit:g} allows; check the columns and the region, mend the files, "
+            "or raise --max_bad_fraction (--verbose shows the operator the reasons)"
+        )
+    if rule.population is not None:
+        allowed = POPULATION_TOLERANCE * rule.population + margin + _sampling_slack(present, rule.sampling_rate)
+        if abs(users - rule.population) > allowed:
+            raise NotAdmittedError(
+                f"--population says {rule.population:,} users, and the logs hold about {max(users, 0):,.0f} "
+                f"(+-{error:,.0f}); correct it, or leave it out"
+            )
+    if users < rule.min_users:
+        raise TooFewUsersError(
+            f"about {max(users, 0):,.0f} users (+-{error:,.0f}), fewer than --min_users {rule.min_users:,}"
+        )
+
+
+def _sampling_slack(variance: float, rate: float) -> float:
+    """By how much a sum over a Poisson sample, scaled up, exceeds its expectation (Bernstein's inequality).
+
+    variance: sum of the squared contributions of all users; 0 where everybody is counted.
+    """
+    if rate >= 1:
+        return 0.0
+    exponent = -math.log(FALSE_REFUSAL_PROBABILITY)
+    return math.sqrt(2 * exponent * variance * (1 - rate) / rate) + exponent / (3 * rate)
+
+
+def noise_quantile(epsilon: float, probability: float, sensitivity: int = 1) -> int:
+    """The least t with P[Z > t] <= probability, Z discrete Laplace: P[Z > t] = beta^(t + 1) / (1 + beta)."""
+    rate = epsilon / sensitivity
+    log_tail = math.log(probability) + math.log1p(math.exp(-rate))
+    return max(0, math.ceil(-log_tail / rate) - 1)
