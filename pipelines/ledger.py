@@ -94,10 +94,13 @@ def _limit(options: argparse.Namespace) -> int:
 
 
 def _of(history: History, dataset: str | None) -> list[Reservation]:
-    return [one for one in history.reservations.values() if dataset in (None, one.charge.dataset)]
+    every = sorted((*history.refusals, *history.reservations.values()), key=lambda one: one.index)
+    return [one for one in every if dataset in (None, one.charge.dataset)]
 
 
 def _state(reservation: Reservation) -> str:
+    if reservation.refused is not None:
+        return "refused"
     return "reserved" if reservation.manifest is None else "published"
 
 
@@ -193,7 +196,7 @@ def _verify(options: argparse.Namespace) -> int:
     sys.stdout.write(_changes(history, None))
     if options.releases:
         sys.stdout.write(f"{len(releases)} release{'s'[: len(releases) != 1]} charged as stated, and unchanged\n")
-    open_ones = [one.charge.release_id for one in history.reservations.values() if one.manifest is None]
+    open_ones = [one.charge.release_id for one in history.reservations.values() if _state(one) == "reserved"]
     if open_ones:
         sys.stdout.write(f"charged, and not known to be published: {', '.join(open_ones)}\n")
     return 0

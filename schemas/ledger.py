@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation
 
@@ -162,7 +162,9 @@ class Charge:
 class Reservation:
     """A charge that stands in the ledger: entry number, its hash, when it was made (ISO 8601, UTC).
 
-    manifest: the SHA-256 of the manifest that was published under it; None while nothing is known to be.
+    charge: what counts as spent. manifest: the SHA-256 of the manifest that was published under it; None while nothing
+    is known to be. refused: why the run refused to publish a result; None where it did not. reserved: where it refused,
+    the charge as it was reserved, of which `charge` is the part that was spent.
     """
 
     charge: Charge
@@ -170,3 +172,15 @@ class Reservation:
     hash: str
     time: str
     manifest: str | None = None
+    refused: str | None = None
+    reserved: Charge | None = None
+
+    def settled(self, epsilon: Decimal, delta: Decimal, reason: str) -> Reservation:
+        """The reservation of a run that refused, and so spent only this much of it.
+
+        Raises RequestError where that is nothing, or more than was reserved.
+        """
+        if epsilon > self.charge.epsilon or delta > self.charge.delta:
+            raise RequestError(f"settle: release {self.charge.release_id} cannot cost more than what was reserved")
+        spent = replace(self.charge, epsilon=epsilon, delta=delta)
+        return replace(self, charge=spent, refused=reason, reserved=self.charge)

@@ -18,7 +18,7 @@ from sfumato.schemas.errors import LedgerError, RequestError
 from sfumato.schemas.ledger import Charge, Limit, Period, plain
 
 FORMAT = "sfumato-ledger/1"
-RESERVE, COMMIT, LIMITS = "reserve", "commit", "limits"
+RESERVE, SETTLE, COMMIT, LIMITS = "reserve", "settle", "commit", "limits"
 FIRST = "0" * 64  # what comes before the first entry
 _FIELDS = {"format", "index", "previous", "time", "mark", "kind", "content"}
 
@@ -96,6 +96,11 @@ def charge_of(content: Mapping[str, Any]) -> Charge:
         )
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise LedgerError(f"ledger: a charge cannot be read ({error})") from None
+
+
+def settle_content(release_id: str, epsilon: Decimal, delta: Decimal, reason: str) -> dict[str, Any]:
+    """What a refused run spent, in JSON's types."""
+    return {"release_id": release_id, "epsilon": plain(epsilon), "delta": plain(delta), "reason": reason}
 
 
 def limits_content(dataset: str, limits: Sequence[Limit]) -> dict[str, Any]:

@@ -11,20 +11,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sfumato.schemas.errors import BudgetError, LedgerError, NotReadyError, RequestError
-from sfumato.schemas.ledger import Charge, Limit, Reservation, plain
+from sfumato.schemas.ledger import Charge, Limit, Reservation, amount, plain
 from sfumato.transforms.privacy.ledger.entries import (
     COMMIT,
     LIMITS,
     RESERVE,
+    SETTLE,
     charge_content,
     entry_bytes,
     limits_content,
+    settle_content,
 )
 from sfumato.transforms.privacy.ledger.history import History, replay
 from sfumato.transforms.privacy.ledger.store import LedgerStore
 from sfumato.transforms.privacy.ledger.windows import next_fit, overrun
 
 _PATIENCE = 600.0  # seconds of others being faster
+_KINDS = (RESERVE, SETTLE, COMMIT, LIMITS)
 
 
 class ReusedError(RequestError):
@@ -45,27 +48,74 @@ class Ledger:
     def reserve(self, charge: Charge, limits: Sequence[Limit] = ()) -> Reservation:
         """Charges a release, or returns its standing reservation: a release id is charged once.
 
-        limits: what the caller takes the dataset's limits to be. They are written down with its first charge and must
-        be the same ever after (`set_limits` changes them). Raises RequestError where they are not, where there are
-        none, where it starts from a release that is not in the ledger, or (ReusedError) where the release id stands for
-        something else; BudgetError where a limit would be
-        exceeded; LedgerError.
+        A refused release, which was settled, is charged anew where its input or request was mended, beside what the
+        refusal cost; with the same ones its reservation is returned.
+
+        Args:
+            charge: what the release costs, and for what.
+            limits: what the caller takes the dataset's limits to be. They are written down with its first charge and
+                must be the same ever after (`set_limits` changes them).
+
+        Returns:
+            The reservation.
+
+        Raises:
+            RequestError: the limits differ, there are none, or the release starts from one that is not in the ledger;
+                ReusedError: the release id stands for something else.
+            BudgetError: a limit would be exceeded.
+            LedgerError: the ledger is damaged.
         """
 
         def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
-            standing = history.reservations.get(charge.release_id)
+            standing = _reserved(history, charge)
             if standing is not None:
-                _check_same(standing.charge, charge)
                 return standing
-            if charge.starts_from is not None and charge.starts_from not in history.reservations:
-                raise RequestError(
-                    f"warm_start: release {charge.starts_from} is not in the ledger, so nobody would account for what "
-                    "shows through from it; start from one that was charged there"
-                )
             if (missing := check_limits(history, charge.dataset, limits)) is not None:
                 return LIMITS, limits_content(charge.dataset, missing)
             check_budget(history, charge)
             return RESERVE, charge_content(charge)
+
+        reservation: Reservation = self._until(decide)
+        return reservation
+
+    def check(self, charge: Charge, limits: Sequence[Limit] = ()) -> Reservation | None:
+        """Raises what `reserve` would raise now, and writes nothing. Returns the reservation that stands, if any."""
+        history = self.history()
+        standing = _reserved(history, charge)
+        if standing is None:
+            check_budget(history, charge, check_limits(history, charge.dataset, limits))
+        return standing
+
+    def settle(self, release_id: str, epsilon: float | str, delta: float | str, reason: str) -> Reservation:
+        """Notes that a reserved release was refused on noisy values and cost only this much. May be repeated.
+
+        Args:
+            release_id: the release; nothing must have been published under its reservation.
+            epsilon: what the refusal cost, above 0 and at most what was reserved.
+            delta: the same of delta.
+            reason: why it was refused, in words made of noisy values and public facts alone.
+
+        Returns:
+            The reservation with what counts as spent.
+
+        Raises:
+            RequestError: the amounts are not part of what was reserved.
+            LedgerError: nothing is reserved, a result was published, or the release was settled otherwise.
+        """
+        spent = amount("settle: epsilon", epsilon), amount("settle: delta", delta)
+
+        def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
+            standing = history.reservations.get(release_id)
+            if standing is None:
+                raise LedgerError(f"ledger: release {release_id} was refused, but nothing was ever charged for it")
+            if standing.refused is not None:
+                if (standing.charge.epsilon, standing.charge.delta, standing.refused) != (*spent, reason):
+                    raise LedgerError(f"ledger: release {release_id} was refused before, at another cost or reason")
+                return standing
+            if standing.manifest is not None:
+                raise LedgerError(f"ledger: release {release_id} was published, so all that it was charged is spent")
+            standing.settled(*spent, reason)  # raises where that cannot be
+            return SETTLE, settle_content(release_id, *spent, reason)
 
         reservation: Reservation = self._until(decide)
         return reservation
@@ -104,7 +154,7 @@ class Ledger:
         while True:
             history = self.history()
             decided = decide(history)
-            if not (isinstance(decided, tuple) and len(decided) == 2 and decided[0] in (RESERVE, COMMIT, LIMITS)):
+            if not (isinstance(decided, tuple) and len(decided) == 2 and decided[0] in _KINDS):
                 return decided
             kind, content = decided
             stamp = self._now().isoformat(timespec="seconds")
@@ -146,6 +196,20 @@ def check_budget(history: History, charge: Charge, limits: Sequence[Limit] | Non
         f"ledger: {charge.dataset} may spend {over.limit.words()}; epsilon {plain(over.spent)} is spent on the data of "
         f"{over.window}, and epsilon {plain(charge.epsilon)} more for {charge.period} exceeds it; {when}"
     )
+
+
+def _reserved(history: History, charge: Charge) -> Reservation | None:
+    """The reservation that stands for this charge; None where one is to be made. Raises RequestError."""
+    standing = history.reservations.get(charge.release_id)
+    if standing is not None and (standing.refused is None or standing.charge.binding == charge.binding):
+        _check_same(standing.reserved or standing.charge, charge)
+        return standing
+    if charge.starts_from is not None and charge.starts_from not in history.reservations:
+        raise RequestError(
+            f"warm_start: release {charge.starts_from} is not in the ledger, so nobody would account for what "
+            "shows through from it; start from one that was charged there"
+        )
+    return None
 
 
 def _check_same(standing: Charge, charge: Charge) -> None:
