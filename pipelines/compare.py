@@ -43,6 +43,7 @@ from sfumato.transforms.heatmap.options import Option, heatmap_options
 from sfumato.transforms.heatmap.raster import MAX_RASTER_DEPTH
 from sfumato.transforms.heatmap.schedule import check_plan
 from sfumato.transforms.logs import say
+from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.facts import ReleaseFacts
 from sfumato.transforms.release.write import WriteRelease
@@ -94,6 +95,9 @@ class CompareRequest(ReleaseRequest):
 
     def cost(self) -> tuple[float, float]:
         return math.inf, 1.0  # it shows the exact data
+
+    def admission(self) -> AdmissionRule:
+        return AdmissionRule(1.0)  # not asked: an evaluation decides on exact numbers
 
     def source(self) -> LocationColumns:
         return self.columns
@@ -175,7 +179,7 @@ def run_compare(request: CompareRequest, settings: RunnerSettings) -> None:
         compare = CompareMethods(
             request.region, request.cases, request.keys, request.judge, key, request.columns, inputs.spill
         )
-        outcomes, truth = root | "Paths" >> beam.Create(inputs.paths) | "Compare" >> compare
+        outcomes, truth = root | "Files" >> beam.Create(inputs.files) | "Compare" >> compare
         return (
             truth
             | "Assemble" >> beam.Map(_files, beam.pvalue.AsList(outcomes), request, facts)  # {name: content}

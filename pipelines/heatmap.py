@@ -25,13 +25,14 @@ from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.options import heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import check_plan
-from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.heatmap.whole import PrivateHeatmap, check_prior
+from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.facts import ReleaseFacts
 from sfumato.transforms.release.store import open_release
-from sfumato.transforms.release.write import WriteRelease
+from sfumato.transforms.release.write import WriteRelease, charged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,9 @@ class HeatmapRequest(ReleaseRequest):
 
     def source(self) -> LocationColumns:
         return self.columns
+
+    def admission(self) -> AdmissionRule:
+        return self.heatmap.admission(self.min_users)
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -145,12 +149,18 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings) -> None:
     grid = Grid(request.region, request.heatmap.depth)
 
     def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
-        heatmap = PrivateHeatmap(request.region, request.heatmap, key, request.columns, inputs.spill, request.prior)
+        heatmap = PrivateHeatmap(
+            request.region, request.heatmap, key, request.columns, inputs.spill, request.prior, inputs.admit
+        )
+
+        def assemble(state: HeatmapState) -> dict[str, bytes]:
+            return release_files(state, request.heatmap, charged(facts), grid, request.blur)
+
         return (
             root
-            | "Paths" >> beam.Create(inputs.paths)
+            | "Files" >> beam.Create(inputs.files)
             | "Heatmap" >> heatmap  # HeatmapState
-            | "Assemble" >> beam.Map(release_files, request.heatmap, facts, grid, request.blur)  # {name: content}
+            | "Assemble" >> beam.Map(assemble)  # {name: content}
             | "Write" >> WriteRelease(request.output, facts, request.overwrite)
         )
 

@@ -10,17 +10,23 @@ from dataclasses import dataclass
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Columns
-from sfumato.transforms.files import content_version, is_remote, matching
-from sfumato.transforms.locations.read import inspect_file
+from sfumato.transforms.files import content_version, file_version, is_remote, matching
+from sfumato.transforms.locations.read import LogFile, inspect_file
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file, its size in bytes and the time of its last change."""
+    """A file, its size in bytes, the time of its last change, and its version when it was found."""
 
     path: str
     size: int
     changed: float
+    version: str
+
+    @property
+    def log(self) -> LogFile:
+        """What a pipeline reads: it refuses another version."""
+        return LogFile(self.path, self.version)
 
 
 def match_files(pattern: str) -> list[InputFile]:
@@ -34,7 +40,15 @@ def match_files(pattern: str) -> list[InputFile]:
             raise RequestError(f"input: {one.path} is a folder; give '{one.path}/*.parquet'")
     if not found:
         raise RequestError(f"input: no file matches {pattern!r}")
-    files = [InputFile(one.path, one.size_in_bytes, one.last_updated_in_seconds or 0.0) for one in found]
+    with ThreadPoolExecutor(16) as pool:
+        try:
+            versions = list(pool.map(file_version, [one.path for one in found]))
+        except OSError as error:
+            raise RequestError(f"input: {error}") from None
+    files = [
+        InputFile(one.path, one.size_in_bytes, one.last_updated_in_seconds or 0.0, version)
+        for one, version in zip(found, versions, strict=True)
+    ]
     return sorted(files, key=lambda file: file.path)
 
 

@@ -32,6 +32,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.logs import say
+from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.assemble import HeatmapRelease, files_of_release, ranges_files
 from sfumato.transforms.ranges.combine import BuildRanges
@@ -42,7 +43,7 @@ from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.ranges.tune import open_tuner
 from sfumato.transforms.release.facts import ReleaseFacts
 from sfumato.transforms.release.store import check_output, open_release, publish
-from sfumato.transforms.release.write import WriteRelease
+from sfumato.transforms.release.write import WriteRelease, charged
 from sfumato.transforms.secagg.shards import NoiseMode
 
 SIZES = "25,100"
@@ -82,6 +83,9 @@ class RangesRequest(ReleaseRequest):
 
     def source(self) -> LocationColumns:
         return self.columns
+
+    def admission(self) -> AdmissionRule:
+        return self.plan.counting.admission(self.min_users)
 
     def parameters(self) -> dict[str, Any]:
         return {**self.plan.facts(), "columns": asdict(self.columns)}
@@ -194,9 +198,9 @@ def run_build(request: RangesRequest, settings: RunnerSettings) -> None:
     def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
         return (
             root
-            | "Paths" >> beam.Create(inputs.paths)
-            | "Build" >> BuildRanges(plan, key, request.columns, inputs.spill)  # Built
-            | "Assemble" >> beam.Map(ranges_files, plan, facts)  # {name: content}
+            | "Files" >> beam.Create(inputs.files)
+            | "Build" >> BuildRanges(plan, key, request.columns, inputs.spill, inputs.admit)  # Built
+            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, charged(facts)))  # {name: content}
             | "Write" >> WriteRelease(request.output, facts, request.overwrite)
         )
 

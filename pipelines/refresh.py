@@ -47,7 +47,7 @@ JOBS = ("heatmap", "histogram", "hotspots", "quantiles")
 # What the configuration says outside of `options`, or what a refresh sets itself.
 _OWN = frozenset({
     "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",
-    "min_rows", "warm_start", "seed", "overwrite", "dry_run", "verbose", "log_format", "runner_config", "help",
+    "min_users", "warm_start", "seed", "overwrite", "dry_run", "verbose", "log_format", "runner_config", "help",
 })  # fmt: skip
 
 
@@ -116,7 +116,8 @@ class Refresh:
         say("standing", f"{day} is published already; nothing is charged", date=str(day))
         if not self.settings.dry_run:
             reservation = history.reservations[release.manifest["release_id"]]
-            KeepBooks(self.config.output, self.config.ledger, reservation).close(release.path)
+            release_id = reservation.charge.release_id
+            KeepBooks(release_id, self.config.output, self.config.ledger).close(release.path)
         if flex_launch(self.settings):
             launch_nothing(self.settings)
         sys.stdout.write(f"{FileSystems.join(release.path, 'index.html')}\n")
@@ -140,7 +141,7 @@ class Refresh:
             "period": day,
             "budget": config.budget,
             "timeline": config.output,
-            "min_rows": config.min_rows,
+            "min_users": config.min_users,
             "key_file": config.key_file,
             "key_secret": config.key_secret,
             "warm_start": self._earlier(day, releases, reservation),

@@ -6,6 +6,7 @@ Beam's file systems let through whatever a storage's client raises; Google's err
 from __future__ import annotations
 
 import mimetypes
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,6 +83,14 @@ def content_version(path: str) -> str:
         blob = _blob(path)
         blob.reload()
         return f"{blob.generation}-{blob.crc32c}"
+
+
+def file_version(path: str) -> str:
+    """What changes whenever somebody writes or replaces a file; cheap, so it can be asked often. Raises OSError."""
+    if is_remote(path):
+        return content_version(path)
+    found = os.stat(path)
+    return f"{found.st_dev}-{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
 
 
 def _blob(path: str) -> Any:

@@ -14,7 +14,8 @@ from sfumato.transforms.heatmap.gamma import automatic_gamma
 from sfumato.transforms.heatmap.methods import Adaptive, Method
 from sfumato.transforms.heatmap.methods.base import Contribution
 from sfumato.transforms.locations.distributions import MAX_GAMMA
-from sfumato.transforms.privacy.budget import check_epsilon
+from sfumato.transforms.privacy.admission import AdmissionRule
+from sfumato.transforms.privacy.budget import Budget, check_epsilon
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.rounding import ROUNDINGS, Rounding, stored_total
@@ -40,9 +41,13 @@ class HeatmapParameters:
     )
     users: int | None = option(None, "size of the cohort that takes part; everybody where it is not given")
     population: int | None = option(
-        None, "number of users in the logs, where that is known from elsewhere; else it is counted privately"
+        None,
+        "number of users in the logs, where that is known from elsewhere: the run is planned for it, and refused where "
+        "a private count disagrees by more than a tenth",
     )
-    population_share: float = option(0.01, "share of epsilon that the private count of users costs")
+    population_share: float = option(
+        0.01, "share of epsilon that the private counts of users, with and without a usable record, cost"
+    )
     contribution: Contribution | None = option(
         None,
         "what a user adds: one of her locations, drawn; top, where she is most; or all, a distribution over all of "
@@ -65,7 +70,9 @@ class HeatmapParameters:
         "a trusted server adds noise once",
     )
     simulated_dropout: float = option(0.0, "chance that a client vanishes once the noise is decided")
-    max_bad_fraction: float = option(0.1, "fail where a larger share of the rows has no usable user or place")
+    max_bad_fraction: float = option(
+        0.1, "refuse where a larger share of the users has no usable record, by noisy counts"
+    )
     categories: int = 1
     method: Method = field(default_factory=Adaptive)
 
@@ -107,6 +114,11 @@ class HeatmapParameters:
             )
         self.method.check(self.depth)
         self.distribution_gamma  # noqa: B018  (raises where there is none)
+
+    def admission(self, min_users: int = 0) -> AdmissionRule:
+        """What a run of these parameters needs to go on, and pays for finding out. min_users: see AdmissionRule."""
+        epsilon = Budget(self.epsilon).affordable(self.epsilon * self.population_share)
+        return AdmissionRule(epsilon, self.max_bad_fraction, min_users, self.population)
 
     @property
     def contributes(self) -> Contribution:

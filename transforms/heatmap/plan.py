@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import pdtr
 
 from sfumato.schemas.guarantee import Population, SubQuery
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.schedule import advance, plan, population_epsilon, window_for
+from sfumato.transforms.heatmap.schedule import advance, plan, window_for
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -94,11 +94,9 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
     users = parameters.population or parameters.users
     if users is None:
         raise ValueError("users: a plan needs to know how many")
-    budget = Budget(parameters.epsilon)
-    population = Population(float(users), "public")
-    if parameters.population is None:  # it will be counted
-        epsilon = population_epsilon(parameters, budget)
-        population, budget = replace(population, source="noisy", epsilon=epsilon), budget.charge(epsilon)
+    epsilon = parameters.admission().epsilon
+    population = Population(float(users), "noisy" if parameters.population is None else "public", epsilon)
+    budget = Budget(parameters.epsilon).charge(epsilon)
     state = plan(population, budget, parameters, prior)
     overflow = []
     while state.query is not None:

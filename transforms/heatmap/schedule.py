@@ -15,10 +15,10 @@ from sfumato.schemas.guarantee import Population, SubQuery
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Answer, Estimate, HeatmapState, Question
 from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.privacy.admission import Admission
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON, discrete_laplace
+from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, Window, choose_window, least_window
 from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals, add_central_noise
@@ -26,25 +26,18 @@ from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals, add_centra
 _LEAST_SHARE = 1e-5  # of the budget, for one sub-query: noise that wide says nothing, wider is no cheaper
 
 
-def count_population(users: int, parameters: HeatmapParameters, key: RunKey) -> tuple[Population, Budget]:
-    """The public number of users, or the true one with discrete Laplace noise paid from the budget."""
-    budget = Budget(parameters.epsilon)
-    if parameters.population is not None:
-        return Population(float(parameters.population), "public"), budget
-    epsilon = population_epsilon(parameters, budget)
-    noise = discrete_laplace(key, "population", np.zeros(1, dtype=np.uint64), 1, epsilon)
-    noisy = max(1.0, float(users + int(noise[0, 0])))
-    return Population(noisy, "noisy", epsilon, discrete_laplace_stddev(epsilon)), budget.charge(epsilon)
+def admitted(admission: Admission, parameters: HeatmapParameters) -> tuple[Population, Budget]:
+    """The number of users that a run plans with, public or noisy, and what is left of its budget."""
+    noisy = max(1.0, admission.users)
+    population = Population(noisy, "noisy", admission.epsilon, admission.noise_stddev)
+    if parameters.population is not None:  # known from elsewhere, and checked against the noisy count
+        population = replace(population, users=float(parameters.population), source="public")
+    return population, Budget(parameters.epsilon).charge(admission.epsilon)
 
 
-def population_epsilon(parameters: HeatmapParameters, budget: Budget) -> float:
-    """What a private count of the users costs."""
-    return budget.affordable(parameters.epsilon * parameters.population_share)
-
-
-def start(users: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None = None) -> HeatmapState:
-    """The cohort's plan and the first sub-query. users: true number of distinct users, which only noise leaves."""
-    population, budget = count_population(users, parameters, key)
+def start(admission: Admission, parameters: HeatmapParameters, prior: Estimate | None = None) -> HeatmapState:
+    """The cohort's plan and the first sub-query of a run that was admitted."""
+    population, budget = admitted(admission, parameters)
     return plan(population, budget, parameters, prior)
 
 

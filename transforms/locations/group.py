@@ -22,8 +22,9 @@ from sfumato.transforms.locations.distributions import (
 )
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
 from sfumato.transforms.locations.spill import Spill, load
-from sfumato.transforms.locations.users import Contribution, bound_users
+from sfumato.transforms.locations.users import Contribution, bound_users, count_unusable, split_unusable
 from sfumato.transforms.metrics import BOUNDED_USERS, SHARD_GROUP_BYTES, SHARD_GROUP_USERS
+from sfumato.transforms.privacy.admission import UserCounts
 
 _WORDS_PER_ELEMENT = 2_000_000
 
@@ -43,21 +44,23 @@ class _BoundUsersFn(beam.DoFn):
         self._max_dwell = max_dwell
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes | beam.pvalue.TaggedOutput]:
-        if self._gamma is None:
-            words = bound_users(element[1], self._places, self._max_dwell, self._top)
+        records, unusable = split_unusable(element[1])
+        users = 0
+        if records and self._gamma is None:
+            words = bound_users(records, self._places, self._max_dwell, self._top)
             users = len(words)
             for part in np.array_split(words, 1 + users // _WORDS_PER_ELEMENT):
                 yield self._spill.store(part.data)
-        else:
-            rows = bound_distributions(element[1], self._places, self._gamma, self._max_dwell)
+        elif records and self._gamma is not None:
+            rows = bound_distributions(records, self._places, self._gamma, self._max_dwell)
             users = rows.population()
             yield from rows.store(self._spill)
         BOUNDED_USERS.add(users)
-        yield beam.pvalue.TaggedOutput(self.USERS, users)
+        yield beam.pvalue.TaggedOutput(self.USERS, UserCounts(users, count_unusable(records, unusable)))
 
 
 class BoundUsers(beam.PTransform):
-    """(user group, chunk) pairs -> a pair of PCollections: bounded users (bytes), and numbers of users.
+    """(user group, chunk) pairs -> a pair of PCollections: bounded users (bytes), and UserCounts.
 
     Each element of the first is uint64[users], as `bound_users` returns it, stored; or with contribution `all` rows of
     `bound_distributions`, stored, for gamma, the whole number that a user's weights sum to. max_dwell: where it is

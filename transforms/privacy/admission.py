@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sfumato.schemas.errors import NotAdmittedError, TooFewUsersError
+from sfumato.schemas.errors import LedgerError, NotAdmittedError, TooFewUsersError
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace
@@ -74,8 +74,11 @@ class Admission:
 class ChargeGate(Protocol):
     """Charges a ledger: the only way from exact counts to the first noisy value of a run."""
 
-    def charge(self) -> None:
-        """Charges the whole release, once. Raises BudgetError, RequestError, LedgerError or NotReadyError."""
+    def charge(self) -> str | None:
+        """Charges the whole release, once, and returns why it was refused before, None where it was not.
+
+        Raises BudgetError, RequestError, LedgerError or NotReadyError.
+        """
 
     def settle(self, epsilon: float, reason: str) -> None:
         """Lowers the charge of a refused release to the epsilon of its admission."""
@@ -102,8 +105,7 @@ class Admit:
             NotAdmittedError: the run is refused; the message holds noisy and public values alone.
             SfumatoError: whatever the gate raises; no noise is drawn then.
         """
-        if self.gate is not None:
-            self.gate.charge()
+        refused = None if self.gate is None else self.gate.charge()
         admission = count_users(counts, self.rule, key)
         try:
             check_admission(admission, self.rule)
@@ -111,6 +113,8 @@ class Admit:
             if self.gate is not None:
                 self.gate.settle(self.rule.epsilon, str(refusal))
             raise
+        if refused is not None:  # the ledger holds the price of the refusal alone
+            raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
         return admission
 
 

@@ -39,6 +39,7 @@ from sfumato.schemas.release import (
     MOMENTS_FILE,
     QUANTILES_FILE,
     RANGES_FILE,
+    REFUSAL_FORMAT,
     RELEASE_FILES,
 )
 from sfumato.transforms.files import content_type, is_remote, matching, read_file, storage_errors
@@ -63,7 +64,7 @@ def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> N
             _check_parent(Path(output).absolute())
         return
     if is_remote(output):
-        replaceable = _format_of(standing_manifest(output)) == kind
+        replaceable = _kind_of(standing_manifest(output)) == kind
     else:
         replaceable = _is_replaceable(Path(output), kind)
     _check_kind(output, overwrite, replaceable, kind)
@@ -71,7 +72,7 @@ def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> N
 
 def _check_kind(output: str, overwrite: bool, replaceable: bool, kind: str) -> None:
     """Raises RequestError where what stands at `output` is not to be, or must not be, overwritten."""
-    if not overwrite:
+    if not overwrite and not is_refusal(standing_manifest(output)):
         raise RequestError(_TAKEN.format(output))
     if not replaceable:
         raise RequestError(f"output: {output} exists and is no {_NOUNS[kind]}, so --overwrite will not replace it")
@@ -88,10 +89,10 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
     standing = standing_manifest(output)
     if standing == files[MANIFEST_FILE]:
         return
-    kind = str(_format_of(files[MANIFEST_FILE]))
+    kind = str(_kind_of(files[MANIFEST_FILE]))
     if is_remote(output):
         if standing is not None:
-            _check_kind(output, overwrite, _format_of(standing) == kind, kind)
+            _check_kind(output, overwrite, _kind_of(standing) == kind, kind)
         _publish_remote(output, files, release_id, overwrite)
     else:
         try:
@@ -117,7 +118,8 @@ def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str, ov
                 file.write(files[name])
                 file.flush()
                 os.fsync(file.fileno())
-        if overwrite and standing_manifest(str(output)) not in (None, files[MANIFEST_FILE]):
+        standing = standing_manifest(str(output))
+        if (overwrite or is_refusal(standing)) and standing not in (None, files[MANIFEST_FILE]):
             output.rename(replaced)
         try:
             partial.rename(output)
@@ -173,8 +175,8 @@ def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, ov
                 file.write(content)
         standing = standing_manifest(output)  # once more: uploads take their time
         if standing not in (None, files[MANIFEST_FILE]):
-            kind = str(_format_of(files[MANIFEST_FILE]))
-            _check_kind(output, overwrite, _format_of(standing) == kind, kind)
+            kind = str(_kind_of(files[MANIFEST_FILE]))
+            _check_kind(output, overwrite, _kind_of(standing) == kind, kind)
             # From here on the older release is no release any more.
             _delete_remote([placed[MANIFEST_FILE]])
             left = [name for name in _LEFT if name not in files]
@@ -323,6 +325,8 @@ def open_release(path: str | os.PathLike[str]) -> Release:
         raise RequestError(f"{text}: no release here (no {MANIFEST_FILE} that can be read)") from None
     if manifest.get("format") == EVALUATION_FORMAT:
         raise RequestError(f"{text}: an evaluation of methods on exact data, no release")
+    if manifest.get("format") == REFUSAL_FORMAT:
+        raise RequestError(f"{text}: this release was refused and holds no result: {manifest.get('reason')}")
     if manifest.get("format") != MANIFEST_FORMAT:
         raise RequestError(f"{text}: the manifest's format is {manifest.get('format')!r}, not {MANIFEST_FORMAT!r}")
     return Release(text, manifest, hashlib.sha256(content).hexdigest())
@@ -374,11 +378,21 @@ def _is_replaceable(output: Path, kind: str) -> bool:
         return False
     names = {path.name for path in output.iterdir()}
     known = EVALUATION_FILES if kind == EVALUATION_FORMAT else RELEASE_FILES
-    return not names or (names <= known and _format_of(standing_manifest(str(output))) == kind)
+    return not names or (names <= known and _kind_of(standing_manifest(str(output))) == kind)
+
+
+def _kind_of(manifest: bytes | None) -> str | None:
+    """The format that a manifest states, that of a release for a refusal; None where there is none."""
+    found = _format_of(manifest)
+    return MANIFEST_FORMAT if found == REFUSAL_FORMAT else found
+
+
+def is_refusal(manifest: bytes | None) -> bool:
+    """Whether a manifest is that of a refused release, which the next attempt at it replaces."""
+    return _format_of(manifest) == REFUSAL_FORMAT
 
 
 def _format_of(manifest: bytes | None) -> str | None:
-    """The format that a manifest states; None where there is none or it states none."""
     try:
         return None if manifest is None else json.loads(manifest).get("format")
     except (ValueError, AttributeError):
