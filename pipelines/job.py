@@ -28,7 +28,7 @@ from sfumato.pipelines.options import RunnerSettings, add_runner_arguments
 from sfumato.pipelines.progress import show_progress, tell_metrics
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
-from sfumato.schemas.ledger import Charge, amount
+from sfumato.schemas.ledger import Charge, Cost, amount
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.transforms.files import is_remote
@@ -96,8 +96,8 @@ class ReleaseRequest(ABC):
         return ""
 
     @abstractmethod
-    def cost(self) -> tuple[float, float]:
-        """The whole epsilon and delta of the release: what a ledger is charged with."""
+    def cost(self) -> Cost:
+        """What the whole release costs: what a ledger is charged with."""
 
     @abstractmethod
     def admission(self) -> AdmissionRule:

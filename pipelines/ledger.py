@@ -115,7 +115,7 @@ def _windows(history: History, dataset: str | None) -> list[tuple[str, Limit, st
             found += [(name, one, "", amount("epsilon", 0)) for one in limits]
             continue
         last = max(days)
-        found += [(name, one, str(last), spent_in_window(history.charges, name, last, one.days)) for one in limits]
+        found += [(name, one, str(last), spent_in_window(history.charges, name, last, one)) for one in limits]
     return found
 
 
@@ -132,7 +132,7 @@ def _text(place: str, history: History, dataset: str | None) -> str:
     for name, limit, last, epsilon in _windows(history, dataset):
         # By composition more may fit than is left when epsilons are added up.
         left = max(limit.epsilon - epsilon, amount("epsilon", 0))
-        most = most_spent(history.charges, name, limit.days)
+        most = most_spent(history.charges, name, limit)
         spent.append([name, limit.words(), last, plain(epsilon), plain(left), "" if most is None else plain(most[1])])
     return (
         f"{place}: {_number(history.entries, 'entr', 'ies', 'y')}, {_number(len(reservations), 'charge')}\n\n"
