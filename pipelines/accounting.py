@@ -16,6 +16,7 @@ from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check
 from sfumato.transforms.privacy.ledger.places import absolute, open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_in_window
 from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.published import check_not_lost
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,10 @@ class Accounting:
     def standing(self, release_id: str | None) -> Reservation | None:
         """The reservation that an earlier run made under this release id. Raises LedgerError."""
         return None if release_id is None else self.book.history().reservations.get(release_id)
+
+    def check_not_lost(self, output: str, timeline: str | None = None) -> None:
+        """Raises LedgerError where releases were charged to the dataset and not to the ledger as it is now."""
+        check_not_lost(self.book.history(), self.dataset, output, timeline)
 
     def charge(self, cost: Cost, key: RunKey, facts: ReleaseFacts, files: Sequence[str] = ()) -> Charge:
         """The charge for a release, bound to the request, the input and the key. files: `file_digest` of each."""

@@ -158,6 +158,45 @@ class Ledger:
 
         self._until(decide)
 
+    def backup(self, earlier: bytes = b"") -> bytes:
+        """A copy of the ledger: its entries, a line each, the chain unbroken.
+
+        Args:
+            earlier: the copy that this one will take the place of.
+
+        Raises:
+            LedgerError: the ledger is damaged, or lacks entries of the earlier copy.
+        """
+        entries, before = self._store.read(), earlier.splitlines()
+        replay(entries)
+        if entries[: len(before)] != before:
+            raise LedgerError(
+                f"ledger: the copy that stands there has {len(before)} entries, which are not the first ones of the "
+                f"{len(entries)} of this ledger; it was put back from an old copy, or is another one"
+            )
+        return b"".join(entry + b"\n" for entry in entries)
+
+    def restore(self, copy: bytes) -> int:
+        """Appends the entries of a copy that the ledger lacks. Returns how many.
+
+        Raises:
+            RequestError: the ledger has newer entries than the copy.
+            LedgerError: the copy or the ledger is damaged, or the copy is of another ledger.
+        """
+        entries, standing = copy.splitlines(), self._store.read()
+        replay(standing)
+        replay(entries)
+        if len(standing) > len(entries):
+            raise RequestError(
+                f"restore: the ledger has {len(standing)} entries, and the copy {len(entries)}; nothing is written over"
+            )
+        if entries[: len(standing)] != standing:
+            raise LedgerError("ledger: the copy is of another ledger than the one that stands there")
+        for index in range(len(standing), len(entries)):
+            if not self._store.append(index, entries[index]):
+                raise NotReadyError("ledger: others write to it while it is restored; stop them, and try again")
+        return len(entries) - len(standing)
+
     def _until(self, decide: Callable[[History], Any]) -> Any:
         """Appends what `decide` says of the history, until it says that nothing is left to append."""
         deadline = time.monotonic() + _PATIENCE
