@@ -47,7 +47,8 @@ JOBS = ("heatmap", "histogram", "hotspots", "quantiles")
 # What the configuration says outside of `options`, or what a refresh sets itself.
 _OWN = frozenset({
     "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",
-    "min_users", "warm_start", "seed", "overwrite", "dry_run", "verbose", "log_format", "runner_config", "help",
+    "min_users", "allow_reuse", "warm_start", "seed", "overwrite", "dry_run", "verbose", "log_format", "runner_config",
+    "help",
 })  # fmt: skip
 
 
@@ -115,7 +116,7 @@ class Refresh:
         if problem := disagreement(release, history):
             raise LedgerError(f"ledger: {where} holds a release that this ledger never charged as it stands: {problem}")
         charge = history.reservations[release.manifest["release_id"]].charge
-        if (charge.dataset, str(charge.period)) != (self.config.dataset, day):
+        if (charge.dataset, str(charge.period)) != (self.config.dataset.casefold(), day):
             raise RequestError(f"output: {where} is of dataset {charge.dataset}; give each a folder of its own")
 
     def _stand(self, day: date, release: Release, history: History) -> None:
