@@ -14,11 +14,12 @@ from sfumato.transforms.heatmap.methods.trees import tree_of
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.raster import density
-from sfumato.transforms.heatmap.schedule import advance, start
+from sfumato.transforms.heatmap.schedule import advance
 from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.secagg.shards import ShardQuery, sum_shards
+from tests.admitted import start
 from tests.keys import earlier_key
 
 KEY = earlier_key(b"golden" * 5, {})
