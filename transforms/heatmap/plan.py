@@ -39,6 +39,11 @@ class Plan:
         return self.parameters.noise == "central"
 
     @property
+    def is_paper(self) -> bool:
+        """Whether shards can be lost because of who takes part: the paper's participation model."""
+        return self.parameters.participation == "paper"
+
+    @property
     def spent(self) -> float:
         """What the sub-queries cost a user."""
         return self.state.budget.spent - self.state.population.epsilon
