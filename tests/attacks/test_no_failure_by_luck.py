@@ -23,8 +23,9 @@ from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import plan, receive, window_for
+from sfumato.transforms.heatmap.schedule import start as start_admitted
 from sfumato.transforms.heatmap.state import HeatmapState
-from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, noise_quantile
+from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, Admission, check_admission, noise_quantile
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -141,6 +142,17 @@ def test_a_clean_run_is_refused_with_less_than_a_millionth() -> None:
         rule = HeatmapParameters(epsilon=epsilon, population=1000).admission()
         margin = noise_quantile(rule.epsilon, FALSE_REFUSAL_PROBABILITY)
         assert 4 * tail(rule.epsilon, margin) <= 1e-6
+
+
+def test_a_count_below_nobody_refuses_nothing() -> None:
+    """50 users at epsilon 1: the count is negative in 3 of 10 runs."""
+    for epsilon in (0.1, 1.0):
+        rule = HeatmapParameters(epsilon=epsilon).admission()
+        noise = noise_quantile(rule.epsilon, 1e-9)
+        for users in (50.0 - noise, -1.0, 0.0):
+            admission = Admission(users, 0.0, rule.epsilon, discrete_laplace_stddev(rule.epsilon))
+            check_admission(admission, rule)
+            assert start_admitted(admission, HeatmapParameters(epsilon=epsilon)).query is not None
 
 
 def run_of(users: int, epsilon: float, number: int, **values: object) -> HeatmapState:
