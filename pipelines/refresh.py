@@ -29,8 +29,8 @@ from sfumato.pipelines.options import (
     parse_yaml,
     settings_of,
 )
-from sfumato.schemas.errors import DataError, LedgerError, NotReadyError, RequestError
-from sfumato.schemas.ledger import Period, Reservation, parse_day
+from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReadyError, RequestError
+from sfumato.schemas.ledger import Period, Reservation, parse_day, plain
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.files import matching, read_file
@@ -88,7 +88,14 @@ class Refresh:
                 return
             reservation = history.reservations.get(self.release_id(day))
             try:
-                run(self._command(day, releases, reservation))
+                try:
+                    run(self._command(day, releases, reservation, self._epsilon(reservation, history)))
+                except BudgetError:
+                    if reservation is None or reservation.reserved is None:
+                        raise
+                    # The input was mended since a refusal, whose cost comes out of the release's own epsilon.
+                    left = plain(reservation.reserved.epsilon - reservation.charge.epsilon)
+                    run(self._command(day, releases, reservation, left))
                 return
             except ReusedError:
                 # Another refresh of this day was faster, and may start from an earlier release than this one would.
@@ -123,8 +130,17 @@ class Refresh:
             launch_nothing(self.settings)
         sys.stdout.write(f"{FileSystems.join(release.path, 'index.html')}\n")
 
-    def _command(self, day: date, releases: Mapping[str, Release], reservation: Reservation | None) -> list[str]:
-        """The job's command line for a day. Raises NotReadyError where there are no data."""
+    def _command(
+        self,
+        day: date,
+        releases: Mapping[str, Release],
+        reservation: Reservation | None,
+        epsilon: str | None = None,
+    ) -> list[str]:
+        """The job's command line for a day. Raises NotReadyError where there are no data.
+
+        epsilon: instead of the configured one.
+        """
         config, how = self.config, self.settings
         pattern = FileSystems.join(config.input, f"dt={day}", "*.parquet")
         if "://" not in config.input and not os.path.isdir(config.input):
@@ -148,8 +164,18 @@ class Refresh:
             "warm_start": self._earlier(day, releases, reservation),
             "verbose": how.verbose,
             "dry_run": how.dry_run,
+            **({} if epsilon is None else {"epsilon": epsilon}),
         }
         return [*arguments_of(values), *self.arguments]
+
+    def _epsilon(self, reservation: Reservation | None, history: History) -> str | None:
+        """With what a release is resumed that was refused before; None for the configured epsilon."""
+        if reservation is None:
+            return None
+        if reservation.reserved is not None:
+            return plain(reservation.reserved.epsilon)
+        refused = {one.charge.release_id for one in history.refusals}
+        return plain(reservation.charge.epsilon) if reservation.charge.release_id in refused else None
 
     def _earlier(self, day: date, releases: Mapping[str, Release], reservation: Reservation | None) -> str | None:
         """The folder of the release that the day's starts from: what was reserved, or else the last one before."""
