@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Columns
@@ -22,6 +23,11 @@ class InputFile:
     size: int
     changed: float
     version: str
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells its content, see `content_digest`. Read once."""
+        return content_digest(self.path)
 
     @property
     def log(self) -> LogFile:

@@ -23,7 +23,7 @@ from apache_beam.runners.runner import PipelineState
 from sfumato.pipelines.accounting import Accounting, accounting, add_accounting_arguments
 from sfumato.pipelines.cli import message_of, worker_error
 from sfumato.pipelines.console import add_log_arguments, identify
-from sfumato.pipelines.inputs import InputFile, content_digest, inspect, match_files
+from sfumato.pipelines.inputs import InputFile, inspect, match_files
 from sfumato.pipelines.options import RunnerSettings, add_runner_arguments
 from sfumato.pipelines.progress import show_progress, tell_metrics
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
@@ -36,6 +36,7 @@ from sfumato.transforms.locations.read import LogFile
 from sfumato.transforms.logs import say
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
+from sfumato.transforms.privacy.ledger.files import file_digest
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
 from sfumato.transforms.release.facts import ReleaseFacts, code_digest, package_versions
 from sfumato.transforms.release.refusal import refusal_files
@@ -207,7 +208,7 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     keep = KeepBooks(facts.release_id, request.timeline, None if books is None else books.ledger)
     gate = None
     if books is not None:
-        gate = LedgerGate(books, books.charge(request.cost(), key, facts))
+        gate = LedgerGate(books, books.charge(request.cost(), key, facts, file_digests(request, files)))
         facts = replace(facts, ledger_place=books.ledger)
         reservation = books.check(gate.bound)
         standing = reservation is not None and reservation.refused is None
@@ -298,6 +299,12 @@ def _check_place(request: ReleaseRequest, settings: RunnerSettings, launched: bo
             raise RequestError(f"{name}: Dataflow's workers cannot reach {path!r}; name a place in a bucket, gs://...")
 
 
+def file_digests(request: ReleaseRequest, files: Sequence[InputFile]) -> list[str]:
+    """What a ledger remembers of each input file; nothing where the key is of this run alone, and compares nothing."""
+    kept = request.kept_secret()
+    return [] if kept is None else [file_digest(kept.read(), file.digest) for file in files]
+
+
 def key_and_facts(
     request: ReleaseRequest, files: Sequence[InputFile], settings: RunnerSettings
 ) -> tuple[RunKey, ReleaseFacts]:
@@ -324,7 +331,7 @@ def key_and_facts(
     if request.kept_secret() is not None and request.release_id is not None:
         # Only here does nothing random tell two runs apart, so the fingerprint must see every change of the data; and
         # a copy of the same data, with other times, must resume what a crashed run began.
-        fingerprint = [[file.path, file.size, content_digest(file.path)] for file in files]
+        fingerprint = [[file.path, file.size, file.digest] for file in files]
     # Other code may add the same noise to other numbers. A seed protects nobody, and gives the same result for ever.
     code = None if request.seed is not None else code_digest()
     scheme = {"job": request.JOB, "versions": package_versions(), "code": code}
