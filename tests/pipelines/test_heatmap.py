@@ -494,8 +494,10 @@ def test_lost_shards_are_reported(logs, tmp_path: Path, cohorts: str) -> None:
     assert any(f"{lost} of 30 shards" in warning for warning in manifest["warnings"])
 
 
-@pytest.mark.parametrize(("bad", "status"), [(150, 0), (400, 1)])
-def test_bad_rows_are_tolerated_up_to_a_fraction(tmp_path: Path, capsys, bad: int, status: int) -> None:
+@pytest.mark.parametrize(("bad", "status"), [(150, 0), (1200, 1)])
+def test_users_without_a_usable_record_are_tolerated_up_to_a_fraction(
+    tmp_path: Path, capsys, bad: int, status: int
+) -> None:
     table = make_logs(2000, 1, 0)
     latitude = table["latitude"].to_numpy().copy()
     latitude[:bad] = np.nan
@@ -503,9 +505,10 @@ def test_bad_rows_are_tolerated_up_to_a_fraction(tmp_path: Path, capsys, bad: in
     assert cli.main(command(pattern, tmp_path / "out")) == status
     if status:
         error = capsys.readouterr().err
-        assert "more than max_bad_fraction=0.1 of the rows were dropped, most often as not_finite" in error
-        assert "400" not in error
-        assert not (tmp_path / "out").exists()
+        assert "have no usable record, more than --max_bad_fraction 0.1 allows" in error
+        assert "1200" not in error
+        assert "1,200" not in error
+        assert {path.name for path in (tmp_path / "out").iterdir()} == {"index.html", "manifest.json"}
 
 
 def test_a_damaged_file_is_named_and_nothing_is_published(logs, tmp_path: Path, capsys) -> None:

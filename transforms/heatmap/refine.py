@@ -48,6 +48,7 @@ class StartRefinement(beam.PTransform):
         parameters, key, prior, admit = self._parameters, self._key, self._prior, self._admit
 
         def begin(_: None, users: UserCounts, rows: RowCounts) -> HeatmapState:
+            rows.check_ids()
             rows.tell()
             admission = admit(users + UserCounts(unusable=rows.without_id), key)
             with _refusing():
