@@ -190,8 +190,6 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     identify(job=request.JOB, release_id=request.release_id)
     launched = flex_launch(settings)
     _check_place(request, settings, launched)
-    if books is not None:
-        books.check_not_lost(request.output, request.timeline)
     resumed = None if books is None else books.standing(request.release_id)
     if books is not None:
         books.check_not_lost(request.output, request.timeline)
