@@ -191,8 +191,6 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     launched = flex_launch(settings)
     _check_place(request, settings, launched)
     resumed = None if books is None else books.standing(request.release_id)
-    if books is not None:
-        books.check_not_lost(request.output, request.timeline)
     if resumed is None:
         check_output(request.output, request.overwrite, request.FORMAT)
     files = match_files(request.input)
@@ -202,6 +200,8 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
         charge = None if books is None else books.forecast(request.cost(), request.release_id)
         sys.stdout.write(dry_run_text(request, files, charge))
         return
+    if books is not None:
+        books.check_not_lost(request.output, request.timeline)
     files, late, marks = select_input(None if books is None else request.kept_secret(), files, resumed)
     tell_late(late, str(request.release_id))
     rows, kinds = inspect(files, request.source())
