@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.pipelines.flink import JAR_VARIABLE
 from tests.conftest import make_logs, write_files
+from tests.digests import undated
 
 pytestmark = [
     pytest.mark.flink,
@@ -28,8 +28,6 @@ pytestmark = [
         "ignore::pytest.PytestUnraisableExceptionWarning"
     ),  # Beam leaves a pipe to the collector
 ]
-DATED = ("manifest.json", "index.html")
-
 REGION = ["--region", "-1,50,1,51"]
 NORTH = ["--column", "latitude", "--bits", "12", "--fraction_bits", "4"]
 SMALL = [*REGION, "--depth", "6", "--epsilon", "4", "--shard_size", "300", "--dropout", "0.4"]
@@ -71,13 +69,7 @@ def command(job: str, folder: Path, output: Path, *more: str, logs: str = "logs"
 
 def differences(one: Path, two: Path) -> list[str]:
     """Names of the files that only one release has or that differ by a byte; when each was created does not count."""
-
-    def contents(release: Path) -> dict[str, bytes]:
-        created = json.loads((release / "manifest.json").read_text())["created"].encode()
-        found = {path.name: path.read_bytes() for path in release.iterdir()}
-        return {name: data.replace(created, b"") if name in DATED else data for name, data in found.items()}
-
-    first, second = contents(one), contents(two)
+    first, second = undated(one), undated(two)
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 
