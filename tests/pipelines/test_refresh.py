@@ -24,6 +24,7 @@ from sfumato.transforms.release import open_release
 from sfumato.transforms.release.facts import package_versions
 from sfumato.transforms.release.published import published_releases
 from tests.conftest import make_logs, write_files
+from tests.keys import SECRET, write_key
 
 PYTHON = platform.python_version()
 DAYS = ["2026-11-18", "2026-11-19", "2026-11-20"]
@@ -52,7 +53,7 @@ class Place:
     def __init__(self, folder: Path, days: Path, **changes: Any):
         self.folder, self.config = folder, folder / "refresh.yaml"
         shutil.copytree(days, folder / "logs")
-        (folder / "key").write_bytes(bytes(range(40)))
+        write_key(folder / "key")
         self.write(**changes)
 
     def write(self, **changes: Any) -> None:
@@ -351,9 +352,9 @@ def test_changed_input_after_a_crash_is_refused(place: Place, capsys: pytest.Cap
     assert place.refresh("--date", "2026-11-20") == 2
     assert "other input, another key or another version" in capsys.readouterr().err
     file.write_bytes(content)
-    (place.folder / "key").write_bytes(b"another key, just as long as wanted")
+    write_key(place.folder / "key", SECRET[::-1])
     assert place.refresh("--date", "2026-11-20") == 2
-    (place.folder / "key").write_bytes(bytes(range(40)))
+    write_key(place.folder / "key")
     place.write(options={**CONFIG["options"], "epsilon": 3})
     assert place.refresh("--date", "2026-11-20") == 2
     assert "was charged for another request" in capsys.readouterr().err
