@@ -14,6 +14,7 @@ from sfumato.transforms.histogram.contact import ContactPlan, refuse_fixed_size
 from sfumato.transforms.histogram.sampling import Sampling, check_count, hidden_count
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.budget import check_epsilon
+from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 
 CONTACTS = ("everybody", "limited", "fixed")
 _ADMISSION_SHARE = 0.01  # of epsilon, for the noisy counts of users on which a run is admitted
@@ -42,6 +43,8 @@ class SamplePlan:
     def __post_init__(self) -> None:
         check_epsilon("epsilon", self.epsilon)
         check_delta(self.delta)
+        if self.admission_rule.noise_epsilon < MIN_NOISE_EPSILON:
+            raise RequestError(f"epsilon: {self.epsilon:g} is too small for the admission of a run; raise it")
         for name in ("population", "items"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))

@@ -16,7 +16,7 @@ import numpy as np
 from sfumato.schemas.errors import LedgerError, NotAdmittedError, TooFewUsersError
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.privacy.noise import discrete_laplace
+from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, discrete_laplace
 
 # Probability that the noise of one count exceeds the margin that a refusal needs: a clean run is refused with at most
 # a few times this.
@@ -61,9 +61,10 @@ class AdmissionRule:
     @property
     def noise_epsilon(self) -> float:
         """The epsilon of the noise: of a secret sample at rate r it costs ln(1 + r (e^noise_epsilon - 1)) = epsilon."""
+        epsilon = min(self.epsilon, MAX_NOISE_EPSILON)
         if self.sampling_rate == 1:
-            return self.epsilon
-        return math.log1p(math.expm1(self.epsilon) / self.sampling_rate)
+            return epsilon
+        return min(math.log1p(math.expm1(epsilon) / self.sampling_rate), MAX_NOISE_EPSILON)
 
 
 @dataclass(frozen=True)
