@@ -113,6 +113,7 @@ def test_a_noisy_number_of_users_may_be_nothing(users: float) -> None:
         assert len(found.users) >= 10 * 10
         one = AdaptiveGrid().collect(people, wanted(6, 1.0, 1.0), run_key(1))  # asks for no finer grid either
         assert_same(found, one)
+    assert len(collected(AdaptiveGrid(), people_at(2, [1], [1]), 0.1).users) >= 4  # a field of 4 cells a side
 
 
 @pytest.mark.parametrize("option", ["ag_share", "ag_coarse", "ag_fine"])
