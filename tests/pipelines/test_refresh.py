@@ -345,8 +345,7 @@ def test_other_limits_than_the_ledgers_are_refused(place: Place, capsys: pytest.
 def test_changed_input_after_a_crash_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """Reserved, then crashed; then the records changed. The same noise must not meet the new data."""
     place.crash("2026-11-20")
-    entries = place.entries
-    file = place.folder / "logs" / "dt=2026-11-20" / "log-1.parquet"
+    entries, file = place.entries, place.folder / "logs" / "dt=2026-11-20" / "log-1.parquet"
     content = file.read_bytes()
     pq.write_table(make_logs(10, 1, seed=9), file)
     assert place.refresh("--date", "2026-11-20") == 2

@@ -96,7 +96,7 @@ def split_admitted(users: NDArray[np.uint64]) -> list[tuple[int, NDArray[np.uint
 def merge_admitted(users: Iterable[NDArray[np.uint64]]) -> NDArray[np.uint64]:
     """The union of marked users: uint64[n], ascending; a function for `beam.CombinePerKey`."""
     ordered = np.sort(np.concatenate([np.empty(0, np.uint64), *users]))  # faster than np.unique, which hashes first
-    return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]])
 
 
 def count_admitted(users: NDArray[np.uint64]) -> UserCounts:
