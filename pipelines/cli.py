@@ -26,6 +26,7 @@ JOBS = {
     "moments": "publish means, variances and moments of a number, of which each user tells one bit",
     "ranges": "publish a model that answers how many people are in any square",
     "refresh": "publish the release of a day, once, as a configuration file says: for every night",
+    "key": "make a key: the secret behind the noise of a release",
     "ledger": "show or verify what releases have cost",
 }
 

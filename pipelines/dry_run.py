@@ -146,12 +146,14 @@ def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
     each = "" if rounds == 1 else f" in each of {rounds} rounds, every time drawn anew"
     bits = _item_bits(counted)
     lines = [
-        f"sample and threshold: epsilon {plan.epsilon:g}, delta {plan.delta_spent:.3g} of {plan.delta:g}; no noise",
+        f"sample and threshold: epsilon {plan.rounds_epsilon:g}, delta {plan.delta_spent:.3g} of {plan.delta:g}",
+        f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users",
         f"p = {sampling.rate:.4g}: so likely is it that a user takes part{each}",
         f"tau = {sampling.threshold}: an item is shown if so many of those who take part share it",
     ]
-    if plan.asked is not None:
-        lines.append(f"asked are {plan.asked:,} of {plan.population:,} users{' a round' if rounds > 1 else ''}")
+    if (contact := plan.contact_plan) is not None:
+        users = f"{contact.asked:,} of {contact.population:,} users"
+        lines.append(f"about {users} are asked{' in each round' if rounds > 1 else ''}")
     if bits is None:
         lines.append("a client who takes part sends one of her values: 64 bits if it is an integer, else its text")
     else:

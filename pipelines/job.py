@@ -147,7 +147,9 @@ def add_release_arguments(parser: argparse.ArgumentParser, noun: str = "release"
     """Adds the options of ReleaseRequest, and those that say where a job runs. noun: what it writes."""
     parser.add_argument("--input", required=True, metavar="PATTERN", help="Parquet files, local or gs://")
     parser.add_argument("--output", required=True, metavar="FOLDER", help=f"where the {noun} goes, local or gs://")
-    parser.add_argument("--key_file", metavar="FILE", help="secret of 16 bytes or more; default: fresh entropy")
+    parser.add_argument(
+        "--key_file", metavar="FILE", help="a key that `sfumato key new FILE` made; default: fresh entropy"
+    )
     parser.add_argument(
         "--key_secret", metavar="NAME", help="the same from Secret Manager: projects/P/secrets/S/versions/N"
     )
@@ -347,6 +349,8 @@ def key_and_facts(
         release_id = request.release_id or uuid.uuid4().hex
         if kept := request.kept_secret():
             secret, source = kept, "key file" if request.key_secret is None else "Secret Manager"
+            if isinstance(secret, FileSecret):
+                secret.check_private()
             secret.read()  # a bad key is a bad request
         elif settings.local:
             secret, source = entropy_secret(), "operating system"

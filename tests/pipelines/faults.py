@@ -30,6 +30,7 @@ from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.privacy.ledger.sqlite import SqliteLedger
 from sfumato.transforms.release import store, timeline
+from tests.keys import write_key
 
 KILLED = 137
 CONFIG = """
@@ -165,7 +166,7 @@ class Scene:
     problems: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        (self.folder / "key").write_bytes(bytes(range(32)))
+        write_key(self.folder / "key")
         config = CONFIG.format(
             job=self.job, options=OPTIONS[self.job], logs=self.logs, root=self.place.root, ledger=self.place.ledger
         )

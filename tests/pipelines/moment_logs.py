@@ -17,7 +17,6 @@ from tests.digests import undated
 
 REGION = ["--region", "-1,50,1,51"]
 LENGTH = ["--column", "length", "--bits", "10"]
-SECRET = bytes(range(7, 39))
 KINDS = ("bus", "tram", "walk", "helicopter", "zeppelin")
 
 

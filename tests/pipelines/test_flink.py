@@ -21,6 +21,7 @@ from sfumato.pipelines import cli
 from sfumato.pipelines.flink import JAR_VARIABLE
 from tests.conftest import make_logs, write_files
 from tests.digests import undated
+from tests.keys import write_key
 
 pytestmark = [
     pytest.mark.flink,
@@ -56,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kinds = np.random.default_rng(1).geometric(0.2, table.num_rows)
     table = table.append_column("kind", pa.array([f"kind-{'abc'[k % 3]}-{k}" for k in kinds.tolist()]))
     write_files(table, folder / "logs", 4)
-    (folder / "key").write_bytes(bytes(range(16)))
+    write_key(folder / "key")
     return folder
 
 

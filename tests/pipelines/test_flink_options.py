@@ -18,8 +18,7 @@ from sfumato.pipelines import cli
 from sfumato.pipelines.flink import JAR_VARIABLE, OneJobFlinkRunner
 from sfumato.pipelines.options import RunnerSettings, runner_settings
 from sfumato.schemas.errors import DataError, RequestError
-
-SECRET = bytes(range(11, 43))
+from tests.keys import SECRET, write_key
 
 
 def launcher(folder: Path, script: str = "exit 0") -> str:
@@ -137,7 +136,7 @@ def test_the_graph_names_the_key_file_and_holds_no_secret(
 
     monkeypatch.setattr(FlinkRunner, "run_portable_pipeline", watch)
     key_file = tmp_path / "key"
-    key_file.write_bytes(SECRET)
+    write_key(key_file)
     arguments = [
         "heatmap", "--input", logs(600), "--output", str(tmp_path / "out"), "--region", "-1,50,1,51", "--depth", "6",
         "--shard_size", "100", "--runner_config", "flink", "--job_endpoint", "localhost:1",

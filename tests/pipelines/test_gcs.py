@@ -31,12 +31,12 @@ from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release import open_release
 from sfumato.transforms.release.store import check_output, clear_lost, publish
 from tests.conftest import REGION, make_logs, write_files
+from tests.keys import SECRET, write_key
 from tests.storage import BUCKET, names, put, storage_emulator, upload
 
 Forbidden = pytest.importorskip("google.api_core.exceptions", reason="needs apache-beam[gcp]").Forbidden
 ServiceUnavailable = pytest.importorskip("google.api_core.exceptions").ServiceUnavailable
 
-SECRET = bytes(range(7, 39))
 RELEASE = ["cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json"]
 
 
@@ -200,7 +200,7 @@ def test_a_release_in_a_bucket_is_whole(published: str, local_logs: Path, tmp_pa
     assert release.density.sum() == pytest.approx(1)
     # The same logs on a disk make a release of the same form; its noise differs, since the paths differ.
     pattern = str(local_logs / "*.parquet")
-    (tmp_path / "key").write_bytes(SECRET)
+    write_key(tmp_path / "key")
     local_command = command(pattern, tmp_path / "out", "--key_file", str(tmp_path / "key"), "--release_id", "monday")
     assert cli.main(local_command) == 0
     local = open_release(tmp_path / "out")

@@ -37,6 +37,7 @@ from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release import open_release
 from tests.conftest import REGION, make_logs, write_files
+from tests.keys import write_key
 from tests.pipelines import oracle
 
 KEY = RunKey.derive(FixedSecret(b"job tests" * 3), {"job": "heatmap"})
@@ -346,7 +347,7 @@ def test_fresh_entropy_and_key_files(logs, tmp_path: Path) -> None:
     density_before = first.density
     assert cli.main([*arguments, "--overwrite"]) == 0
     assert not np.array_equal(open_release(tmp_path / "out").density, density_before)
-    (tmp_path / "key").write_bytes(b"0123456789abcdef")
+    write_key(tmp_path / "key")
     keyed = [*arguments, "--overwrite", "--key_file", str(tmp_path / "key"), "--release_id", "monday"]
     assert cli.main(keyed) == 0
     monday = open_release(tmp_path / "out")

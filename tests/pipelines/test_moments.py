@@ -19,8 +19,9 @@ from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.release import open_release
 from tests.conftest import write_files
 from tests.digests import seal_again
+from tests.keys import SECRET, write_key
 from tests.leaks import holds
-from tests.pipelines.moment_logs import LENGTH, SECRET, contents, run, shows, table, usable, users_of
+from tests.pipelines.moment_logs import LENGTH, contents, run, shows, table, usable, users_of
 
 FILES = {"bits.parquet", "index.html", "manifest.json", "moments.parquet", "moments.png"}
 BUDGET = ["--dataset", "rides", "--period", "2026-11-20", "--budget", "0.8/1d"]
@@ -31,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Logs in three files of several row groups, and a key."""
     folder = tmp_path_factory.mktemp("moments")
     write_files(table(), folder / "logs", 3)
-    (folder / "key").write_bytes(SECRET)
+    write_key(folder / "key")
     return folder
 
 

@@ -26,6 +26,7 @@ from sfumato.transforms.ranges.opening import open_model
 from sfumato.transforms.ranges.plan import METHODS
 from sfumato.transforms.release import open_release
 from tests.conftest import make_logs, write_files
+from tests.keys import SECRET, write_key
 from tests.leaks import holds
 from tests.pipelines.moment_logs import contents, shows
 
@@ -34,7 +35,6 @@ FILES = {"index.html", "manifest.json", "model.npz", "ranges.png"}
 REGION = ["--region", "-1,50,1,51"]
 SIZES = ["--sizes", "500,4000"]
 GRID = ["--method", "grid", "--cell_width", "4000"]
-SECRET = bytes(range(3, 35))
 BUDGET = ["--dataset", "rides", "--period", "2026-11-20", "--budget", "0.5/1d"]
 
 
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Logs in three files of several row groups, and a key."""
     folder = tmp_path_factory.mktemp("ranges")
     write_files(make_logs(USERS, RECORDS, 0), folder / "logs", 3)
-    (folder / "key").write_bytes(SECRET)
+    write_key(folder / "key")
     return folder
 
 
@@ -228,7 +228,7 @@ def test_a_region_too_large_for_the_usual_squares(
 
 @pytest.mark.parametrize("trust", [[], ["--trust", "secagg"]], ids=["central", "secagg"])
 def test_bad_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], trust: list[str]) -> None:
-    (tmp_path / "key").write_bytes(SECRET)
+    write_key(tmp_path / "key")
     logs = make_logs(50, 1, 0)
     for change, message in (
         (pa.array(np.full(50, 70.0)), "most often as out_of_region"),

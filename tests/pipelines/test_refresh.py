@@ -24,6 +24,7 @@ from sfumato.transforms.release import open_release
 from sfumato.transforms.release.facts import package_versions
 from sfumato.transforms.release.published import published_releases
 from tests.conftest import make_logs, write_files
+from tests.keys import SECRET, write_key
 
 PYTHON = platform.python_version()
 DAYS = ["2026-11-18", "2026-11-19", "2026-11-20"]
@@ -52,7 +53,7 @@ class Place:
     def __init__(self, folder: Path, days: Path, **changes: Any):
         self.folder, self.config = folder, folder / "refresh.yaml"
         shutil.copytree(days, folder / "logs")
-        (folder / "key").write_bytes(bytes(range(40)))
+        write_key(folder / "key")
         self.write(**changes)
 
     def write(self, **changes: Any) -> None:
@@ -344,16 +345,15 @@ def test_other_limits_than_the_ledgers_are_refused(place: Place, capsys: pytest.
 def test_changed_input_after_a_crash_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """Reserved, then crashed; then the records changed. The same noise must not meet the new data."""
     place.crash("2026-11-20")
-    entries = place.entries
-    file = place.folder / "logs" / "dt=2026-11-20" / "log-1.parquet"
+    entries, file = place.entries, place.folder / "logs" / "dt=2026-11-20" / "log-1.parquet"
     content = file.read_bytes()
     pq.write_table(make_logs(10, 1, seed=9), file)
     assert place.refresh("--date", "2026-11-20") == 2
     assert "other input, another key or another version" in capsys.readouterr().err
     file.write_bytes(content)
-    (place.folder / "key").write_bytes(b"another key, just as long as wanted")
+    write_key(place.folder / "key", SECRET[::-1])
     assert place.refresh("--date", "2026-11-20") == 2
-    (place.folder / "key").write_bytes(bytes(range(40)))
+    write_key(place.folder / "key")
     place.write(options={**CONFIG["options"], "epsilon": 3})
     assert place.refresh("--date", "2026-11-20") == 2
     assert "was charged for another request" in capsys.readouterr().err
