@@ -281,15 +281,15 @@ def open_tuner(path: str) -> Tuner:
         if facts["format"] != FORMAT:
             raise ValueError("another format")
         names = [one.name for one in fields(Forest)]
-        forests = [
+        widths, gains = (
             {name: Forest(*(arrays[f"{kind}/{name}/{part}"] for part in names)) for name in facts[kind]}
             for kind in ("widths", "gains")
-        ]
+        )
         places = tuple((Region(**region), float(held)) for region, held in facts["places"])
-        known = {GRID} <= forests[0].keys() and forests[1].keys() <= forests[0].keys()
+        known = {GRID} <= widths.keys() and gains.keys() <= widths.keys()
         if not (known and places and all(0 <= held < _MAX_VALUE for _, held in places)):
             raise ValueError("no trees of the grid, or no place")
-        return Tuner(*forests, places, hashlib.sha256(content).hexdigest())
+        return Tuner(widths, gains, places, hashlib.sha256(content).hexdigest())
     except (*DAMAGED, RequestError) as error:
         raise RequestError(
             f"tuner: {path} is no tuner of this version, or damaged ({type(error).__name__}); make it again: "
