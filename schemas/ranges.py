@@ -54,11 +54,16 @@ class Boxes:
         """In base cells: float64[q]."""
         return np.asarray((self.x1 - self.x0) * (self.y1 - self.y0))
 
+    @property
+    def middles(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """x and y of their centres, float64[q] each."""
+        return (self.x0 + self.x1) / 2, (self.y0 + self.y1) / 2
+
     def clipped(self, side: int) -> Boxes:
         """What of them lies in the field; of no area where nothing does."""
         return Boxes(*(np.clip(edge, 0.0, float(side)) for edge in (self.x0, self.y0, self.x1, self.y1)))
 
-    def part(self, of: slice) -> Boxes:
+    def part(self, of: slice | NDArray[np.integer]) -> Boxes:
         """Some of them."""
         return Boxes(self.x0[of], self.y0[of], self.x1[of], self.y1[of])
 
