@@ -157,7 +157,7 @@ def check_admission(admission: Admission, rule: AdmissionRule) -> None:
                 f"--population says {rule.population:,} users, and the logs hold about {max(users, 0):,.0f} "
                 f"(+-{error:,.0f}); correct it, or leave it out"
             )
-    if users < rule.min_users:
+    if rule.min_users and users < rule.min_users:  # the noisy count of few users may be below 0
         raise TooFewUsersError(
             f"about {max(users, 0):,.0f} users (+-{error:,.0f}), fewer than --min_users {rule.min_users:,}"
         )
