@@ -32,9 +32,18 @@ ANSWERS_SCHEMA = pa.schema(
         pa.field("inside", pa.float64(), nullable=False),
     ]
 )
-"""Queries with their answers. users: in the part of the square inside the region, 0 or more. stddev: estimated root
-mean square error of `users`. inside: the share of the square's area inside the region; the answer is of that part."""
+"""Queries with their answers. users: in the part of the square inside the region, 0 or more. stddev: root mean
+square error of `users` in squares about people, estimated, or a lower bound of it: its field's metadata says which
+(`answers_schema`). inside: the share of the square's area inside the region; the answer is of that part."""
+ERROR_KINDS = ("estimate", "lower bound")
+"""What a model states as the error of an answer."""
 _METRES_PER_DEGREE = math.pi / 180 * EARTH_RADIUS_KM * 1000
+
+
+def answers_schema(error: str) -> pa.Schema:
+    """ANSWERS_SCHEMA with what `stddev` is, one of ERROR_KINDS, in its field's metadata."""
+    place = ANSWERS_SCHEMA.get_field_index("stddev")
+    return ANSWERS_SCHEMA.set(place, ANSWERS_SCHEMA.field(place).with_metadata({"error": error}))
 
 
 @dataclass(frozen=True)

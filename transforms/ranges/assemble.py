@@ -141,7 +141,7 @@ def _central_privacy(plan: RangesPlan, facts: ReleaseFacts) -> dict[str, Any]:
 
 def _results(model: Model, counts: Counts) -> dict[str, Any]:
     users = counts.counts if isinstance(counts, Estimate) else counts.users
-    return {"kind": model.KIND, "parts": users.size, "users": float(users.sum())}
+    return {"kind": model.KIND, "parts": users.size, "users": float(users.sum()), "stated_error": model.ERROR}
 
 
 def _learned(model: Model) -> dict[str, Any]:

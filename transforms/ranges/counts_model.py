@@ -74,6 +74,7 @@ class PartitionModel(Model):
     """
 
     KIND: ClassVar[str] = "partition"
+    ERROR: ClassVar[str] = "lower bound"
 
     def __init__(self, partition: Partition):
         self.partition = partition

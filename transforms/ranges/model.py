@@ -25,16 +25,20 @@ FORMAT = "sfumato-ranges/1"
 
 @dataclass(frozen=True)
 class Answers:
-    """users: float64[q], 0 or more. stddev: float64[q], the estimated root mean square error of `users`."""
+    """users: float64[q], 0 or more. stddev: float64[q], the root mean square error of `users` (see Model.ERROR)."""
 
     users: NDArray[np.float64]
     stddev: NDArray[np.float64]
 
 
 class Model(ABC):
-    """What answers boxes. KIND names it in a file; `arrays` and `facts` are all of it, and `load` makes it anew."""
+    """What answers boxes. KIND names it in a file; `arrays` and `facts` are all of it, and `load` makes it anew.
+
+    ERROR: what its answers' `stddev` is, one of `ERROR_KINDS`.
+    """
 
     KIND: ClassVar[str]
+    ERROR: ClassVar[str] = "estimate"
 
     @abstractmethod
     def answer(self, boxes: Boxes) -> Answers:

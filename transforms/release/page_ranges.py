@@ -103,7 +103,13 @@ def embedded_model(model: RangeModel) -> dict[str, Any]:
         parts = _partition(own)
     else:
         parts = _raster(model)
-    return {"side": model.field.side, "metres": list(model.field.metres), "least_clumping": LEAST_CLUMPING, **parts}
+    return {
+        "side": model.field.side,
+        "metres": list(model.field.metres),
+        "least_clumping": LEAST_CLUMPING,
+        "error": own.ERROR,
+        **parts,
+    }
 
 
 def _network(model: LocalNetwork) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def test_a_trusted_servers_release() -> None:
 def test_methods_whose_cells_differ_tell_no_width() -> None:
     _, manifest, _ = released(plan("privtree", epsilon=1.0, population=USERS))
     assert (manifest["cell_metres"], manifest["privacy"]["noise_stddev"]) == (None, None)
-    assert manifest["results"]["kind"] == "partition"
+    assert (manifest["results"]["kind"], manifest["results"]["stated_error"]) == ("partition", "lower bound")
     paid = pytest.approx(0.01)
     assert manifest["population"] == asdict(
         Population(float(USERS), "public", paid, pytest.approx(discrete_laplace_stddev(0.01)))
@@ -167,6 +167,6 @@ def test_a_model_of_a_published_heatmap_repeats_its_guarantee() -> None:
         assert told["privacy"]["assumptions"][0] == "one"
         assert "post-processing" in told["privacy"]["assumptions"][1]
         assert told["population"] == privacy["population"]
-        assert told["results"] == {"kind": "tree", "parts": 16, "users": 120.0}
+        assert told["results"] == {"kind": "tree", "parts": 16, "users": 120.0, "stated_error": "estimate"}
         assert read_model(files[MODEL_FILE], "it").epsilon == 0.8
     assert privacy["assumptions"] == ["one"]  # the manifest that was given stays as it is
