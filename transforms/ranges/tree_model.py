@@ -27,10 +27,12 @@ class TreeModel(Model):
     """A heatmap's estimate. Cells below 0 count as 0, and slope towards their neighbours as in the heatmap's density.
 
     Its error is that of the cells' users and, where a box cuts cells, of users who are not spread evenly in them;
-    squares are taken to be about somebody (`centre_variance`).
+    squares are taken to be about somebody (`centre_variance`). It is a lower bound: errors of neighbouring cells go
+    together, and an estimate holds only those of single cells.
     """
 
     KIND: ClassVar[str] = "tree"
+    ERROR: ClassVar[str] = "lower bound"
 
     def __init__(self, estimate: Estimate):
         self.estimate = estimate

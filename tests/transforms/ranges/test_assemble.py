@@ -167,6 +167,6 @@ def test_a_model_of_a_published_heatmap_repeats_its_guarantee() -> None:
         assert told["privacy"]["assumptions"][0] == "one"
         assert "post-processing" in told["privacy"]["assumptions"][1]
         assert told["population"] == privacy["population"]
-        assert told["results"] == {"kind": "tree", "parts": 16, "users": 120.0, "stated_error": "estimate"}
+        assert told["results"] == {"kind": "tree", "parts": 16, "users": 120.0, "stated_error": "lower bound"}
         assert read_model(files[MODEL_FILE], "it").epsilon == 0.8
     assert privacy["assumptions"] == ["one"]  # the manifest that was given stays as it is
