@@ -314,7 +314,7 @@ def test_networks_are_learned_by_default(
 
 def test_a_tuner_chooses_and_the_manifest_tells_which(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    tuner = tmp_path / "tuner.joblib"
+    tuner = tmp_path / "tuner.npz"
     public = ["--public", str(folder / "logs" / "*.parquet"), "--region=-1,50,1,51", "--epsilons", "0.5"]
     assert cli.main(["ranges", "tune", *public, *SIZES, "--output", str(tuner)]) == 0
     assert build(folder, tmp_path / "out", "--tuner", str(tuner)) == 0

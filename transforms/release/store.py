@@ -365,7 +365,7 @@ class Release:
     @cached_property
     def density(self) -> NDArray[np.float64]:
         """float64[2^d, 2^d], row 0 in the north; sums to 1."""
-        return np.asarray(np.load(io.BytesIO(self.read(DENSITY_FILE))))
+        return np.asarray(np.load(io.BytesIO(self.read(DENSITY_FILE)), allow_pickle=False))
 
 
 def open_release(path: str | os.PathLike[str]) -> Release:

@@ -27,6 +27,7 @@ from sfumato.transforms.ranges.plan import RangesPlan
 from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.release.facts import ReleaseFacts
 from tests.conftest import REGION
+from tests.transforms.ranges.oracle import admission_of
 from tests.transforms.ranges.test_plan import SIZES, plan
 
 KEY = RunKey.derive(FixedSecret(b"assemble ranges" * 3), {"job": "ranges"})
@@ -48,7 +49,7 @@ def people(depth: int = 12) -> People:
 
 def counted(asked: RangesPlan) -> Collected:
     if asked.heatmap is None:
-        return collect(people(), asked, KEY)
+        return collect(people(), admission_of(people(), asked, KEY), asked, KEY)
     crowd, depth = people(), asked.heatmap.depth
     codes = np.repeat(crowd.codes, crowd.users) >> np.uint64(2 * (12 - depth))
     hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, USERS, np.uint64))
@@ -95,8 +96,11 @@ def test_a_trusted_servers_release() -> None:
 def test_methods_whose_cells_differ_tell_no_width() -> None:
     _, manifest, _ = released(plan("privtree", epsilon=1.0, population=USERS))
     assert (manifest["cell_metres"], manifest["privacy"]["noise_stddev"]) == (None, None)
-    assert manifest["results"]["kind"] == "partition"
-    assert manifest["population"] == asdict(Population(float(USERS), "public"))
+    assert (manifest["results"]["kind"], manifest["results"]["stated_error"]) == ("partition", "lower bound")
+    paid = pytest.approx(0.01)
+    assert manifest["population"] == asdict(
+        Population(float(USERS), "public", paid, pytest.approx(discrete_laplace_stddev(0.01)))
+    )
 
 
 def test_weighted_records_and_known_keys_are_told() -> None:
@@ -161,6 +165,6 @@ def test_a_model_of_a_published_heatmap_repeats_its_guarantee() -> None:
         assert told["privacy"]["assumptions"][0] == "one"
         assert "post-processing" in told["privacy"]["assumptions"][1]
         assert told["population"] == privacy["population"]
-        assert told["results"] == {"kind": "tree", "parts": 16, "users": 120.0}
+        assert told["results"] == {"kind": "tree", "parts": 16, "users": 120.0, "stated_error": "lower bound"}
         assert read_model(files[MODEL_FILE], "it").epsilon == 0.8
     assert privacy["assumptions"] == ["one"]  # the manifest that was given stays as it is
