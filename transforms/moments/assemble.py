@@ -75,7 +75,7 @@ def moments_files(progress: Progress, facts: MomentsFacts) -> dict[str, bytes]:
     clients = progress.clients(plan)
     names: list[str] = []
     if grouping is not None:
-        names, places = grouping.settle(clients)
+        names, places = grouping.settle(clients, float(np.sqrt(progress.clients_variance(plan).item() / len(clients))))
         known = _known(names, np.bincount(places, clients).tolist(), grouping.min_group)
         estimates += [one for one in progress.estimates(plan, names, places) if one.group in known]
         names = [name for name in names if name in known]
