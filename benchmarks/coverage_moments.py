@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.text_tables import markdown_table
 from sfumato.schemas.moments import FixedPoint, Statistic
 from sfumato.transforms.moments.fixed_point import decode, encode
 from sfumato.transforms.moments.protocol import MomentsPlan, answer
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.text_tables import markdown_table
 
 Values = NDArray[np.float64]
 STATISTICS = ("mean", "variance", "moment:3", "geometric_mean", "log_product")

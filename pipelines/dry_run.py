@@ -181,8 +181,8 @@ def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
         )
     if plan.released is not None:
         lines.append(
-            f"epsilon {plan.released:g} for adding or removing a user: noise ±{significant(plan.noise_stddev)} on every "
-            "count of reports"
+            f"epsilon {plan.released:g} for adding or removing one user: noise ±{significant(plan.noise_stddev)} on "
+            "every count of reports"
         )
     if grouping is not None:
         lines.append(

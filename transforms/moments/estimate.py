@@ -69,7 +69,9 @@ class Bits:
             _unseen(every.mean[0, side], every.variance[0, side], np.abs(slots.weight[side]), half)
             for side in slots.sides()
         ]
-        seen = np.concatenate([np.arange(side.stop - side.start) < count for side, (count, _) in zip(slots.sides(), unseen, strict=True)])
+        seen = np.zeros(len(slots), bool)
+        for side, (count, _) in zip(slots.sides(), unseen, strict=True):
+            seen[side.start : side.start + count] = True
         centre, error = self.mean @ (seen * slots.weight), np.sqrt(spread @ (seen * slots.weight**2))
         whole, full = self.mean @ slots.weight, np.sqrt(spread @ slots.weight**2)
         above, below = unseen[0][1], unseen[1][1] if len(unseen) > 1 else 0.0

@@ -124,7 +124,7 @@ class Grouping:
             raise RequestError(f"min_group: must be a number of clients >= 1, got {self.min_group}")
 
     def settle(self, clients: NDArray[np.float64], stddev: float) -> tuple[list[str], NDArray[np.int64]]:
-        """The groups that are shown apart, `other` the last of them, and for every tallied group which of them it is in.
+        """The groups that are shown apart, `other` the last of them, and which of them every tallied group is in.
 
         A group is shown apart if it has min_group clients by the noisy count, and clearly more than none: the
         probability that any group without a client has so many is 5%.

@@ -59,10 +59,10 @@ class Prior:
 class MomentsPlan:
     """What is asked of a column, and how.
 
-    epsilon: local, of all that a client tells; None: bits are told as they are. release_epsilon: of all
-    that is released, for adding or removing one user; None: the same as epsilon, and without that none. bits_per_client: different bits
-    of one quantity that a client tells. variance: about the estimated mean, in two phases (`centred`), or E[x^2] - E[x]^2
-    (`raw`). Every quantity has its own part of the clients. Raises RequestError for what cannot be.
+    epsilon: local, of all that a client tells; None: bits are told as they are. release_epsilon: of all that is
+    released, for adding or removing one user; None: the same as epsilon, and without that none. bits_per_client:
+    different bits of one quantity that a client tells. variance: about the estimated mean, in two phases (`centred`),
+    or E[x^2] - E[x]^2 (`raw`). Every quantity has its own part of the clients. Raises RequestError for what cannot be.
     """
 
     form: FixedPoint
@@ -162,7 +162,7 @@ class MomentsPlan:
         slots: Slots,
         seen: tuple[NDArray[np.float64], NDArray[np.float64]],
     ) -> InUse:
-        """Which bits are in use, by their means. seen: shares of reported 1s, and of how many reports, see `evidence`."""
+        """Which bits are in use, by their means. seen: what `evidence` says of them."""
         multiple = self.settled.squash
         if multiple is None:
             return posterior(*seen, slots, self.told)
@@ -298,10 +298,18 @@ class Progress:
             slots, bits = self.of(kind)[0][0].quantity.slots, self.bits(plan, kind)
             chance = np.sum([(ask.last - ask.first) * ask.chances for ask, _ in self.of(kind)], axis=0)
             stddev = np.sqrt(bits.variance[0])
-            reports = bits.reports[0]
+            reports = np.maximum(bits.reports[0], 0)
             squashed = bits.in_use.weighed().of_bits() < 0.5
             charts.append(
-                BitMeans(kind, slots.weight, bits.mean[0], stddev, reports, squashed, plan.bits_per_client * chance)
+                BitMeans(
+                    kind,
+                    slots.weight,
+                    bits.mean[0],
+                    stddev,
+                    np.maximum(reports, 0),
+                    squashed,
+                    plan.bits_per_client * chance,
+                )
             )
         return charts
 

@@ -57,7 +57,7 @@ class RandomisedResponse:
     def respond(
         self, bits: NDArray[np.bool_], subkey: bytes, stream: int, clients: NDArray[np.uint64]
     ) -> NDArray[np.bool_]:
-        """What clients tell of their bits: bool[n]. A client's coin depends on the key, the stream and the client alone.
+        """What clients tell of their bits: bool[n]. A coin depends on the key, the stream and the client alone.
 
         Args:
             bits: bool[n], the true ones.

@@ -68,12 +68,12 @@ def evaluate(
     """
     z = float(-ndtri((1 - level) / 2))
     value, low, high, clients = _evaluated(statistic, variance, means, centre, users, users_variance, z)
-    least, most = _possible(statistic, form)
+    least, most = possible(statistic, form)
     low, value, high = (np.clip(one, least, most) for one in (low, value, high))
     return Result(value, (high - low) / (2 * z), low, high, clients)
 
 
-def _possible(statistic: Statistic, form: FixedPoint) -> tuple[float, float]:
+def possible(statistic: Statistic, form: FixedPoint) -> tuple[float, float]:
     """The least and the greatest that a statistic can be, of values in the form's range."""
     low, high = form.low, form.high
     if statistic.name == "mean":

@@ -1,8 +1,9 @@
 """Clients' reports on bits, counted a block of clients at a time: who is asked for which bit, and what they tell. Pure.
 
-Every client has a keyed random word of their own. It sets their place in [0, 1): parts, rounds and bits are intervals of
-places. The client's coins are keyed by it too. So what one client reports depends on nobody else: with one user more, the
-tallies of all others are the same. (Quotas of reports, Section 3.1 of paper 002, would move others from bit to bit.)
+Every client has a keyed random word of their own. It sets their place in [0, 1): parts, rounds and bits are intervals
+of places. The client's coins are keyed by it too. So what one client reports depends on nobody else: with one user
+more, the tallies of all others are the same. (Quotas of reports, Section 3.1 of paper 002, would move other users from
+bit to bit.)
 """
 
 from __future__ import annotations

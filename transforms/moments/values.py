@@ -104,9 +104,7 @@ def row_blocks(encoded: EncodedValues, name: str, key: RunKey) -> Iterator[Block
     yield from _blocks(encoded.codes, words[: len(encoded.codes)], encoded.groups)
 
 
-def _blocks(
-    codes: NDArray[Any], words: NDArray[np.uint64], groups: NDArray[np.uint16] | None
-) -> Iterator[Block]:
+def _blocks(codes: NDArray[Any], words: NDArray[np.uint64], groups: NDArray[np.uint16] | None) -> Iterator[Block]:
     for first in range(0, len(codes), BLOCK_CLIENTS):
         part = slice(first, first + BLOCK_CLIENTS)
         yield Block.ordered(codes[part], words[part], None if groups is None else groups[part])
