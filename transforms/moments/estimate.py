@@ -14,7 +14,8 @@ from sfumato.transforms.moments.randomised_response import RandomisedResponse
 from sfumato.transforms.moments.tally import Tally
 
 Z_95 = 1.959963984540054  # standard deviations on each side that hold 95% of a normal law
-_CLEAR = 4.0  # standard deviations above 0 from which a bit is set in some values for certain
+_CLEAR = 3.5  # standard deviations above 0 from which a bit is set in some values for certain
+_EMPTY = 0.005  # the chance to be in use up to which a bit is taken for empty
 _UNKNOWN = 0.25  # variance of the mean of a bit of which nothing is known
 _SHRINK = 2.0  # reports that everybody's bit mean counts for in a group whose tallies carry noise
 
@@ -55,9 +56,9 @@ class Bits:
         stands out clearly it is of the unbiased estimate. What the bits above add is at least nothing, and at most
 
         - what the unbiased estimate of all bits allows, and
-        - what each of them may add by its own reports, where from bit to bit shares fall at least by the factor by
-          which the first of them lies below the last that stands out. (So do shares of values with one tail, as heavy
-          as Pareto's. A few values far above all others are not covered by this.)
+        - what each of them may add by its own reports, where the steps by which shares fall from bit to bit do not
+          grow smaller above the bits that stand out. (So do shares of values with one tail, as heavy as Pareto's. A few
+          values far above all others are not covered by this.)
         """
         share = np.clip(self.mean, 0, 1)
         # At most: k errors of one client have no more variance in all than k times the sum of theirs.
@@ -66,8 +67,10 @@ class Bits:
         every = self if self.everybody is None else self.everybody
         z, half = _quantile(1 - level), _quantile((1 - level) / 2)
         unseen = [
-            _unseen(every.mean[0, side], every.variance[0, side], np.abs(slots.weight[side]), half)
-            for side in slots.sides()
+            (len(cases) - 1, 0.0)
+            if cases[-1] == 1  # all bits are in use
+            else _unseen(every.mean[0, side], every.variance[0, side], np.abs(slots.weight[side]), cases, half)
+            for side, cases in zip(slots.sides(), self.in_use.highest, strict=True)
         ]
         seen = np.zeros(len(slots), bool)
         for side, (count, _) in zip(slots.sides(), unseen, strict=True):
@@ -87,17 +90,25 @@ def _quantile(outside: float) -> float:
 
 
 def _unseen(
-    mean: NDArray[np.float64], variance: NDArray[np.float64], weight: NDArray[np.float64], z: float
+    mean: NDArray[np.float64],
+    variance: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    highest: NDArray[np.float64],
+    z: float,
 ) -> tuple[int, float]:
     """Up to which bit everybody's stand out clearly, 0..S, and at most how much those above add; float64[S] each."""
     stddev = np.sqrt(variance)
     clear = np.flatnonzero(mean > _CLEAR * stddev)
     seen = int(clear[-1]) + 1 if len(clear) else 0
-    most = np.minimum(np.maximum(mean, 0) + z * stddev, 1)[seen:]
-    if seen and len(most):
-        fall = min(most[0] / (mean - z * stddev)[seen - 1], 1.0)
-        most = np.minimum(most, most[0] * fall ** np.arange(len(most)))
-    return seen, float(most @ weight[seen:])
+    most, least = np.minimum(np.maximum(mean, 0) + z * stddev, 1), mean - z * stddev
+    above = most[seen:]
+    # Steps that do not grow: from the last bit that stands out to the next, and to it from the one below, if it does.
+    for bit in clear[clear >= seen - 2].tolist():
+        if bit + 1 < len(mean):
+            fall = min(most[bit + 1] / least[bit], 1.0)
+            above = np.minimum(above, most[bit + 1] * fall ** (np.arange(seen, len(mean)) - bit - 1))
+    used = np.cumsum(highest[::-1])[::-1][1:][seen:]
+    return seen, float((above * weight[seen:])[used > _EMPTY].sum())
 
 
 def evidence(

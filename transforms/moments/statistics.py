@@ -110,8 +110,7 @@ def _evaluated(
             return np.exp2(one.value), np.exp2(one.low), np.exp2(one.high), one.clients
     if statistic.name == "log_product":
         value = users * _LN2 * one.value
-        farthest = np.maximum(np.abs(one.low), np.abs(one.high))
-        noise = z * _LN2 * np.sqrt(users_variance) * farthest
+        noise = z * _LN2 * np.sqrt(users_variance * (one.value**2 + ((one.high - one.low) / (2 * z)) ** 2))
         below, above = (_LN2 * np.abs(users * (end - one.value)) for end in (one.low, one.high))
         return value, value - np.hypot(below, noise), value + np.hypot(above, noise), one.clients
     return one.value, one.low, one.high, one.clients

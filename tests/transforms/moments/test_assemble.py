@@ -22,10 +22,11 @@ from sfumato.transforms.moments.fixed_point import encode
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, Prior, Progress
-from sfumato.transforms.moments.tally import Block, Tally, tally
+from sfumato.transforms.moments.tally import Tally, tally
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.facts import ReleaseFacts
 from tests.conftest import REGION
+from tests.transforms.moments.blocks import block_of
 
 KEY = RunKey.derive(FixedSecret(b"assembled moments" * 2), {"job": "moments"})
 FACTS = ReleaseFacts("moments", "monday", "2026-11-21T00:00:00+00:00", "key file", True, {"column": "age"})
@@ -44,16 +45,13 @@ def ran(
 ) -> Progress:
     """The protocol over one block of clients. groups: int[n], of each client."""
     codes, _ = encode(values, asked.form)
-    block = Block.shuffled("all", codes, None if groups is None else groups.astype(np.uint16), grouping is None, KEY)
-    reports = asked.bits_per_client
-    progress = Progress(noise=0.0 if grouping is None else grouping.noise_stddev(reports) ** 2)
+    block = block_of(codes, None if groups is None else groups.astype(np.uint16), KEY)
+    progress = Progress()
     for _ in asked.stages:
         asks = asked.asks(progress)
         number = 1 if grouping is None else len(grouping.groups) + 1
         told = [tally(block, ask, number, asked.told, KEY) for ask in asks]
-        if grouping is not None:
-            told = [grouping.protected(one, ask.name, reports, KEY) for one, ask in zip(told, asks, strict=True)]
-        progress = progress.after(asks, told)
+        progress = progress.after(asks, asked.protected(asks, told, KEY))
     return progress
 
 
@@ -77,7 +75,7 @@ def by_size(n: int = 5000) -> NDArray[np.int64]:
     return np.random.default_rng(1).choice(5, n, p=[0.6, 0.004, 0.3, 0.0, 0.096])
 
 
-BY_PLACE = Grouping(ColumnGroups("place", LISTED), 2.0)
+BY_PLACE = Grouping(ColumnGroups("place", LISTED))
 
 
 def test_a_release_of_everybody_is_the_protocols_answer() -> None:
