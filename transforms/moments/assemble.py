@@ -14,7 +14,7 @@ import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import DataError
+from sfumato.schemas.errors import RefusedError
 from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
     LOCAL_ASSUMPTIONS,
@@ -78,7 +78,7 @@ class MomentsFacts:
 
 
 def moments_files(progress: Progress, facts: MomentsFacts) -> dict[str, bytes]:
-    """The files of a release by name, the manifest last. Raises DataError where no estimate is a finite number."""
+    """The files of a release by name, the manifest last. Raises RefusedError where an estimate is no finite number."""
     plan, grouping = facts.plan, facts.grouping
     estimates, bits = list(progress.estimates(plan)), progress.bit_charts(plan)
     clients, stddev = progress.clients(plan), float(np.sqrt(progress.clients_variance(plan).item()))
@@ -89,7 +89,7 @@ def moments_files(progress: Progress, facts: MomentsFacts) -> dict[str, bytes]:
         estimates += [one for one in progress.estimates(plan, names, places) if one.group in known]
         names = [name for name in names if name in known]
     if not np.isfinite([[one.value, one.stddev] for one in estimates]).all():
-        raise DataError("an estimate is beyond what a number can hold; ask for fewer --bits or a lower moment")
+        raise RefusedError("an estimate is beyond what a number can hold; ask for fewer --bits or a lower moment")
     manifest = _manifest(progress, facts, bits, names, (max(float(clients.sum()), 0.0), stddev), estimates)
     shown = shrunk(estimates, plan.form)
     tables = {
@@ -156,7 +156,7 @@ def _differs(
     `other` the last.
     """
     if statistic == "log_product" or len(names) < 2:
-        return np.zeros(len(names) - 1, np.int8)
+        return np.zeros(max(len(names) - 1, 0), np.int8)
     everybody = next(progress.estimates(plan, level=1 - _OF_EVERYBODY))
     level = 1 - (0.05 - _OF_EVERYBODY) / (len(names) - 1)
     rows = list(itertools.islice(progress.estimates(plan, names, places, level), len(names) - 1))

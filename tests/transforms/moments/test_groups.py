@@ -183,7 +183,7 @@ def test_groupings_that_cannot_be_are_refused(arguments: dict[str, Any], message
 
 @pytest.mark.parametrize(("epsilon", "reports"), [(0.0, 1), (math.nan, 1), (31.0, 1), (1e-6, 1), (1.9e-5, 2)])
 def test_an_epsilon_that_noise_cannot_keep_is_refused(epsilon: float, reports: int) -> None:
-    with pytest.raises(RequestError, match="group_epsilon: must lie in [12]e-05..30, got"):
+    with pytest.raises(RequestError, match=r"group_epsilon: must lie in [12]e-05\.\.30, got"):
         MomentsPlan(form=FixedPoint(8), release_epsilon=epsilon, bits_per_client=reports)
     for edge in (30.0, 1e-5 * reports):
         assert MomentsPlan(form=FixedPoint(8), release_epsilon=edge, bits_per_client=reports).noise_stddev > 0
