@@ -1,8 +1,8 @@
 """Moments: one user more or less is in as many counts as the noise is for, and nothing exact is published.
 
 Finding 2 of guarantee.md's table, for this job: before, `sfumato moments` published the exact number of users and of
-reports by bit, and quotas moved other users' bits when somebody joined. Every sensitivity is found by brute force, under
-the same key, in whole runs of the protocol; the second round's questions are held, as they are where the noisy tallies
+reports by bit, and quotas moved other users' bits when somebody joined. Every sensitivity is found by brute force,
+under the same key, in whole runs of the protocol; the second round's questions are held, as they are where the noisy tallies
 of the first are equal.
 """
 
@@ -62,13 +62,15 @@ def counted(made: list[Block], ask: Ask, plan: MomentsPlan, groups: int, run_key
     return sum_tallies([none, *(tally(block, ask, groups, plan.told, run_key) for block in made)])
 
 
+def values_of(grouping: Grouping | None) -> Values:
+    return Values(ValueColumns("x", group=None if grouping is None else "city"), FORM, grouping and grouping.groups)
+
+
 def ran(
     batch: pa.RecordBatch, plan: MomentsPlan, grouping: Grouping | None, run_key: RunKey
 ) -> tuple[Progress, list[Tally]]:
     """The whole run, and its exact tallies."""
-    values = Values(
-        ValueColumns("x", group=None if grouping is None else "city"), plan.form, grouping and grouping.groups
-    )
+    values = values_of(grouping)
     made, groups = blocks(batch, values, run_key), 1 if grouping is None else len(grouping.groups) + 1
     progress, exact = Progress(), []
     for _ in plan.stages:
