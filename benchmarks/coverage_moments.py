@@ -19,8 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.moments import FixedPoint, Statistic
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.moments.assemble import differing
 from sfumato.transforms.moments.fixed_point import decode, encode
-from sfumato.transforms.moments.protocol import MomentsPlan, answer
+from sfumato.transforms.moments.groups import CellGroups, Grouping
+from sfumato.transforms.moments.protocol import MomentsPlan, Progress, answer
+from sfumato.transforms.moments.tally import Block, tally
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.text_tables import markdown_table
 
@@ -124,14 +128,73 @@ def grid(options: argparse.Namespace, statistics: tuple[str, ...], looses: tuple
         yield run(data, loose, clients, epsilon, statistics, runs)
 
 
+def listed(
+    seed: int, spread: float, clients: int, epsilon: float, depth: int = 3
+) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+    """A map of cells whose means differ: which are listed, and by how much each truly is above everybody's.
+
+    Args:
+        seed: of the run; clients and the key are drawn anew.
+        spread: standard deviation of the cells' means about 500; values deviate by 100 from their cell's.
+        clients: in all; the fullest cell has some ten times as many as the emptiest.
+        epsilon: local, and of the release.
+        depth: of the cells.
+
+    Returns:
+        1, -1 or 0, and the difference, int8[n] and float64[n], of the cells shown.
+    """
+    rng, form = np.random.default_rng([seed, clients]), FixedPoint(10)
+    cells = 4**depth
+    groups = rng.choice(cells, clients, p=rng.dirichlet(np.full(cells, 3.0))).astype(np.uint16)
+    values = np.clip(500 + spread * rng.standard_normal(cells)[groups] + rng.normal(0, 100, clients), 0, 1023)
+    codes, _ = encode(values, form)
+    key = RunKey.derive(FixedSecret(b"listed cells" * 3), {"seed": seed})
+    plan = MomentsPlan(form=form, epsilon=epsilon)
+    block = Block.ordered(codes, rng.integers(0, 2**64, clients, dtype=np.uint64), groups)
+    progress = Progress()
+    for _ in plan.stages:
+        asks = plan.asks(progress)
+        told = [tally(block, ask, cells + 1, plan.told, key) for ask in asks]
+        progress = progress.after(asks, plan.protected(asks, told, key))
+    grouping = Grouping(CellGroups(Grid(Region(-1, 50, 1, 51), depth)))
+    stddev = float(np.sqrt(progress.clients_variance(plan).item() / (cells + 1)))
+    names, places = grouping.settle(progress.clients(plan), stddev)
+    shown = np.flatnonzero(places[:-1] < len(names) - 1)
+    exact = decode(codes, form)
+    means = np.bincount(groups, exact, cells) / np.maximum(np.bincount(groups, minlength=cells), 1)
+    return differing(progress, plan, names, places, "mean"), means[shown] - exact.mean()
+
+
+def lists(runs: int) -> str:
+    """Of so many maps, how many list a cell that is not truly above or below the average."""
+    rows = [["cells' means deviate by", "users", "epsilon", "lists with a wrong cell", "goal", "cells listed a map"]]
+    for spread, clients, epsilon in (
+        (2.0, 60_000, 1.0),
+        (20.0, 60_000, 1.0),
+        (60.0, 200_000, 1.0),
+        (60.0, 200_000, 4.0),
+    ):
+        found = [listed(number, spread, clients, epsilon) for number in range(runs)]
+        wrong = sum(bool((np.sign(truth)[differs != 0] != differs[differs != 0]).any()) for differs, truth in found)
+        number = sum(np.count_nonzero(differs) for differs, _ in found)
+        rows.append(
+            [f"{spread:g}", f"{clients:,}", f"{epsilon:g}", f"{wrong} of {runs}", "5% at most", f"{number / runs:.1f}"]
+        )
+    return markdown_table(rows, left=())
+
+
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=100)
     parser.add_argument("--clients", type=lambda text: [int(one) for one in text.split(",")])
     parser.add_argument("--epsilons", type=lambda text: [float(one) for one in text.split(",")])
+    parser.add_argument("--no_lists", action="store_true", help="intervals alone")
     parser.set_defaults(clients=[1_000, 10_000, 100_000, 1_000_000], epsilons=[0.1, 0.5, 1.0, 3.0])
     options = parser.parse_args()
+    if not options.no_lists:
+        print("Maps of 64 cells: what is listed as above or below the average\n")
+        print(lists(200), "\n")
     means = list(grid(options, ("mean",), (0, 4)))
     print("The mean, asked for alone\n")
     for by in (("clients", "epsilon"), ("data", "epsilon"), ("loose", "epsilon")):

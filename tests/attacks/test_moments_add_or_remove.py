@@ -2,8 +2,8 @@
 
 Finding 2 of guarantee.md's table, for this job: before, `sfumato moments` published the exact number of users and of
 reports by bit, and quotas moved other users' bits when somebody joined. Every sensitivity is found by brute force,
-under the same key, in whole runs of the protocol; the second round's questions are held, as they are where the noisy tallies
-of the first are equal.
+under the same key, in whole runs of the protocol. The second round's questions are held, as they are where the noisy
+tallies of the first are equal.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def moments_files(progress: Progress, facts: MomentsFacts) -> dict[str, bytes]:
         grid = grouping.groups.grid
         located = {name: place for place, name in enumerate(grouping.groups.names())}
         codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
-        differs = _differs(progress, plan, names, places, estimates[0].statistic)
+        differs = differing(progress, plan, names, places, estimates[0].statistic)
         tables[CELLS_FILE] = _cells_table(estimates, shown, differs, codes, grid)
         cells = _cell_means(shown, differs, codes, grid)
     words: dict[str, Any] = {
@@ -147,7 +147,7 @@ def shrunk(estimates: Sequence[MomentEstimate], form: FixedPoint) -> list[Moment
     return found
 
 
-def _differs(
+def differing(
     progress: Progress, plan: MomentsPlan, names: Sequence[str], places: NDArray[np.int64], statistic: str
 ) -> NDArray[np.int8]:
     """For each cell shown 1 or -1 where its first statistic is above or below everybody's for certain, else 0.
