@@ -155,7 +155,7 @@ def test_odd_numbers_and_empty_lists_are_drawn() -> None:
         for group in ("everybody", "a", "b")
         for value in odd.tolist()
     ]
-    none = CellMeans(3, *[np.zeros(0, int)] * 2, [], *[np.zeros(0)] * 4)
+    none = CellMeans(3, *[np.zeros(0, int)] * 2, [], *[np.zeros(0)] * 4, np.zeros(0, np.int8))
     odd_cells = CellMeans(3, np.arange(3), np.arange(3), ["a", "b", "c"], odd, odd, odd, odd)
     for cells in (None, none, odd_cells):
         for text in (render_moments_page({}, [], [], cells), render_moments_page({}, numbers, [bits], cells)):
