@@ -155,7 +155,8 @@ def test_rows_that_are_users(folder: Path, pattern: str, tmp_path: Path) -> None
         assert run(pattern, tmp_path / name, *LENGTH, *more) == 0
     assert contents(tmp_path / "direct") == contents(tmp_path / "direct_threads")
     manifest = open_release(tmp_path / "direct").manifest
-    assert manifest["results"]["clients"] == usable(table()).sum()
+    results = manifest["results"]  # how many take part is noisy
+    assert abs(results["clients"] - usable(table()).sum()) < 6.2 * results["clients_stddev"] < 100
     assert manifest["privacy"]["contribution_bound"] == "every row is taken for another user's"
     assert manifest["parameters"]["user_id"] is None
 
