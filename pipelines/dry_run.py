@@ -181,13 +181,16 @@ def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
         lines.append(
             f"local epsilon {told.epsilon:g}: a bit is told as it is with chance {told.truth:.4f}, else turned round"
         )
+    if plan.released is not None:
+        lines.append(
+            f"epsilon {plan.released:g} for adding or removing one user: noise ±{significant(plan.noise_stddev)} on "
+            "every count of reports"
+        )
     if grouping is not None:
-        noise = significant(grouping.noise_stddev(told.reports))
-        lines += [
-            f"{len(grouping.groups):,} groups, and `other`; central epsilon {grouping.epsilon:g} for which of them",
-            f"a user is in: noise ±{noise} on each count by group and bit",
-            f"a group is shown if it has {grouping.min_group:,} users by that count",
-        ]
+        lines.append(
+            f"{len(grouping.groups):,} groups, and `other`; a group is shown if it has {grouping.min_group:,} users by "
+            "noisy counts, and clearly more than none"
+        )
     each = [("users", "error of the mean, 95%"), *_mean_errors(plan)]
     table = markdown_table([list(row) for row in each], left=())
     return "\n".join(

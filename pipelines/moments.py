@@ -14,7 +14,7 @@ import apache_beam as beam
 from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments, release_options, run_release
 from sfumato.pipelines.options import JobParser, RunnerSettings
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import LOCAL, Cost, amount
+from sfumato.schemas.ledger import LOCAL, Cost
 from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns
 from sfumato.schemas.region import MAX_DEPTH, Grid, Region
 from sfumato.schemas.release import BITS_FILE
@@ -75,9 +75,8 @@ class MomentsRequest(ReleaseRequest):
     def cost(self) -> Cost:
         if self.plan.epsilon is None:
             return Cost(math.inf, trust=LOCAL)
-        groups = 0.0 if self.grouping is None else self.grouping.epsilon
-        # As people add: 0.7 and 0.1 are 0.8, and not a little less.
-        return Cost(float(amount("epsilon", self.plan.epsilon) + amount("group_epsilon", groups)), trust=LOCAL)
+        # Whoever reads the release learns no more than the one; whoever collects the reports, no more than the other.
+        return Cost(max(self.plan.epsilon, self.plan.released or 0.0), trust=LOCAL)
 
     def source(self) -> ValueColumns:
         return self.values.columns
@@ -90,6 +89,7 @@ class MomentsRequest(ReleaseRequest):
             "statistics": [one.name for one in plan.statistics],
             "method": plan.method,
             "epsilon": plan.epsilon,
+            "release_epsilon": plan.released,
             "bits_per_client": plan.bits_per_client,
             "max_bits_per_client": self.meter.cap,
             "variance": plan.variance,
@@ -100,7 +100,7 @@ class MomentsRequest(ReleaseRequest):
         }
 
     def admission(self) -> AdmissionRule:
-        return AdmissionRule(self.plan.epsilon or 1.0, self.max_bad_fraction, self.min_users)
+        return self.plan.admission(self.max_bad_fraction, self.min_users)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -160,7 +160,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--group_epsilon",
         type=float,
         metavar="E",
-        help="central privacy budget for which group a user is in",
+        help="privacy budget of the noise on counts by group, for adding or removing a user (default: epsilon)",
     )
     parser.add_argument(
         "--min_group", type=int, metavar="N", help="groups of fewer users are merged into `other` (default: 100)"
@@ -198,6 +198,7 @@ def run(arguments: Sequence[str]) -> int:
         statistics=tuple(Statistic(name.strip()) for name in options.statistics.split(",")),
         method=options.method,
         epsilon=options.epsilon,
+        release_epsilon=1.0 if options.group_epsilon is None and options.no_ldp and grouping else options.group_epsilon,
         bits_per_client=options.bits_per_client,
         variance=options.variance,
         tuning=Tuning(),
@@ -265,8 +266,7 @@ def grouping_of(options: argparse.Namespace) -> Grouping | None:
                 "known from elsewhere: which values occur in the logs is private)"
             )
         groups = ColumnGroups(options.group_by, _listed(options))
-    epsilon = 1.0 if options.group_epsilon is None else options.group_epsilon
-    return Grouping(groups, epsilon, 100 if options.min_group is None else options.min_group)
+    return Grouping(groups, 100 if options.min_group is None else options.min_group)
 
 
 def _listed(options: argparse.Namespace) -> tuple[str, ...]:
@@ -313,7 +313,6 @@ def run_moments(request: MomentsRequest, settings: RunnerSettings) -> None:
             key,
             request.grouping,
             cap=request.meter.cap,
-            max_bad_fraction=request.max_bad_fraction,
             spill=inputs.spill,
             admit=inputs.admit,
         )

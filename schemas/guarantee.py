@@ -93,8 +93,9 @@ REPLACE_VALUE = (
     "of 0"
 )
 LOCAL_ASSUMPTIONS = (
-    "Who takes part, that is who has a value that can be used, and how many, is not protected; every single report is, "
-    "also from whoever collects it.",
+    "Whoever collects the reports knows who takes part, that is who has a value that can be used, and in which group. "
+    "Every single report is protected from the collector too, by randomised response. The release protects who takes "
+    "part as well: every count that it is made of has noise.",
     "Which bit a device is asked for is chosen by the collector and says nothing of the value (central randomness).",
     "Whoever runs this job over collected logs sees the raw values: it draws the devices' coins in their place, and "
     "the guarantee is about the reports and the release. A run that fails publishes nothing, and its error message is "
@@ -107,8 +108,8 @@ NO_LOCAL_PRIVACY = (
     "reports in bits.parquet tell, a sum may be a single user's bit."
 )
 PRIVATE_GROUPS = (
-    "Which group a user is in is known to whoever collects the reports; the release protects it by the groups' epsilon "
-    "(replace one user's group), with noise on every count by group and bit. Groups must be known from elsewhere."
+    "Which group a user is in is known to whoever collects the reports. The release protects it by the same noise and "
+    "the same epsilon as the value. Groups must be known from elsewhere."
 )
 PRIOR_BITS = (
     "The earlier release that stands for the first round is taken for public. For a user whose records are in the logs "

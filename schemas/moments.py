@@ -210,8 +210,21 @@ BITS_SCHEMA = pa.schema(
 
 
 def moment_cells_schema(statistics: Sequence[str]) -> pa.Schema:
-    """The table of a map's cells: for each statistic S the columns S_value, S_stddev, S_low, S_high, S_clients."""
+    """The table of a map's cells: for each statistic S the columns S_value, S_stddev, S_low, S_high, S_clients.
+
+    The first also has S_shrunk and S_shrunk_stddev, drawn towards everybody's by empirical Bayes, and S_differs.
+    """
     shared = [CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")]
     numbers = [MOMENTS_SCHEMA.field(name) for name in ("value", "stddev", "low", "high", "clients")]
     mine = [field.with_name(f"{statistic}_{field.name}") for statistic in statistics for field in numbers]
-    return pa.schema([*shared, *mine, CELLS_SCHEMA.field("geometry")], metadata=CELLS_SCHEMA.metadata)
+    drawn = [
+        pa.field(f"{statistics[0]}_shrunk", pa.float64(), False, {"description": "drawn towards everybody's value"}),
+        pa.field(f"{statistics[0]}_shrunk_stddev", pa.float64(), False),
+        pa.field(
+            f"{statistics[0]}_differs",
+            pa.int8(),
+            False,
+            {"description": "1 above everybody's, -1 below, 0 not known; at 95% for all cells together"},
+        ),
+    ]
+    return pa.schema([*shared, *mine, *drawn, CELLS_SCHEMA.field("geometry")], metadata=CELLS_SCHEMA.metadata)

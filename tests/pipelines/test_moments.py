@@ -77,7 +77,8 @@ def test_the_release_tells_the_truth_within_its_intervals(published: Path) -> No
         assert row["low"] < row["value"] < row["high"]
         assert row["stddev"] < truth
     manifest = open_release(published).manifest
-    assert manifest["results"]["clients"] == 1900  # without groups, who takes part is public
+    results = manifest["results"]  # how many take part is noisy
+    assert abs(results["clients"] - 1900) < 6.2 * results["clients_stddev"] < 100
     assert [one["round"] for one in manifest["results"]["rounds"]] == [1, 2, 1, 2]
     privacy = manifest["privacy"]
     assert (privacy["model"], privacy["epsilon"], privacy["delta"]) == ("local", 4.0, 0.0)
@@ -115,7 +116,7 @@ def test_nothing_raw_is_in_the_release_or_in_the_log(
     for content in (*contents(tmp_path / "out").values(), told.encode()):
         assert not holds(content, SECRET)
     events = [json.loads(line) for line in told.splitlines()]
-    assert [one["event"] for one in events if one["event"] != "read_file"] == ["files", "round", "round"]
+    assert [one["event"] for one in events if one["event"] != "read_file"] == ["files", "read_logs", "round", "round"]
     assert sum(one["event"] == "read_file" for one in events) == 3
     rounds = open_release(tmp_path / "out").manifest["results"]["rounds"]
     for one, stated in zip([one for one in events if one["event"] == "round"], rounds, strict=True):
@@ -156,7 +157,8 @@ def test_rows_that_are_users(folder: Path, pattern: str, tmp_path: Path) -> None
         assert run(pattern, tmp_path / name, *LENGTH, *more) == 0
     assert contents(tmp_path / "direct") == contents(tmp_path / "direct_threads")
     manifest = open_release(tmp_path / "direct").manifest
-    assert manifest["results"]["clients"] == usable(table()).sum()
+    results = manifest["results"]  # how many take part is noisy
+    assert abs(results["clients"] - usable(table()).sum()) < 6.2 * results["clients_stddev"] < 100
     assert manifest["privacy"]["contribution_bound"] == "every row is taken for another user's"
     assert manifest["parameters"]["user_id"] is None
 
@@ -209,7 +211,7 @@ def test_without_local_privacy_bits_are_told_as_they_are(
 # --- its charge ---
 
 
-def test_a_ledger_is_charged_before_anything_is_read_and_once(
+def test_a_ledger_is_charged_once_everything_is_read_and_once(
     folder: Path, pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before it publishes, and run again: the same release as of a run that nothing stopped."""
@@ -229,10 +231,10 @@ def test_a_ledger_is_charged_before_anything_is_read_and_once(
         patch.setattr("sfumato.transforms.release.write.publish", lambda *_: 1 / 0)
         with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
             run(pattern, place, *booked)
-    assert charged == [["monday"]] * 3
+    assert charged == [[]] * 3
     assert not place.exists()
     (charge,) = open_ledger(ledger).history().charges
-    assert str(charge.epsilon) == "0.8"  # as 0.7 and 0.1 add up on paper, of which the limit is
+    assert str(charge.epsilon) == "0.7"  # the larger of what collectors and readers learn
     assert (charge.job, charge.delta) == ("moments", 0)
     assert run(pattern, place, *booked) == 0
     capsys.readouterr()

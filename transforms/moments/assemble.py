@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -12,8 +14,9 @@ import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import DataError
+from sfumato.schemas.errors import RefusedError
 from sfumato.schemas.guarantee import (
+    ADD_OR_REMOVE,
     LOCAL_ASSUMPTIONS,
     NO_LOCAL_PRIVACY,
     ONE_ID,
@@ -29,7 +32,9 @@ from sfumato.schemas.moments import (
     MOMENTS_SCHEMA,
     OTHER,
     BitMeans,
+    FixedPoint,
     MomentEstimate,
+    Statistic,
     moment_cells_schema,
 )
 from sfumato.schemas.region import Grid, deinterleave
@@ -41,19 +46,23 @@ from sfumato.schemas.release import (
     MOMENTS_PICTURE,
     PAGE_FILE,
 )
+from sfumato.transforms.moments.estimate import Z_95
 from sfumato.transforms.moments.groups import CellGroups, Grouping
 from sfumato.transforms.moments.meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, Progress
+from sfumato.transforms.moments.statistics import possible
 from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page_moments import CellMeans, render_moments_page
 from sfumato.transforms.release.picture_moments import render_moments_picture
+from sfumato.transforms.selection import shrink
 
 _BOUND = {
-    True: "one record a user, chosen uniformly among her records by the key",
+    True: "one record a user, chosen uniformly among their records by the key",
     False: "every row is taken for another user's",
 }
 _COINS = "randomised response on single bits (integers against thresholds of 64 bits)"
-_NOISE = "discrete Laplace noise on every count by group and bit (integers against thresholds of 64 bits)"
+_NOISE = "discrete Laplace noise on every count of reports (integers against thresholds of 64 bits)"
+_OF_EVERYBODY = 0.01  # of the probability that a listed place is wrong: that everybody's interval misses
 
 
 @dataclass(frozen=True)
@@ -69,19 +78,20 @@ class MomentsFacts:
 
 
 def moments_files(progress: Progress, facts: MomentsFacts) -> dict[str, bytes]:
-    """The files of a release by name, the manifest last. Raises DataError where no estimate is a finite number."""
+    """The files of a release by name, the manifest last. Raises RefusedError where an estimate is no finite number."""
     plan, grouping = facts.plan, facts.grouping
     estimates, bits = list(progress.estimates(plan)), progress.bit_charts(plan)
-    clients = progress.clients(plan)
+    clients, stddev = progress.clients(plan), float(np.sqrt(progress.clients_variance(plan).item()))
     names: list[str] = []
     if grouping is not None:
-        names, places = grouping.settle(clients)
+        names, places = grouping.settle(clients, stddev / math.sqrt(len(clients)))
         known = _known(names, np.bincount(places, clients).tolist(), grouping.min_group)
         estimates += [one for one in progress.estimates(plan, names, places) if one.group in known]
         names = [name for name in names if name in known]
     if not np.isfinite([[one.value, one.stddev] for one in estimates]).all():
-        raise DataError("an estimate is beyond what a number can hold; ask for fewer --bits or a lower moment")
-    manifest = _manifest(progress, facts, bits, names, float(clients.sum()))
+        raise RefusedError("an estimate is beyond what a number can hold; ask for fewer --bits or a lower moment")
+    manifest = _manifest(progress, facts, bits, names, (max(float(clients.sum()), 0.0), stddev), estimates)
+    shown = shrunk(estimates, plan.form)
     tables = {
         MOMENTS_FILE: pa.Table.from_pylist([asdict(one) for one in estimates], MOMENTS_SCHEMA),
         BITS_FILE: pa.concat_tables([_bits_table(one) for one in bits]),
@@ -91,8 +101,9 @@ def moments_files(progress: Progress, facts: MomentsFacts) -> dict[str, bytes]:
         grid = grouping.groups.grid
         located = {name: place for place, name in enumerate(grouping.groups.names())}
         codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
-        tables[CELLS_FILE] = _cells_table(estimates, codes, grid)
-        cells = _cell_means(estimates, codes, plan.statistics[0].name, grid)
+        differs = differing(progress, plan, names, places, estimates[0].statistic)
+        tables[CELLS_FILE] = _cells_table(estimates, shown, differs, codes, grid)
+        cells = _cell_means(shown, differs, codes, grid)
     words: dict[str, Any] = {
         "title": f"Private moments of {facts.column}",
         "column": facts.column,
@@ -102,8 +113,8 @@ def moments_files(progress: Progress, facts: MomentsFacts) -> dict[str, bytes]:
     }
     return {
         **{name: parquet_bytes(table) for name, table in tables.items()},
-        MOMENTS_PICTURE: render_moments_picture(estimates, bits, **words),
-        PAGE_FILE: render_moments_page(manifest, estimates, bits, cells).encode(),
+        MOMENTS_PICTURE: render_moments_picture(shown, bits, **words),
+        PAGE_FILE: render_moments_page(manifest, shown, bits, cells).encode(),
         MANIFEST_FILE: manifest_bytes(manifest),
     }
 
@@ -113,15 +124,60 @@ def _known(names: Sequence[str], clients: Sequence[float], least: int) -> set[st
     return {name for name, number in zip(names, clients, strict=True) if number >= least}
 
 
+def shrunk(estimates: Sequence[MomentEstimate], form: FixedPoint) -> list[MomentEstimate]:
+    """The estimates with those of groups drawn towards everybody's, the more the noisier they are; in the same order.
+
+    The largest of many noisy numbers is large by chance for the most part: these are what a page may sort and colour.
+    Sums (log_product) stay as they are.
+    """
+    found = list(estimates)
+    for name in dict.fromkeys(one.statistic for one in estimates):
+        places = [i for i, one in enumerate(estimates) if one.statistic == name and one.group != EVERYBODY]
+        if name == "log_product" or not places:
+            continue
+        everybody = next(one for one in estimates if one.statistic == name and one.group == EVERYBODY)
+        rows = [estimates[i] for i in places]
+        stddev = np.maximum([one.stddev for one in rows], 1e-9 * max(abs(everybody.value), form.step))
+        value, variance = shrink(np.array([one.value for one in rows]), stddev**2, everybody.value)
+        ends = possible(Statistic(name), form)
+        low, high = (np.clip(value + sign * Z_95 * np.sqrt(variance), *ends) for sign in (-1, 1))
+        columns = zip(places, value.tolist(), np.sqrt(variance).tolist(), low.tolist(), high.tolist(), strict=True)
+        for i, centre, deviation, least, most in columns:
+            found[i] = replace(found[i], value=centre, stddev=deviation, low=least, high=most)
+    return found
+
+
+def differing(
+    progress: Progress, plan: MomentsPlan, names: Sequence[str], places: NDArray[np.int64], statistic: str
+) -> NDArray[np.int8]:
+    """For each cell shown 1 or -1 where its first statistic is above or below everybody's for certain, else 0.
+
+    All cells could have been listed: the probability that any of those listed is wrong is 5%. names: of the groups,
+    `other` the last.
+    """
+    if statistic == "log_product" or len(names) < 2:
+        return np.zeros(max(len(names) - 1, 0), np.int8)
+    everybody = next(progress.estimates(plan, level=1 - _OF_EVERYBODY))
+    level = 1 - (0.05 - _OF_EVERYBODY) / (len(names) - 1)
+    rows = list(itertools.islice(progress.estimates(plan, names, places, level), len(names) - 1))
+    return np.array([(one.low > everybody.high) - int(one.high < everybody.low) for one in rows], np.int8)
+
+
 def _manifest(
-    progress: Progress, facts: MomentsFacts, bits: Sequence[BitMeans], groups: Sequence[str], clients: float
+    progress: Progress,
+    facts: MomentsFacts,
+    bits: Sequence[BitMeans],
+    groups: Sequence[str],
+    clients: tuple[float, float],
+    estimates: Sequence[MomentEstimate],
 ) -> dict[str, Any]:
     plan, grouping, form = facts.plan, facts.grouping, facts.plan.form
     local = plan.epsilon is not None
     mechanism = [_COINS] if local else ["every bit is told as it is"]
     assumptions = [*LOCAL_ASSUMPTIONS] if local else [NO_LOCAL_PRIVACY, *LOCAL_ASSUMPTIONS[2:]]
-    if grouping is not None:
+    if plan.released is not None:
         mechanism.append(_NOISE)
+    if grouping is not None:
         assumptions.append(PRIVATE_GROUPS)
     if plan.prior:
         assumptions.append(PRIOR_BITS)
@@ -136,36 +192,47 @@ def _manifest(
     content["privacy"] = {
         "unit": PRIVACY_UNIT,
         "contribution_bound": _BOUND[facts.bounded],
-        "adjacency": REPLACE_VALUE,
+        "adjacency": ADD_OR_REMOVE,
         "model": "local" if local else "none",
-        "epsilon": plan.epsilon,
+        "epsilon": plan.released if local else None,
         "delta": 0.0,
+        "collector": {"epsilon": plan.epsilon, "adjacency": REPLACE_VALUE} if local else None,
+        "shares": {"admission": plan.admission().epsilon, "tallies": plan.tally_epsilon} if local else None,
+        "noise_stddev": plan.noise_stddev,
         "mechanism": "; ".join(mechanism),
         "randomness": facts.release.source,
         "groups": None
         if grouping is None
         else {
-            "epsilon": grouping.epsilon,
+            "epsilon": plan.released,
             "min_group": grouping.min_group,
-            "noise_stddev": grouping.noise_stddev(plan.bits_per_client),
+            "noise_stddev": plan.noise_stddev,
         },
         "meter": facts.meter.manifest(bits),
         "assumptions": assumptions,
     }
     content["results"] = {
-        "clients": clients,
+        "clients": clients[0],
+        "clients_stddev": clients[1],
         "groups_published": None if grouping is None else len(groups),
         "rounds": [
             {
                 "quantity": ask.quantity.kind,
                 "round": ask.round,
-                "clients": float(told.reports.sum()) / plan.bits_per_client,
-                "reports": float(told.reports.sum()),
+                "clients": max(float(told.reports.sum()), 0.0) / plan.bits_per_client,
+                "reports": max(float(told.reports.sum()), 0.0),
             }
             for ask, told in progress.rounds
         ],
     }
     warnings = _warnings(bits, local)
+    for one in estimates:
+        least, most = possible(Statistic(one.statistic), form)
+        if one.group == EVERYBODY and one.high - one.low > 0.5 * (most - least):
+            warnings.append(
+                f"The {one.statistic} is not known: its interval holds most of what it could be. Use more users, a "
+                "larger epsilon, or fewer --bits."
+            )
     if grouping is not None and not [name for name in groups if name != OTHER]:
         warnings.append(
             f"No group has {grouping.min_group:,} users by the noisy count: are their names written as in the logs?"
@@ -200,8 +267,14 @@ def _bits_table(bits: BitMeans) -> pa.Table:
     return pa.table({"quantity": [bits.quantity] * len(bits.weight), **columns}, schema=BITS_SCHEMA)
 
 
-def _cells_table(estimates: Sequence[MomentEstimate], codes: NDArray[np.uint64], grid: Grid) -> pa.Table:
-    """Published cells, a row each, with all statistics."""
+def _cells_table(
+    estimates: Sequence[MomentEstimate],
+    shown: Sequence[MomentEstimate],
+    differs: NDArray[np.int8],
+    codes: NDArray[np.uint64],
+    grid: Grid,
+) -> pa.Table:
+    """Published cells, a row each, with all statistics. shown: the estimates drawn towards everybody's."""
     x, y = deinterleave(codes)
     west, south, east, north = grid.bounds(x, y, np.full(len(x), grid.depth))
     rows = [one for one in estimates if one.group not in (EVERYBODY, OTHER)]
@@ -218,14 +291,20 @@ def _cells_table(estimates: Sequence[MomentEstimate], codes: NDArray[np.uint64],
         mine = [one for one in rows if one.statistic == statistic]
         for name in ("value", "stddev", "low", "high", "clients"):
             table[f"{statistic}_{name}"] = np.array([getattr(one, name) for one in mine], np.float64)
+    drawn = [one for one in shown if one.group not in (EVERYBODY, OTHER) and one.statistic == statistics[0]]
+    for name, field in (("shrunk", "value"), ("shrunk_stddev", "stddev")):
+        table[f"{statistics[0]}_{name}"] = np.array([getattr(one, field) for one in drawn], np.float64)
+    table[f"{statistics[0]}_differs"] = differs
     table["geometry"] = shapely.to_wkb(shapely.box(west, south, east, north))
     return pa.table(table, schema=moment_cells_schema(statistics))
 
 
 def _cell_means(
-    estimates: Sequence[MomentEstimate], codes: NDArray[np.uint64], statistic: str, grid: Grid
+    shown: Sequence[MomentEstimate], differs: NDArray[np.int8], codes: NDArray[np.uint64], grid: Grid
 ) -> CellMeans:
-    rows = [one for one in estimates if one.group not in (EVERYBODY, OTHER) and one.statistic == statistic]
+    rows = [one for one in shown if one.group not in (EVERYBODY, OTHER) and one.statistic == shown[0].statistic]
     x, y = deinterleave(codes)
-    columns = ([getattr(one, name) for one in rows] for name in ("value", "low", "high", "clients"))
-    return CellMeans(grid.depth, x, y, [one.group for one in rows], *(np.array(one, np.float64) for one in columns))
+    value, low, high, clients = (
+        np.array([getattr(one, name) for one in rows], np.float64) for name in ("value", "low", "high", "clients")
+    )
+    return CellMeans(grid.depth, x, y, [one.group for one in rows], value, low, high, clients, differs)

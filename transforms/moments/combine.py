@@ -10,18 +10,20 @@ import apache_beam as beam
 import numpy as np
 from apache_beam import typehints
 
-from sfumato.schemas.errors import DataError
 from sfumato.transforms.locations.read import ROW_COUNTS, FileSlice, RowCounts, read_batches, slice_file, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.logs import ASKED
+from sfumato.transforms.locations.users import count_unusable, split_unusable
+from sfumato.transforms.logs import ASKED, COUNTED_USERS
 from sfumato.transforms.metrics import REPORTED_BITS, TALLY_TIME, Stopwatch
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, Progress
-from sfumato.transforms.moments.tally import Ask, Tally, tally, whom
+from sfumato.transforms.moments.tally import Ask, Tally, asked_of, tally
 from sfumato.transforms.moments.values import Values, pack, row_blocks, split_by_user, unpack, user_blocks
-from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
+
+_USERS = "users"
 
 
 @typehints.with_input_types(FileSlice)
@@ -41,13 +43,37 @@ class _EncodeSliceFn(beam.DoFn):
                 encoded = self._values.encode(batch, self._key)
             if encoded.users is None:
                 name = f"{part.path}:{part.row_groups[0]}:{counts.rows}"
-                for block in row_blocks(encoded, name, self._values.exact, self._key):
+                for block in row_blocks(encoded, name, self._key):
                     yield 0, pack(block, self._spill)
             else:
                 yield from split_by_user(encoded, self._spill)
             counts += RowCounts.of(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
         counts.report(part, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
+
+
+@typehints.with_input_types(tuple[int, Iterable[bytes]])
+class _OneEachFn(beam.DoFn):
+    """(user group, records) -> blocks of one client a user, stored; apart from them the group's UserCounts."""
+
+    def __init__(self, values: Values, key: RunKey, spill: Spill):
+        self._values = values
+        self._key = key
+        self._spill = spill
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Any]:
+        records, unusable = split_unusable(element[1])
+        users = 0
+        if records:
+            for block in user_blocks(records, self._values, self._key):
+                users += len(block)
+                yield pack(block, self._spill)
+        yield beam.pvalue.TaggedOutput(_USERS, UserCounts(users, count_unusable(records, unusable)))
+
+
+def _rows_as_users(rows: RowCounts) -> UserCounts:
+    unusable = sum(rows.dropped)
+    return UserCounts(rows.rows - unusable, unusable)
 
 
 class SumTallies(beam.CombineFn):
@@ -76,9 +102,9 @@ class SumTallies(beam.CombineFn):
 class PushBits(beam.PTransform):
     """Paths of Parquet files -> a singleton Progress, all of whose rounds are over: what may be published.
 
-    One record of each user counts, or each row is a user's. cap: bits that a client may tell. max_bad_fraction: the
-    largest share of rows that may be unusable. spill: a place for blocks between stages, see Spill.
-    Raises DataError for damaged files, too many unusable rows, and fewer clients than bits.
+    One record of each user counts, or each row is a user's. cap: bits that a client may tell. spill: a place
+    for blocks between stages, see Spill. admit: decides whether the run goes on.
+    Raises DataError for damaged files, and NotAdmittedError (see Admit).
     """
 
     def __init__(
@@ -89,7 +115,6 @@ class PushBits(beam.PTransform):
         grouping: Grouping | None = None,
         *,
         cap: int | None = None,
-        max_bad_fraction: float = 0.1,
         spill: str | None = None,
         admit: Admit | None = None,
     ):
@@ -108,17 +133,15 @@ class PushBits(beam.PTransform):
         self._plan = plan
         self._grouping = grouping
         self._meter = PrivacyMeter(plan.told, plan.bits_per_client if cap is None else cap)
-        self._max_bad_fraction = max_bad_fraction
         self._spill = Spill(spill)
-        self._admit = admit
+        self._admit = admit or Admit(plan.admission())
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        blocks, rows = self._blocks(paths)
-        clients = blocks | "Clients" >> beam.Map(lambda stored: len(unpack(stored))) | beam.CombineGlobally(sum)
+        blocks, rows, users = self._blocks(paths)
         progress = (
             paths.pipeline
             | "Begin" >> beam.Create([None])
-            | "Check" >> beam.Map(self._begin, beam.pvalue.AsSingleton(rows), beam.pvalue.AsSingleton(clients))
+            | "Admit" >> beam.Map(self._begin, _side(rows), _side(users))  # Progress
         )
         for number in range(len(self._plan.stages)):
             # Settled once, so that all workers ask the same, and that what each needs of earlier rounds is small.
@@ -129,9 +152,10 @@ class PushBits(beam.PTransform):
                 | f"Tally{number}" >> beam.CombineGlobally(SumTallies())
             )
             progress = progress | f"Settle{number}" >> beam.Map(self._settle, _side(asks), _side(told))
-        return progress | "Meter" >> beam.Map(self._metered, _side(clients))
+        return progress
 
-    def _blocks(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
+    def _blocks(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection, beam.PCollection]:
+        """Stored blocks, RowCounts of all files, UserCounts."""
         values, key, spill = self._values, self._key, self._spill
         encoded = (
             paths
@@ -140,62 +164,38 @@ class PushBits(beam.PTransform):
             | "Encode" >> beam.ParDo(_EncodeSliceFn(values, key, spill)).with_outputs(ROW_COUNTS, main="records")
         )
 
-        def build(group: tuple[int, Iterable[bytes]]) -> Iterator[bytes]:
-            for block in user_blocks(group[0], group[1], values, key):
-                yield pack(block, spill)
-
+        rows = encoded[ROW_COUNTS] | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
         if values.columns.user_id is None:
             # So that no later stage reads the files again.
             blocks = encoded.records | "Blocks" >> beam.Values() | "KeepBlocks" >> beam.Reshuffle()
-        else:
-            blocks = (
-                encoded.records
-                | "MeetUsers" >> beam.GroupByKey()  # (user group, records)
-                | "OneEach" >> beam.FlatMap(build)
-            )
-        return blocks, encoded[ROW_COUNTS] | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
+            return blocks, rows, rows | "RowsAreUsers" >> beam.Map(_rows_as_users)
+        bounded = (
+            encoded.records
+            | "MeetUsers" >> beam.GroupByKey()  # (user group, records)
+            | "OneEach" >> beam.ParDo(_OneEachFn(values, key, spill)).with_outputs(_USERS, main="blocks")
+        )
+        without_id = rows | "WithoutId" >> beam.Map(lambda counts: UserCounts(unusable=counts.without_id))
+        users = (bounded[_USERS], without_id) | beam.Flatten() | "Users" >> beam.CombineGlobally(sum_user_counts)
+        return bounded.blocks, rows, users
 
-    def _begin(self, _: None, rows: RowCounts, clients: int) -> Progress:
+    def _begin(self, _: None, rows: RowCounts, counts: UserCounts) -> Progress:
         rows.tell()
-        rows.check(self._max_bad_fraction)
-        if self._admit is not None and self._admit.gate is not None:
-            self._admit.gate.charge()
-        if self._grouping is None:
-            self._check_clients(clients)
-            return Progress()
-        return Progress(noise=self._grouping.noise_stddev(self._plan.bits_per_client) ** 2)
-
-    def _check_clients(self, clients: float) -> None:
-        bits = len(self._plan.kinds) * self._plan.form.bits
-        if clients < bits:
-            raise DataError(
-                f"fewer clients than the {bits} bits that they are asked for; lower --bits, or ask for fewer statistics"
-            )
+        admission = self._admit(counts, self._key)
+        COUNTED_USERS.tell(users=admission.users, epsilon=admission.epsilon, noise_users=admission.noise_stddev)
+        return Progress()
 
     def _settle(self, progress: Progress, asks: list[Ask], told: list[Tally]) -> Progress:
-        """Adds a stage, with the noise that protects groups: from here on all is public."""
+        """Adds a stage, with the noise that protects it: from here on all is public."""
         self._meter.check_asks([*(ask for ask, _ in progress.rounds), *asks])
-        if self._grouping is not None:
-            if not told:  # nobody has a usable value, which only noisy counts may tell
-                shapes = [(len(self._grouping.groups) + 1, len(ask.quantity.slots)) for ask in asks]
-                told = [Tally(np.zeros(shape, np.int64), np.zeros(shape, np.int64)) for shape in shapes]
-            reports = self._plan.bits_per_client
-            told = [
-                self._grouping.protected(one, ask.name, reports, self._key) for one, ask in zip(told, asks, strict=True)
-            ]
+        if not told:  # nobody has a usable value, which noisy counts alone may tell
+            groups = 1 if self._grouping is None else len(self._grouping.groups) + 1
+            told = [Tally(*np.zeros((2, groups, len(ask.quantity.slots)), np.int64)) for ask in asks]
+        told = self._plan.protected(asks, told, self._key)
         for ask, one in zip(asks, told, strict=True):
             reported = int(one.reports.sum())
             clients = reported / self._plan.bits_per_client
             ASKED.tell(quantity=ask.quantity.kind, round=ask.round, clients=clients, reports=reported)
         return progress.after(asks, told)
-
-    def _metered(self, progress: Progress, clients: int) -> Progress:
-        """The progress, if everybody told what the release says, as far as exact counts show it."""
-        if self._grouping is None:
-            self._meter.check(clients, sum(int(told.reports.sum()) for _, told in progress.rounds))
-        else:
-            self._check_clients(float(progress.clients(self._plan).sum()))
-        return progress
 
 
 def _side(one: beam.PCollection) -> beam.pvalue.AsSingleton:
@@ -215,7 +215,6 @@ class _AskFn(beam.DoFn):
         with TALLY_TIME.timed():
             told = [tally(block, ask, self._groups, self._meter.told, self._key) for ask in asks]
         for ask, one in zip(asks, told, strict=True):
-            begin, end = whom(block, ask, self._key)
-            self._meter.check(end - begin, int(one.reports.sum()))
+            self._meter.check(len(block.codes[asked_of(block, ask)]), int(one.reports.sum()))
         REPORTED_BITS.add(sum(int(one.reports.sum()) for one in told))
         yield told

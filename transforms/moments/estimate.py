@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import ndtri
 
 from sfumato.transforms.moments.in_use import InUse
 from sfumato.transforms.moments.quantities import Slots
@@ -14,16 +14,32 @@ from sfumato.transforms.moments.randomised_response import RandomisedResponse
 from sfumato.transforms.moments.tally import Tally
 
 Z_95 = 1.959963984540054  # standard deviations on each side that hold 95% of a normal law
+_CLEAR = 3.5  # standard deviations above 0 from which a bit is set in some values for certain
+_EMPTY = 0.005  # the chance to be in use up to which a bit is taken for empty
 _UNKNOWN = 0.25  # variance of the mean of a bit of which nothing is known
 _SHRINK = 2.0  # reports that everybody's bit mean counts for in a group whose tallies carry noise
+
+
+@dataclass(frozen=True, eq=False)
+class Total:
+    """The mean of one quantity, up to its base, in G groups: float64[G] each.
+
+    variance: of value, by chance. low, high: the ends of an interval, which hold what unseen bits may add as well.
+    """
+
+    value: NDArray[np.float64]
+    variance: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Bits:
     """Bit means of one quantity, of G groups: mean, variance, reports float64[G, S]; which of them are in use.
 
-    mean is unbiased, so noise may lead it outside 0..1. variance: of mean. together: how many bits a client told, which
-    may go together: then their sampling errors add up instead of cancelling.
+    mean is unbiased, so noise may lead it outside 0..1. variance: of mean. everybody: Bits of all groups together, None
+    where these are they. together: how many bits a client told, which may go together: then their sampling errors add
+    up instead of cancelling.
     """
 
     mean: NDArray[np.float64]
@@ -31,50 +47,87 @@ class Bits:
     reports: NDArray[np.float64]
     in_use: InUse
     together: int = 1
+    everybody: Bits | None = None
 
-    def total(self, slots: Slots) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The quantity's mean, up to its base, and the variance of that: float64[G] each (Equation 2).
+    def total(self, slots: Slots, level: float = 0.95) -> Total:
+        """The quantity's mean (Equation 2) with an interval of this level.
 
-        Averaged over the highest bit in use. The variance has what that leaves open as well: it is of the normal law
-        with as wide a 95% interval, since cases of a small chance and a vast error would govern the mean squared one.
+        The value is averaged over the highest bit in use. The interval needs no such prior. Up to the highest bit that
+        stands out clearly it is of the unbiased estimate. What the bits above add is at least nothing, and at most
+
+        - what the unbiased estimate of all bits allows, and
+        - what each of them may add by its own reports, where the steps by which shares fall from bit to bit do not
+          grow smaller above the bits that stand out. (So do shares of values with one tail, as heavy as Pareto's. A few
+          values far above all others are not covered by this.)
         """
-        total, variance = np.zeros(len(self.mean)), np.zeros(len(self.mean))
         share = np.clip(self.mean, 0, 1)
         # At most: k errors of one client have no more variance in all than k times the sum of theirs.
-        shared = (self.together - 1) * share * (1 - share) / np.maximum(self.reports, 1)
-        for side, chance, weight in zip(slots.sides(), self.in_use.highest, self.in_use.weighed().highest, strict=True):
-            places = slots.weight[side]
-            upto = _running(self.mean[:, side] * places)  # the mean, if this bit is the highest
-            mean = upto @ weight
-            spread = _running((self.variance + shared)[:, side] * places**2)
-            variance += (_half_width(upto - mean[:, None], np.sqrt(spread), chance) / Z_95) ** 2
-            total += mean
-        return total, variance
+        spread = self.variance + (self.together - 1) * share * (1 - share) / np.maximum(self.reports, 1)
+        used = self.in_use.weighed().of_bits() * slots.weight
+        every = self if self.everybody is None else self.everybody
+        z, half = _quantile(1 - level), _quantile((1 - level) / 2)
+        unseen = [
+            (len(cases) - 1, 0.0)
+            if cases[-1] == 1  # all bits are in use
+            else _unseen(every.mean[0, side], every.variance[0, side], np.abs(slots.weight[side]), cases, half)
+            for side, cases in zip(slots.sides(), self.in_use.highest, strict=True)
+        ]
+        seen = np.zeros(len(slots), bool)
+        for side, (count, _) in zip(slots.sides(), unseen, strict=True):
+            seen[side.start : side.start + count] = True
+        centre, error = self.mean @ (seen * slots.weight), np.sqrt(spread @ (seen * slots.weight**2))
+        whole, full = self.mean @ slots.weight, np.sqrt(spread @ slots.weight**2)
+        above, below = unseen[0][1], unseen[1][1] if len(unseen) > 1 else 0.0
+        high = np.minimum(centre + half * error + above, whole + half * full) if above else centre + z * error
+        low = np.maximum(centre - half * error - below, whole - half * full) if below else centre - z * error
+        value = self.mean @ used
+        return Total(value, spread @ used**2, np.minimum(low, value), np.maximum(high, value))
 
 
-def _half_width(
-    away: NDArray[np.float64], stddev: NDArray[np.float64], chance: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """How far from 0 lie 95% of a mixture of normal laws: float64[G]. away: their means, stddev, float64[G, n]."""
-    low, high = np.zeros(len(away)), (np.abs(away) + 5 * stddev).max(axis=1)
-    for _ in range(60):
-        middle = (low + high) / 2
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # where there is no noise at all
-            upper, lower = ((sign * middle[:, None] - away) / stddev for sign in (1, -1))
-        # 0 / 0 is a case that lies on the edge: within.
-        enough = (ndtr(np.nan_to_num(upper, nan=9.0)) - ndtr(np.nan_to_num(lower, nan=-9.0))) @ chance >= 0.95
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return np.asarray(high)
+def _quantile(outside: float) -> float:
+    """Standard deviations on each side that leave so much of a normal law outside."""
+    return float(-ndtri(outside / 2))
 
 
-def _running(terms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sums of none, the first, the first two, ... of each row."""
-    return np.hstack([np.zeros((len(terms), 1)), np.cumsum(terms, axis=1)])
+def _unseen(
+    mean: NDArray[np.float64],
+    variance: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    highest: NDArray[np.float64],
+    z: float,
+) -> tuple[int, float]:
+    """Up to which bit everybody's stand out clearly, 0..S, and at most how much those above add; float64[S] each."""
+    stddev = np.sqrt(variance)
+    clear = np.flatnonzero(mean > _CLEAR * stddev)
+    seen = int(clear[-1]) + 1 if len(clear) else 0
+    most, least = np.minimum(np.maximum(mean, 0) + z * stddev, 1), mean - z * stddev
+    above = most[seen:]
+    # Steps that do not grow: from the last bit that stands out to the next, and to it from the one below, if it does.
+    for bit in clear[clear >= seen - 2].tolist():
+        if bit + 1 < len(mean):
+            fall = min(most[bit + 1] / least[bit], 1.0)
+            above = np.minimum(above, most[bit + 1] * fall ** (np.arange(seen, len(mean)) - bit - 1))
+    used = np.cumsum(highest[::-1])[::-1][1:][seen:]
+    return seen, float((above * weight[seen:])[used > _EMPTY].sum())
+
+
+def evidence(
+    counted: Tally, told: RandomisedResponse, noise: float = 0.0
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Everybody's share of reported 1s, and of how many reports without noise it says as much: float64[S] each.
+
+    counted: of one group. noise: variance of what was added to each count.
+    """
+    ones, reports = counted.ones[0].astype(np.float64), np.maximum(counted.reports[0], 0).astype(np.float64)
+    share = np.clip(ones / np.maximum(reports, 1), 0, 1)
+    one = np.clip((share * reports + 1) / (reports + 2), 1 - told.truth, told.truth)
+    own = np.maximum(reports * one * (1 - one), 1e-12)
+    return share, reports * own / (own + noise * ((1 - one) ** 2 + one**2))
 
 
 def bit_means(
     counted: Tally, told: RandomisedResponse, noise: float | NDArray[np.floating] = 0.0
-) -> tuple[NDArray[np.float64], ...]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and variance of the mean, float64[G, S] each, of every bit.
 
     noise: variance of what was added to each count of ones and of zeros, one for all or float64[G, 1]. A bit on which

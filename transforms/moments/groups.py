@@ -22,15 +22,10 @@ from sfumato.schemas.moments import EVERYBODY, OTHER
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.locations.values import without_views
-from sfumato.transforms.moments.tally import Tally
-from sfumato.transforms.privacy.budget import check_epsilon
-from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON, discrete_laplace
+from sfumato.transforms.selection import simultaneous_z
 
 MAX_GROUPS = 1 << 14
 _MOST_CHARACTERS = 500_000  # the job's graph carries them several times, and services bound its size
-_LEAST_EPSILON = 1000 * MIN_NOISE_EPSILON  # two counts for each bit that a client may tell
 
 
 class Groups(Protocol):
@@ -117,47 +112,30 @@ class CellGroups:
 
 @dataclass(frozen=True)
 class Grouping:
-    """Groups as they are published. epsilon: central, of the tallies by group. min_group: clients that a group must
-    have by the noisy count to be told apart. Raises RequestError for values out of range.
+    """Groups as they are published. min_group: clients that a group must have by the noisy count to be shown apart.
+    Raises RequestError for values out of range.
     """
 
     groups: Groups
-    epsilon: float
     min_group: int = 100
 
     def __post_init__(self) -> None:
-        check_epsilon("group_epsilon", self.epsilon)
-        if not _LEAST_EPSILON <= self.epsilon <= MAX_NOISE_EPSILON:
-            raise RequestError(
-                f"group_epsilon: must lie in {_LEAST_EPSILON:g}..{MAX_NOISE_EPSILON:g}, got {self.epsilon:g}"
-            )
         if isinstance(self.min_group, bool) or self.min_group < 1:
             raise RequestError(f"min_group: must be a number of clients >= 1, got {self.min_group}")
 
-    def noise_stddev(self, reports: int) -> float:
-        """Standard deviation of what is added to every count."""
-        return discrete_laplace_stddev(self.epsilon, 2 * reports)
+    def settle(self, clients: NDArray[np.float64], stddev: float) -> tuple[list[str], NDArray[np.int64]]:
+        """The groups that are shown apart, `other` the last of them, and which of them every tallied group is in.
 
-    def protected(self, counted: Tally, name: tuple[str, int], reports: int, key: RunKey) -> Tally:
-        """The tally with discrete Laplace noise on every count of ones and of zeros, drawn once.
+        A group is shown apart if it has min_group clients by the noisy count, and clearly more than none: the
+        probability that any group without a client has so many is 5%.
 
-        A client is in one tally, and adds 1 to `reports` of its counts. In another group, or with another value, she
-        adds 1 to as many others: so the L1 sensitivity is 2 reports, and all tallies together are
-        epsilon-differentially private for replacing her group and value.
-        """
-        slots = counted.ones.shape[1]
-        streams = np.arange(len(counted.ones), dtype=np.uint64)
-        label = "groups {} {}".format(*name)
-        noise = discrete_laplace(key, label, streams, 2 * slots, self.epsilon, 2 * reports)
-        return Tally(counted.ones + noise[:, :slots], counted.zeros + noise[:, slots:])
-
-    def settle(self, clients: NDArray[np.float64]) -> tuple[list[str], NDArray[np.int64]]:
-        """The groups that are told apart, `other` the last of them, and for every tallied group which of them it is in.
-
-        clients: float64[G + 1], by the noisy tallies, those in no group the last.
+        Args:
+            clients: float64[G + 1], by the noisy tallies, those in no group the last.
+            stddev: of the noise on each of these.
         """
         names = self.groups.names()
-        large = np.flatnonzero(clients[:-1] >= self.min_group)
+        least = max(self.min_group, simultaneous_z(len(names)) * stddev)
+        large = np.flatnonzero(clients[:-1] >= least)
         places = np.full(len(clients), len(large))
         places[large] = np.arange(len(large))
         return [*(names[place] for place in large.tolist()), OTHER], places

@@ -45,25 +45,16 @@ class InUse:
 
 
 def posterior(
-    means: NDArray[np.float64],
-    variances: NDArray[np.float64],
-    slots: Slots,
-    told: RandomisedResponse,
-    reports: NDArray[np.float64] | None,
+    shares: NDArray[np.float64], reports: NDArray[np.float64], slots: Slots, told: RandomisedResponse
 ) -> InUse:
-    """What estimated bit means tell of the bits in use.
+    """What reports tell of the bits in use.
 
-    means, variances: float64[S]. reports: float64[S], how many told each bit, whose likelihood is binomial; None where
-    they carry other noise than their coins, so that the means are taken for normal.
+    shares: float64[S], of reports that told 1, in 0..1. reports: float64[S], how many told each bit; where counts carry
+    other noise than coins, or stem from an earlier release, of how many reports they are worth.
     """
     highest = []
     for side in slots.sides():
-        mean, variance = means[side], variances[side]
-        if reports is None:
-            evidence = _normal_evidence(mean, variance)
-        else:
-            share = np.clip(mean * told.gain + 1 - told.truth, 0, 1)
-            evidence = _binomial_evidence(share, reports[side], told)
+        evidence = _binomial_evidence(shares[side], reports[side], told)
         log_chance = np.append(0.0, evidence + _below(evidence))
         chance = np.exp(log_chance - log_chance.max())
         highest.append(chance / chance.sum())
@@ -94,11 +85,6 @@ def _binomial_evidence(
 
     used = _log_mean_exp(log_likelihood(_MEANS))
     return np.asarray(np.minimum(used - log_likelihood(np.zeros(1))[:, 0], _CERTAIN))
-
-
-def _normal_evidence(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.float64]:
-    used = _log_mean_exp(-((mean[:, None] - _MEANS) ** 2) / (2 * variance[:, None]))
-    return np.asarray(np.minimum(used + mean**2 / (2 * variance), _CERTAIN))
 
 
 def _log_mean_exp(logs: NDArray[np.float64]) -> NDArray[np.float64]:

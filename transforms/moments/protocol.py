@@ -17,14 +17,20 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, BitMeans, FixedPoint, Method, MomentEstimate, Statistic
 from sfumato.transforms.moments.allocation import Tuning, by_variance, by_weight, watching
-from sfumato.transforms.moments.estimate import Bits, bit_means
+from sfumato.transforms.moments.estimate import Bits, bit_means, evidence
 from sfumato.transforms.moments.fixed_point import encode
 from sfumato.transforms.moments.in_use import InUse, above_threshold, posterior
 from sfumato.transforms.moments.quantities import Quantity, Slots
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 from sfumato.transforms.moments.statistics import Means, Variance, evaluate, kinds_of
-from sfumato.transforms.moments.tally import BLOCK_CLIENTS, Ask, Block, Tally, tally
-from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.moments.tally import Ask, Block, Tally, protected, tally
+from sfumato.transforms.privacy.admission import AdmissionRule
+from sfumato.transforms.privacy.keys import RunKey, random_words
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
+
+_ADMISSION = 0.01  # of the epsilon of a release, for the two counts that admit a run
+_LEAST_EPSILON = 1000 * MIN_NOISE_EPSILON  # of a release, for each bit that a client tells
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,15 +59,17 @@ class Prior:
 class MomentsPlan:
     """What is asked of a column, and how.
 
-    epsilon: local, of all that a client tells; None: bits are told as they are. bits_per_client: different bits of one
-    quantity that a client tells. variance: about the estimated mean, in two phases (`centred`), or E[x^2] - E[x]^2
-    (`raw`). Every quantity has its own part of the clients. Raises RequestError for what cannot be.
+    epsilon: local, of all that a client tells; None: bits are told as they are. release_epsilon: of all that is
+    released, for adding or removing one user; None: the same as epsilon, and without that none. bits_per_client:
+    different bits of one quantity that a client tells. variance: about the estimated mean, in two phases (`centred`),
+    or E[x^2] - E[x]^2 (`raw`). Every quantity has its own part of the clients. Raises RequestError for what cannot be.
     """
 
     form: FixedPoint
     statistics: tuple[Statistic, ...] = (Statistic("mean"),)
     method: Method = "adaptive"
     epsilon: float | None = None
+    release_epsilon: float | None = None
     bits_per_client: int = 1
     variance: Variance = "centred"
     tuning: Tuning = field(default_factory=Tuning)
@@ -81,6 +89,40 @@ class MomentsPlan:
         if isinstance(self.bits_per_client, bool) or not 1 <= self.bits_per_client <= most:
             raise RequestError(f"bits_per_client: must lie in 1..{most}, got {self.bits_per_client}")
         _ = self.told
+        if self.released is not None:
+            least = _LEAST_EPSILON * self.bits_per_client
+            if not least <= self.released <= MAX_NOISE_EPSILON:
+                name = "epsilon" if self.release_epsilon is None else "group_epsilon"
+                raise RequestError(f"{name}: must lie in {least:g}..{MAX_NOISE_EPSILON:g}, got {self.released:g}")
+
+    @property
+    def released(self) -> float | None:
+        """The epsilon of all that is released, for adding or removing one user; None: counts are exact."""
+        if self.release_epsilon is not None or self.epsilon is None:
+            return self.release_epsilon
+        return min(self.epsilon, MAX_NOISE_EPSILON)
+
+    def admission(self, max_bad_fraction: float = 0.1, min_users: int = 0) -> AdmissionRule:
+        """What a run needs to go on: two counts of users, which cost their share of what is released."""
+        return AdmissionRule((self.released or 1.0) * _ADMISSION, max_bad_fraction, min_users)
+
+    @property
+    def tally_epsilon(self) -> float | None:
+        """The epsilon of all tallies together: what the admission leaves."""
+        return None if self.released is None else self.released * (1 - _ADMISSION)
+
+    @property
+    def noise_stddev(self) -> float:
+        """Standard deviation of what is added to every count of a tally."""
+        return 0.0 if self.tally_epsilon is None else discrete_laplace_stddev(self.tally_epsilon, self.bits_per_client)
+
+    def protected(self, asks: Sequence[Ask], tallies: Sequence[Tally], key: RunKey) -> list[Tally]:
+        """The tallies of a stage as everybody may see them."""
+        epsilon = self.tally_epsilon
+        if epsilon is None:
+            return list(tallies)
+        pairs = zip(asks, tallies, strict=True)
+        return [protected(counted, ask.name, self.bits_per_client, epsilon, key) for ask, counted in pairs]
 
     @cached_property
     def told(self) -> RandomisedResponse:
@@ -118,12 +160,12 @@ class MomentsPlan:
         means: NDArray[np.float64],
         variances: NDArray[np.float64],
         slots: Slots,
-        reports: NDArray[np.float64] | None,
+        seen: tuple[NDArray[np.float64], NDArray[np.float64]],
     ) -> InUse:
-        """Which bits are in use, by their means. reports: None where they carry central noise."""
+        """Which bits are in use, by their means. seen: what `evidence` says of them."""
         multiple = self.settled.squash
         if multiple is None:
-            return posterior(means, variances, slots, self.told, reports)
+            return posterior(*seen, slots, self.told)
         return above_threshold(means, variances, slots, multiple)
 
     def asks(self, progress: Progress) -> list[Ask]:
@@ -152,7 +194,8 @@ class MomentsPlan:
             means, variances, in_use = before.mean[0], before.variance[0], before.in_use
         else:
             means, variances = prior.at(slots)
-            in_use = self.in_use(means, variances, slots, None)
+            shares = np.clip(means * self.told.gain + 1 - self.told.truth, 0, 1)
+            in_use = self.in_use(means, variances, slots, (shares, self.told.variance(shares) / variances))
         # A bit that was never, or always, set may still be not quite so.
         least = np.minimum(np.sqrt(variances), 0.5)
         guess, used = np.clip(means, least, 1 - least), in_use.weighed().of_bits()
@@ -164,15 +207,14 @@ class MomentsPlan:
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """The rounds that are over, with their tallies of G groups. noise: variance of what was added to every count."""
+    """The rounds that are over, with their tallies of G groups, as everybody may see them."""
 
     rounds: tuple[tuple[Ask, Tally], ...] = ()
     stages: int = 0
-    noise: float = 0.0
 
     def after(self, asks: Sequence[Ask], tallies: Sequence[Tally]) -> Progress:
         """The progress once a stage is over."""
-        return Progress((*self.rounds, *zip(asks, tallies, strict=True)), self.stages + 1, self.noise)
+        return Progress((*self.rounds, *zip(asks, tallies, strict=True)), self.stages + 1)
 
     def of(self, kind: str) -> list[tuple[Ask, Tally]]:
         """The rounds about one quantity."""
@@ -186,58 +228,65 @@ class Progress:
         rounds = self.of(kind)
         slots = rounds[0][0].quantity.slots
         every, last = sum_tallies([counted for _, counted in rounds]), rounds[-1][1]
-        in_use = plan.in_use(*self._everybody(plan, every, len(rounds)), slots, None if self.noise else every.total[0])
-        counted, added = (every, len(rounds)) if plan.settled.caching else (last, 1)
-        if groups is None:
-            means = self._everybody(plan, counted, added)
-            return Bits(means[0][None], means[1][None], counted.total, in_use, plan.bits_per_client)
-        joined = counted.joined(groups)
-        mean, variance = bit_means(joined, plan.told, np.bincount(groups)[:, None] * self.noise * added)
-        return Bits(mean, variance, joined.reports.astype(np.float64), in_use, plan.bits_per_client)
+        everybody = np.zeros(len(last.ones), np.int64)
+        pooled, noise = every.joined(everybody), plan.noise_stddev**2
+        added = noise * len(rounds) * len(everybody)
+        mean, variance = bit_means(pooled, plan.told, added)
+        in_use = plan.in_use(mean[0], variance[0], slots, evidence(pooled, plan.told, added))
+        counted, times = (every, len(rounds)) if plan.settled.caching else (last, 1)
 
-    def _everybody(
-        self, plan: MomentsPlan, counted: Tally, rounds: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Everybody's bit means and their variance, float64[S] each, from so many rounds."""
-        joined = counted.joined(np.zeros(len(counted.ones), np.int64))
-        mean, variance = bit_means(joined, plan.told, self.noise * rounds * len(counted.ones))
-        return mean[0], variance[0]
+        def joined(places: NDArray[np.int64], of: Bits | None = None) -> Bits:
+            sums = counted.joined(places)
+            mean, variance = bit_means(sums, plan.told, np.bincount(places)[:, None] * noise * times)
+            return Bits(mean, variance, sums.reports.astype(np.float64), in_use, plan.bits_per_client, of)
+
+        found = joined(everybody)
+        return found if groups is None else joined(groups, found)
 
     def centre(self, plan: MomentsPlan) -> float:
         """Everybody's estimated mean, within the range: what `square` is about."""
         quantity = self.of("value")[0][0].quantity
-        total, _ = self.bits(plan, "value").total(quantity.slots)
-        return float(np.clip(total[0] - quantity.base, plan.form.low, plan.form.high))
+        total = self.bits(plan, "value").total(quantity.slots)
+        return float(np.clip(total.value[0] - quantity.base, plan.form.low, plan.form.high))
 
     def clients(self, plan: MomentsPlan, kind: str | None = None) -> NDArray[np.float64]:
         """How many clients of each tallied group answered, about one quantity or at all: float64[groups]."""
         rounds = self.rounds if kind is None else self.of(kind)
         return np.asarray(sum(counted.reports.sum(axis=1) for _, counted in rounds) / plan.bits_per_client)
 
-    def means(self, plan: MomentsPlan, groups: NDArray[np.int64] | None = None) -> dict[str, Means]:
-        """Every quantity's mean, of everybody or by group (see `bits`)."""
+    def clients_variance(self, plan: MomentsPlan, groups: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """The variance of the noise on the number of clients, of all or by group (see `bits`): float64[G]."""
+        counts = 2 * sum(told.ones.shape[1] for _, told in self.rounds)
+        each = np.full(len(self.rounds[0][1].ones), counts * (plan.noise_stddev / plan.bits_per_client) ** 2)
+        return _by_group(each, groups)
+
+    def means(
+        self, plan: MomentsPlan, groups: NDArray[np.int64] | None = None, level: float = 0.95
+    ) -> dict[str, Means]:
+        """Every quantity's mean, of everybody or by group (see `bits`), with intervals of this level."""
         found = {}
         for kind in plan.kinds:
             quantity = self.of(kind)[0][0].quantity
-            total, variance = self.bits(plan, kind, groups).total(quantity.slots)
-            clients = self.clients(plan, kind)
-            clients = _by_group(clients, groups)
-            found[kind] = Means(total - quantity.base, variance, clients)
+            total = self.bits(plan, kind, groups).total(quantity.slots, level)
+            clients = _by_group(self.clients(plan, kind), groups)
+            value, low, high = (one - quantity.base for one in (total.value, total.low, total.high))
+            found[kind] = Means(value, total.variance, low, high, clients)
         return found
 
     def estimates(
-        self, plan: MomentsPlan, names: Sequence[str] = (EVERYBODY,), groups: NDArray[np.int64] | None = None
+        self,
+        plan: MomentsPlan,
+        names: Sequence[str] = (EVERYBODY,),
+        groups: NDArray[np.int64] | None = None,
+        level: float = 0.95,
     ) -> Iterator[MomentEstimate]:
-        """Every statistic, of everybody or by group (see `bits`). names: of the groups."""
-        means, users = self.means(plan, groups), self.clients(plan)
-        users = _by_group(users, groups)
-        # Every count of ones and of zeros has its noise.
-        counts = sum(2 * told.ones.shape[1] for _, told in self.rounds) * np.ones(len(self.rounds[0][1].ones))
-        users_variance = self.noise * _by_group(counts, groups) / plan.bits_per_client**2
+        """Every statistic, of everybody or by group (see `bits`). names: of the groups. level: of the intervals."""
+        means, users = self.means(plan, groups, level), self.clients(plan)
+        users, users_variance = _by_group(users, groups), self.clients_variance(plan, groups)
         squares = self.of("square")
         centre = squares[0][0].quantity.centre if squares else 0.0
         for statistic in plan.statistics:
-            found = evaluate(statistic, plan.variance, means, centre, users, plan.form, users_variance)
+            found = evaluate(statistic, plan.variance, means, centre, users, plan.form, users_variance, level)
             columns = (found.value, found.stddev, found.low, found.high, found.clients)
             for name, *row in zip(names, *(column.tolist() for column in columns), strict=True):
                 yield MomentEstimate(name, statistic.name, *row)
@@ -249,10 +298,18 @@ class Progress:
             slots, bits = self.of(kind)[0][0].quantity.slots, self.bits(plan, kind)
             chance = np.sum([(ask.last - ask.first) * ask.chances for ask, _ in self.of(kind)], axis=0)
             stddev = np.sqrt(bits.variance[0])
-            reports = bits.reports[0]
+            reports = np.maximum(bits.reports[0], 0)
             squashed = bits.in_use.weighed().of_bits() < 0.5
             charts.append(
-                BitMeans(kind, slots.weight, bits.mean[0], stddev, reports, squashed, plan.bits_per_client * chance)
+                BitMeans(
+                    kind,
+                    slots.weight,
+                    bits.mean[0],
+                    stddev,
+                    np.maximum(reports, 0),
+                    squashed,
+                    plan.bits_per_client * chance,
+                )
             )
         return charts
 
@@ -274,15 +331,13 @@ class Answer:
 def answer(values: NDArray[np.float64], plan: MomentsPlan, key: RunKey) -> Answer:
     """The whole protocol in memory, for one group. values: float64[n], finite."""
     codes, _ = encode(values, plan.form)
-    blocks = [
-        Block.shuffled(str(first), codes[first : first + BLOCK_CLIENTS], None, True, key)
-        for first in range(0, len(codes), BLOCK_CLIENTS)
-    ]
+    numbers = np.arange(len(codes), dtype=np.uint64)
+    block = Block.ordered(codes, random_words(key.subkey("clients"), np.zeros_like(numbers), numbers)[:, 0])
     progress = Progress()
     for _ in plan.stages:
         asks = plan.asks(progress)
-        tallies = [sum_tallies([tally(block, ask, 1, plan.told, key) for block in blocks]) for ask in asks]
-        progress = progress.after(asks, tallies)
+        tallies = [tally(block, ask, 1, plan.told, key) for ask in asks]
+        progress = progress.after(asks, plan.protected(asks, tallies, key))
     return Answer(list(progress.estimates(plan)), progress.bit_charts(plan))
 
 

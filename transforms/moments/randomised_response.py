@@ -54,12 +54,20 @@ class RandomisedResponse:
         """2 p - 1: by how much a true 1 raises the expected report over a true 0."""
         return (2 * self.threshold - _WORDS) / _WORDS
 
-    def respond(self, bits: NDArray[np.bool_], subkey: bytes, stream: int) -> NDArray[np.bool_]:
-        """What clients tell of their bits: bool[n]. Depends on the key, the stream and each bit's position alone."""
+    def respond(
+        self, bits: NDArray[np.bool_], subkey: bytes, stream: int, clients: NDArray[np.uint64]
+    ) -> NDArray[np.bool_]:
+        """What clients tell of their bits: bool[n]. A coin depends on the key, the stream and the client alone.
+
+        Args:
+            bits: bool[n], the true ones.
+            subkey: of the round.
+            stream: which of a client's reports it is.
+            clients: uint64[n], a word of each client's own.
+        """
         if self.epsilon is None:
             return bits
-        blocks = np.arange(-(-len(bits) // 2), dtype=np.uint64)  # two words each
-        words = random_words(subkey, np.full_like(blocks, stream), blocks).reshape(-1)[: len(bits)]
+        words = random_words(subkey, np.full_like(clients, stream), clients)[:, 0]
         return np.asarray(bits ^ (words >= np.uint64(self.threshold)))
 
     def share(self, told: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from sfumato.schemas.moments import FixedPoint, Statistic
-from sfumato.transforms.moments.estimate import Z_95
 
 Variance = Literal["centred", "raw"]
 _LN2 = math.log(2)
@@ -19,10 +19,15 @@ _LN2 = math.log(2)
 
 @dataclass(frozen=True, eq=False)
 class Means:
-    """The mean of one quantity in G groups: value, variance (of the estimator), clients (who answered) float64[G]."""
+    """The mean of one quantity in G groups: float64[G] each.
+
+    variance: of the estimator, by chance. low, high: ends of an interval. clients: who answered.
+    """
 
     value: NDArray[np.float64]
     variance: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
     clients: NDArray[np.float64]
 
 
@@ -54,18 +59,21 @@ def evaluate(
     users: NDArray[np.float64],
     form: FixedPoint,
     users_variance: NDArray[np.float64] | float = 0.0,
+    level: float = 0.95,
 ) -> Result:
     """A statistic from its quantities' means, within what values of this form can have.
 
     centre: what `square` is about. users: float64[G], all of each group; users_variance: of that, where it is noisy.
+    level: of the means' intervals, and of the result's.
     """
-    found = _evaluated(statistic, variance, means, centre, users, users_variance)
-    least, most = _possible(statistic, form)
-    inside = {name: np.clip(getattr(found, name), least, most) for name in ("value", "low", "high")}
-    return replace(found, **inside)
+    z = float(-ndtri((1 - level) / 2))
+    value, low, high, clients = _evaluated(statistic, variance, means, centre, users, users_variance, z)
+    least, most = possible(statistic, form)
+    low, value, high = (np.clip(one, least, most) for one in (low, value, high))
+    return Result(value, (high - low) / (2 * z), low, high, clients)
 
 
-def _possible(statistic: Statistic, form: FixedPoint) -> tuple[float, float]:
+def possible(statistic: Statistic, form: FixedPoint) -> tuple[float, float]:
     """The least and the greatest that a statistic can be, of values in the form's range."""
     low, high = form.low, form.high
     if statistic.name == "mean":
@@ -80,6 +88,9 @@ def _possible(statistic: Statistic, form: FixedPoint) -> tuple[float, float]:
     return -np.inf, np.inf  # the number of users is noisy, too
 
 
+_Parts = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+
+
 def _evaluated(
     statistic: Statistic,
     variance: Variance,
@@ -87,21 +98,25 @@ def _evaluated(
     centre: float,
     users: NDArray[np.float64],
     users_variance: NDArray[np.float64] | float,
-) -> Result:
+    z: float,
+) -> _Parts:
+    """Value, low, high, clients. z: standard deviations on each side of an interval of a normal law."""
     found = [means[kind] for kind in kinds_of(statistic, variance)]
     one = found[0]
     if statistic.name == "variance":
-        return _variance(found[0], found[1], centre if variance == "centred" else None)
+        return _variance(found[0], found[1], centre if variance == "centred" else None, z)
     if statistic.name == "geometric_mean":
-        return _through(one, np.exp2)
+        with np.errstate(over="ignore"):  # beyond the range, and moved to its end
+            return np.exp2(one.value), np.exp2(one.low), np.exp2(one.high), one.clients
     if statistic.name == "log_product":
         value = users * _LN2 * one.value
-        stddev = _LN2 * np.sqrt(users**2 * one.variance + users_variance * (one.value**2 + one.variance))
-        return _interval(value, stddev, one.clients)
-    return _interval(one.value, np.sqrt(one.variance), one.clients)
+        noise = z * _LN2 * np.sqrt(users_variance * (one.value**2 + ((one.high - one.low) / (2 * z)) ** 2))
+        below, above = (_LN2 * np.abs(users * (end - one.value)) for end in (one.low, one.high))
+        return value, value - np.hypot(below, noise), value + np.hypot(above, noise), one.clients
+    return one.value, one.low, one.high, one.clients
 
 
-def _variance(mean: Means, square: Means, centre: float | None) -> Result:
+def _variance(mean: Means, square: Means, centre: float | None, z: float) -> _Parts:
     """Lemma 3.5's two ways, without the bias that the estimated mean brings.
 
     About a centre c: E[(x - c)^2] - (mean - c)^2, and the estimate of the last is too large by the mean's variance; but
@@ -112,18 +127,12 @@ def _variance(mean: Means, square: Means, centre: float | None) -> Result:
     away = mean.value - about
     own = 0.0 if centre is None else np.clip(mean.clients / max(float(mean.clients.sum()), 1.0), 0, 1)
     value = square.value - away**2 + (1 - 2 * own) * mean.variance
-    # The delta method for the square of the mean's error, to second order.
-    spread = square.variance + 4 * away**2 * mean.variance + 2 * mean.variance**2
-    return _interval(value, np.sqrt(spread), square.clients)
-
-
-def _through(one: Means, function: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Result:
-    """A rising function of a mean: the ends of its interval are those of the mean's."""
-    inner = _interval(one.value, np.sqrt(one.variance), one.clients)
-    with np.errstate(over="ignore"):  # beyond the range, and moved to its end
-        value, low, high = (function(part) for part in (inner.value, inner.low, inner.high))
-        return Result(value, value * _LN2 * inner.stddev, low, high, inner.clients)
-
-
-def _interval(value: NDArray[np.float64], stddev: NDArray[np.float64], clients: NDArray[np.float64]) -> Result:
-    return Result(value, stddev, value - Z_95 * stddev, value + Z_95 * stddev, clients)
+    # The square of the mean's error, whose variance is 2 v^2; what is beyond chance, because bits went unseen, in full.
+    chance = z * np.sqrt(mean.variance)
+    second = z * np.sqrt(2) * mean.variance
+    below, above = np.maximum(mean.value - mean.low, chance), np.maximum(mean.high - mean.value, chance)
+    beyond = np.maximum(np.maximum(below, above) - chance, 0) ** 2
+    rise, fall = np.where(away > 0, below, above), np.where(away > 0, above, below)  # of the mean's, which raise it
+    low = value - np.hypot(np.hypot(square.value - square.low, 2 * away * fall), second) - beyond
+    high = value + np.hypot(np.hypot(square.high - square.value, 2 * away * rise), second) + own * beyond
+    return value, low, high, square.clients

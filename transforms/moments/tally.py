@@ -1,8 +1,9 @@
 """Clients' reports on bits, counted a block of clients at a time: who is asked for which bit, and what they tell. Pure.
 
-The clients of a block stand in a keyed random order, and every client has a place in [0, 1). Cohorts, rounds and bits
-are intervals of places, so that they are slices of the block. Places are either evenly spread, which gives every bit
-its exact quota of reports (to one; quasi-Monte Carlo, Section 3.1 of paper 002), or drawn by each client on her own.
+Every client has a keyed random word of their own. It sets their place in [0, 1): parts, rounds and bits are intervals
+of places. The client's coins are keyed by it too. So what one client reports depends on nobody else: with one user
+more, the tallies of all others are the same. (Quotas of reports, Section 3.1 of paper 002, would move other users from
+bit to bit.)
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from sfumato.transforms.moments.quantities import Quantity
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 from sfumato.transforms.privacy.keys import RunKey, random_words
+from sfumato.transforms.privacy.noise import discrete_laplace
 
 BLOCK_CLIENTS = 1 << 16
 _PLACES = 1 << 32
@@ -23,34 +25,32 @@ _PLACES = 1 << 32
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some clients in a keyed random order.
+    """Some clients, in the order of their places.
 
-    name: tells the block from all others of the run, and does not depend on the order in which they are read. codes:
-    unsigned[n], values. groups: unsigned[n], or None where there is but one. places: uint32[n], ascending, each
-    client's own place times 2^32; None where they are evenly spread.
+    Attributes:
+        codes: unsigned[n], values.
+        words: uint64[n], 64 random bits of each client's own; the upper 32 are the place, in units of 2^-32, ascending.
+        groups: unsigned[n], or None where there is but one.
     """
 
-    name: str
     codes: NDArray[Any]
+    words: NDArray[np.uint64]
     groups: NDArray[Any] | None = None
-    places: NDArray[np.uint32] | None = None
 
     def __len__(self) -> int:
         return len(self.codes)
 
     @classmethod
-    def shuffled(cls, name: str, codes: NDArray[Any], groups: NDArray[Any] | None, exact: bool, key: RunKey) -> Block:
-        """Puts clients into their random order. exact: places are evenly spread."""
-        drawn = _words(key.subkey("places", name), len(codes))
+    def ordered(cls, codes: NDArray[Any], words: NDArray[np.uint64], groups: NDArray[Any] | None = None) -> Block:
+        """Puts clients into the order of their places."""
         # Two passes of a radix sort, which NumPy has for 16 bits.
-        order = np.argsort(drawn.astype(np.uint16), kind="stable")
-        order = order[np.argsort((drawn >> np.uint32(16)).astype(np.uint16)[order], kind="stable")]
-        return cls(name, codes[order], None if groups is None else groups[order], None if exact else drawn[order])
+        order = np.argsort((words >> np.uint64(32)).astype(np.uint16), kind="stable")
+        order = order[np.argsort((words >> np.uint64(48)).astype(np.uint16)[order], kind="stable")]
+        return cls(codes[order], words[order], None if groups is None else groups[order])
 
-
-def _words(subkey: bytes, count: int) -> NDArray[np.uint32]:
-    blocks = np.arange(-(-count // 4), dtype=np.uint64)
-    return random_words(subkey, np.zeros_like(blocks), blocks).reshape(-1).view(np.uint32)[:count]
+    def below(self, edges: NDArray[np.float64]) -> NDArray[np.int64]:
+        """How many clients have places below each edge: int64[edges]."""
+        return np.searchsorted(self.words >> np.uint64(32), np.ceil(edges * _PLACES).astype(np.uint64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,10 +111,29 @@ class Tally:
         return self.ones + self.zeros
 
 
-def whom(block: Block, ask: Ask, key: RunKey) -> tuple[int, int]:
-    """The first of a block's clients who are asked, and the first after them."""
-    begin, end = _upto(block, np.array([ask.first, ask.last]), _uniform(key.subkey("shift", block.name)))
-    return int(begin), int(end)
+def protected(counted: Tally, name: tuple[str, int], reports: int, epsilon: float, key: RunKey) -> Tally:
+    """The tally with discrete Laplace noise on every count of ones and of zeros, drawn once.
+
+    A user is in one tally of the run, and adds 1 to `reports` of its counts. So all tallies together are
+    epsilon-differentially private for adding or removing one user, with their value and their group.
+
+    Args:
+        counted: what clients reported.
+        name: of the round's Ask.
+        reports: bits that a client reports.
+        epsilon: of all tallies of the run together.
+        key: the run's.
+    """
+    slots = counted.ones.shape[1]
+    streams = np.arange(len(counted.ones), dtype=np.uint64)
+    noise = discrete_laplace(key, "tally {} {}".format(*name), streams, 2 * slots, epsilon, reports)
+    return Tally(counted.ones + noise[:, :slots], counted.zeros + noise[:, slots:])
+
+
+def asked_of(block: Block, ask: Ask) -> slice:
+    """The clients of a block who are asked."""
+    begin, end = block.below(np.array([ask.first, ask.last])).tolist()
+    return slice(begin, end)
 
 
 def tally(block: Block, ask: Ask, groups: int, told: RandomisedResponse, key: RunKey) -> Tally:
@@ -122,39 +141,22 @@ def tally(block: Block, ask: Ask, groups: int, told: RandomisedResponse, key: Ru
 
     Systematic sampling: the client at v in [0, 1) of those asked gets the bits at (v + i) / reports, i = 0, 1, ...
     """
-    slots = ask.quantity.slots
-    begin, end = whom(block, ask, key)
-    part = Block(block.name, block.codes[begin:end], None, None if block.places is None else block.places[begin:end])
-    words = _words(key.subkey("turns", block.name, *ask.name), len(part) if ask.quantity.rounded else 0)
-    turns = words * np.float64(2.0**-32)
-    codes = ask.quantity.codes(part.codes, turns)
-    group = None if block.groups is None else block.groups[begin:end].astype(np.int64) * (2 * len(slots))
-    shift, subkey = _uniform(key.subkey("turn", block.name, *ask.name)), key.subkey("told", block.name, *ask.name)
+    slots, part = ask.quantity.slots, asked_of(block, ask)
+    clients = Block(block.codes[part], block.words[part])
+    turns = np.zeros(0)
+    if ask.quantity.rounded:
+        drawn = random_words(key.subkey("turns", *ask.name), np.zeros_like(clients.words), clients.words)[:, 0]
+        turns = (drawn >> np.uint64(32)) * np.float64(2.0**-32)
+    codes = ask.quantity.codes(clients.codes, turns)
+    group = None if block.groups is None else block.groups[part].astype(np.int64) * (2 * len(slots))
+    subkey = key.subkey("told", *ask.name)
     edges = told.reports * np.append(np.cumsum(ask.chances)[:-1], 1.0)
     counts = np.zeros(groups * len(slots) * 2, np.int64)
     for number in range(told.reports):
-        inside = edges - number
-        if part.places is not None:
-            inside = ask.first + np.clip(inside, 0, 1) * (ask.last - ask.first)
-        upto = _upto(part, inside, shift)
-        upto[-1] = len(part)  # also where rounding moved the last edge
+        upto = clients.below(ask.first + np.clip(edges - number, 0, 1) * (ask.last - ask.first))
+        upto[-1] = len(clients)  # also where rounding moved the last edge
         slot = np.repeat(np.arange(len(slots)), np.diff(upto, prepend=0))
-        place = 2 * slot + told.respond(slots.bits(codes, slot), subkey, number)
+        place = 2 * slot + told.respond(slots.bits(codes, slot), subkey, number, clients.words)
         counts += np.bincount(place if group is None else place + group, minlength=len(counts))
     split = counts.reshape(groups, len(slots), 2)
     return Tally(split[:, :, 1], split[:, :, 0])
-
-
-def _upto(block: Block, edges: NDArray[np.float64], shift: float) -> NDArray[np.int64]:
-    """How many of the block's clients have places below each edge: int64[edges].
-
-    shift: of evenly spread places, (0 + shift) / n, (1 + shift) / n, ...; in [0, 1).
-    """
-    if block.places is not None:
-        return np.searchsorted(block.places, np.ceil(edges * _PLACES))
-    return np.clip(np.ceil(len(block) * edges - shift), 0, len(block)).astype(np.int64)
-
-
-def _uniform(subkey: bytes) -> float:
-    word = random_words(subkey, np.zeros(1, np.uint64), np.zeros(1, np.uint64))[0, 0]
-    return float(word >> np.uint64(11)) * 2.0**-53

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from sfumato.transforms.locations.values import nulls, without_views
 from sfumato.transforms.moments.fixed_point import code_type, encode
 from sfumato.transforms.moments.groups import Groups
 from sfumato.transforms.moments.tally import BLOCK_CLIENTS, Block
-from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_words
 
 _NULL_USER, _NULL_VALUE, _NOT_FINITE, _NEGATIVE = map(
     DROP_REASONS.index, ("null_user_id", "null_value", "not_finite", "negative_value")
@@ -35,6 +35,7 @@ class EncodedValues:
 
     users: uint64[n], keyed hashes, None where rows are users. codes, groups: unsigned[n]; no groups: None. dropped: one
     number a reason of DROP_REASONS. clamped: values moved to an end of the range. text_ids: ids are strings or bytes.
+    unusable: uint64[k], the users of the dropped rows that have an id; who has a usable row as well may be among them.
     """
 
     users: NDArray[np.uint64] | None
@@ -44,6 +45,7 @@ class EncodedValues:
     dropped: tuple[int, ...]
     clamped: int
     text_ids: bool
+    unusable: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,13 @@ class Values:
         if ids is not None and ids.null_count:
             null_user = nulls(ids)
             bad[null_user] = -1
+        unusable = np.empty(0, np.uint64)
         if bad.any():
             good = bad == 0
             dropped += np.bincount(bad[bad > 0], minlength=len(DROP_REASONS))
             dropped[_NULL_USER] += np.count_nonzero(bad == -1)
+            if ids is not None:
+                unusable = hash_users(without_views(ids).filter(pa.array(bad > 0)), key.subkey("users"))
             plain = pa.RecordBatch.from_arrays([without_views(one) for one in batch.columns], batch.schema.names)
             batch, numbers = plain.filter(pa.array(good)), numbers[good]
             ids = None if self.columns.user_id is None else batch.column(self.columns.user_id)
@@ -88,36 +93,44 @@ class Values:
             tuple(dropped.tolist()),
             clamped,
             ids is not None and holds_text(ids.type),
+            np.unique(unusable),
         )
 
-    @property
-    def exact(self) -> bool:
-        """Whether every bit gets its exact quota of clients; with groups that would show who else is there."""
-        return self.groups is None
+
+def row_blocks(encoded: EncodedValues, name: str, key: RunKey) -> Iterator[Block]:
+    """Blocks of rows that are a client each. name: of the batch, unlike all others of the run."""
+    pairs = np.arange(-(-len(encoded.codes) // 2), dtype=np.uint64)
+    words = random_words(key.subkey("rows", name), np.zeros_like(pairs), pairs).reshape(-1)
+    yield from _blocks(encoded.codes, words[: len(encoded.codes)], encoded.groups)
 
 
-def row_blocks(encoded: EncodedValues, name: str, exact: bool, key: RunKey) -> Iterator[Block]:
-    """Blocks of rows that are a client each. name: of the batch."""
-    for first in range(0, len(encoded.codes), BLOCK_CLIENTS):
-        rows = slice(first, first + BLOCK_CLIENTS)
-        groups = None if encoded.groups is None else encoded.groups[rows]
-        yield Block.shuffled(f"{name}:{first}", encoded.codes[rows], groups, exact, key)
+def _blocks(codes: NDArray[Any], words: NDArray[np.uint64], groups: NDArray[np.uint16] | None) -> Iterator[Block]:
+    for first in range(0, len(codes), BLOCK_CLIENTS):
+        part = slice(first, first + BLOCK_CLIENTS)
+        yield Block.ordered(codes[part], words[part], None if groups is None else groups[part])
 
 
 def split_by_user(encoded: EncodedValues, spill: Spill) -> Iterator[tuple[int, bytes]]:
-    """Splits a batch by user group (see users.py): (group, its users, values and groups if there are any, stored)."""
+    """Splits a batch by user group (see users.py): (group, its users, values and groups if there are any, stored).
+
+    Users of dropped rows come apart, as hashes alone: (group, hashes, stored).
+    """
     assert encoded.users is not None
     order, found = by_user_group(encoded.users)
     columns = [column[order] for column in (encoded.users, encoded.codes, encoded.groups) if column is not None]
     for number, rows in found:
         yield number, spill.store(*(column[rows].data for column in columns))
+    order, found = by_user_group(encoded.unusable)
+    unusable = encoded.unusable[order]
+    for number, rows in found:
+        yield number, spill.store(unusable[rows].data)
 
 
-def user_blocks(number: int, chunks: Iterable[bytes], values: Values, key: RunKey) -> Iterator[Block]:
+def user_blocks(chunks: Iterable[bytes], values: Values, key: RunKey) -> Iterator[Block]:
     """Blocks of one client a user, of whom one record counts. chunks: what `split_by_user` made of one user group.
 
-    The record is chosen uniformly among hers by the lower bits of her hash, so it depends on nobody else and on no
-    order of files.
+    The record is chosen uniformly among the user's by the lower bits of their hash, and their word follows from it. So
+    neither depends on anybody else, or on the order of files.
     """
     dtypes: tuple[np.dtype[Any], ...] = (np.dtype(np.uint64), code_type(values.form), np.dtype(np.uint16))
     users, codes, *rest = join(chunks, dtypes[: 2 if values.groups is None else 3])
@@ -126,24 +139,22 @@ def user_blocks(number: int, chunks: Iterable[bytes], values: Values, key: RunKe
         order = np.lexsort((codes, users) if groups is None else (groups, codes, users))
         users = users[order]
         first = np.flatnonzero(np.append(True, users[1:] != users[:-1]))
-        order = order[first + keyed_below(users[first], np.diff(first, append=len(users)))]
-    else:
-        order = np.argsort(users)
-    one_each = EncodedValues(None, codes[order], None if groups is None else groups[order], 0, (), 0, False)
-    yield from row_blocks(one_each, f"users {number}", values.exact, key)
+        users = users[first]
+        order = order[first + keyed_below(users, np.diff(first, append=len(order)))]
+        codes, groups = codes[order], None if groups is None else groups[order]
+    yield from _blocks(codes, keyed_hash(key.subkey("places"), users), groups)
 
 
 def pack(block: Block, spill: Spill) -> bytes:
     """A block, stored: what may travel in its place (see Spill)."""
-    columns = {"codes": block.codes, "groups": block.groups, "places": block.places}
+    columns = {"codes": block.codes, "words": block.words, "groups": block.groups}
     form = {name: column.dtype.str for name, column in columns.items() if column is not None}
     arrays = (np.ascontiguousarray(column).data for column in columns.values() if column is not None)
-    return spill.store(json.dumps([block.name, form]).encode(), *arrays)
+    return spill.store(json.dumps(form).encode(), *arrays)
 
 
 def unpack(stored: bytes) -> Block:
     """What `pack` was given."""
     head, *arrays = load(stored)
-    name, form = json.loads(bytes(head))
-    columns = {one: np.frombuffer(array, dtype) for (one, dtype), array in zip(form.items(), arrays, strict=True)}
-    return replace(Block(name, columns["codes"]), groups=columns.get("groups"), places=columns.get("places"))
+    form = json.loads(bytes(head))
+    return Block(**{name: np.frombuffer(array, form[name]) for name, array in zip(form, arrays, strict=True)})

@@ -83,6 +83,8 @@ class CellMeans:
         value: float64[n], the statistic, in the column's unit; NaN where it is not known.
         low, high: float64[n], the ends of 95% intervals.
         clients: float64[n], how many answered for it, estimated.
+        differs: int8[n], 1 where the value is above everybody's for certain, all cells taken together, -1 where it is
+            below, else 0.
     """
 
     level: int
@@ -93,11 +95,12 @@ class CellMeans:
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     clients: NDArray[np.float64]
+    differs: NDArray[np.int8]
 
     def __post_init__(self) -> None:
         if not 0 <= self.level <= MAX_LEVEL:
             raise ValueError(f"level: must lie in 0..{MAX_LEVEL}, got {self.level}")
-        for name in ("x", "y", "value", "low", "high", "clients"):
+        for name in ("x", "y", "value", "low", "high", "clients", "differs"):
             if np.shape(getattr(self, name)) != (len(self.cell_id),):
                 raise ValueError(f"{name}: must hold one value for each of the {len(self.cell_id)} cells")
         for name in ("x", "y"):
@@ -173,12 +176,18 @@ def render_means_thumbnail(cells: CellMeans) -> bytes:
     shift = max(cells.level - _FINEST, 0)
     picture = np.broadcast_to(np.array(to_rgb(CELLS_GROUND)), (side, side, 3)).copy()
     known = np.isfinite(cells.value)
-    value = cells.value[known]
-    low, high = (float(value.min()), float(value.max())) if value.size else (0.0, 0.0)
-    share = (value - low) / ((high - low) or 1.0)
+    low, high = _ends(cells)
+    share = np.clip((cells.value[known] - low) / ((high - low) or 1.0), 0, 1)
     colours = colormaps["inferno"](_DARKEST + (1 - _DARKEST) * share)[..., :3]
     picture[cells.y[known] >> shift, cells.x[known] >> shift] = colours
     return bare_png(picture)
+
+
+def _ends(cells: CellMeans) -> tuple[float, float]:
+    """Where the colours of a map begin and end: all but the lowest and the highest fiftieth of the values."""
+    known = cells.value[np.isfinite(cells.value)]
+    low, high = np.quantile(known, [0.02, 0.98]) if known.size else (0.0, 0.0)
+    return float(low), float(high)
 
 
 def _answer(one: MomentEstimate) -> dict[str, Any]:
@@ -241,6 +250,7 @@ def _cell_rows(cells: CellMeans, first: str, overall: Sequence[MomentEstimate]) 
         "name": [readable(name) for name in cells.cell_id],
         "text": [text for text, _ in texts],
         "range": [span for _, span in texts],
+        "differs": np.asarray(cells.differs).tolist(),
         **{part: rounded(getattr(cells, part)) for part in ("value", "low", "high", "clients")},
     }
 
@@ -256,14 +266,15 @@ def _cell_texts(cells: CellMeans) -> list[tuple[str, str]]:
 def _pack_cells(cells: CellMeans) -> dict[str, Any]:
     """Where the map draws them; values, texts and names are those of the cells' rows."""
     known = cells.value[np.isfinite(cells.value)]
-    ends = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
-    spread = (ends[1] - ends[0]) / 20
+    ends, spread = _ends(cells), (_ends(cells)[1] - _ends(cells)[0]) / 20
+    beyond = [bool((known < ends[0]).any()), False, bool((known > ends[1]).any())]
+    ticks = [figures(ends[0] + share * (ends[1] - ends[0]), spread) for share in (0.0, 0.5, 1.0)]
     return {
         "depth": int(cells.level),
         "x": np.asarray(cells.x).tolist(),
         "y": np.asarray(cells.y).tolist(),
         "ends": ends,
-        "ticks": [figures(ends[0] + share * (ends[1] - ends[0]), spread) for share in (0.0, 0.5, 1.0)],
+        "ticks": [f"{sign} {text}" if out else text for sign, text, out in zip("≤ ≥", ticks, beyond, strict=True)],
     }
 
 
@@ -278,7 +289,7 @@ def _still(
 ) -> str:
     """What is shown where scripts do not run: the guarantee, the picture, the numbers."""
     privacy = part_of(facts, "privacy")
-    epsilon, gave = privacy.get("epsilon"), part_of(privacy, "meter").get("bits_per_client")
+    epsilon, gave = part_of(privacy, "collector").get("epsilon"), part_of(privacy, "meter").get("bits_per_client")
     known = epsilon if isinstance(epsilon, int | float) and epsilon > 0 else None
     told = privacy.get("model") in {"local", "none"} and (known is not None) == (privacy["model"] == "local")
     count = gave if isinstance(gave, int) and gave > 0 else 1

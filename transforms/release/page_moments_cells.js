@@ -10,7 +10,7 @@
   layer0.maxLevel = layer0.depth;
   layer0.area = rows0.value.map((value) => (isNumber(value) ? 4 ** (depth - layer0.depth) : 0)); // without a value it is not drawn
   layer0.lost = new Uint8Array(layer0.n);
-  layer0.shade = rows0.value.map((value) => Math.round(LOOK.first + (255 - LOOK.first) * (highest > lowest && isNumber(value) ? (value - lowest) / (highest - lowest) : 1)));
+  layer0.shade = rows0.value.map((value) => Math.round(LOOK.first + (255 - LOOK.first) * (highest > lowest && isNumber(value) ? clamp((value - lowest) / (highest - lowest), 0, 1) : 1)));
   layer0.places = new Map(layer0.x.map((x, i) => [keyOf(layer0.depth, x, layer0.y[i]), i]));
   const valued = rows0.value.map((_, i) => i).filter((i) => isNumber(rows0.value[i])).sort((a, b) => rows0.value[b] - rows0.value[a] || a - b);
 
@@ -46,11 +46,13 @@
       button.addEventListener("click", () => flyTo(layer0, i));
       return h("li", null, button);
     });
-    const many = Math.min(5, Math.floor(valued.length / 2));
-    $("highest").append(...listed(valued.slice(0, Math.max(many, 1))));
-    $("lowest").append(...listed(valued.slice(valued.length - many).reverse()));
-    $("lowest").closest("section").hidden = many === 0;
-    $("highest").closest("section").hidden = !valued.length;
+    // Listed are cells that differ from the average for certain, whichever of all cells might have been listed.
+    const MANY = 5;
+    for (const [id, ids, word] of [["highest", valued.filter((i) => rows0.differs[i] > 0), "above"], ["lowest", valued.filter((i) => rows0.differs[i] < 0).reverse(), "below"]]) {
+      $(id).append(...listed(ids.slice(0, MANY)));
+      if (!ids.length) $(id).append(h("li", { class: "none" }, `No cell is ${word} the average for certain.`));
+      $(id).closest("section").hidden = !valued.length;
+    }
     $("scale-title").textContent = `${rows0.title} of ${column}`;
     $("canvas").setAttribute("aria-label", `Map of ${rows0.title} by cell`);
     $("scale-title").hidden = $("ramp").hidden = !valued.length;

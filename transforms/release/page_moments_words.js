@@ -4,8 +4,10 @@
   const meter = get("privacy.meter", {});
   const form = get("fixed_point", {});
   const { column } = data;
-  const local = privacy.model === "local" && isNumber(privacy.epsilon);
-  const epsilon = local ? privacy.epsilon : null;
+  const collected = get("privacy.collector.epsilon"); // of what a client sends, for whoever collects it
+  const local = privacy.model === "local" && isNumber(collected);
+  const epsilon = local ? collected : null;
+  const released = local && isNumber(privacy.epsilon) ? privacy.epsilon : null; // of this page, for whoever reads it
   const unprotected = privacy.model === "none";
   const unit = get("privacy.unit", "user");
   const bitCount = isNumber(meter.bits_per_client) ? meter.bits_per_client : null;
@@ -29,7 +31,7 @@
   }
   function budgetChip() {
     if (unprotected) return ["Differential privacy", "none"];
-    return local ? ["Privacy budget", `\u03b5 = ${significant(epsilon)} a client, local${joint && isNumber(joint.epsilon) ? `; \u03b5 = ${significant(joint.epsilon)} for the groups` : ""}`] : null;
+    return local ? ["Privacy budget", released === epsilon || released === null ? `\u03b5 = ${significant(epsilon)}, local and for this page` : `\u03b5 = ${significant(released)} for this page; local \u03b5 = ${significant(epsilon)}`] : null;
   }
 
   function promise() {
@@ -41,12 +43,14 @@
         `Suppose someone thinks it an even bet which of two values is yours. However they study what you sent, and whatever else they know, they cannot end up more than ${high} sure.`, ["surely the one", "surely the other"]), facts([
         ["Who is protected", local ? `Each ${unit}: nothing that is made of the reports can tell more than they do` : unprotected ? `Each ${unit}, by how little is asked: ${gave}, chosen by the key` : null],
         ["Against whom", local ? "Whoever sees the reports, every single one" : null],
-        ["What is compared", privacy.adjacency],
+        ["From whoever reads this page", released === null ? null : `\u03b5 = ${significant(released)}: ${privacy.adjacency}`],
+        ["From whoever collects the reports", local ? `\u03b5 = ${significant(epsilon)}: ${get("privacy.collector.adjacency", "")}` : null],
         ["What each adds", privacy.contribution_bound],
         ["Local privacy budget", local ? `\u03b5 = ${significant(epsilon)} a client${isNumber(meter.epsilon_per_bit) && bitCount > 1 ? `, \u03b5 = ${significant(meter.epsilon_per_bit)} a bit` : ""}` : null],
         ["Chance of failure", local ? (privacy.delta > 0 ? `\u03b4 = ${tiny(privacy.delta)}` : "none: \u03b4 = 0") : null],
         ["What protects", privacy.mechanism],
-        ["Which group a client is in", joint && isNumber(joint.epsilon) ? `protected apart, by noise on the groups' counts: \u03b5 = ${significant(joint.epsilon)}${isNumber(joint.noise_stddev) ? `, ${significant(joint.noise_stddev)} reports (std. dev.)` : ""}` : null],
+        ["Noise on every count", privacy.noise_stddev > 0 ? `${significant(privacy.noise_stddev)} reports (std. dev.)` : null],
+        ["Which group a client is in", joint && isNumber(joint.epsilon) ? `protected by the noise on every count: \u03b5 = ${significant(joint.epsilon)}; whoever collects the reports knows it` : null],
         ["Randomness", source && randomness(source)],
       ])));
   }
@@ -85,7 +89,8 @@
     const range = isNumber(form.low) && isNumber(form.high) ? `${significant(form.low, 15)} to ${significant(form.high, 15)}` : null;
     return section("How to read it",
       paragraph("A value is a sum of place values, one for each bit that is set. So the share of clients whose bit is set, times the bit's place value, is what the bit adds to the mean; all bits together make the mean", isNumber(form.offset) && form.offset ? `, less ${significant(form.offset, 15)}, which was added to every value first.` : "."),
-      paragraph("An interval at 95% holds what it would be without chance about 95 times in 100. Chance is which clients were asked about which bit", local ? ", and the randomisation of every answer." : "."),
+      paragraph("An interval at 95% holds what it would be without chance at least about 95 times in 100. Chance is which clients were asked about which bit", local ? ", the randomisation of every answer, and the noise on every count." : ".", " Where high bits do not stand out from chance, the interval reaches as far as they may add, if larger values are rarer from bit to bit; a few values far above all others are not in it."),
+      data.groups.length > 0 && paragraph(`Values by ${data.layers ? "cell" : "group"} are drawn towards everybody's, the more the less is known of them: the highest of many noisy numbers is high by chance for the most part. The tables beside this page have them as they were measured.`),
       local && paragraph("Because answers are randomised, the share of a bit can come out below 0% or above 100%. That is noise; it is left in, so that sums are right on average."),
       data.bits.some((one) => one.squashed.some(Boolean)) && paragraph("Grey bits were squashed: their share does not stand out from chance, so they are probably empty, and count no more than the chance, below a half, that they are in use. Should such a bit be set in a few values, the result may be off by what it would add."),
       range && paragraph(`Values have steps of ${significant(form.step ?? 1, 15)} and lie in ${range}; others were moved to the nearest end.`),

@@ -24,13 +24,13 @@ from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.locations import read
 from sfumato.transforms.locations.encode import hash_users
-from sfumato.transforms.locations.users import GROUP_BITS
 from sfumato.transforms.moments import combine, values
 from sfumato.transforms.moments.combine import PushBits, SumTallies
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.protocol import MomentsPlan, Prior, Progress
-from sfumato.transforms.moments.tally import Ask, Tally
+from sfumato.transforms.moments.tally import Ask, Tally, protected
 from sfumato.transforms.moments.values import Values
+from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_words
 from tests.conftest import REGION, make_logs, write_files
 
@@ -87,93 +87,61 @@ def run(pattern: str, push: PushBits, *options: str) -> Progress:
 
 
 class Client:
-    """A value's code, a group's number, and where she stands in her block's order; `asked` counts her answers."""
+    """A value's code, a group's number; `asked` counts the answers."""
 
     def __init__(self, code: int, group: int):
         self.code, self.group, self.asked = code, group, 0
 
 
 class Crowd:
-    """Clients in blocks, by name. A block's clients stand in order, each at a place in [0, 1)."""
+    """Clients, each at a place in [0, 1) that their own word says."""
 
     def __init__(self, push: PushBits):
         self.push, self.key = push, push._key
-        self.blocks: dict[str, list[tuple[Fraction, Client]]] = {}
-
-    def add(self, name: str, clients: list[Client]) -> None:
-        """Puts a block's clients into an order of their words; they stand evenly spread, or where their words say."""
-        drawn = words_32(self.key.subkey("places", name), len(clients))
-        ordered = sorted(zip(drawn, range(len(clients)), clients, strict=True))
-        shift = uniform(self.key.subkey("shift", name))
-        if self.push._grouping is None:
-            places = [(number + shift) / len(clients) for number in range(len(clients))]
-        else:
-            places = [Fraction(word, 1 << 32) for word, _, _ in ordered]
-        self.blocks[name] = [(place, client) for place, (_, _, client) in zip(places, ordered, strict=True)]
+        self.clients: list[tuple[int, Client]] = []
 
     def answer(self, ask: Ask) -> Tally:
         """What all clients tell when they are asked."""
         push, slots = self.push, ask.quantity.slots
-        told, exact = push._plan.told, push._grouping is None
-        counts = np.zeros((2, 1 if exact else len(push._grouping.groups) + 1, len(slots)), np.int64)
+        told, groups = push._plan.told, 1 if push._grouping is None else len(push._grouping.groups) + 1
+        counts = np.zeros((2, groups, len(slots)), np.int64)
         ends = [Fraction(told.reports) * Fraction(one) for one in np.append(np.cumsum(ask.chances)[:-1], 1.0).tolist()]
         first, last = Fraction(ask.first), Fraction(ask.last)
-        for name, block in self.blocks.items():
-            asked = [(place, client) for place, client in block if first <= place < last]
-            turn = uniform(self.key.subkey("turn", name, *ask.name))
-            coins = self.key.subkey("told", name, *ask.name)
-            values_asked = np.array([client.code for _, client in asked], values.code_type(push._plan.form))
-            rounded = words_32(self.key.subkey("turns", name, *ask.name), len(asked))
-            quantities = ask.quantity.codes(values_asked, np.array(rounded) / 2.0**32).tolist()
-            for number, (place, client) in enumerate(asked):
-                here = (number + turn) / len(asked) if exact else (place - first) / (last - first)
-                client.asked += 1
-                seen = set()
-                units = quantities[number]
-                for report in range(told.reports):
-                    slot = next(i for i, end in enumerate(ends) if here + report < end)
-                    seen.add(slot)
-                    bit = units >> int(slots.shift[slot]) & 1
-                    if slots.signed:
-                        bit &= (units >> int(slots.shift.max()) + 1) == int(slots.negative[slot])
-                    if told.epsilon is not None and word(coins, report, number) >= told.threshold:
-                        bit = 1 - bit
-                    counts[1 - bit, client.group, slot] += 1
-                assert len(seen) == told.reports  # different bits
+        coins, turns = self.key.subkey("told", *ask.name), self.key.subkey("turns", *ask.name)
+        for own, client in self.clients:
+            place = Fraction(own >> 32, 1 << 32)
+            if not first <= place < last:
+                continue
+            client.asked += 1
+            value = np.array([client.code], values.code_type(push._plan.form))
+            turn = (word(turns, 0, own) >> 32) / 2.0**32
+            units = int(ask.quantity.codes(value, np.array([turn]))[0])
+            here, seen = (place - first) / (last - first), set()
+            for report in range(told.reports):
+                slot = next(i for i, end in enumerate(ends) if here + report < end)
+                seen.add(slot)
+                bit = units >> int(slots.shift[slot]) & 1
+                if slots.signed:
+                    bit &= (units >> int(slots.shift.max()) + 1) == int(slots.negative[slot])
+                if told.epsilon is not None and word(coins, report, own) >= told.threshold:
+                    bit = 1 - bit
+                counts[1 - bit, client.group, slot] += 1
+            assert len(seen) == told.reports  # different bits
         return Tally(*counts)
 
     def progress(self) -> Progress:
-        """All rounds, with the groups' noise; every client is asked exactly once, as the meter promises."""
-        push, noise = self.push, 0.0
-        if push._grouping is not None:
-            noise = push._grouping.noise_stddev(push._plan.bits_per_client) ** 2
-        progress = Progress(noise=noise)
-        for _ in push._plan.stages:
-            asks = push._plan.asks(progress)
-            told = [self.answer(ask) for ask in asks]
-            if push._grouping is not None:
-                told = [
-                    push._grouping.protected(one, ask.name, push._plan.bits_per_client, self.key)
-                    for one, ask in zip(told, asks, strict=True)
-                ]
-            progress = progress.after(asks, told)
-        assert {client.asked for block in self.blocks.values() for _, client in block} == {1}
+        """All rounds, with the noise; every client is asked exactly once, as the meter promises."""
+        plan, progress = self.push._plan, Progress()
+        for _ in plan.stages:
+            asks = plan.asks(progress)
+            progress = progress.after(asks, plan.protected(asks, [self.answer(ask) for ask in asks], self.key))
+        assert {client.asked for _, client in self.clients} == {1}
         return progress
 
 
-def word(subkey: bytes, stream: int, number: int) -> int:
-    """A client's uniform word of 64 bits."""
-    return int(random_words(subkey, np.array([stream], np.uint64), np.array([number // 2], np.uint64))[0, number % 2])
-
-
-def uniform(subkey: bytes) -> Fraction:
-    return Fraction(word(subkey, 0, 0) >> 11, 1 << 53)
-
-
-def words_32(subkey: bytes, count: int) -> list[int]:
-    """The k-th is a half of a word of 64 bits, the lower half first."""
-    found = [word(subkey, 0, number) for number in range(-(-count // 2))]
-    return [half for one in found for half in (one & 0xFFFFFFFF, one >> 32)][:count]
+def word(subkey: bytes, high: int, low: int) -> int:
+    """The first 64 bits of a block."""
+    return int(random_words(subkey, np.array([high], np.uint64), np.array([low], np.uint64))[0, 0])
 
 
 def code_of(value: float, form: FixedPoint) -> int:
@@ -205,22 +173,17 @@ def crowd_of_users(table: pa.Table, push: PushBits) -> Crowd:
     for user, row in zip(hashes, table.to_pylist(), strict=True):
         if row[columns.column] is not None:
             records[user].append((code_of(row[columns.column], form), group_of(row, push._grouping)))
-    shards: defaultdict[int, list[Client]] = defaultdict(list)
-    for user in sorted(records):
-        hers = sorted(records[user])
-        chosen = hers[(user & 0xFFFFFFFF) * len(hers) >> 32]
-        shards[user >> 64 - GROUP_BITS].append(Client(*chosen))
-    crowd, most = Crowd(push), values.BLOCK_CLIENTS
-    for number, clients in shards.items():
-        for first in range(0, len(clients), most):
-            crowd.add(f"users {number}:{first}", clients[first : first + most])
+    crowd, places = Crowd(push), push._key.subkey("places")
+    for user, codes in records.items():
+        theirs = sorted(codes)
+        chosen = theirs[(user & 0xFFFFFFFF) * len(theirs) >> 32]
+        crowd.clients.append((word(places, 0, user), Client(*chosen)))
     return crowd
 
 
 def crowd_of_rows(pattern: str, push: PushBits, slice_groups: int, batch_rows: int) -> Crowd:
     """Every row is a client's; slice_groups: row groups in a slice of a file."""
-    crowd, most = Crowd(push), values.BLOCK_CLIENTS
-    columns, form = push._values.columns, push._plan.form
+    crowd, columns, form = Crowd(push), push._values.columns, push._plan.form
     for path in sorted(Path(pattern).parent.glob("*.parquet")):
         with pq.ParquetFile(path) as file:
             for begin in range(0, file.num_row_groups, slice_groups):
@@ -228,18 +191,17 @@ def crowd_of_rows(pattern: str, push: PushBits, slice_groups: int, batch_rows: i
                 start = 0
                 for batch in file.iter_batches(batch_rows, list(parts), columns.names()):
                     rows = [row for row in batch.to_pylist() if row[columns.column] is not None]
-                    clients = [
-                        Client(code_of(row[columns.column], form), group_of(row, push._grouping)) for row in rows
-                    ]
-                    for first in range(0, len(clients), most):
-                        crowd.add(f"{path}:{begin}:{start}:{first}", clients[first : first + most])
+                    subkey = push._key.subkey("rows", f"{path}:{begin}:{start}")
+                    for number, row in enumerate(rows):
+                        pair = random_words(subkey, np.zeros(1, np.uint64), np.array([number // 2], np.uint64))[0]
+                        client = Client(code_of(row[columns.column], form), group_of(row, push._grouping))
+                        crowd.clients.append((int(pair[number % 2]), client))
                     start += batch.num_rows
     return crowd
 
 
 def assert_same(found: Progress, expected: Progress) -> None:
     assert found.stages == expected.stages
-    assert found.noise == expected.noise
     for (ask, told), (wanted_ask, wanted) in zip(found.rounds, expected.rounds, strict=True):
         assert (ask.name, ask.first, ask.last) == (wanted_ask.name, wanted_ask.first, wanted_ask.last)
         assert ask.chances.tolist() == wanted_ask.chances.tolist()
@@ -249,8 +211,8 @@ def assert_same(found: Progress, expected: Progress) -> None:
 
 SIGNED = FixedPoint(bits=11, fraction_bits=2, signed="shift", offset=200.0)
 SPLIT = FixedPoint(bits=9, fraction_bits=1, signed="split")
-BY_KIND = Grouping(ColumnGroups("kind", ("c", "a", "nobody")), 0.5)
-BY_CELL = Grouping(CellGroups(Grid(REGION, 2)), 2.0)
+BY_KIND = Grouping(ColumnGroups("kind", ("c", "a", "nobody")))
+BY_CELL = Grouping(CellGroups(Grid(REGION, 2)))
 SPREAD = (Statistic("mean"), Statistic("variance"))
 
 
@@ -276,8 +238,7 @@ def test_the_job_tells_what_clients_tell_one_by_one(
         monkeypatch.setattr(values, "BLOCK_CLIENTS", 9)
     push = transform(**asked)
     crowd = crowd_of_users(table, push)
-    assert len(crowd.blocks) >= 1 << GROUP_BITS  # shards; and of some there are several blocks
-    assert options == IN_PROCESSES or len(crowd.blocks) > 1.1 * (1 << GROUP_BITS)
+    assert len(crowd.clients) > 400
     found = run(pattern, push, *options)
     assert_same(found, crowd.progress())
     assert len(list(found.estimates(push._plan))) == len(push._plan.statistics)
@@ -292,7 +253,7 @@ def test_rows_that_are_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gr
     monkeypatch.setattr(values, "BLOCK_CLIENTS", 40)
     push = transform("signed", SPLIT, grouping, by_row=True, statistics=SPREAD)
     crowd = crowd_of_rows(pattern, push, slice_groups=2, batch_rows=97)
-    assert len(crowd.blocks) > 3 * 3 * 2
+    assert len(crowd.clients) > 900
     assert_same(run(pattern, push), crowd.progress())
 
 
@@ -333,7 +294,7 @@ def test_a_retried_bundle_draws_the_same_coins_and_noise(tmp_path: Path, monkeyp
     assert_same(run(pattern, push), expected)
     retries = note.read_text().splitlines()
     assert retries.count("stage") == len(push._plan.stages) == 2
-    assert retries.count("block") > 1 << GROUP_BITS  # about 600 users: nearly every group of users has some
+    assert retries.count("block") > 64  # about 600 users: nearly every group of users has some
 
 
 def test_a_user_with_a_thousand_rows_tells_one_bit(tmp_path: Path) -> None:
@@ -359,38 +320,55 @@ def test_whoever_tells_too_much_ends_the_run(
 
 @pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
 @pytest.mark.parametrize("clients", [0, 9])
-def test_fewer_clients_than_bits_are_too_few(tmp_path: Path, grouping: Grouping | None, clients: int) -> None:
-    """Of rows there are enough. With groups it is the noisy number that tells; its noise here is small."""
+def test_few_clients_or_none_are_published_all_the_same(
+    tmp_path: Path, grouping: Grouping | None, clients: int
+) -> None:
+    """Whether there is a release tells nothing of who is there; that nothing is known, its intervals say."""
     column = pa.array([1.0] * clients + [None] * (200 - clients), pa.float64())
     table = logs(200, 1).append_column("empty", column)
-    pattern = write_files(table, tmp_path / "logs", 2)
-    quiet = None if grouping is None else replace(grouping, epsilon=20.0)
-    push = transform("empty", grouping=quiet)
-    push._max_bad_fraction = 1.0
-    with pytest.raises(Exception, match="fewer clients than the 10 bits that they are asked for"):
-        run(pattern, push)
+    push = transform("empty", grouping=grouping)
+    found = run(write_files(table, tmp_path / "logs", 2), push)
+    (one,) = found.estimates(push._plan)
+    assert found.stages == 2
+    assert one.low < 1
+    assert one.high > 100
+    assert all(told.reports.any() for _, told in found.rounds)
 
 
-def test_groups_of_nobody_are_noise_alone() -> None:
+@pytest.mark.parametrize(("bad", "refused"), [(0.5, True), (0.0, False)])
+@pytest.mark.parametrize("by_row", [False, True])
+def test_users_without_a_usable_value_are_counted_and_refused(
+    tmp_path: Path, bad: float, refused: bool, by_row: bool
+) -> None:
+    """Of users and not of rows: each of the bad ones has one row, each of the good ones three."""
+    each, rng = 1 if by_row else 3, np.random.default_rng(0)
+    n = 4000
+    lost = rng.random(n) < bad
+    users = np.concatenate([np.repeat(np.flatnonzero(~lost), each), np.flatnonzero(lost)])
+    sizes = pa.array(np.full(len(users), 7.0), mask=np.isin(users, np.flatnonzero(lost)))
+    pattern = write_files(pa.table({"user_id": users, "size": sizes}), tmp_path / "logs", 2)
+    push = transform(by_row=by_row, epsilon=20.0)
+    if refused:
+        with pytest.raises(Exception, match=r"users .* have no usable record"):
+            run(pattern, push)
+    else:
+        assert run(pattern, push).stages == 2
+
+
+@pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
+def test_tallies_of_nobody_are_noise_alone(grouping: Grouping | None) -> None:
     """Of no blocks there are no tallies; the noise is there all the same, so an empty input is not told from a few."""
-    push = transform(grouping=BY_KIND)
-    start = push._begin(None, read.RowCounts(rows=100), 0)
+    push = transform(grouping=grouping)
+    start = push._begin(None, read.RowCounts(rows=100), UserCounts(100))
     asks = push._plan.asks(start)
     none = push._settle(start, asks, [])
     ((ask, told),) = none.rounds
-    zeros = np.zeros((4, len(ask.quantity.slots)), np.int64)
-    wanted = BY_KIND.protected(Tally(zeros, zeros), ask.name, 1, push._key)
+    zeros = np.zeros((1 if grouping is None else 4, len(ask.quantity.slots)), np.int64)
+    wanted = protected(Tally(zeros, zeros), ask.name, 1, 0.99 * 2.0, push._key)
     assert np.array_equal(told.ones, wanted.ones)
     assert np.array_equal(told.zeros, wanted.zeros)
     assert told.ones.any()
     assert_same(none, push._settle(start, asks, [Tally(zeros, zeros)]))
-
-
-def test_ids_of_two_kinds_are_refused(tmp_path: Path) -> None:
-    write_files(logs(300, 1), tmp_path / "logs", 1)
-    pq.write_table(logs(300, 1, "string"), tmp_path / "logs" / "text.parquet")
-    with pytest.raises(Exception, match="integers in some files and text in others"):
-        run(str(tmp_path / "logs" / "*.parquet"), transform())
 
 
 def test_another_question_under_the_same_key_has_its_own_coins() -> None:
@@ -413,7 +391,7 @@ def test_another_question_under_the_same_key_has_its_own_coins() -> None:
         {"statistics": SPREAD, "variance": "raw"},
         {"by_row": True},
         {"grouping": BY_KIND},
-        {"grouping": Grouping(ColumnGroups("kind", ("a", "c", "nobody")), 0.5)},
+        {"grouping": Grouping(ColumnGroups("kind", ("a", "c", "nobody")))},
         {"grouping": BY_CELL},
         {"prior": {"value": prior}},
         {"prior": {"value": other_prior}},

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import datetime
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy import stats
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, OTHER, FixedPoint, Statistic
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.moments.groups import MAX_GROUPS, CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.protocol import MomentsPlan, Progress
-from sfumato.transforms.moments.tally import Block, Tally, tally
+from sfumato.transforms.moments.tally import Tally, protected, tally
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
+from tests.transforms.moments.blocks import block_of, without
 
 REGION = Region(-1.0, 50.0, 1.0, 51.0)
 CITIES = ColumnGroups("city", ("Bath", "Cork", "Deal"))
@@ -31,22 +33,25 @@ def key(number: int = 0) -> RunKey:
 def noise(reports: int, epsilon: float = 1.0, number: int = 0, name: tuple[str, int] = ("value", 1)) -> np.ndarray:
     """What is added to 20,000 counts of ones, and to as many of zeros."""
     counted = Tally(*np.random.default_rng(0).integers(0, 10**6, (2, 2000, 10)))
-    noisy = Grouping(CITIES, epsilon).protected(counted, name, reports, key(number))
+    noisy = protected(counted, name, reports, epsilon, key(number))
     return np.stack([noisy.ones - counted.ones, noisy.zeros - counted.zeros])
 
 
 @pytest.mark.parametrize("reports", [1, 2, 5])
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
-def test_noise_is_that_of_so_many_counts_moved(reports: int, epsilon: float) -> None:
-    """A client of two reports who changes her group moves four counts: two down, two up."""
+def test_noise_is_that_of_the_counts_that_one_user_adds_to(reports: int, epsilon: float) -> None:
+    """A user of two reports adds 1 to two counts."""
     sample = noise(reports, epsilon).ravel()
-    moved = 2 * reports
-    reach = math.ceil(60 * moved / epsilon)
-    assert chi_square_p(sample, discrete_laplace_pmf(epsilon / moved, reach)) > FLAKE_RATE
-    for wrong in {0.7, 1.3, 2.0, 0.5, float(moved)}:
-        assert chi_square_p(sample, discrete_laplace_pmf(wrong * epsilon / moved, reach)) < FLAKE_RATE
-    stated = Grouping(CITIES, epsilon).noise_stddev(reports)
-    kurtosis = 6 + 1 / stated**2  # below that of the discrete Laplace distribution
+    reach = math.ceil(60 * reports / epsilon)
+    assert chi_square_p(sample, discrete_laplace_pmf(epsilon / reports, reach)) > FLAKE_RATE
+    for wrong in {0.7, 1.3, 2.0, 0.5}:
+        assert chi_square_p(sample, discrete_laplace_pmf(wrong * epsilon / reports, reach)) < FLAKE_RATE
+    # A plan's tallies have what its admission leaves of its epsilon.
+    plan = MomentsPlan(form=FixedPoint(6), release_epsilon=epsilon, bits_per_client=reports)
+    assert plan.noise_stddev == discrete_laplace_stddev(0.99 * epsilon, reports)
+    assert plan.tally_epsilon + plan.admission().epsilon == pytest.approx(epsilon, rel=1e-12)
+    kurtosis = 6 + 1 / sample.var()  # below that of the discrete Laplace distribution
+    stated = discrete_laplace_stddev(epsilon, reports)
     assert sample.var() / stated**2 == pytest.approx(1, abs=6.2 * math.sqrt(kurtosis / len(sample)))
 
 
@@ -62,11 +67,11 @@ def test_noise_is_drawn_once_for_every_question_group_slot_and_told_bit() -> Non
         assert abs(np.corrcoef(left.ravel(), right.ravel())[0, 1]) < 6.2 / math.sqrt(left.size)
     # A group's noise does not depend on how many other groups there are.
     few = Tally(np.zeros((3, 10), np.int64), np.zeros((3, 10), np.int64))
-    assert np.array_equal(Grouping(CITIES, 1.0).protected(few, ("value", 1), 2, key()).ones, ones[:3])
+    assert np.array_equal(protected(few, ("value", 1), 2, 1.0, key()).ones, ones[:3])
 
 
 @pytest.mark.parametrize("reports", [1, 2, 4])
-def test_one_client_is_in_so_many_counts_of_all_questions_as_she_tells_bits(reports: int) -> None:
+def test_one_client_is_in_so_many_counts_of_all_questions_as_they_report_bits(reports: int) -> None:
     """The L1 sensitivity that the noise is for, by leaving clients out: over all questions and groups together.
 
     Every question is put to the clients at once, with the later ones' chances held, as they are where the noisy earlier
@@ -77,7 +82,7 @@ def test_one_client_is_in_so_many_counts_of_all_questions_as_she_tells_bits(repo
         form=FixedPoint(6), statistics=(Statistic("mean"), Statistic("variance")), bits_per_client=reports
     )
     codes, groups = rng.integers(0, 64, n).astype(np.uint8), rng.integers(0, 4, n).astype(np.uint16)
-    block = Block.shuffled("a", codes, groups, False, key())
+    block = block_of(codes, groups, key())
     progress = Progress()
     for _ in plan.stages:
         asks = plan.asks(progress)
@@ -85,14 +90,12 @@ def test_one_client_is_in_so_many_counts_of_all_questions_as_she_tells_bits(repo
     assert len(progress.rounds) == 4
     for gone in range(0, n, 13):
         assert block.groups is not None
-        assert block.places is not None
-        columns = {name: np.delete(getattr(block, name), gone) for name in ("codes", "groups", "places")}
         moved = 0
         for one, before in progress.rounds:
-            after = tally(replace(block, **columns), one, 4, plan.told, key())
+            after = tally(without(block, gone), one, 4, plan.told, key())
             changes = np.stack([before.ones - after.ones, before.zeros - after.zeros])
             assert set(changes.ravel().tolist()) <= {0, 1}
-            assert not np.delete(changes, int(block.groups[gone]), axis=1).any()  # her own group's alone
+            assert not np.delete(changes, int(block.groups[gone]), axis=1).any()  # their own group's alone
             moved += int(changes.sum())
         assert moved == reports
 
@@ -168,12 +171,6 @@ def test_lists_of_groups_that_cannot_be_are_refused(names: tuple[str, ...], mess
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"epsilon": 0.0}, "group_epsilon: must be a finite number > 0, got 0.0"),
-        ({"epsilon": -1.0}, "group_epsilon: must be a finite number > 0"),
-        ({"epsilon": math.nan}, "group_epsilon: must be a finite number > 0, got nan"),
-        ({"epsilon": math.inf}, "group_epsilon: must be a finite number > 0"),
-        ({"epsilon": 1e-7}, "group_epsilon: must lie in 1e-05..30"),
-        ({"epsilon": 31.0}, "group_epsilon: must lie in 1e-05..30"),
         ({"min_group": 0}, "min_group: must be a number of clients >= 1, got 0"),
         ({"min_group": -5}, "min_group: must be a number of clients >= 1"),
         ({"min_group": True}, "min_group: must be a number of clients >= 1, got True"),
@@ -181,30 +178,47 @@ def test_lists_of_groups_that_cannot_be_are_refused(names: tuple[str, ...], mess
 )
 def test_groupings_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        Grouping(CITIES, **{"epsilon": 1.0, **arguments})
+        Grouping(CITIES, **arguments)
 
 
-def test_the_least_epsilon_goes_with_the_most_reports() -> None:
-    counted = Tally(np.zeros((2, 60), np.int64), np.zeros((2, 60), np.int64))
-    assert Grouping(CITIES, 1e-5).protected(counted, ("value", 1), 60, key()).ones.any()
+@pytest.mark.parametrize(("epsilon", "reports"), [(0.0, 1), (math.nan, 1), (31.0, 1), (1e-6, 1), (1.9e-5, 2)])
+def test_an_epsilon_that_noise_cannot_keep_is_refused(epsilon: float, reports: int) -> None:
+    with pytest.raises(RequestError, match=r"group_epsilon: must lie in [12]e-05\.\.30, got"):
+        MomentsPlan(form=FixedPoint(8), release_epsilon=epsilon, bits_per_client=reports)
+    for edge in (30.0, 1e-5 * reports):
+        assert MomentsPlan(form=FixedPoint(8), release_epsilon=edge, bits_per_client=reports).noise_stddev > 0
+
+
+def test_a_local_epsilon_above_what_noise_can_keep_is_capped_for_the_release() -> None:
+    plan = MomentsPlan(form=FixedPoint(8), epsilon=60.0)
+    assert (plan.released, plan.told.epsilon) == (30.0, 60.0)
+    assert MomentsPlan(form=FixedPoint(8)).released is None
+
+
+def test_groups_that_may_be_empty_are_not_shown() -> None:
+    """Of 100 groups without a client the noise lifts any over the line in 5% of the runs: so many of 400."""
+    rng, grouping, stddev = np.random.default_rng(0), Grouping(ColumnGroups("g", tuple(map(str, range(100)))), 1), 50.0
+    shown = sum(len(grouping.settle(rng.normal(0, stddev, 101), stddev)[0]) > 1 for _ in range(400))
+    assert stats.binomtest(shown, 400, 0.05, "greater").pvalue > FLAKE_RATE
+    assert "7" in grouping.settle(np.where(np.arange(101) == 7, 400.0, 0.0), stddev)[0]
 
 
 def test_small_groups_are_merged_into_other() -> None:
-    grouping = Grouping(CITIES, 1.0, 100)
-    names, places = grouping.settle(np.array([100.0, 99.5, 2000.0, 3.0]))
+    grouping = Grouping(CITIES, 100)
+    names, places = grouping.settle(np.array([100.0, 99.5, 2000.0, 3.0]), 5.0)
     assert names == ["Bath", "Deal", OTHER]
     assert places.tolist() == [0, 2, 1, 2]  # Cork, and whoever is in no group
-    names, places = grouping.settle(np.array([-4.0, 0.0, 99.0, 5000.0]))
+    names, places = grouping.settle(np.array([-4.0, 0.0, 99.0, 5000.0]), 5.0)
     assert names == [OTHER]
     assert places.tolist() == [0, 0, 0, 0]
-    names, places = grouping.settle(np.array([1e3, 1e3, 1e3, 0.0]))
+    names, places = grouping.settle(np.array([1e3, 1e3, 1e3, 0.0]), 5.0)
     assert names == ["Bath", "Cork", "Deal", OTHER]
     assert places.tolist() == [0, 1, 2, 3]
 
 
 def test_what_is_merged_is_the_sum_of_its_parts() -> None:
     counted = Tally(np.arange(8).reshape(4, 2), np.ones((4, 2), np.int64))
-    _, places = Grouping(CITIES, 1.0, 100).settle(np.array([500.0, 20.0, 500.0, 30.0]))
+    _, places = Grouping(CITIES, 100).settle(np.array([500.0, 20.0, 500.0, 30.0]), 0.0)
     joined = counted.joined(places)
     assert joined.ones.tolist() == [[0, 1], [4, 5], [2 + 6, 3 + 7]]
     assert joined.reports.sum() == counted.reports.sum()

@@ -10,7 +10,7 @@ import pytest
 from scipy import integrate, special
 
 from sfumato.schemas.moments import FixedPoint, Signed
-from sfumato.transforms.moments.estimate import bit_means
+from sfumato.transforms.moments.estimate import evidence
 from sfumato.transforms.moments.in_use import InUse, above_threshold, posterior
 from sfumato.transforms.moments.quantities import Quantity, Slots
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
@@ -19,6 +19,11 @@ from sfumato.transforms.moments.tally import Tally
 
 def slots(bits: int, signed: Signed = "no") -> Slots:
     return Quantity(FixedPoint(bits, 0, signed), "value").slots
+
+
+def told_share(mean: np.ndarray, told: RandomisedResponse) -> np.ndarray:
+    """The share of reported 1s."""
+    return np.clip(mean * told.gain + 1 - told.truth, 0, 1)
 
 
 def likelihood_ratio(one: int, zero: int, told: RandomisedResponse) -> float:
@@ -58,37 +63,35 @@ def test_chances_are_posterior_ones(epsilon: float | None, signed: Signed, seed:
     reports = rng.integers(1, 60, len(some))
     share = np.tile([0.5, 0.3, 0.05, 0.0, 0.0], len(some.sides()))
     ones = rng.binomial(reports, share * told.gain + 1 - told.truth)
-    mean, variance = bit_means(Tally(ones[None], (reports - ones)[None]), told)
-    found = posterior(mean[0], variance[0], some, told, reports.astype(float))
+    seen = evidence(Tally(ones[None], (reports - ones)[None]), told)
+    assert seen[1] == pytest.approx(reports)
+    found = posterior(*seen, some, told)
     for side, highest in zip(some.sides(), found.highest, strict=True):
         counts = zip(ones[side].tolist(), (reports - ones)[side].tolist(), strict=True)
         ratios = [likelihood_ratio(one, zero, told) for one, zero in counts]
         assert highest == pytest.approx(chances(ratios), abs=2e-3)  # the share is summed over 64 values
 
 
-def test_under_other_noise_means_are_normal() -> None:
-    """Against the integral of the normal density over Beta(1/2, 1/2)."""
-    mean, variance, some = np.array([0.4, 0.1, 0.02, -0.1]), np.array([0.01, 0.01, 0.04, 0.02]), slots(4)
-    ratios = []
-    for one, spread in zip(mean.tolist(), variance.tolist(), strict=True):
+def test_noisy_counts_are_worth_fewer_reports() -> None:
+    """As many as have the same variance by their coins alone; counts without reports are worth nothing."""
+    told = RandomisedResponse(1.0)
+    counted, noise = Tally(np.array([[400, 5, -3]]), np.array([[600, 4, -2]])), 50.0
+    share, worth = evidence(counted, told, noise)
+    assert share.tolist() == pytest.approx([0.4, 5 / 9, 0.0])
+    one = 401 / 1002
+    assert worth[0] == pytest.approx(
+        1000 * (coins := 1000 * one * (1 - one)) / (coins + noise * (one**2 + (1 - one) ** 2))
+    )
+    assert 0 < worth[1] < 1
+    assert worth[2] == 0
+    assert evidence(counted, told, 1e9)[1] == pytest.approx([0, 0, 0], abs=1e-3)
 
-        def density(angle: float, one: float = one, spread: float = spread) -> float:
-            return math.exp(-((one - math.sin(angle) ** 2) ** 2) / (2 * spread))
 
-        used = integrate.quad(density, 0, math.pi / 2, epsabs=0, epsrel=1e-10)[0] / (math.pi / 2)
-        ratios.append(used / math.exp(-(one**2) / (2 * spread)))
-    found = posterior(mean, variance, some, RandomisedResponse(1.0), None)
-    assert found.highest[0] == pytest.approx(chances(ratios), abs=2e-3)
-
-
-@pytest.mark.parametrize("reports", [True, False])
 @pytest.mark.parametrize("signed", ["no", "split"])
-def test_what_is_empty_below_a_sure_bit_is_not_touched(reports: bool, signed: Signed) -> None:
+def test_what_is_empty_below_a_sure_bit_is_not_touched(signed: Signed) -> None:
     told, some = RandomisedResponse(2.0), slots(12, signed)
     mean = np.tile(np.array([0.0, 0.0, 0.5, 0.4, 0.0, 0.3, 0.6, 0.3, 0.0, 0.0, 0.01, -0.01]), len(some.sides()))
-    each = np.full(len(some), 10_000.0)
-    variance = told.variance(mean * told.gain + 1 - told.truth) / each
-    found = posterior(mean, variance, some, told, each if reports else None)
+    found = posterior(told_share(mean, told), np.full(len(some), 10_000.0), some, told)
     for one in (found, found.weighed()):
         used = one.of_bits()
         for side in some.sides():
@@ -98,7 +101,7 @@ def test_what_is_empty_below_a_sure_bit_is_not_touched(reports: bool, signed: Si
 
 
 def test_where_nothing_is_reported_nothing_is_learnt() -> None:
-    found = posterior(np.full(6, 0.5), np.full(6, 0.25), slots(6), RandomisedResponse(None), np.zeros(6))
+    found = posterior(np.full(6, 0.5), np.zeros(6), slots(6), RandomisedResponse(None))
     assert found.highest[0] == pytest.approx(np.full(7, 1 / 7))
     assert found.of_bits() == pytest.approx(np.arange(6, 0, -1) / 7)
 
@@ -107,11 +110,9 @@ def test_values_of_which_most_are_0_do_not_speak_against_a_high_bit() -> None:
     """2% have 512 + 64: the empty bits below the highest count little against it."""
     told, some, each = RandomisedResponse(None), slots(10), np.full(10, 500.0)
     mean = np.where(np.isin(np.arange(10), (6, 9)), 0.02, 0.0)
-    smooth = np.maximum(mean, 0.002)
-    assert posterior(mean, smooth * (1 - smooth) / each, some, told, each).of_bits()[9] == pytest.approx(1)
+    assert posterior(mean, each, some, told).of_bits()[9] == pytest.approx(1)
     noisy, many = RandomisedResponse(3.0), np.full(10, 5000.0)
-    variance = noisy.variance(mean * noisy.gain + 1 - noisy.truth) / many
-    assert posterior(mean, variance, some, noisy, many).of_bits()[9] > 0.9
+    assert posterior(told_share(mean, noisy), many, some, noisy).of_bits()[9] > 0.9
 
 
 def test_cases_are_weighed_by_their_squared_size() -> None:

@@ -18,6 +18,7 @@ from tests.statistics import FLAKE_RATE
 
 EPSILONS = [1e-6, 0.01, 0.1, 0.5, 1.0, math.log(3), 2.0, 4.0, 10.0, 30.0, 44.0]
 SUBKEY = b"response tests" * 2 + b"four"
+WORDS = np.random.default_rng(0).integers(0, 2**64, 100_000, dtype=np.uint64)  # of clients
 
 
 def precise(epsilon: float) -> mpmath.mpf:
@@ -78,7 +79,7 @@ def test_shares_and_variances_are_those_of_the_paper(epsilon: float, reports: in
 def test_true_bits_are_told_as_often_as_they_should(epsilon: float, bit: bool) -> None:
     n = 100_000
     told = RandomisedResponse(epsilon)
-    truths = int((told.respond(np.full(n, bit), SUBKEY, 0) == bit).sum())
+    truths = int((told.respond(np.full(n, bit), SUBKEY, 0, WORDS[:n]) == bit).sum())
     truth = math.exp(epsilon) / (1 + math.exp(epsilon))
     assert stats.binomtest(truths, n, truth).pvalue > FLAKE_RATE
     for wrong in (0.7 * epsilon, 1.3 * epsilon):
@@ -86,22 +87,22 @@ def test_true_bits_are_told_as_often_as_they_should(epsilon: float, bit: bool) -
         assert stats.binomtest(truths, n, chance).pvalue < FLAKE_RATE
 
 
-def test_lies_are_a_function_of_the_key_the_stream_and_the_place_alone() -> None:
+def test_lies_are_a_function_of_the_key_the_stream_and_the_client_alone() -> None:
     told = RandomisedResponse(1.0, 2)
     ones, zeros = np.ones(1001, bool), np.zeros(1001, bool)
-    lies = told.respond(zeros, SUBKEY, 3)
-    assert np.array_equal(told.respond(zeros, SUBKEY, 3), lies)
-    assert np.array_equal(~told.respond(ones, SUBKEY, 3), lies)  # not of the bit
-    assert np.array_equal(told.respond(zeros[:500], SUBKEY, 3), lies[:500])  # nor of who else is there
-    assert not np.array_equal(told.respond(zeros, SUBKEY, 4), lies)
-    assert not np.array_equal(told.respond(zeros, SUBKEY[::-1], 3), lies)
-    assert told.respond(zeros[:0], SUBKEY, 3).shape == (0,)
+    lies = told.respond(zeros, SUBKEY, 3, WORDS[:1001])
+    assert np.array_equal(told.respond(zeros, SUBKEY, 3, WORDS[:1001]), lies)
+    assert np.array_equal(~told.respond(ones, SUBKEY, 3, WORDS[:1001]), lies)  # not of the bit
+    assert np.array_equal(told.respond(zeros[:500], SUBKEY, 3, WORDS[:500]), lies[:500])  # nor of who else is there
+    assert not np.array_equal(told.respond(zeros, SUBKEY, 4, WORDS[:1001]), lies)
+    assert not np.array_equal(told.respond(zeros, SUBKEY[::-1], 3, WORDS[:1001]), lies)
+    assert told.respond(zeros[:0], SUBKEY, 3, WORDS[:0]).shape == (0,)
 
 
 def test_lies_of_neighbours_and_of_streams_are_independent() -> None:
     """Pairs of lies fill the four cells as the product of their chances does."""
     n, told = 100_000, RandomisedResponse(1.0)
-    first, second = (told.respond(np.zeros(n, bool), SUBKEY, stream).astype(int) for stream in (0, 1))
+    first, second = (told.respond(np.zeros(n, bool), SUBKEY, stream, WORDS[:n]).astype(int) for stream in (0, 1))
     lie = 1 - told.truth
     expected = n * np.outer([1 - lie, lie], [1 - lie, lie]).ravel()
     for left, right in ((first, second), (first[:-1], first[1:]), (first[:-2], first[2:])):
@@ -112,7 +113,7 @@ def test_lies_of_neighbours_and_of_streams_are_independent() -> None:
 def test_without_epsilon_bits_are_told_as_they_are() -> None:
     told = RandomisedResponse(None, 3)
     bits = np.array([True, False, True])
-    assert np.array_equal(told.respond(bits, SUBKEY, 0), bits)
+    assert np.array_equal(told.respond(bits, SUBKEY, 0, WORDS[:3]), bits)
     assert (told.truth, told.gain) == (1.0, 1.0)
     shares = np.array([0.0, 0.25, 1.0])
     assert np.array_equal(told.share(shares), shares)

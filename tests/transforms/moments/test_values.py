@@ -135,8 +135,6 @@ def test_groups_are_those_of_the_rows_that_stay(kind: pa.DataType) -> None:
     assert found.codes.tolist() == [1, 3, 4, 5]
     assert found.groups is not None
     assert found.groups.tolist() == [1, 2, 2, 0]
-    assert not values.exact
-    assert Values(ValueColumns("x"), FixedPoint(8)).exact
 
 
 def test_rows_without_a_place_are_in_no_cell() -> None:
@@ -153,25 +151,24 @@ def test_rows_without_a_place_are_in_no_cell() -> None:
 def test_empty_batches() -> None:
     found = encode(pa.array([], pa.float64()), FixedPoint(8), pa.array([], pa.int64()))
     assert found.rows == len(found.codes) == 0
-    assert list(row_blocks(found, "a", True, key())) == []
+    assert list(row_blocks(found, "a", key())) == []
     assert list(split_by_user(found, Spill(None))) == []
 
 
-@pytest.mark.parametrize("exact", [True, False])
-def test_rows_that_are_users_make_blocks_of_a_bounded_size(exact: bool) -> None:
+def test_rows_that_are_users_make_blocks_of_a_bounded_size() -> None:
     n = BLOCK_CLIENTS + 1000
     groups = (np.arange(n) % 3).astype(np.uint16)
     encoded = EncodedValues(None, np.arange(n, dtype=np.uint32), groups, n, (), 0, False)
-    blocks = list(row_blocks(encoded, "file:0", exact, key()))
+    blocks = list(row_blocks(encoded, "file:0", key()))
     assert [len(block) for block in blocks] == [BLOCK_CLIENTS, 1000]
-    assert len({block.name for block in blocks}) == 2
+    assert len(np.unique(np.concatenate([block.words for block in blocks]))) == n
     assert np.array_equal(np.sort(np.concatenate([block.codes for block in blocks])), np.arange(n))
     for block in blocks:
         assert block.groups is not None
         assert np.array_equal(block.groups, block.codes % 3)
-        assert (block.places is None) == exact
+        assert (np.diff((block.words >> np.uint64(32)).astype(np.int64)) >= 0).all()
         assert not np.array_equal(block.codes, np.sort(block.codes))
-    other = next(row_blocks(encoded, "file:1", exact, key()))
+    other = next(row_blocks(encoded, "file:1", key()))
     assert not np.array_equal(other.codes, blocks[0].codes)  # an order of its own for every batch
 
 
@@ -181,9 +178,7 @@ def chosen(batches: Sequence[pa.RecordBatch], values: Values, number: int = 0, p
     for one in batches:
         for group, stored in split_by_user(values.encode(one, key(number)), spill):
             parts[group].append(stored)
-    return [
-        block for group, chunks in sorted(parts.items()) for block in user_blocks(group, chunks, values, key(number))
-    ]
+    return [block for group, chunks in sorted(parts.items()) for block in user_blocks(chunks, values, key(number))]
 
 
 def records(users: int, each: Sequence[int], seed: int = 0) -> pa.RecordBatch:
@@ -210,17 +205,16 @@ def test_every_user_counts_once_by_a_record_chosen_uniformly(each: list[int], gr
         wrong = np.array(expected) * np.linspace(0.7, 1.3, len(expected))  # the test would see a preference
         assert stats.chisquare(observed, wrong * 6000 / wrong.sum()).pvalue < FLAKE_RATE
     for block in blocks:
-        assert (block.groups is None) == (block.places is None) == (not grouped)
+        assert (block.groups is None) == (not grouped)
         if block.groups is not None:  # the group of the very record
             assert block.groups.tolist() == (block.codes % 8 % 3).tolist()
 
 
 def content(blocks: Sequence[Block]) -> list[tuple]:
-    names = ("codes", "groups", "places")
-    columns = (
-        [None if getattr(one, name) is None else getattr(one, name).tolist() for name in names] for one in blocks
-    )
-    return [(one.name, *column) for one, column in zip(blocks, columns, strict=True)]
+    names = ("codes", "groups", "words")
+    return [
+        tuple(None if getattr(one, name) is None else getattr(one, name).tolist() for name in names) for one in blocks
+    ]
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -274,7 +268,7 @@ def test_more_chunks_than_a_process_may_open_files(tmp_path: Path) -> None:
     chunks = [spill.store(users[i : i + 1].data, np.full(1, i, np.uint64).data) for i in range(600)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
     try:
-        (block,) = user_blocks(0, chunks, values, key())
+        (block,) = user_blocks(chunks, values, key())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert sorted(block.codes.tolist()) == list(range(600))

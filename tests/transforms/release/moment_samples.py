@@ -105,6 +105,9 @@ def mean_cells(level: int = 5, seed: int = 6) -> dict[str, Any]:
         "low": value - _Z * stddev,
         "high": value + _Z * stddev,
         "clients": clients[kept],
+        "differs": np.where(np.abs(value - np.median(value)) > 60, np.sign(value - np.median(value)), 0).astype(
+            np.int8
+        ),
     }
 
 
@@ -144,7 +147,9 @@ def moments_manifest(
         "privacy": {
             "unit": "user",
             "contribution_bound": "one value a user, and one bit of it",
-            "adjacency": "two datasets are neighbours when one client's value is replaced",
+            "adjacency": "add or remove one user",
+            "collector": epsilon and {"epsilon": epsilon, "adjacency": "one client's value is replaced"},
+            "noise_stddev": 0.8,
             "model": "none" if epsilon is None else "local",
             "epsilon": epsilon,
             "delta": 0.0,

@@ -155,8 +155,8 @@ def test_odd_numbers_and_empty_lists_are_drawn() -> None:
         for group in ("everybody", "a", "b")
         for value in odd.tolist()
     ]
-    none = CellMeans(3, *[np.zeros(0, int)] * 2, [], *[np.zeros(0)] * 4)
-    odd_cells = CellMeans(3, np.arange(3), np.arange(3), ["a", "b", "c"], odd, odd, odd, odd)
+    none = CellMeans(3, *[np.zeros(0, int)] * 2, [], *[np.zeros(0)] * 4, np.zeros(0, np.int8))
+    odd_cells = CellMeans(3, np.arange(3), np.arange(3), ["a", "b", "c"], odd, odd, odd, odd, np.zeros(3, np.int8))
     for cells in (None, none, odd_cells):
         for text in (render_moments_page({}, [], [], cells), render_moments_page({}, numbers, [bits], cells)):
             assert not re.search(r"\bNaN\b|\bInfinity\b", text.split('id="sfumato-data">')[1].split("</script>")[0])
@@ -185,6 +185,7 @@ def test_thumbnail_is_bright_where_values_are_high_and_dark_where_none_are() -> 
         ["a", "b", "c"],
         np.array([-5.0, 9.0, math.nan]),
         *[np.zeros(3)] * 3,
+        np.zeros(3, np.int8),
     )
     image = pixels(render_means_thumbnail(cells))
     ground = image[3, 3]

@@ -269,6 +269,11 @@ def test_the_map_reads_a_cell_out(map_page: Visit, cells: CellMeans) -> None:
     assert cells.cell_id[i] in text
     assert "at 95%" in text
     assert map_page.run("([lon, lat]) => sfumato.lookup(lon, lat).cell_id", [lon, lat]) == cells.cell_id[i]
+    for listed, sign in (("highest", 1), ("lowest", -1)):  # those that differ for certain, and no others
+        sure = np.flatnonzero(cells.differs == sign)
+        best = sure[np.argsort(-sign * cells.value[sure], kind="stable")][:5]
+        names = page.locator(f"#{listed} button span:first-of-type").all_inner_texts()
+        assert names == [cells.cell_id[i] for i in best]
     page.locator("#lowest button").first.click()
     map_page.settle()
     assert cells.cell_id[int(np.argmin(cells.value))] in page.inner_text("#tip")

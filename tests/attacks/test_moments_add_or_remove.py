@@ -1,0 +1,175 @@
+"""Moments: one user more or less is in as many counts as the noise is for, and nothing exact is published.
+
+Finding 2 of guarantee.md's table, for this job: before, `sfumato moments` published the exact number of users and of
+reports by bit, and quotas moved other users' bits when somebody joined. Every sensitivity is found by brute force,
+under the same key, in whole runs of the protocol. The second round's questions are held, as they are where the noisy
+tallies of the first are equal.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
+from sfumato.transforms.locations.spill import Spill
+from sfumato.transforms.locations.users import split_unusable
+from sfumato.transforms.moments.assemble import MomentsFacts, moments_files
+from sfumato.transforms.moments.groups import ColumnGroups, Grouping
+from sfumato.transforms.moments.meter import PrivacyMeter
+from sfumato.transforms.moments.protocol import MomentsPlan, Progress, sum_tallies
+from sfumato.transforms.moments.tally import Ask, Block, Tally, tally
+from sfumato.transforms.moments.values import Values, split_by_user, user_blocks
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.release.facts import ReleaseFacts
+
+FORM = FixedPoint(bits=5)
+CITIES = ColumnGroups("city", ("Bath", "Cork"))
+ALL = (Statistic("mean"), Statistic("variance"), Statistic("moment:3"), Statistic("geometric_mean"))
+
+
+def key(number: int = 0) -> RunKey:
+    return RunKey.derive(FixedSecret(b"attacks on moments" * 2), {"number": number})
+
+
+def log(users: int, seed: int) -> pa.RecordBatch:
+    """One to three records a user, some of them unusable."""
+    rng = np.random.default_rng(seed)
+    ids = np.repeat(np.arange(users), rng.integers(1, 4, users))
+    numbers = pa.array(rng.integers(0, 32, len(ids)).astype(float), mask=rng.random(len(ids)) < 0.1)
+    cities = pa.array(rng.choice(["Bath", "Cork", "Rome"], len(ids)).tolist())
+    return pa.RecordBatch.from_pydict({"user_id": pa.array(ids), "x": numbers, "city": cities})
+
+
+def blocks(batch: pa.RecordBatch, values: Values, run_key: RunKey) -> list[Block]:
+    """As the job makes them."""
+    parts: dict[int, list[bytes]] = {}
+    for group, stored in split_by_user(values.encode(batch, run_key), Spill(None)):
+        parts.setdefault(group, []).append(stored)
+    records = (split_unusable(chunks)[0] for chunks in parts.values())
+    return [block for chunks in records if chunks for block in user_blocks(chunks, values, run_key)]
+
+
+def counted(made: list[Block], ask: Ask, plan: MomentsPlan, groups: int, run_key: RunKey) -> Tally:
+    none = Tally(*np.zeros((2, groups, len(ask.quantity.slots)), np.int64))
+    return sum_tallies([none, *(tally(block, ask, groups, plan.told, run_key) for block in made)])
+
+
+def values_of(grouping: Grouping | None) -> Values:
+    return Values(ValueColumns("x", group=None if grouping is None else "city"), FORM, grouping and grouping.groups)
+
+
+def ran(
+    batch: pa.RecordBatch, plan: MomentsPlan, grouping: Grouping | None, run_key: RunKey
+) -> tuple[Progress, list[Tally]]:
+    """The whole run, and its exact tallies."""
+    values = values_of(grouping)
+    made, groups = blocks(batch, values, run_key), 1 if grouping is None else len(grouping.groups) + 1
+    progress, exact = Progress(), []
+    for _ in plan.stages:
+        asks = plan.asks(progress)
+        told = [counted(made, ask, plan, groups, run_key) for ask in asks]
+        exact += told
+        progress = progress.after(asks, plan.protected(asks, told, run_key))
+    return progress, exact
+
+
+@pytest.mark.parametrize("reports", [1, 2, 3])
+@pytest.mark.parametrize("grouping", [None, Grouping(CITIES)], ids=["all", "groups"])
+@pytest.mark.parametrize("epsilon", [None, 1.0])
+def test_one_user_adds_one_to_as_many_counts_of_one_tally_as_they_report_bits(
+    reports: int, grouping: Grouping | None, epsilon: float | None
+) -> None:
+    plan = MomentsPlan(form=FORM, statistics=ALL, epsilon=epsilon, bits_per_client=reports)
+    values = values_of(grouping)
+    groups = 1 if grouping is None else len(grouping.groups) + 1
+    for seed in range(2):
+        batch = log(12, seed)
+        progress, _ = ran(batch, plan, grouping, key(seed))
+        users = np.array(batch.column("user_id"))
+        everybody = blocks(batch, values, key(seed))
+        before = [counted(everybody, ask, plan, groups, key(seed)) for ask, _ in progress.rounds]
+        for gone in range(12):
+            kept = blocks(batch.filter(pa.array(users != gone)), values, key(seed))
+            usable = len(np.concatenate([one.codes for one in everybody])) - sum(map(len, kept))
+            assert usable in (0, 1)
+            tallies, moved = 0, 0
+            for (ask, _), full in zip(progress.rounds, before, strict=True):
+                less = counted(kept, ask, plan, groups, key(seed))
+                changes = np.stack([full.ones - less.ones, full.zeros - less.zeros])
+                assert set(changes.ravel().tolist()) <= {0, 1}  # nobody else's report moved
+                tallies += bool(changes.any())
+                moved += int(changes.sum())
+            assert (tallies, moved) == (usable, usable * reports)
+
+
+def test_the_noise_is_for_that_many_counts() -> None:
+    """Its scale is what a user's reports and the tallies' part of epsilon need, with groups and without."""
+    for epsilon, reports in itertools.product((0.1, 1.0, 3.0), (1, 2, 5)):
+        plan = MomentsPlan(form=FORM, epsilon=epsilon, bits_per_client=reports)
+        assert plan.noise_stddev >= discrete_laplace_stddev(epsilon, reports)
+        assert plan.tally_epsilon is not None
+        assert plan.tally_epsilon + plan.admission().epsilon <= epsilon * (1 + 1e-12)
+        apart = MomentsPlan(form=FORM, epsilon=epsilon, release_epsilon=0.5, bits_per_client=reports)
+        assert apart.noise_stddev >= discrete_laplace_stddev(0.5, reports)
+
+
+@pytest.mark.parametrize("grouping", [None, Grouping(CITIES, 1)], ids=["all", "groups"])
+def test_the_release_is_a_function_of_the_noisy_tallies_alone(grouping: Grouping | None) -> None:
+    """Two logs whose noisy tallies are the same have the same files: one user more, and noise that takes them away."""
+    plan = MomentsPlan(form=FORM, statistics=ALL[:2], epsilon=1.0)
+    facts = release(plan, grouping)
+    batch, users = log(60, 1), np.array(log(60, 1).column("user_id"))
+    progress, _ = ran(batch, plan, grouping, key())
+    without = batch.filter(pa.array(users != 7))
+    assert without.num_rows < batch.num_rows
+    replayed = Progress()
+    values = values_of(grouping)
+    made, groups = blocks(without, values, key()), 1 if grouping is None else len(grouping.groups) + 1
+    for asks, noisy in stages(plan, progress):
+        found = plan.asks(replayed)  # what is asked next follows from the noisy tallies
+        for one, ask in zip(found, asks, strict=True):
+            assert one.chances.tolist() == ask.chances.tolist()
+            assert one.quantity.centre == ask.quantity.centre
+        exact = [counted(made, ask, plan, groups, key()) for ask in found]
+        noise = [Tally(one.ones - few.ones, one.zeros - few.zeros) for one, few in zip(noisy, exact, strict=True)]
+        replayed = replayed.after(found, [few + one for few, one in zip(exact, noise, strict=True)])
+    assert moments_files(progress, facts) == moments_files(replayed, facts)
+
+
+def stages(plan: MomentsPlan, progress: Progress) -> list[tuple[list[Ask], list[Tally]]]:
+    rounds = iter(progress.rounds)
+    pairs = [[next(rounds) for _ in stage] for stage in plan.stages]
+    return [([ask for ask, _ in stage], [told for _, told in stage]) for stage in pairs]
+
+
+def release(plan: MomentsPlan, grouping: Grouping | None) -> MomentsFacts:
+    facts = ReleaseFacts("moments", "a", "2026-11-21T00:00:00+00:00", "key file", True, {"column": "x"})
+    return MomentsFacts(facts, plan, grouping, PrivacyMeter(plan.told, plan.bits_per_client), "x", True)
+
+
+@pytest.mark.parametrize("grouping", [None, Grouping(CITIES, 1)], ids=["all", "groups"])
+def test_no_count_is_published_as_it_is(grouping: Grouping | None) -> None:
+    """Over three keys: a published number equals the exact one no more often than its noise is 0."""
+    plan = MomentsPlan(form=FORM, statistics=ALL[:1], epsilon=0.5)
+    equal, looked = 0, 0
+    for number in range(3):
+        batch = log(400, 3)
+        progress, exact = ran(batch, plan, grouping, key(number))
+        files = moments_files(progress, release(plan, grouping))
+        results = json.loads(files["manifest.json"])["results"]
+        reports = np.array(pq.read_table(io.BytesIO(files["bits.parquet"]))["reports"])
+        true = sum(one.reports.sum(axis=0) for one in exact)
+        found = [*reports.tolist(), *(one["reports"] for one in results["rounds"]), results["clients"]]
+        wanted = [*true.tolist(), *(int(one.reports.sum()) for one in exact), int(true.sum())]
+        equal += sum(one == other for one, other in zip(found, wanted, strict=True))
+        looked += len(found)
+    # Four discrete Laplace variates of epsilon 0.5 and more: together they are 0 with a chance below 8%.
+    assert equal < 0.08 * looked + 5 * np.sqrt(0.08 * looked)
