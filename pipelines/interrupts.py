@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 SECONDS_TO_UNWIND = 3.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -73,7 +74,11 @@ def _watch(reader: int) -> None:
 
 
 def _exit(status: int) -> None:
-    """Ends the process without waiting for threads that are at work."""
+    """Ends the process, and those that it started, without waiting for threads that are at work."""
+    for children in Path("/proc/self/task").glob("*/children"):
+        for child in children.read_text().split():
+            with suppress(OSError):
+                os.kill(int(child), signal.SIGKILL)
     for step in reversed(_last_steps):
         with suppress(Exception):
             step()

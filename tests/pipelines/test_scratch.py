@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.pipelines import scratch
+from sfumato.pipelines import folders, scratch
 from sfumato.pipelines.options import RunnerSettings, runner_settings
 from sfumato.transforms.locations.spill import MEMORY, Spill, load
 
 LARGE = 10**12
 HOLD = (
     "import time\n"
-    "from sfumato.pipelines.scratch import private_folder\n"
+    "from sfumato.pipelines.folders import private_folder\n"
     "with private_folder() as place:\n"
     "    open(place + '/cells', 'w').write('of a user')\n"
     "    print(place, flush=True)\n"
@@ -83,7 +83,7 @@ def test_a_run_sweeps_what_a_killed_run_left_and_nothing_else(tmp_path: Path) ->
         assert all(folder.is_dir() for folder in theirs)
         jobs[1].send_signal(signal.SIGKILL)
         jobs[1].wait()
-        scratch.sweep()
+        folders.sweep()
         assert not alive.exists()
     finally:
         for job in jobs:
