@@ -19,11 +19,18 @@ from pathlib import Path
 
 from benchmarks.speed import REGION, Measurement, data_set, floor, phases, table, watch
 
+_FLINK = ("--runner_config", "flink", "--flink_open_servers")  # of made-up data
 RUNNERS = {
     "DirectRunner, one thread": ["--runner_config", "direct"],
     "DirectRunner, two threads": ["--runner_config", "direct_threads"],
-    "FlinkRunner, embedded cluster, parallelism 1": ["--runner_config", "flink", "--parallelism", "1"],
-    "FlinkRunner, embedded cluster, parallelism 2": ["--runner_config", "flink"],
+    "FlinkRunner, embedded cluster, parallelism 1": [
+        "--runner_config",
+        "flink",
+        "--flink_open_servers",
+        "--parallelism",
+        "1",
+    ],
+    "FlinkRunner, embedded cluster, parallelism 2": ["--runner_config", "flink", "--flink_open_servers"],
 }
 
 

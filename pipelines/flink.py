@@ -45,11 +45,16 @@ _SERVER_LOG = logging.getLogger("FlinkJarJobServer")  # where Beam writes what t
 
 
 class FlinkJobOptions(PipelineOptions):  # Beam collects the subclasses' options
-    """An option of Flink's job server that Beam's Python side does not list, so that it would be refused here."""
+    """Options of a job on Flink that Beam's Python side does not list, so that they would be refused here."""
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--flink_conf_dir", help="folder with a Flink configuration, for restarts among others")
+        parser.add_argument(
+            "--flink_open_servers",
+            action="store_true",
+            help="start Beam's job server though all network interfaces reach it (docs/runners.md)",
+        )
 
 
 class OneJobFlinkRunner(FlinkRunner):
@@ -219,6 +224,16 @@ class _LastLines(logging.Handler):
         return next((line for line in self._lines if line.startswith(("Error", "Exception in"))), None)
 
 
+def _network_interfaces() -> list[str]:
+    """The network interfaces but for loopback that have an address, so that others may reach what listens on all."""
+    names = set()
+    with contextlib.suppress(OSError):
+        names |= {line.split()[-1] for line in Path("/proc/net/if_inet6").read_text().splitlines()}
+    with contextlib.suppress(OSError):
+        names |= {line.split()[0] for line in Path("/proc/net/route").read_text().splitlines()[1:]}
+    return sorted(names - {"lo"})
+
+
 def flink_runner(options: PipelineOptions) -> FlinkRunner:
     """The runner, after its options have been completed and checked. Raises RequestError for what is not there.
 
@@ -237,5 +252,12 @@ def flink_runner(options: PipelineOptions) -> FlinkRunner:
             raise RequestError(
                 f"runner: Flink's job server needs Java 11 or later, and there is no {launcher!r} to be run; "
                 "install it, or name it with --job_server_java_launcher"
+            )
+        open_servers = options.view_as(FlinkJobOptions).flink_open_servers or flink.flink_submit_uber_jar
+        if not open_servers and (reached := _network_interfaces()):
+            raise RequestError(
+                "runner: Beam's job server for Flink listens on all network interfaces, and runs or sends what anybody "
+                f"asks for; it could be reached by {', '.join(reached)}. Run the job in a network of its own, as "
+                "docs/runners.md tells, or give --flink_open_servers where a firewall protects this machine"
             )
     return OneJobFlinkRunner()

@@ -75,10 +75,9 @@ def _watch(reader: int) -> None:
 
 def _exit(status: int) -> None:
     """Ends the process, and those that it started, without waiting for threads that are at work."""
-    for children in Path("/proc/self/task").glob("*/children"):
-        for child in children.read_text().split():
-            with suppress(OSError):
-                os.kill(int(child), signal.SIGKILL)
+    for process in list(_descendants(os.getpid())):
+        with suppress(OSError):
+            os.kill(process, signal.SIGKILL)
     for step in reversed(_last_steps):
         with suppress(Exception):
             step()
@@ -86,3 +85,12 @@ def _exit(status: int) -> None:
         with suppress(Exception):
             stream.flush()
     os._exit(status)
+
+
+def _descendants(process: int) -> Iterator[int]:
+    """The processes that a process started, and theirs, where Linux tells."""
+    for children in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, children.read_text().split()):
+                yield child
+                yield from _descendants(child)

@@ -145,7 +145,7 @@ def runner_settings(config: str | None, dataflow_region: str | None, beam_argume
     if local and mode in _SERVING_MODES:
         raise RequestError(
             f"direct_running_mode: in {mode} Beam's servers listen on all network interfaces and send any file to "
-            "whoever asks; leave it out, and give --runner_config direct_threads, or --direct_num_workers for more threads"
+            "whoever asks; leave it out, and give --runner_config direct_threads, or --direct_num_workers N for more"
         )
     FileSystems.set_options(options)  # for what is read before there is a pipeline
     workers_chosen = any(flag.startswith("--direct_num_workers") for flag in flags)
