@@ -22,7 +22,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from sfumato.schemas.errors import NotReadyError, RequestError
 from sfumato.transforms.google_errors import may_pass
 
-CREDENTIALS_S = 8  # to find credentials; Google's client looks on the network as well, again and again
+CREDENTIALS_S = 6  # to find credentials; Google's client looks on the network as well, again and again
 # Without options Beam's file systems would parse this process's command line once more, and end it for an option of
 # ours that looks wrong to them. Pipelines and workers set their own.
 if FileSystems._pipeline_options is None:
