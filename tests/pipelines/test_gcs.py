@@ -592,7 +592,7 @@ def test_credentials_are_looked_for_ten_seconds_at_most(monkeypatch: pytest.Monk
     found = Event()
     monkeypatch.setattr(google.auth, "default", lambda: found.wait(60))
     began = time.monotonic()
-    with pytest.raises(RequestError, match="cannot be listed .no credentials for Google Cloud"):
+    with pytest.raises(RequestError, match=r"cannot be listed .no credentials for Google Cloud"):
         match_files("gs://a-bucket/*.parquet")
     assert time.monotonic() - began < 10
     found.set()
