@@ -93,7 +93,12 @@ def worker_error(error: BaseException) -> SfumatoError | None:
     if not found:
         return None
     kind, message = found[-1]
-    return kinds[kind](re.sub(r" \[while running .*?\]\s*$", "", message))
+    return kinds[kind](message_of(message))
+
+
+def message_of(error: object) -> str:
+    """An error's message without the step that Beam names after it."""
+    return re.sub(r" \[while running .*?\]\s*$", "", str(error))
 
 
 def _kinds(base: type[SfumatoError]) -> Iterator[type[SfumatoError]]:
@@ -103,8 +108,7 @@ def _kinds(base: type[SfumatoError]) -> Iterator[type[SfumatoError]]:
 
 
 def _fail(error: SfumatoError) -> int:
-    message = re.sub(r" \[while running .*?\]\s*$", "", str(error))
-    say("failed", message, logging.ERROR, error=type(error).__name__, exit_code=error.exit_code)
+    say("failed", message_of(error), logging.ERROR, error=type(error).__name__, exit_code=error.exit_code)
     return error.exit_code
 
 

@@ -27,6 +27,7 @@ from sfumato.pipelines.options import JobParser, RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
 from sfumato.schemas.comparison import BY_TRUTH, EVALUATION, YARDSTICK, Outcome
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region
 from sfumato.schemas.release import EVALUATION_FORMAT, TABLE_TEXT_FILE
@@ -43,6 +44,7 @@ from sfumato.transforms.heatmap.options import Option, heatmap_options
 from sfumato.transforms.heatmap.raster import MAX_RASTER_DEPTH
 from sfumato.transforms.heatmap.schedule import check_plan
 from sfumato.transforms.logs import say
+from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.facts import ReleaseFacts
 from sfumato.transforms.release.write import WriteRelease
@@ -92,8 +94,11 @@ class CompareRequest(ReleaseRequest):
         if "emd" in self.judge.metrics and importlib.util.find_spec("ortools") is None:
             raise RequestError("metrics: emd needs OR-tools: pip install ortools, or leave emd out")
 
-    def cost(self) -> tuple[float, float]:
-        return math.inf, 1.0  # it shows the exact data
+    def cost(self) -> Cost:
+        return Cost(math.inf, 1.0)  # it shows the exact data
+
+    def admission(self) -> AdmissionRule:
+        return AdmissionRule(1.0)  # not asked: an evaluation decides on exact numbers
 
     def source(self) -> LocationColumns:
         return self.columns
@@ -175,7 +180,7 @@ def run_compare(request: CompareRequest, settings: RunnerSettings) -> None:
         compare = CompareMethods(
             request.region, request.cases, request.keys, request.judge, key, request.columns, inputs.spill
         )
-        outcomes, truth = root | "Paths" >> beam.Create(inputs.paths) | "Compare" >> compare
+        outcomes, truth = root | "Files" >> beam.Create(inputs.files) | "Compare" >> compare
         return (
             truth
             | "Assemble" >> beam.Map(_files, beam.pvalue.AsList(outcomes), request, facts)  # {name: content}

@@ -12,11 +12,10 @@ import numpy as np
 
 from sfumato.pipelines.plan import details
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import amount, plain
+from sfumato.schemas.ledger import Cost, amount, plain
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
-from sfumato.transforms.heatmap.schedule import population_epsilon
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.histogram.items import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.plan import SamplePlan
@@ -24,7 +23,6 @@ from sfumato.transforms.moments.allocation import by_variance
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.quantities import Quantity
-from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan, method_texts
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
@@ -46,8 +44,8 @@ def dry_run_text(request: ReleaseRequest, files: Sequence[InputFile], charge_lin
     number = f"{len(files):,} file{'s'[: len(files) != 1]}"
     reads = [request.input, f"{number}, {_size(sum(file.size for file in files))}"]
     reads.append(f"columns {', '.join(request.source().names())}")
-    if request.min_rows:
-        reads.append(f"fewer than {request.min_rows:,} rows would not do: nothing would be charged or published")
+    if request.min_users:
+        reads.append(f"fewer than {request.min_users:,} users, by a noisy count, would be refused")
     parts = {
         "reads": reads,
         "charges": _no_ledger(request.cost()) if charge_lines is None else charge_lines,
@@ -67,10 +65,10 @@ def _beside(name: str, lines: Sequence[str]) -> list[str]:
     return [f"{name if number == 0 else '':<{_MARGIN}}{line}" for number, line in enumerate(short)]
 
 
-def _no_ledger(cost: tuple[float, float]) -> list[str]:
-    if not math.isfinite(cost[0]):
+def _no_ledger(cost: Cost) -> list[str]:
+    if not math.isfinite(cost.epsilon):
         return ["nothing: there is no differential privacy that a ledger could account for"]
-    epsilon, delta = (amount(name, value) for name, value in zip(("epsilon", "delta"), cost, strict=True))
+    epsilon, delta = amount("epsilon", cost.epsilon), amount("delta", cost.delta)
     both = f"epsilon {plain(epsilon)}" + (f" and delta {plain(delta)}" if delta else "")
     return [f"no ledger (--ledger): nobody keeps account of the {both} that it costs"]
 
@@ -199,14 +197,14 @@ def ranges_plan_text(plan: RangesPlan) -> str:
     """What a model of range queries costs and is made of. Raises RequestError."""
     if plan.method == ADAPTIVE:
         return heatmap_plan_text(plan.counting)
-    counting, heatmap, budget = plan.counting, plan.heatmap, Budget(plan.counting.epsilon)
+    counting, heatmap = plan.counting, plan.heatmap
     squares = f"squares of {plan.sizes.low:g} to {plan.sizes.high:g} m"
     lines = [f"method {plan.method}: {method_texts()[plan.method]}, for {squares}"]
     if heatmap is not None:
         width, height = (metres / (1 << heatmap.depth) for metres in plan.field.metres)
         lines.append(f"secure aggregation counts every cell of level {heatmap.depth}, {width:.3g} x {height:.3g} m:")
         return "\n".join([*lines, "", heatmap_plan_text(heatmap)])
-    spent = 0.0 if counting.population else population_epsilon(counting, budget)
+    spent = counting.admission().epsilon
     if spent:
         lines.append(f"epsilon {counting.epsilon:g} in all, of which the count of users costs {spent:.3g}")
     chosen = plan.options.get("cell_width")

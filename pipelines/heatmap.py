@@ -16,6 +16,7 @@ from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments,
 from sfumato.pipelines.options import JobParser, RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import CENTRAL, SECAGG, Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import CELLS_FILE
@@ -25,13 +26,14 @@ from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.options import heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import check_plan
-from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.heatmap.whole import PrivateHeatmap, check_prior
+from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.facts import ReleaseFacts
 from sfumato.transforms.release.store import open_release
-from sfumato.transforms.release.write import WriteRelease
+from sfumato.transforms.release.write import WriteRelease, charged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +68,14 @@ class HeatmapRequest(ReleaseRequest):
 
         return heatmap_plan_text(self.heatmap, self.prior)
 
-    def cost(self) -> tuple[float, float]:
-        return self.heatmap.epsilon, 0.0
+    def cost(self) -> Cost:
+        return Cost(self.heatmap.epsilon, trust=CENTRAL if self.heatmap.noise == "central" else SECAGG)
 
     def source(self) -> LocationColumns:
         return self.columns
+
+    def admission(self) -> AdmissionRule:
+        return self.heatmap.admission(self.min_users)
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -145,12 +150,18 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings) -> None:
     grid = Grid(request.region, request.heatmap.depth)
 
     def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
-        heatmap = PrivateHeatmap(request.region, request.heatmap, key, request.columns, inputs.spill, request.prior)
+        heatmap = PrivateHeatmap(
+            request.region, request.heatmap, key, request.columns, inputs.spill, request.prior, inputs.admit
+        )
+
+        def assemble(state: HeatmapState) -> dict[str, bytes]:
+            return release_files(state, request.heatmap, charged(facts), grid, request.blur)
+
         return (
             root
-            | "Paths" >> beam.Create(inputs.paths)
+            | "Files" >> beam.Create(inputs.files)
             | "Heatmap" >> heatmap  # HeatmapState
-            | "Assemble" >> beam.Map(release_files, request.heatmap, facts, grid, request.blur)  # {name: content}
+            | "Assemble" >> beam.Map(assemble)  # {name: content}
             | "Write" >> WriteRelease(request.output, facts, request.overwrite)
         )
 

@@ -7,20 +7,35 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Columns
-from sfumato.transforms.files import content_version, is_remote, matching
-from sfumato.transforms.locations.read import inspect_file
+from sfumato.transforms.files import file_version, is_remote, matching
+from sfumato.transforms.locations.read import LogFile, inspect_file
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file, its size in bytes and the time of its last change."""
+    """A file, its size in bytes, the time of its last change, and its version when it was found."""
 
     path: str
     size: int
     changed: float
+    version: str
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells its content: SHA-256 of a local file, in a bucket what changes with every write."""
+        if is_remote(self.path):
+            return self.version
+        with open(self.path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    @property
+    def log(self) -> LogFile:
+        """What a pipeline reads: it refuses another version."""
+        return LogFile(self.path, self.version)
 
 
 def match_files(pattern: str) -> list[InputFile]:
@@ -34,7 +49,15 @@ def match_files(pattern: str) -> list[InputFile]:
             raise RequestError(f"input: {one.path} is a folder; give '{one.path}/*.parquet'")
     if not found:
         raise RequestError(f"input: no file matches {pattern!r}")
-    files = [InputFile(one.path, one.size_in_bytes, one.last_updated_in_seconds or 0.0) for one in found]
+    with ThreadPoolExecutor(16) as pool:
+        try:
+            versions = list(pool.map(file_version, [one.path for one in found]))
+        except OSError as error:
+            raise RequestError(f"input: {error}") from None
+    files = [
+        InputFile(one.path, one.size_in_bytes, one.last_updated_in_seconds or 0.0, version)
+        for one, version in zip(found, versions, strict=True)
+    ]
     return sorted(files, key=lambda file: file.path)
 
 
@@ -56,9 +79,7 @@ def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str,
     return sum(one.rows for one in facts), kinds
 
 
-def content_digest(path: str) -> str:
-    """What tells a file's content: SHA-256 of a local file, in a bucket what changes with every write."""
-    if is_remote(path):
-        return content_version(path)
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def content_digests(files: Sequence[InputFile]) -> list[str]:
+    """The digest of each file, several at a time."""
+    with ThreadPoolExecutor(8) as pool:  # hashing does without the interpreter
+        return list(pool.map(lambda file: file.digest, files))

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from decimal import ROUND_CEILING, Context
 from typing import Any, ClassVar
 
 import apache_beam as beam
@@ -20,21 +21,27 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, TestOptions
 from apache_beam.runners.runner import PipelineState
 
 from sfumato.pipelines.accounting import Accounting, accounting, add_accounting_arguments
+from sfumato.pipelines.cli import message_of, worker_error
 from sfumato.pipelines.console import add_log_arguments, identify
-from sfumato.pipelines.inputs import InputFile, content_digest, inspect, match_files
+from sfumato.pipelines.inputs import InputFile, content_digests, inspect, match_files
 from sfumato.pipelines.options import RunnerSettings, add_runner_arguments
 from sfumato.pipelines.progress import show_progress, tell_metrics
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
-from sfumato.schemas.errors import DataError, NotReadyError, RequestError
+from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
+from sfumato.schemas.ledger import Charge, Cost, Reservation, amount
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.transforms.files import is_remote
+from sfumato.transforms.locations.read import LogFile, count_rows
 from sfumato.transforms.logs import say
+from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
+from sfumato.transforms.privacy.ledger.files import file_digest, select_files
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
-from sfumato.transforms.release.facts import ReleaseFacts, package_versions
-from sfumato.transforms.release.store import check_output, standing_manifest
-from sfumato.transforms.release.write import KeepBooks, ledger_facts, published_digest
+from sfumato.transforms.release.facts import ReleaseFacts, code_digest, package_versions
+from sfumato.transforms.release.refusal import refusal_files
+from sfumato.transforms.release.store import check_output, publish, standing_manifest
+from sfumato.transforms.release.write import KeepBooks, charged, published_digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +61,7 @@ class ReleaseRequest(ABC):
     seed: int | None = None
     release_id: str | None = None
     overwrite: bool = False
-    min_rows: int = 0
+    min_users: int = 0
     accounting: Accounting | None = None
     timeline: str | None = None
 
@@ -62,8 +69,8 @@ class ReleaseRequest(ABC):
         keys = [name for name in ("key_file", "key_secret", "seed") if getattr(self, name) is not None]
         if len(keys) > 1:
             raise RequestError(f"{' and '.join(keys)}: give one of them, not {'both' if len(keys) == 2 else 'all'}")
-        if self.min_rows < 0:
-            raise RequestError(f"min_rows: 0 or more, got {self.min_rows}")
+        if self.min_users < 0:
+            raise RequestError(f"min_users: 0 or more, got {self.min_users}")
         if self.accounting is not None and self.seed is not None:
             raise RequestError(
                 "seed: anybody can take this noise away, so there is nothing to account for; give --key_file"
@@ -90,24 +97,46 @@ class ReleaseRequest(ABC):
         return ""
 
     @abstractmethod
-    def cost(self) -> tuple[float, float]:
-        """The whole epsilon and delta of the release: what a ledger is charged with."""
+    def cost(self) -> Cost:
+        """What the whole release costs: what a ledger is charged with."""
+
+    @abstractmethod
+    def admission(self) -> AdmissionRule:
+        """What the run needs to go on, and pays for finding out."""
 
     def stored_bytes(self, rows: int) -> int:
         """How much bulky data between stages to expect of so many rows."""
         return rows * BYTES_PER_ROW
 
-    def check_rows(self, rows: int) -> None:  # noqa: B027  (a job may support any number)
-        """Raises DataError where so many rows, a bound on the users, cannot support a release."""
-
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is read: files, the kinds of values that columns hold (see Columns.check), and a place for Spill or None."""
+    """What a job's graph is given.
 
-    paths: list[str]
+    files: what is read. kinds: of values that columns hold (see Columns.check). spill: a place for Spill, or None.
+    admit: charges the ledger once all input is read, and decides whether the run goes on.
+    """
+
+    files: list[LogFile]
     kinds: dict[str, str]
     spill: str | None
+    admit: Admit
+
+
+@dataclass(frozen=True)
+class LedgerGate:
+    """Charges a ledger from inside a job's graph: once all input is read, before any noise is drawn. A ChargeGate."""
+
+    accounting: Accounting
+    bound: Charge
+
+    def charge(self) -> str | None:
+        """See ChargeGate.charge."""
+        return self.accounting.reserve(self.bound).refused
+
+    def settle(self, epsilon: float, reason: str) -> None:
+        """See ChargeGate.settle."""
+        self.accounting.book.settle(self.bound.release_id, rounded_up(epsilon), 0, message_of(reason))
 
 
 # (pipeline, inputs, key, facts) -> the published folder's path
@@ -128,11 +157,11 @@ def add_release_arguments(parser: argparse.ArgumentParser, noun: str = "release"
     add_log_arguments(parser)
     if noun == "release":
         parser.add_argument(
-            "--min_rows",
+            "--min_users",
             type=int,
             default=0,
             metavar="N",
-            help="fail, charging nothing, where the logs have fewer rows",
+            help="refuse, with exit status 75, where a noisy count finds fewer users; only the count is paid for",
         )
         parser.add_argument(
             "--timeline", metavar="FOLDER", help="update this folder's page of all releases in FOLDER/releases/"
@@ -151,11 +180,11 @@ def release_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build) -> None:
-    """Checks the request against the world, charges the ledger, then runs the graph to the end.
+    """Checks the request against the world, then runs the graph to the end, which charges the ledger on its way.
 
     Prints the path of the release's page. A release that was charged before, under the same release id, is resumed and
-    not charged again; one that stands already is left as it is. Raises RequestError, DataError, NotReadyError,
-    BudgetError or LedgerError.
+    not charged again; one that stands already is left as it is. In place of a refused one its reason is published.
+    Raises RequestError, DataError, NotReadyError, BudgetError or LedgerError.
     """
     books = request.accounting
     identify(job=request.JOB, release_id=request.release_id)
@@ -171,20 +200,21 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
         charge = None if books is None else books.forecast(request.cost(), request.release_id)
         sys.stdout.write(dry_run_text(request, files, charge))
         return
+    if books is not None:
+        books.check_not_lost(request.output, request.timeline)
+    files, late, marks = select_input(None if books is None else request.kept_secret(), files, resumed)
+    tell_late(late, str(request.release_id))
     rows, kinds = inspect(files, request.source())
-    if rows < request.min_rows:
-        raise NotReadyError(f"input: fewer rows than --min_rows {request.min_rows:,}; nothing is charged")
-    request.check_rows(rows)
     key, facts = key_and_facts(request, files, settings)
     identify(release_id=facts.release_id)
-    keep = KeepBooks(request.timeline)
+    keep = KeepBooks(facts.release_id, request.timeline, None if books is None else books.ledger)
+    gate = None
     if books is not None:
-        reservation = books.reserve(books.charge(request.cost(), key, facts))
-        facts = replace(
-            facts, created=reservation.time, ledger=ledger_facts(reservation), published=reservation.manifest
-        )
-        keep = KeepBooks(request.timeline, books.ledger, reservation)
-        if published_digest(request.output, reservation) is not None:
+        gate = LedgerGate(books, books.charge(request.cost(), key, facts, marks))
+        facts = replace(facts, ledger_place=books.ledger)
+        reservation = books.check(gate.bound)
+        standing = reservation is not None and reservation.refused is None
+        if reservation is not None and standing and published_digest(request.output, reservation) is not None:
             say("standing", f"{facts.release_id} is published already; nothing is charged")
             keep.close(request.output)
             if launched:
@@ -193,12 +223,20 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
             return
     settings = settings.sized(rows)
     say("files", f"{len(files)} file{'s'[: len(files) != 1]} to read", files=len(files))
-    with (
-        scratch(settings, request.stored_bytes(rows)) as spill,
-        show_progress(len(files), settings.verbose, settings.log_format),
-        settings.pipeline() as root,
-    ):
-        _ = build(root, Inputs([file.path for file in files], kinds, spill), key, facts) | "KeepBooks" >> keep
+    rule, logs = request.admission(), [file.log for file in files]
+    try:
+        with (
+            scratch(settings, request.stored_bytes(rows)) as spill,
+            show_progress(len(files), settings.verbose, settings.log_format),
+            settings.pipeline() as root,
+        ):
+            _ = build(root, Inputs(logs, kinds, spill, Admit(rule, gate)), key, facts) | "KeepBooks" >> keep
+    except Exception as error:
+        refusal = type(error)(message_of(error)) if isinstance(error, RefusedError) else worker_error(error)
+        if isinstance(refusal, RefusedError):
+            _publish_refusal(request, charged(facts), rule, refusal)
+            raise refusal from error
+        raise
     if launched:
         say("launched", f"handed to Dataflow, which publishes {request.output} when it is done", output=request.output)
         return
@@ -213,6 +251,54 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     for warning in json.loads(manifest).get("warnings", ()):
         say("warning", warning, logging.WARNING)
     sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
+
+
+def tell_late(late: Sequence[InputFile], release_id: str) -> None:
+    """Tells the operator what came after a release was charged; nothing where nothing did."""
+    if late:
+        rows = sum(count_rows(file.path) for file in late)
+        text = f"{len(late)} file{'s'[: len(late) != 1]} with {rows:,} rows came after {release_id} was charged"
+        say("late_files", f"{text}, and are not in it", logging.WARNING, files=len(late), rows=rows)
+
+
+def select_input(
+    secret: Secret | None, files: Sequence[InputFile], resumed: Reservation | None
+) -> tuple[list[InputFile], list[InputFile], list[str]]:
+    """The files that a run reads, those that came after its charge, and the keyed digests of the former.
+
+    A charge remembers its files by their content, so what it began is resumed wherever they lie now.
+
+    Args:
+        secret: the kept secret of a run with a ledger; None without either, and then there are no digests.
+        files: those that match the input now.
+        resumed: the reservation under which the run began before, if it did.
+    """
+    if secret is None:
+        return list(files), [], []
+    kept = secret.read()  # a bad key is a bad request
+    marks = [file_digest(kept, digest) for digest in content_digests(files)]
+    if resumed is None or resumed.refused is not None:  # what was refused may have been mended
+        return list(files), [], marks
+    selection = select_files(resumed.charge.files, marks)
+    if selection.missing or not selection.charged:
+        return list(files), [], marks  # other input, which the ledger refuses
+    chosen = [files[place] for place in selection.charged]
+    return chosen, [files[place] for place in selection.late], [marks[place] for place in selection.charged]
+
+
+def rounded_up(epsilon: float) -> str:
+    """An amount of six digits that is at least epsilon: what people read and a ledger adds up."""
+    return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(epsilon):f}"
+
+
+def _publish_refusal(request: ReleaseRequest, facts: ReleaseFacts, rule: AdmissionRule, refusal: RefusedError) -> None:
+    """Publishes why a release was refused, in its place."""
+    epsilon, delta = amount("epsilon", request.cost().epsilon), amount("delta", request.cost().delta)
+    spent = (epsilon, delta)
+    if isinstance(refusal, NotAdmittedError):
+        spent = (amount("epsilon", rounded_up(rule.epsilon)), amount("delta", 0))
+    files = refusal_files(facts, str(refusal), epsilon, *spent)
+    publish(request.output, files, facts.release_id, request.overwrite)
 
 
 def flex_launch(settings: RunnerSettings) -> bool:
@@ -252,7 +338,7 @@ def key_and_facts(
     request: ReleaseRequest, files: Sequence[InputFile], settings: RunnerSettings
 ) -> tuple[RunKey, ReleaseFacts]:
     """The run's key, bound to the secret and the whole request, and what the release says of itself."""
-    parameters = {"input": request.input, **request.parameters()}
+    parameters = {**request.parameters(), "min_users": request.min_users}
     secret: Secret
     if request.seed is not None:
         secret, source = seed_secret(request.seed), "seed"
@@ -270,13 +356,14 @@ def key_and_facts(
                 "secret where only the workers can read it, and name it with --key_file or --key_secret"
             )
     # The fingerprint stays out of the release: sizes and times of files are facts about the data.
-    fingerprint: list[list[Any]] = [[file.path, file.size, file.changed] for file in files]
+    fingerprint: list[Any] = [[file.path, file.size, file.changed] for file in files]
     if request.kept_secret() is not None and request.release_id is not None:
         # Only here does nothing random tell two runs apart, so the fingerprint must see every change of the data; and
-        # a copy of the same data, with other times, must resume what a crashed run began.
-        fingerprint = [[file.path, file.size, content_digest(file.path)] for file in files]
-    # Other versions may ask other questions under the same noise.
-    scheme = {"job": request.JOB, "versions": package_versions()}
+        # a copy of the same data, under other names or with other times, must resume what a crashed run began.
+        fingerprint = sorted(content_digests(files))
+    # Other code may add the same noise to other numbers. A seed protects nobody, and gives the same result for ever.
+    code = None if request.seed is not None else code_digest()
+    scheme = {"job": request.JOB, "versions": package_versions(), "code": code}
     key = RunKey.derive(secret, {**scheme, "release_id": release_id, "files": fingerprint, **parameters})
     facts = ReleaseFacts(
         job=request.JOB,

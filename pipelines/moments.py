@@ -13,8 +13,8 @@ import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments, release_options, run_release
 from sfumato.pipelines.options import JobParser, RunnerSettings
-from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.ledger import amount
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import LOCAL, Cost, amount
 from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns
 from sfumato.schemas.region import MAX_DEPTH, Grid, Region
 from sfumato.schemas.release import BITS_FILE
@@ -27,10 +27,11 @@ from sfumato.transforms.moments.meter import PrivacyMeter
 from sfumato.transforms.moments.prior import PriorRelease
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.values import Values
+from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.facts import ReleaseFacts
 from sfumato.transforms.release.store import open_release
-from sfumato.transforms.release.write import WriteRelease
+from sfumato.transforms.release.write import WriteRelease, charged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +72,12 @@ class MomentsRequest(ReleaseRequest):
 
         return moments_plan_text(self.plan, self.grouping)
 
-    def cost(self) -> tuple[float, float]:
+    def cost(self) -> Cost:
         if self.plan.epsilon is None:
-            return math.inf, 0.0
+            return Cost(math.inf, trust=LOCAL)
         groups = 0.0 if self.grouping is None else self.grouping.epsilon
         # As people add: 0.7 and 0.1 are 0.8, and not a little less.
-        return float(amount("epsilon", self.plan.epsilon) + amount("group_epsilon", groups)), 0.0
+        return Cost(float(amount("epsilon", self.plan.epsilon) + amount("group_epsilon", groups)), trust=LOCAL)
 
     def source(self) -> ValueColumns:
         return self.values.columns
@@ -98,11 +99,8 @@ class MomentsRequest(ReleaseRequest):
             "max_bad_fraction": self.max_bad_fraction,
         }
 
-    def check_rows(self, rows: int) -> None:
-        if rows == 0:
-            raise DataError("the input files hold no rows")
-        if rows < self.plan.form.bits:
-            raise DataError(f"fewer rows than the {self.plan.form.bits} bits of a value; lower --bits")
+    def admission(self) -> AdmissionRule:
+        return AdmissionRule(self.plan.epsilon or 1.0, self.max_bad_fraction, self.min_users)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -308,9 +306,7 @@ def run_moments(request: MomentsRequest, settings: RunnerSettings) -> None:
 
     def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
         bounded = request.values.columns.user_id is not None
-        moments = MomentsFacts(
-            facts, request.plan, request.grouping, request.meter, request.values.columns.column, bounded
-        )
+        told = request.plan, request.grouping, request.meter, request.values.columns.column, bounded
         push = PushBits(
             request.values,
             request.plan,
@@ -319,12 +315,13 @@ def run_moments(request: MomentsRequest, settings: RunnerSettings) -> None:
             cap=request.meter.cap,
             max_bad_fraction=request.max_bad_fraction,
             spill=inputs.spill,
+            admit=inputs.admit,
         )
         return (
             root
-            | "Paths" >> beam.Create(inputs.paths)
+            | "Files" >> beam.Create(inputs.files)
             | "Push" >> push  # Progress
-            | "Assemble" >> beam.Map(moments_files, moments)  # {name: content}
+            | "Assemble" >> beam.Map(lambda progress: moments_files(progress, MomentsFacts(charged(facts), *told)))
             | "Write" >> WriteRelease(request.output, facts, request.overwrite)
         )
 

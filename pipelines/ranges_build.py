@@ -23,6 +23,7 @@ from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments,
 from sfumato.pipelines.options import JobParser, RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, VALUE_BYTES_PER_ROW
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, QUERY_COLUMNS, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
@@ -32,6 +33,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.logs import say
+from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.assemble import HeatmapRelease, files_of_release, ranges_files
 from sfumato.transforms.ranges.combine import BuildRanges
@@ -42,7 +44,7 @@ from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.ranges.tune import open_tuner
 from sfumato.transforms.release.facts import ReleaseFacts
 from sfumato.transforms.release.store import check_output, open_release, publish
-from sfumato.transforms.release.write import WriteRelease
+from sfumato.transforms.release.write import WriteRelease, charged
 from sfumato.transforms.secagg.shards import NoiseMode
 
 SIZES = "25,100"
@@ -77,11 +79,14 @@ class RangesRequest(ReleaseRequest):
 
         return ranges_plan_text(self.plan)
 
-    def cost(self) -> tuple[float, float]:
-        return self.plan.counting.epsilon, 0.0
+    def cost(self) -> Cost:
+        return Cost(self.plan.counting.epsilon, trust=self.plan.trust)
 
     def source(self) -> LocationColumns:
         return self.columns
+
+    def admission(self) -> AdmissionRule:
+        return self.plan.counting.admission(self.min_users)
 
     def parameters(self) -> dict[str, Any]:
         return {**self.plan.facts(), "columns": asdict(self.columns)}
@@ -194,9 +199,9 @@ def run_build(request: RangesRequest, settings: RunnerSettings) -> None:
     def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
         return (
             root
-            | "Paths" >> beam.Create(inputs.paths)
-            | "Build" >> BuildRanges(plan, key, request.columns, inputs.spill)  # Built
-            | "Assemble" >> beam.Map(ranges_files, plan, facts)  # {name: content}
+            | "Files" >> beam.Create(inputs.files)
+            | "Build" >> BuildRanges(plan, key, request.columns, inputs.spill, inputs.admit)  # Built
+            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, charged(facts)))  # {name: content}
             | "Write" >> WriteRelease(request.output, facts, request.overwrite)
         )
 

@@ -13,15 +13,17 @@ from sfumato.pipelines.job import Inputs, ReleaseRequest, run_release
 from sfumato.pipelines.options import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import ItemColumns
+from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.assemble import SampleFacts
 from sfumato.transforms.histogram.combine import Limits
 from sfumato.transforms.histogram.items import CellItems, Items
 from sfumato.transforms.histogram.plan import CONTACTS, SamplePlan
+from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.facts import ReleaseFacts
-from sfumato.transforms.release.write import WriteRelease
+from sfumato.transforms.release.write import WriteRelease, charged
 
 _HELP = {
     "epsilon": "privacy budget of the whole release",
@@ -41,8 +43,8 @@ class SampledRequest(ReleaseRequest):
     plan: SamplePlan
     counted: Items
 
-    def cost(self) -> tuple[float, float]:
-        return self.plan.epsilon, self.plan.delta
+    def cost(self) -> Cost:
+        return Cost(self.plan.epsilon, self.plan.delta)
 
     def plan_text(self) -> str:
         from sfumato.pipelines.dry_run import sample_plan_text  # which brings the plans of all jobs
@@ -52,15 +54,15 @@ class SampledRequest(ReleaseRequest):
     def source(self) -> Columns:
         return self.counted.columns
 
+    def admission(self) -> AdmissionRule:
+        return AdmissionRule(self.plan.epsilon, self.plan.max_bad_fraction, self.min_users)
+
     def parameters(self) -> dict[str, Any]:
         settled = {field.name for field in fields(ReleaseRequest)}
         options = {name: value for name, value in asdict(self).items() if name not in settled}
         columns = self.counted.columns
         column = {"column": columns.column} if isinstance(columns, ItemColumns) else {}
         return {**options.pop("plan"), **column, **options}
-
-    def check_rows(self, rows: int) -> None:
-        self.plan.check_rows(rows)
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +115,12 @@ def columns(options: argparse.Namespace, kinds: tuple[str, ...]) -> ItemColumns:
 
 def limits(plan: SamplePlan, inputs: Inputs) -> Limits:
     """How a plan's counts run on these inputs."""
-    return {"max_bad_fraction": plan.max_bad_fraction, "asked": plan.asked, "spill": inputs.spill}
+    return {
+        "max_bad_fraction": plan.max_bad_fraction,
+        "asked": plan.asked,
+        "spill": inputs.spill,
+        "admit": inputs.admit,
+    }
 
 
 # (inputs, key) -> what makes the published result of paths; (published result, facts) -> {file name: content}
@@ -133,12 +140,12 @@ def run_sampled(
     _ = request.plan.delta_spent  # a plan that cannot be kept is a bad request
 
     def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
-        sample_facts = SampleFacts(facts, request.plan, request.counted, title)
+        told = request.plan, request.counted, title
         return (
             root
-            | "Paths" >> beam.Create(inputs.paths)
+            | "Files" >> beam.Create(inputs.files)
             | "Publish" >> publish(inputs, key)  # what is public from here on
-            | "Assemble" >> beam.Map(assemble, sample_facts, *more)  # {name: content}
+            | "Assemble" >> beam.Map(lambda result: assemble(result, SampleFacts(charged(facts), *told), *more))
             | "Write" >> WriteRelease(request.output, facts, request.overwrite)
         )
 

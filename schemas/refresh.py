@@ -10,10 +10,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import NAME, Limit, ordered
+from sfumato.schemas.ledger import ADD_OR_REMOVE, NAME, Limit, ordered
 
 _PLACES = ("input", "output", "ledger", "key_file")
-_LIMIT_KEYS = ("epsilon", "delta", "days")
+_LIMIT_KEYS = ("epsilon", "delta", "days", "adjacency")
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class RefreshConfig:
 
     dataset: its name in the ledger and in release ids. input: a folder with a folder `dt=YYYY-MM-DD` of Parquet files a
     day. output: where releases, `latest.json` and the page go. budget: the dataset's limits. job: what is run, with its
-    `options` by name. warm_start: heatmaps start from the last one before. min_rows: a public threshold. beam: options
-    of Beam's. Relative places are relative to the configuration file.
+    `options` by name. warm_start: heatmaps start from the last one before. min_users: fewest users, by a noisy count.
+    beam: options of Beam's. Relative places are relative to the configuration file.
     """
 
     dataset: str
@@ -36,7 +36,7 @@ class RefreshConfig:
     key_secret: str | None = None
     job: str = "heatmap"
     warm_start: bool = True
-    min_rows: int = 0
+    min_users: int = 0
     runner_config: str | None = None
     beam: Mapping[str, Any] = field(default_factory=dict)
 
@@ -73,9 +73,9 @@ class RefreshConfig:
         for name, (kind, noun) in kinds.items():
             if name in values and not isinstance(values[name], kind):
                 raise RequestError(f"config: {name} must be {noun}, got {values[name]!r}")
-        rows = values.get("min_rows", 0)
-        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0:
-            raise RequestError(f"config: min_rows must be a whole number, 0 or more, got {rows!r}")
+        users = values.get("min_users", 0)
+        if isinstance(users, bool) or not isinstance(users, int) or users < 0:
+            raise RequestError(f"config: min_users must be a whole number, 0 or more, got {users!r}")
         return cls(**{**values, "budget": _limits(values["budget"])})
 
 
@@ -89,7 +89,8 @@ def _limits(value: Any) -> tuple[Limit, ...]:
             raise RequestError(f"config: a limit needs epsilon and days, got {one!r}")
         if isinstance(one["days"], bool) or not isinstance(one["days"], int):
             raise RequestError(f"config: days must be a whole number, got {one['days']!r}")
-        limits.append(Limit.of(str(one["epsilon"]), str(one.get("delta", 0)), one["days"]))
+        adjacency = one.get("adjacency", ADD_OR_REMOVE)
+        limits.append(Limit.of(one["epsilon"], one.get("delta", 0), one["days"], adjacency))
     return ordered(limits)
 
 

@@ -50,6 +50,7 @@ RELEASE_FILES = frozenset(
     }
 )
 MANIFEST_FORMAT = "sfumato-release/1"
+REFUSAL_FORMAT = "sfumato-refusal/1"  # of what stands in the place of a release that was refused after its charge
 
 # What `sfumato compare` writes has the same page and manifest files, and a format that no reader of releases opens.
 RUNS_FILE = "runs.csv"

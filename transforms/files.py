@@ -128,6 +128,14 @@ def content_version(path: str) -> str:
         return f"{blob.generation}-{blob.crc32c}"
 
 
+def file_version(path: str) -> str:
+    """What changes whenever somebody writes or replaces a file; cheap, so it can be asked often. Raises OSError."""
+    if is_remote(path):
+        return content_version(path)
+    found = os.stat(path)
+    return f"{found.st_dev}-{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+
+
 def _blob(path: str) -> Any:
     """An object of Google's storage, with the credentials that Beam uses."""
     from apache_beam.io.gcp.gcsio import GcsIO, parse_gcs_path

@@ -51,7 +51,6 @@ READ_FILE = Event("read_file", "read file {file}")
 COUNTED_USERS = Event(
     "read_logs", "read and grouped the logs: {users:,.0f} users (private count, epsilon {epsilon:.4g})"
 )
-PUBLIC_USERS = Event("read_logs", "read and grouped the logs: {users:,.0f} users (public figure)")
 SAMPLED_USERS = Event("read_logs", "read and sampled the logs")
 _SUB_QUERY = (
     "sub-query {sub_query}: {entries} entries, epsilon {epsilon:.4g}, {remaining:.4g} remaining, "
@@ -68,7 +67,6 @@ METRICS_MISSING = Event("no_metrics", "the runner does not tell the metrics: {er
 EVENTS = (
     READ_FILE,
     COUNTED_USERS,
-    PUBLIC_USERS,
     SAMPLED_USERS,
     SUB_QUERY_WITH_LOSS,
     SUB_QUERY,

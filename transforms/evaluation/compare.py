@@ -24,6 +24,7 @@ from sfumato.transforms.locations.read import ReadLocations, RowCounts, sum_row_
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import Contribution
 from sfumato.transforms.logs import COMPARED
+from sfumato.transforms.privacy.admission import UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
 
 _Kind = tuple[Contribution, int]
@@ -74,7 +75,7 @@ class CompareMethods(beam.PTransform):
         measured = next((kind for kind in kinds if kind[0] != "top"), kinds[0])  # what the yardstick is made of
         population = (
             users
-            | "CountUsers" >> beam.CombineGlobally(sum)
+            | "CountUsers" >> beam.CombineGlobally(sum_user_counts)
             | "CheckUsers"
             >> beam.Map(
                 _check,
@@ -125,7 +126,8 @@ def _label(kind: _Kind) -> str:
     return f"{contribution.capitalize()}{total or ''}"
 
 
-def _check(users: int, rows: RowCounts, cases: list[Case]) -> int:
+def _check(counts: UserCounts, rows: RowCounts, cases: list[Case]) -> int:
+    users = counts.usable
     rows.check(max(case.parameters.max_bad_fraction for case in cases))
     if users == 0:
         raise DataError("too few users: no row has a usable user and place")

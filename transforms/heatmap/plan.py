@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import pdtr
 
 from sfumato.schemas.guarantee import Population, SubQuery
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.schedule import advance, plan, population_epsilon, window_for
+from sfumato.transforms.heatmap.schedule import advance, plan, window_for
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
 
@@ -36,6 +37,11 @@ class Plan:
     def central(self) -> bool:
         """Whether a trusted server adds the noise, so that there are no shards to lose and no modulus."""
         return self.parameters.noise == "central"
+
+    @property
+    def is_paper(self) -> bool:
+        """Whether shards can be lost because of who takes part: the paper's participation model."""
+        return self.parameters.participation == "paper"
 
     @property
     def spent(self) -> float:
@@ -75,9 +81,10 @@ class Plan:
         return encoding.tree.level if cells == math.inf else min(encoding.tree.level, int(math.log(cells, 4)))
 
     def shards_lost(self, dropout: float) -> float:
-        """Expected share of the shards that are lost where so large a share of the clients vanishes.
+        """Expected share of the shards that are lost where so large a share of the devices vanishes.
 
-        A shard's survivors are a Poisson number: who is in it depends on hashes.
+        Of a real protocol, and of the paper's participation model: a shard's survivors are a Poisson number, since who
+        is in it depends on hashes.
         """
         if self.central:
             return 0.0
@@ -94,12 +101,10 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
     users = parameters.population or parameters.users
     if users is None:
         raise ValueError("users: a plan needs to know how many")
-    budget = Budget(parameters.epsilon)
-    population = Population(float(users), "public")
-    if parameters.population is None:  # it will be counted
-        epsilon = population_epsilon(parameters, budget)
-        population, budget = replace(population, source="noisy", epsilon=epsilon), budget.charge(epsilon)
-    state = plan(population, budget, parameters, prior)
+    epsilon = parameters.admission().epsilon
+    source = "noisy" if parameters.population is None else "public"
+    population = Population(float(users), source, epsilon, discrete_laplace_stddev(epsilon), float(users))
+    state = plan(population, Budget(parameters.epsilon).charge(epsilon), parameters, prior)
     overflow = []
     while state.query is not None:
         query, cohort = state.query, state.cohort

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Iterable, Iterator
@@ -9,22 +10,23 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 from apache_beam import typehints
 
-from sfumato.schemas.errors import DataError
+from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import receive, start
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.locations.read import RowCounts, sum_row_counts
 from sfumato.transforms.locations.shards import Cohort, ShardGroup
-from sfumato.transforms.logs import COUNTED_USERS, PUBLIC_USERS, SUB_QUERY, SUB_QUERY_WITH_LOSS
+from sfumato.transforms.logs import COUNTED_USERS, SUB_QUERY, SUB_QUERY_WITH_LOSS
 from sfumato.transforms.metrics import LOST_SHARDS, SUB_QUERIES, SUM_TIME, VECTOR_ENTRIES
+from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.shards import NOTHING, ShardTotals, sum_shards
 
 
 class StartRefinement(beam.PTransform):
-    """Row counts and a PCollection of user counts -> a singleton HeatmapState with the first sub-query.
+    """Row counts and a PCollection of UserCounts -> a singleton HeatmapState with the first sub-query.
 
-    Raises DataError where the rows do not support a release (see RowCounts.check).
+    All input has been read and decoded by then. Raises NotAdmittedError (see Admit).
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class StartRefinement(beam.PTransform):
         parameters: HeatmapParameters,
         key: RunKey,
         row_counts: beam.PCollection,
+        admit: Admit,
         prior: Estimate | None = None,
     ):
         super().__init__()
@@ -39,23 +42,20 @@ class StartRefinement(beam.PTransform):
         self._key = key
         self._prior = prior
         self._row_counts = row_counts
+        self._admit = admit
 
     def expand(self, users: beam.PCollection) -> beam.PCollection:
-        parameters, key, prior = self._parameters, self._key, self._prior
+        parameters, key, prior, admit = self._parameters, self._key, self._prior, self._admit
 
-        def begin(_: None, users: int, rows: RowCounts) -> HeatmapState:
+        def begin(_: None, users: UserCounts, rows: RowCounts) -> HeatmapState:
             rows.tell()
-            rows.check(parameters.max_bad_fraction)
-            if users == 0:
-                raise DataError("too few users: no row has a usable user and place; nothing is published")
-            state = start(users, parameters, key, prior)
-            population = state.population
-            (COUNTED_USERS if population.epsilon else PUBLIC_USERS).tell(
-                users=population.users, epsilon=population.epsilon, noise_users=population.noise_stddev
-            )
+            admission = admit(users + UserCounts(unusable=rows.without_id), key)
+            with _refusing():
+                state = start(admission, parameters, prior)
+            COUNTED_USERS.tell(users=admission.users, epsilon=admission.epsilon, noise_users=admission.noise_stddev)
             return state
 
-        total = users | "CountUsers" >> beam.CombineGlobally(sum)
+        total = users | "CountUsers" >> beam.CombineGlobally(sum_user_counts)
         rows = self._row_counts | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
         return (
             users.pipeline
@@ -137,10 +137,20 @@ class AskShards(beam.PTransform):
         return state
 
 
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """What cannot be asked once noisy values are known is a refusal: it is decided on them and on public figures."""
+    try:
+        yield
+    except RequestError as error:
+        raise RefusedError(str(error)) from error
+
+
 def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
     if state.query is None:
         return state
-    state = receive(state, totals, parameters, key)
+    with _refusing():
+        state = receive(state, totals, parameters, key)
     spent = state.answers[-1].spent
     (SUB_QUERY_WITH_LOSS if spent.shards_lost else SUB_QUERY).tell(
         sub_query=spent.index,

@@ -17,6 +17,7 @@ from sfumato.transforms.heatmap.warm_start import digest
 from sfumato.transforms.locations.group import BoundUsers, BuildShards
 from sfumato.transforms.locations.read import ReadLocations
 from sfumato.transforms.locations.spill import Spill
+from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 
 
@@ -31,7 +32,7 @@ class PrivateHeatmap(beam.PTransform):
     under one key and the same parameters would get the same noise, and their difference would have none.
 
     prior: the map of an earlier release, of the same region and depth, to start from. Raises RequestError where the
-    method does not.
+    method does not. admit: what decides whether the run goes on, by default the parameters' own rule without a ledger.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class PrivateHeatmap(beam.PTransform):
         columns: LocationColumns | None = None,
         spill: str | None = None,
         prior: Estimate | None = None,
+        admit: Admit | None = None,
     ):
         super().__init__()
         columns = columns or LocationColumns()
@@ -56,6 +58,7 @@ class PrivateHeatmap(beam.PTransform):
         self._prior = prior
         self._columns = columns
         self._spill = Spill(spill)
+        self._admit = admit or Admit(parameters.admission())
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         grid, parameters, key, spill = self._grid, self._parameters, self._key, self._spill
@@ -63,8 +66,10 @@ class PrivateHeatmap(beam.PTransform):
         bound = BoundUsers(places, spill, parameters.contributes, parameters.distribution_total, columns.dwell_limit)
         chunks, rows = paths | "ReadLocations" >> ReadLocations(columns, grid, key, spill)  # (user group, chunk)
         words, users = chunks | "BoundUsers" >> bound  # bytes
-        state = users | "Start" >> StartRefinement(parameters, key, rows, self._prior)  # HeatmapState
-        shards = words | "BuildShards" >> BuildShards(places, state | PlanCohort(), spill)  # ShardGroup
+        state = users | "Start" >> StartRefinement(parameters, key, rows, self._admit, self._prior)  # HeatmapState
+        weighted = parameters.distribution_gamma is not None
+        build = BuildShards(places, state | PlanCohort(), spill, weighted)
+        shards = words | "BuildShards" >> build  # ShardGroup
         return shards | "Ask" >> AskShards(parameters, key, state)  # HeatmapState
 
 

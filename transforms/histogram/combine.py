@@ -32,6 +32,7 @@ from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import by_user_group
 from sfumato.transforms.logs import SAMPLED_USERS
 from sfumato.transforms.metrics import COUNT_TIME, Stopwatch
+from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 
 _COMPACT_ROWS = 1 << 20  # an accumulator grows by so many records at least before they are merged
@@ -200,6 +201,7 @@ class Limits(TypedDict, total=False):
     max_bad_fraction: float
     asked: int | None
     spill: str | None
+    admit: Admit | None
 
 
 class CountSamples(beam.PTransform):
@@ -229,10 +231,11 @@ class CountSamples(beam.PTransform):
         self.sampling, self.prefixes, self.levels = sampling, prefixes, levels
         self._max_bad_fraction = limits.get("max_bad_fraction", 0.1)
         self._asked = limits.get("asked")
+        self._admit = limits.get("admit")
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         sampler, prefixes, levels = self._sampler, self.prefixes, self.levels
-        max_bad_fraction, asked = self._max_bad_fraction, self._asked
+        max_bad_fraction, asked, admit = self._max_bad_fraction, self._asked, self._admit
 
         def count(group: tuple[int, Sample]) -> Iterator[tuple[tuple[int, int], SampledCounts]]:
             with COUNT_TIME.timed():
@@ -244,6 +247,8 @@ class CountSamples(beam.PTransform):
         def collect(_: None, counts: dict[tuple[int, int], SampledCounts], rows: RowCounts) -> list[SampledCounts]:
             rows.tell()
             rows.check(max_bad_fraction)
+            if admit is not None and admit.gate is not None:
+                admit.gate.charge()
             found = [
                 add_counts(one for (at, _), one in counts.items() if at == number) for number in range(len(levels))
             ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,8 @@ class EncodedLocations:
 
     rows: rows read; dropped: rows dropped, one number a reason of DROP_REASONS; text_ids: the ids were strings or
     bytes, whose hashes have nothing to do with those of integers. values: float64[n], weights or times in seconds,
-    where the columns ask for them.
+    where the columns ask for them. unusable: uint64[k], the users of the dropped rows that have an id, in any order;
+    who has a valid row as well may be among them.
     """
 
     users: NDArray[np.uint64]
@@ -56,6 +57,7 @@ class EncodedLocations:
     dropped: tuple[int, ...]
     text_ids: bool
     values: NDArray[np.float64] | None = None
+    unusable: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
 
 
 def encode_locations(
@@ -73,9 +75,10 @@ def encode_locations(
     users = np.empty(rows, dtype=np.uint64)
     codes = np.empty(rows, dtype=Places(grid.depth, columns.categories).dtype)
     values = np.empty(rows, dtype=np.float64) if columns.weighs else None
-    kept, dropped = 0, np.zeros(len(DROP_REASONS), dtype=np.int64)
+    kept, dropped, unusable = 0, np.zeros(len(DROP_REASONS), dtype=np.int64), [np.empty(0, dtype=np.uint64)]
     for first in range(0, rows, _BLOCK_ROWS):
-        block, north, east = _located(batch.slice(first, _BLOCK_ROWS), columns, grid, dropped)
+        whole = batch.slice(first, _BLOCK_ROWS)
+        block, north, east, usable = _located(whole, columns, grid, dropped)
         numbers = categories = None
         if columns.weighs or columns.auxiliary is not None:
             numbers, categories, faults = read_values(block, columns)
@@ -84,6 +87,9 @@ def encode_locations(
                 dropped[_VALUE_REASONS] += np.bincount(faults, minlength=1 + len(REASONS))[1:]
                 block, north, east = block.filter(pa.array(good)), north[good], east[good]
                 numbers, categories = _only(good, numbers), _only(good, categories)
+                usable = _within(usable, good)
+        if len(north) < whole.num_rows:
+            unusable.append(_users_of(whole.column(columns.user_id), ~usable, user_key))
         hashes = hash_users(block.column(columns.user_id), user_key)
         if drawn is not None:
             wanted = drawn(hashes)
@@ -103,13 +109,31 @@ def encode_locations(
         tuple(int(n) for n in dropped),
         holds_text(batch.schema.field(columns.user_id).type),
         None if values is None else values[:kept],
+        np.unique(np.concatenate(unusable)) if len(unusable) > 1 else unusable[0],
     )
+
+
+def _within(outer: NDArray[np.bool_], inner: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """A mask of those true in `outer` that are true in `inner` as well, which is one of these alone."""
+    both = outer.copy()
+    both[outer] = inner
+    return both
+
+
+def _users_of(ids: pa.Array, rows: NDArray[np.bool_], user_key: bytes) -> NDArray[np.uint64]:
+    """The hashes of the users who have any of some rows, each once; rows without an id have none."""
+    wanted = rows & ~nulls(ids)
+    return np.unique(hash_users(without_views(ids).filter(pa.array(wanted)), user_key))
 
 
 def _located(
     block: pa.RecordBatch, columns: LocationColumns, grid: Grid, dropped: NDArray[np.int64]
-) -> tuple[pa.RecordBatch, NDArray[np.float64], NDArray[np.float64]]:
-    """The rows with a user and coordinates in the region, and these; what is dropped is added to `dropped`."""
+) -> tuple[pa.RecordBatch, NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """The rows with a user and coordinates in the region, these, and which of all rows they are, bool[n].
+
+    What is dropped is added to `dropped`.
+    """
+    usable = np.ones(block.num_rows, dtype=bool)
     ids, latitude, longitude = (block.column(name) for name in (columns.user_id, columns.latitude, columns.longitude))
     names = columns.names_beside_coordinates()
     rest = pa.RecordBatch.from_arrays([without_views(block.column(name)) for name in names], names)
@@ -118,14 +142,16 @@ def _located(
         null_coordinate = nulls(latitude) | nulls(longitude)
         dropped[0] += null_user.sum()
         dropped[1] += (null_coordinate & ~null_user).sum()
-        present = pa.array(~(null_user | null_coordinate))
+        usable = ~(null_user | null_coordinate)
+        present = pa.array(usable)
         rest, latitude, longitude = (column.filter(present) for column in (rest, latitude, longitude))
     north, east = _degrees(latitude), _degrees(longitude)
     inside = grid.region.holds(east, north)
     if not inside.all():
         dropped[2:5] += _reasons(north, east, inside)
         rest, north, east = rest.filter(pa.array(inside)), north[inside], east[inside]
-    return rest, north, east
+        usable = _within(usable, inside)
+    return rest, north, east, usable
 
 
 def _only(mask: NDArray[np.bool_], column: NDArray[Any] | None) -> NDArray[Any] | None:

@@ -20,10 +20,17 @@ from sfumato.transforms.locations.distributions import (
     check_gamma,
     split_distributions,
 )
-from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
+from sfumato.transforms.locations.shards import (
+    Cohort,
+    ShardGroup,
+    build_shard_group,
+    empty_shard_groups,
+    split_by_shard_group,
+)
 from sfumato.transforms.locations.spill import Spill, load
-from sfumato.transforms.locations.users import Contribution, bound_users
+from sfumato.transforms.locations.users import Contribution, bound_users, count_unusable, split_unusable
 from sfumato.transforms.metrics import BOUNDED_USERS, SHARD_GROUP_BYTES, SHARD_GROUP_USERS
+from sfumato.transforms.privacy.admission import UserCounts
 
 _WORDS_PER_ELEMENT = 2_000_000
 
@@ -43,21 +50,23 @@ class _BoundUsersFn(beam.DoFn):
         self._max_dwell = max_dwell
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes | beam.pvalue.TaggedOutput]:
-        if self._gamma is None:
-            words = bound_users(element[1], self._places, self._max_dwell, self._top)
+        records, unusable = split_unusable(element[1])
+        users = 0
+        if records and self._gamma is None:
+            words = bound_users(records, self._places, self._max_dwell, self._top)
             users = len(words)
             for part in np.array_split(words, 1 + users // _WORDS_PER_ELEMENT):
                 yield self._spill.store(part.data)
-        else:
-            rows = bound_distributions(element[1], self._places, self._gamma, self._max_dwell)
+        elif records and self._gamma is not None:
+            rows = bound_distributions(records, self._places, self._gamma, self._max_dwell)
             users = rows.population()
             yield from rows.store(self._spill)
         BOUNDED_USERS.add(users)
-        yield beam.pvalue.TaggedOutput(self.USERS, users)
+        yield beam.pvalue.TaggedOutput(self.USERS, UserCounts(users, count_unusable(records, unusable)))
 
 
 class BoundUsers(beam.PTransform):
-    """(user group, chunk) pairs -> a pair of PCollections: bounded users (bytes), and numbers of users.
+    """(user group, chunk) pairs -> a pair of PCollections: bounded users (bytes), and UserCounts.
 
     Each element of the first is uint64[users], as `bound_users` returns it, stored; or with contribution `all` rows of
     `bound_distributions`, stored, for gamma, the whole number that a user's weights sum to. max_dwell: where it is
@@ -140,19 +149,27 @@ class _BuildShardGroupFn(beam.DoFn):
 
 
 class BuildShards(beam.PTransform):
-    """Bounded users (bytes, of `BoundUsers`) and a singleton Cohort -> ShardGroups; deterministic, given the key."""
+    """Bounded users (bytes, of `BoundUsers`) and a singleton Cohort -> every ShardGroup of the cohort.
 
-    def __init__(self, places: Places, cohort: beam.PCollection, spill: Spill):
+    Deterministic, given the key. weighted: whether the users have distributions.
+    """
+
+    def __init__(self, places: Places, cohort: beam.PCollection, spill: Spill, weighted: bool = False):
         super().__init__()
         self._places = places
         self._spill = spill
-        self._cohort = beam.pvalue.AsSingleton(cohort)
+        self._weighted = weighted
+        self._cohort = cohort
 
     def expand(self, bounded: beam.PCollection) -> beam.PCollection:
+        cohort = beam.pvalue.AsSingleton(self._cohort)
+        filled = bounded | "SplitByShard" >> beam.ParDo(_SplitByShardGroupFn(self._places, self._spill), cohort)
+        empty = self._cohort | "EmptyGroups" >> beam.FlatMap(empty_shard_groups, self._weighted).with_output_types(
+            tuple[int, bytes]
+        )
         return (
-            bounded
-            | "SplitByShard"
-            >> beam.ParDo(_SplitByShardGroupFn(self._places, self._spill), self._cohort)  # (shard group, rows)
+            (filled, empty)  # (shard group, rows)
+            | "AllGroups" >> beam.Flatten()
             | "GroupByShard" >> beam.GroupByKey()
-            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(self._places, self._spill), self._cohort)
+            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(self._places, self._spill), cohort)
         )

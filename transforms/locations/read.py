@@ -17,7 +17,7 @@ from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms import lossless  # noqa: F401
-from sfumato.transforms.files import is_remote, open_file
+from sfumato.transforms.files import file_version, is_remote, open_file
 from sfumato.transforms.locations.encode import DROP_REASONS, encode_locations
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_by_user_group
@@ -48,12 +48,25 @@ _HINTS = {
 
 
 @dataclass(frozen=True)
+class LogFile:
+    """A Parquet file to read. version: what `file_version` said when the run began, None where nobody looked."""
+
+    path: str
+    version: str | None = None
+
+
+@dataclass(frozen=True)
 class FileSlice:
     """Some row groups of a Parquet file; last: no slice of the file comes after this one."""
 
-    path: str
+    file: LogFile
     row_groups: tuple[int, ...]
     last: bool
+
+    @property
+    def path(self) -> str:
+        """The file's path."""
+        return self.file.path
 
 
 @dataclass(frozen=True)
@@ -93,13 +106,21 @@ class RowCounts:
             READ_FILES.add()
             READ_FILE.tell(file=part.path)
 
+    @property
+    def without_id(self) -> int:
+        """Rows dropped because they have no user id."""
+        return self.dropped[DROP_REASONS.index("null_user_id")]
+
     def tell(self) -> None:
         """Writes the counts into the log, as operations data."""
         dropped = {why: number for why, number in zip(DROP_REASONS, self.dropped, strict=True) if number}
         READ_COUNTS.tell(rows=self.rows, dropped=dropped, clamped=self.clamped)
 
     def check(self, max_bad_fraction: float) -> None:
-        """Raises DataError where too many rows were dropped, or where one user could count as two."""
+        """Raises DataError where too many rows were dropped, or where one user could count as two.
+
+        These are exact numbers: for evaluations of data that one may look at, and never for a release.
+        """
         if self.rows == 0:
             raise DataError("the input files hold no rows")
         if 0 < self.text_ids < self.rows:
@@ -120,7 +141,7 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
         # Arrow reads local files without the interpreter; everything else goes through Beam's file systems.
         with (
             open_file(path) if is_remote(path) else pa.OSFile(path) as source,
-            pq.ParquetFile(source) as file,
+            pq.ParquetFile(source, page_checksum_verification=True) as file,
         ):
             yield file
     except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
@@ -148,23 +169,44 @@ def inspect_file(path: str, columns: Columns) -> FileFacts:
         return FileFacts(file.metadata.num_rows, columns.check(file.schema_arrow, path))
 
 
-def slice_file(path: str) -> Iterator[FileSlice]:
-    """Cuts a file into slices of about four million rows, between row groups."""
+def count_rows(path: str) -> int:
+    """The rows of a file, from its footer. Raises DataError."""
     with open_parquet(path) as file:
+        return int(file.metadata.num_rows)
+
+
+@contextmanager
+def open_log(log: LogFile) -> Iterator[pq.ParquetFile]:
+    """Opens a file whose content must be that of its version, before and after. Raises DataError."""
+    _check_version(log)
+    with open_parquet(log.path) as file:
+        yield file
+    _check_version(log)
+
+
+def _check_version(log: LogFile) -> None:
+    if log.version is not None and file_version(log.path) != log.version:
+        raise DataError(f"{log.path}: changed while the job was running; nothing is charged or published, run it again")
+
+
+def slice_file(source: str | LogFile) -> Iterator[FileSlice]:
+    """Cuts a file into slices of about four million rows, between row groups."""
+    log = LogFile(source) if isinstance(source, str) else source
+    with open_log(log) as file:
         groups: list[int] = []
         rows = 0
         for number in range(file.num_row_groups):
             if rows >= _SLICE_ROWS:
-                yield FileSlice(path, tuple(groups), last=False)
+                yield FileSlice(log, tuple(groups), last=False)
                 groups, rows = [], 0
             groups.append(number)
             rows += file.metadata.row_group(number).num_rows
-        yield FileSlice(path, tuple(groups), last=True)
+        yield FileSlice(log, tuple(groups), last=True)
 
 
 def read_batches(part: FileSlice, columns: Columns) -> Iterator[pa.RecordBatch]:
     """Yields the slice's needed columns in batches of at most a million rows, decoding one batch ahead."""
-    with open_parquet(part.path) as file, ThreadPoolExecutor(1) as ahead:
+    with open_log(part.file) as file, ThreadPoolExecutor(1) as ahead:
         try:
             columns.check(file.schema_arrow, part.path)
         except RequestError as error:
@@ -198,7 +240,7 @@ class _EncodeSliceFn(beam.DoFn):
 
 
 class ReadLocations(beam.PTransform):
-    """Paths of Parquet files -> a pair of PCollections: (user group, chunk) pairs, and row counts.
+    """Paths of Parquet files, or LogFiles -> a pair of PCollections: (user group, chunk) pairs, and row counts.
 
     Chunks are what `split_by_user_group` makes; row counts are RowCounts.
     Raises DataError, naming the file, for a file that is damaged or lacks a column.

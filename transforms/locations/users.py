@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.places import Places
 from sfumato.transforms.locations.encode import EncodedLocations
 from sfumato.transforms.locations.records import UserRecords, join_records, sorted_records
-from sfumato.transforms.locations.spill import Spill
+from sfumato.transforms.locations.spill import Spill, load
 
 # What a user adds: one of her records, her place of the most weight, or a distribution over all her places.
 Contribution = Literal["one", "top", "all"]
@@ -35,13 +35,40 @@ def by_user_group(users: NDArray[np.uint64]) -> tuple[NDArray[np.int64], list[tu
 
 
 def split_by_user_group(batch: EncodedLocations, spill: Spill) -> Iterator[tuple[int, bytes]]:
-    """Splits a batch by user group: (group, the group's hashes, values if there are any, and codes, stored)."""
+    """Splits a batch by user group: (group, the group's hashes, values if there are any, and codes, stored).
+
+    Users of dropped rows come apart, as hashes alone: (group, hashes, stored).
+    """
     order, groups = by_user_group(batch.users)
     columns = [batch.users[order], batch.codes[order]]
     if batch.values is not None:
         columns.insert(1, batch.values[order])
     for number, rows in groups:
         yield number, spill.store(*(column[rows].data for column in columns))
+    if len(batch.unusable):
+        order, groups = by_user_group(batch.unusable)
+        unusable = batch.unusable[order]
+        for number, rows in groups:
+            yield number, spill.store(unusable[rows].data)
+
+
+def split_unusable(chunks: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """The chunks of one group with records, and those with the hashes of users of dropped rows alone."""
+    records: list[bytes] = []
+    unusable: list[bytes] = []
+    for chunk in chunks:
+        (unusable if len(load(chunk)) == 1 else records).append(chunk)
+    return records, unusable
+
+
+def count_unusable(records: list[bytes], unusable: list[bytes]) -> int:
+    """How many users of dropped rows have no record. Arguments: what `split_unusable` returns."""
+    if not unusable:
+        return 0
+    hashes = np.unique(np.concatenate([np.frombuffer(load(chunk)[0], np.uint64) for chunk in unusable]))
+    for chunk in records:
+        hashes = hashes[~np.isin(hashes, np.frombuffer(load(chunk)[0], np.uint64))]
+    return len(hashes)
 
 
 def any_repeated(users: NDArray[np.uint64]) -> bool:

@@ -20,6 +20,7 @@ from sfumato.transforms.moments.meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, Progress
 from sfumato.transforms.moments.tally import Ask, Tally, tally, whom
 from sfumato.transforms.moments.values import Values, pack, row_blocks, split_by_user, unpack, user_blocks
+from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 
 
@@ -90,6 +91,7 @@ class PushBits(beam.PTransform):
         cap: int | None = None,
         max_bad_fraction: float = 0.1,
         spill: str | None = None,
+        admit: Admit | None = None,
     ):
         super().__init__()
         prior = {
@@ -108,6 +110,7 @@ class PushBits(beam.PTransform):
         self._meter = PrivacyMeter(plan.told, plan.bits_per_client if cap is None else cap)
         self._max_bad_fraction = max_bad_fraction
         self._spill = Spill(spill)
+        self._admit = admit
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         blocks, rows = self._blocks(paths)
@@ -155,6 +158,8 @@ class PushBits(beam.PTransform):
     def _begin(self, _: None, rows: RowCounts, clients: int) -> Progress:
         rows.tell()
         rows.check(self._max_bad_fraction)
+        if self._admit is not None and self._admit.gate is not None:
+            self._admit.gate.charge()
         if self._grouping is None:
             self._check_clients(clients)
             return Progress()

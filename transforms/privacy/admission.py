@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sfumato.schemas.errors import NotAdmittedError, TooFewUsersError
+from sfumato.schemas.errors import LedgerError, NotAdmittedError, TooFewUsersError
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace
@@ -47,8 +47,9 @@ def sum_user_counts(counts: Iterable[UserCounts]) -> UserCounts:
 class AdmissionRule:
     """What a run needs to go on.
 
-    epsilon: of both counts. max_bad_fraction: largest share of users without a usable record. min_users: fewest users.
-    population: a public number of users, None where there is none. sampling_rate: share of the users who are counted.
+    epsilon: of both counts. max_bad_fraction: largest share of users without a usable record. min_users: fewest users,
+    0 for any number. population: a public number of users, None where there is none. sampling_rate: share of the users
+    who are counted.
     """
 
     epsilon: float
@@ -74,8 +75,11 @@ class Admission:
 class ChargeGate(Protocol):
     """Charges a ledger: the only way from exact counts to the first noisy value of a run."""
 
-    def charge(self) -> None:
-        """Charges the whole release, once. Raises BudgetError, RequestError, LedgerError or NotReadyError."""
+    def charge(self) -> str | None:
+        """Charges the whole release, once, and returns why it was refused before, None where it was not.
+
+        Raises BudgetError, RequestError, LedgerError or NotReadyError.
+        """
 
     def settle(self, epsilon: float, reason: str) -> None:
         """Lowers the charge of a refused release to the epsilon of its admission."""
@@ -102,8 +106,7 @@ class Admit:
             NotAdmittedError: the run is refused; the message holds noisy and public values alone.
             SfumatoError: whatever the gate raises; no noise is drawn then.
         """
-        if self.gate is not None:
-            self.gate.charge()
+        refused = None if self.gate is None else self.gate.charge()
         admission = count_users(counts, self.rule, key)
         try:
             check_admission(admission, self.rule)
@@ -111,6 +114,8 @@ class Admit:
             if self.gate is not None:
                 self.gate.settle(self.rule.epsilon, str(refusal))
             raise
+        if refused is not None:  # the ledger holds the price of the refusal alone
+            raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
         return admission
 
 
@@ -153,7 +158,7 @@ def check_admission(admission: Admission, rule: AdmissionRule) -> None:
                 f"--population says {rule.population:,} users, and the logs hold about {max(users, 0):,.0f} "
                 f"(+-{error:,.0f}); correct it, or leave it out"
             )
-    if users < rule.min_users:
+    if rule.min_users and users < rule.min_users:  # without a minimum a negative count is no reason
         raise TooFewUsersError(
             f"about {max(users, 0):,.0f} users (+-{error:,.0f}), fewer than --min_users {rule.min_users:,}"
         )

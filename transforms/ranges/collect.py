@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from sfumato.schemas.errors import DataError
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.ranges import BASE_DEPTH
 from sfumato.transforms.heatmap.methods.trees import last_answer
 from sfumato.transforms.heatmap.raster import by_row
-from sfumato.transforms.heatmap.schedule import count_population
+from sfumato.transforms.heatmap.schedule import admitted
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.privacy.admission import Admission
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import epsilon_for_stddev
 from sfumato.transforms.ranges.counts import NoisyGrid, Partition
@@ -75,15 +75,9 @@ class Built:
     model: RangeModel
 
 
-def collect(people: People, plan: RangesPlan, key: RunKey) -> Collected:
-    """The only look at the people of a trusted server: their number, where it is not public, and their noisy counts.
-
-    Raises DataError where there is nobody.
-    """
-    users = int(people.users.sum())
-    if users == 0:
-        raise DataError("too few users: no row has a usable user and place; nothing is published")
-    population, budget = count_population(users, plan.counting, key)
+def collect(people: People, admission: Admission, plan: RangesPlan, key: RunKey) -> Collected:
+    """The only look at the people of a trusted server: their noisy counts, once the run is admitted."""
+    population, budget = admitted(admission, plan.counting)
     wanted = plan.wanted(population.users, budget.remaining)
     method = make_method(plan.method, plan.options, wanted)
     return Collected(method.collect(people, wanted, key), wanted, method, population)

@@ -17,7 +17,8 @@ from sfumato.transforms.heatmap.whole import PrivateHeatmap
 from sfumato.transforms.locations.group import BoundUsers
 from sfumato.transforms.locations.read import ReadLocations, RowCounts, sum_row_counts
 from sfumato.transforms.locations.spill import Spill, load
-from sfumato.transforms.logs import COUNTED_USERS, PUBLIC_USERS, TRAINED
+from sfumato.transforms.logs import COUNTED_USERS, TRAINED
+from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.collect import Built, Collected, build, collect, of_state
 from sfumato.transforms.ranges.people import People
@@ -61,12 +62,13 @@ class CountPeople(beam.CombineFn):
 class CollectPeople(beam.PTransform):
     """Paths of Parquet location logs -> a singleton Collected, whose noise a trusted server has added.
 
-    Raises DataError for damaged files, too many unusable rows, and where there is nobody.
+    Raises DataError for damaged files, and NotAdmittedError (see Admit).
     """
 
-    def __init__(self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: str | None = None):
+    def __init__(self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: str | None, admit: Admit):
         super().__init__()
         self._plan = plan
+        self._admit = admit
         self._key = key.narrowed({**plan.facts(), "columns": asdict(columns)})
         self._columns = columns
         self._spill = Spill(spill)
@@ -76,24 +78,31 @@ class CollectPeople(beam.PTransform):
         places = Places(grid.depth)
         bound = BoundUsers(places, spill, max_dwell=self._columns.dwell_limit)
         chunks, rows = paths | "ReadLocations" >> ReadLocations(self._columns, grid, self._key, spill)
-        words, _ = chunks | "BoundUsers" >> bound  # bytes
+        words, users = chunks | "BoundUsers" >> bound  # bytes
+        counts = users | "SumUserCounts" >> beam.CombineGlobally(sum_user_counts)
         total = rows | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)  # RowCounts
         return (
             words
             | "CountPeople" >> beam.CombineGlobally(CountPeople(places))  # People, exact: they go no further
-            | "Collect" >> beam.Map(_collect, beam.pvalue.AsSingleton(total), self._plan, self._key)  # Collected
+            | "Collect"
+            >> beam.Map(
+                _collect,
+                beam.pvalue.AsSingleton(counts),
+                beam.pvalue.AsSingleton(total),
+                self._admit,
+                self._plan,
+                self._key,
+            )  # Collected
         )
 
 
-def _collect(people: People, rows: RowCounts, plan: RangesPlan, key: RunKey) -> Collected:
+def _collect(
+    people: People, counts: UserCounts, rows: RowCounts, admit: Admit, plan: RangesPlan, key: RunKey
+) -> Collected:
     rows.tell()
-    rows.check(plan.counting.max_bad_fraction)
-    collected = collect(people, plan, key)
-    population = collected.population
-    (COUNTED_USERS if population.epsilon else PUBLIC_USERS).tell(
-        users=population.users, epsilon=population.epsilon, noise_users=population.noise_stddev
-    )
-    return collected
+    admission = admit(counts + UserCounts(unusable=rows.without_id), key)
+    COUNTED_USERS.tell(users=admission.users, epsilon=admission.epsilon, noise_users=admission.noise_stddev)
+    return collect(people, admission, plan, key)
 
 
 class CollectHeatmap(beam.PTransform):
@@ -102,11 +111,11 @@ class CollectHeatmap(beam.PTransform):
     Raises as PrivateHeatmap does.
     """
 
-    def __init__(self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: str | None = None):
+    def __init__(self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: str | None, admit: Admit):
         super().__init__()
         assert plan.heatmap is not None
         self._plan = plan
-        self._heatmap = PrivateHeatmap(plan.region, plan.heatmap, key, columns, spill)
+        self._heatmap = PrivateHeatmap(plan.region, plan.heatmap, key, columns, spill, admit=admit)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         return paths | "Heatmap" >> self._heatmap | "Collect" >> beam.Map(of_state, self._plan)
@@ -156,10 +165,18 @@ class BuildRanges(beam.PTransform):
     PrivateHeatmap has it where a heatmap does. spill: see there.
     """
 
-    def __init__(self, plan: RangesPlan, key: RunKey, columns: LocationColumns | None = None, spill: str | None = None):
+    def __init__(
+        self,
+        plan: RangesPlan,
+        key: RunKey,
+        columns: LocationColumns | None = None,
+        spill: str | None = None,
+        admit: Admit | None = None,
+    ):
         super().__init__()
         collecting = CollectPeople if plan.heatmap is None else CollectHeatmap
-        self._collect = collecting(plan, key, columns or LocationColumns(), spill)
+        admit = admit or Admit(plan.counting.admission())
+        self._collect = collecting(plan, key, columns or LocationColumns(), spill, admit)
         self._train = TrainModel(plan)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
@@ -15,7 +16,20 @@ from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.metrics import RELEASE_BYTES, RELEASE_TIME
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.release.facts import ReleaseFacts
-from sfumato.transforms.release.store import clear_lost, publish, standing_manifest
+from sfumato.transforms.release.store import clear_lost, open_release, publish, standing_manifest, with_digests
+
+
+def charged(facts: ReleaseFacts) -> ReleaseFacts:
+    """The facts of a release with the entry of the ledger that charged it, once the run has passed its gate.
+
+    Without a ledger the facts as they are. Raises LedgerError where the ledger does not know the release.
+    """
+    if facts.ledger_place is None:
+        return facts
+    reservation = open_ledger(facts.ledger_place).history().reservations.get(facts.release_id)
+    if reservation is None:
+        raise LedgerError(f"ledger: {facts.ledger_place} does not hold the charge of {facts.release_id} any more")
+    return replace(facts, created=reservation.time, ledger=ledger_facts(reservation), published=reservation.manifest)
 
 
 class WriteRelease(beam.PTransform):
@@ -32,7 +46,8 @@ class WriteRelease(beam.PTransform):
 
     def expand(self, files: beam.PCollection) -> beam.PCollection:
         def write(content: dict[str, bytes], output: str, facts: ReleaseFacts, overwrite: bool) -> str:
-            check_same_result(content, facts)
+            content = with_digests(content)
+            check_same_result(content, charged(facts))
             with RELEASE_TIME.timed():
                 publish(output, content, facts.release_id, overwrite)
             RELEASE_BYTES.record(sum(map(len, content.values())))
@@ -74,13 +89,13 @@ def published_digest(output: str, reservation: Reservation) -> str | None:
 class KeepBooks(beam.PTransform):
     """The published folder's path -> the same, once what is kept beside releases says so too. Safe to retry.
 
-    timeline: the folder whose page of all releases is brought up to date. ledger: a ledger's place, in which
-    `reservation` is noted as published.
+    timeline: the folder whose page of all releases is brought up to date. ledger: a ledger's place, in which the
+    release is noted as published, if it charged it.
     """
 
-    def __init__(self, timeline: str | None = None, ledger: str | None = None, reservation: Reservation | None = None):
+    def __init__(self, release_id: str, timeline: str | None = None, ledger: str | None = None):
         super().__init__()
-        self._books = timeline, ledger, reservation
+        self._books = release_id, timeline, ledger
 
     def expand(self, published: beam.PCollection) -> beam.PCollection:
         return published | "Note" >> beam.Map(close_books, *self._books)
@@ -90,11 +105,19 @@ class KeepBooks(beam.PTransform):
         return close_books(output, *self._books)
 
 
-def close_books(output: str, timeline: str | None, ledger: str | None, reservation: Reservation | None) -> str:
-    """Notes in the ledger that the reserved release stands at `output`, then updates the timeline. Returns `output`."""
+def close_books(output: str, release_id: str, timeline: str | None, ledger: str | None) -> str:
+    """Notes in the ledger that the reserved release stands at `output`, then updates the timeline. Returns `output`.
+
+    Raises LedgerError where a file of the release is not the one that its manifest lists.
+    """
+    reservation = None if ledger is None else open_ledger(ledger).history().reservations.get(release_id)
     if ledger is not None and reservation is not None:
         digest = published_digest(output, reservation)
         if digest is not None:
+            if damage := open_release(output).damage():
+                raise LedgerError(
+                    f"ledger: {'; '.join(damage)}; put it back from a copy, or move the folder away and run again"
+                )
             open_ledger(ledger).commit(reservation.charge.release_id, digest)
             clear_lost(output, reservation.charge.release_id)
     if timeline is not None:

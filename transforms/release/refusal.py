@@ -1,0 +1,70 @@
+"""What is published where a release was refused after its charge: a page and a manifest that say why. Pure."""
+
+from __future__ import annotations
+
+import html
+from decimal import Decimal
+
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT
+from sfumato.schemas.ledger import plain
+from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE, REFUSAL_FORMAT
+from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, package_versions
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>body {{ font: 1.05rem/1.6 system-ui, sans-serif; max-width: 40rem; margin: 12vh auto; padding: 0 1.25rem }}
+h1 {{ font-size: 1.5rem; line-height: 1.25 }} small {{ opacity: .75 }}</style></head>
+<body><h1>{title}</h1>
+<p>{reason}.</p>
+<p>This decision rests on noisy counts and public figures alone. It cost epsilon {spent} of the {total} that the release
+was to cost. Two sets of logs are neighbours when one holds all the records of one more user.</p>
+<p><small>Release {release_id}, {job}, {created}. All of it is in <a href="manifest.json">manifest.json</a>.</small></p>
+</body></html>
+"""
+
+
+def refusal_files(
+    facts: ReleaseFacts, reason: str, epsilon: Decimal, spent: Decimal, delta_spent: Decimal
+) -> dict[str, bytes]:
+    """The files of a refused release by name, the manifest last.
+
+    Args:
+        facts: the identity of the release.
+        reason: the refusal's message, made of noisy and public values alone.
+        epsilon: what the release was to cost.
+        spent: what the refusal cost.
+        delta_spent: likewise.
+    """
+    manifest = {
+        "format": REFUSAL_FORMAT,
+        "status": "refused",
+        "release_id": facts.release_id,
+        "job": facts.job,
+        "created": facts.created,
+        "reason": reason,
+        "privacy": {
+            "unit": PRIVACY_UNIT,
+            "adjacency": ADD_OR_REMOVE,
+            "epsilon": float(epsilon),
+            "epsilon_spent": float(spent),
+            "delta": float(delta_spent),
+            "randomness": facts.source,
+        },
+        **({} if facts.ledger is None else {"ledger": dict(facts.ledger)}),
+        "parameters": dict(facts.parameters),
+        "versions": package_versions(),
+    }
+    fields = {
+        "title": "No result was published",
+        "reason": reason,
+        "spent": plain(spent),
+        "total": plain(epsilon),
+        "release_id": facts.release_id,
+        "job": facts.job,
+        "created": facts.created,
+    }
+    page = _PAGE.format(**{name: html.escape(value) for name, value in fields.items()})
+    return {PAGE_FILE: page.encode(), MANIFEST_FILE: manifest_bytes(manifest)}
