@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -25,7 +27,28 @@ def show_progress(files: int, verbose: bool = False, log_format: str = "text") -
     with contextlib.ExitStack() as stack:
         shown = standing or stack.enter_context(shown_on(Console("job", log_format, verbose)))
         shown.begin(files)
+        if not shown.verbose or shown.log_format == "json":
+            stack.enter_context(_worker_output_hidden(shown))
         yield
+
+
+@contextmanager
+def _worker_output_hidden(shown: Console) -> Iterator[None]:
+    """Workers of a remote runner that work here (Flink) write tracebacks to standard error; the job tells of them."""
+    sys.stderr.flush()
+    kept, before = os.dup(2), shown.stream
+    # A descriptor of its own: standard error itself is closed to workers while the job runs.
+    shown.stream = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace")
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            with contextlib.nullcontext() if shown.verbose else contextlib.redirect_stderr(nowhere):
+                yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            shown.stream.close()
+            shown.stream = before
 
 
 def tell_metrics(result: PipelineResult) -> None:
