@@ -327,8 +327,8 @@ def test_python_m_and_relative_outputs(logs, tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "relative/out/manifest.json").is_file()
 
 
-def test_progress_from_worker_processes(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(command(logs(600), tmp_path / "out", "--runner_config", "direct_processes")) == 0
+def test_progress_from_worker_threads(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(command(logs(600), tmp_path / "out", "--runner_config", "direct_threads")) == 0
     shown = capfd.readouterr().err
     assert len(re.findall(r"sub-query 1: \d+ entries, epsilon", shown)) == 1
     assert "noise ±" in shown

@@ -140,7 +140,7 @@ def test_the_same_key_gives_the_same_release_on_every_runner(
     folder: Path, pattern: str, published: Path, tmp_path: Path
 ) -> None:
     statistics = ["--statistics", "mean,variance"]
-    runner = ["--runner_config", "direct_processes"]  # in threads: see rows that are users
+    runner = ["--runner_config", "direct_threads"]
     assert run(pattern, tmp_path / "out", *LENGTH, *statistics, *keyed(folder), *runner) == 0
     assert contents(tmp_path / "out") == contents(published)
     assert run(pattern, tmp_path / "tuesday", *LENGTH, *statistics, *keyed(folder, "tuesday")) == 0

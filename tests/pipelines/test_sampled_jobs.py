@@ -185,10 +185,10 @@ def test_quantiles(pattern: str, tmp_path: Path, method: str, capfd: pytest.Capt
 
 
 def test_the_same_key_gives_the_same_release_and_another_does_not(pattern: str, tmp_path: Path) -> None:
-    for name in ("direct", "direct_threads", "direct_processes"):
+    for name in ("direct", "direct_threads"):
         assert run("histogram", pattern, tmp_path / name, "--column", "kind", "--runner_config", name) == 0
-    one, two, three = ((tmp_path / name / "items.parquet").read_bytes() for name in os.listdir(tmp_path))
-    assert one == two == three
+    one, two = ((tmp_path / name / "items.parquet").read_bytes() for name in os.listdir(tmp_path))
+    assert one == two
     assert cli.main(["histogram", "--input", pattern, "--output", str(tmp_path / "c"), "--column", "kind"]) == 0
     one, other = (open_release(tmp_path / name).items for name in ("direct", "c"))
     assert one["sampled"].tolist() != other["sampled"].tolist()
