@@ -1,0 +1,57 @@
+"""Shrinkage and simultaneous intervals."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from sfumato.transforms.selection import shrink, simultaneous_z
+
+
+def test_shrinkage_is_the_posterior_of_the_true_prior():
+    rng = np.random.default_rng(1)
+    truth = 0.3 + 0.1 * rng.standard_normal(20_000)
+    variance = np.exp(rng.uniform(np.log(1e-3), np.log(1.0), len(truth)))
+    noisy = truth + np.sqrt(variance) * rng.standard_normal(len(truth))
+    means, posterior = shrink(noisy, variance)
+    kept = 0.01 / (0.01 + variance)
+    assert means == pytest.approx(0.3 + kept * (noisy - 0.3), abs=0.02)
+    # Standardised errors have variance 1, its estimate deviates by sqrt(2 / n) = 0.01: five of these, and t's doubt.
+    assert ((means - truth) ** 2 / posterior).mean() == pytest.approx(1, abs=0.07)
+
+
+def test_estimates_without_information_change_nothing():
+    rng = np.random.default_rng(2)
+    x, v = 1 + rng.standard_normal(300) * np.sqrt(0.5 + 0.2), np.full(300, 0.2)
+    alone = shrink(x, v)
+    more = shrink(np.append(x, [np.nan, 50.0, -3.0]), np.append(v, [0.2, np.inf, 1e12]))
+    assert more[0][:300] == pytest.approx(alone[0], abs=1e-3)
+    assert more[1][:300] == pytest.approx(alone[1], rel=1e-2)
+    assert more[0][300:] == pytest.approx(np.full(3, more[0][300]), abs=1e-3)  # the centre
+
+
+def test_equal_true_values_are_all_put_at_the_centre():
+    rng = np.random.default_rng(3)
+    variance = np.full(2_000, 4.0)
+    means, posterior = shrink(10 + 2 * rng.standard_normal(2_000), variance, centre=10)
+    # t is 0 half the time, else of the order v sqrt(2 / n) = 0.13: no estimate keeps more than a tenth of its distance.
+    assert np.abs(means - 10).max() < 0.1 * 2 * 4
+    assert posterior.max() < 0.1 * 4
+
+
+def test_nothing_known():
+    means, variances = shrink(np.array([np.nan]), np.array([np.inf]), centre=0.5)
+    assert means[0] == 0.5
+    assert np.isnan(variances[0])
+    with pytest.raises(ValueError, match="variances"):
+        shrink(np.ones(2), np.array([1.0, 0.0]))
+    with pytest.raises(ValueError, match="variances"):
+        shrink(np.ones(2), np.ones(3))
+
+
+def test_simultaneous_intervals_hold_all_together():
+    assert simultaneous_z(1) == pytest.approx(1.959964)
+    for number in (2, 100, 10**6, 10**12):
+        each = 2 * norm.sf(simultaneous_z(number))
+        assert -np.expm1(number * np.log1p(-each)) == pytest.approx(0.05, rel=1e-6)
+    with pytest.raises(ValueError, match="number"):
+        simultaneous_z(0)
