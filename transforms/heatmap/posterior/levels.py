@@ -68,6 +68,16 @@ class FullTree:
         """Values by level and node, as one array of the leaves' values in the order of `tree`'s entries."""
         return np.concatenate([value[leaf] for value, leaf in zip(values, self.leaves, strict=True)])
 
+    def by_level(self, of_leaves: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """The leaves' values, in the order of `tree`'s entries, by level and node; 0 at inner nodes."""
+        values, at = [], 0
+        for leaf in self.leaves:
+            value = np.zeros(len(leaf))
+            value[leaf] = of_leaves[at : at + (count := int(leaf.sum()))]
+            values.append(value)
+            at += count
+        return values
+
     def sums(self, of_leaves: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """Values of the leaves, by level and node, added up: for each level float64[n] with every node's total."""
         totals = [np.where(leaf, value, 0.0) for value, leaf in zip(of_leaves, self.leaves, strict=True)]
