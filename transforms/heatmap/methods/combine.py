@@ -58,7 +58,7 @@ def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
     estimate: what `decode` made of the state with the estimator bayes.
     """
     full, sampling = FullTree.of(estimate.tree), sampling_of(state)
-    owner = _owner(full, estimate.tree)
+    owner = full.owners(estimate.tree)
     share = 4.0 ** (full.depth - _leaf_levels(full)) / np.maximum(estimate.tree.areas, 1)[owner]
     expected = full.sums(full.by_level(np.maximum(estimate.counts[owner] * share, 0.5)))
     own = Own.nothing(full)
@@ -112,7 +112,7 @@ def estimate_of(posterior: Posterior, state: HeatmapState) -> Estimate:
     if state.categories == 1:
         return Estimate(full.tree, counts, np.sqrt(variance), slope=posterior.slope)
     last = last_answer(state)
-    owner = _owner(full, last.tree)
+    owner = full.owners(last.tree)
     entries = len(last.tree.entries)
     return Estimate(
         last.tree,
@@ -122,15 +122,6 @@ def estimate_of(posterior: Posterior, state: HeatmapState) -> Estimate:
         last.category_stddev,
         posterior.slope,
     )
-
-
-def _owner(full: FullTree, tree: Tree) -> NDArray[np.int64]:
-    """The entry of a tree that covers each leaf of a full tree with all its nodes: int64[leaves]."""
-    first = [
-        codes[leaf] << np.uint64(2 * (full.depth - level))
-        for level, (codes, leaf) in enumerate(zip(full.codes, full.leaves, strict=True))
-    ]
-    return tree.index.owners(np.concatenate(first))
 
 
 def _leaf_levels(full: FullTree) -> NDArray[np.int64]:

@@ -15,12 +15,14 @@ Source: Hay et al. (2010), Boosting the accuracy of differentially private histo
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.tree import node_levels, node_paths
 from sfumato.transforms.heatmap.posterior.levels import FullTree, by_family
 from sfumato.transforms.heatmap.posterior.measurements import Own, add_up
 
@@ -56,6 +58,17 @@ class UnbiasedCounts:
             missing = counts[level - 1][full.parents[level]] - members.sum(axis=1)
             counts.append((members + variance * (missing / variance.sum(axis=1))[:, None]).ravel())
         return cls(full, counts, measured.variance, total_variance)
+
+    @classmethod
+    def of_nodes(
+        cls, nodes: NDArray[np.uint64], users: NDArray[np.float64], variance: NDArray[np.float64]
+    ) -> UnbiasedCounts:
+        """From published columns: the nodes of a full tree, a 1 and then the path, level by level (TOTALS_SCHEMA)."""
+        levels = node_levels(nodes)
+        at = np.searchsorted(levels, np.arange(int(levels[-1]) + 2))
+        parts = [slice(first, last) for first, last in itertools.pairwise(at.tolist())]
+        full = FullTree(len(parts) - 1, tuple(node_paths(nodes[part]) for part in parts))
+        return cls(full, [users[part] for part in parts], [variance[part] for part in parts], float(variance[0]))
 
     @property
     def of_cells(self) -> NDArray[np.float64]:
