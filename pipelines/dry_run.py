@@ -12,7 +12,7 @@ import numpy as np
 
 from sfumato.pipelines.plan import details
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import amount, plain
+from sfumato.schemas.ledger import Cost, amount, plain
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
@@ -65,10 +65,10 @@ def _beside(name: str, lines: Sequence[str]) -> list[str]:
     return [f"{name if number == 0 else '':<{_MARGIN}}{line}" for number, line in enumerate(short)]
 
 
-def _no_ledger(cost: tuple[float, float]) -> list[str]:
-    if not math.isfinite(cost[0]):
+def _no_ledger(cost: Cost) -> list[str]:
+    if not math.isfinite(cost.epsilon):
         return ["nothing: there is no differential privacy that a ledger could account for"]
-    epsilon, delta = (amount(name, value) for name, value in zip(("epsilon", "delta"), cost, strict=True))
+    epsilon, delta = amount("epsilon", cost.epsilon), amount("delta", cost.delta)
     both = f"epsilon {plain(epsilon)}" + (f" and delta {plain(delta)}" if delta else "")
     return [f"no ledger (--ledger): nobody keeps account of the {both} that it costs"]
 

@@ -28,7 +28,7 @@ from sfumato.pipelines.options import RunnerSettings, add_runner_arguments
 from sfumato.pipelines.progress import show_progress, tell_metrics
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
-from sfumato.schemas.ledger import Charge, amount
+from sfumato.schemas.ledger import Charge, Cost, amount
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.transforms.files import is_remote
@@ -37,7 +37,7 @@ from sfumato.transforms.logs import say
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
-from sfumato.transforms.release.facts import ReleaseFacts, package_versions
+from sfumato.transforms.release.facts import ReleaseFacts, code_digest, package_versions
 from sfumato.transforms.release.refusal import refusal_files
 from sfumato.transforms.release.store import check_output, publish, standing_manifest
 from sfumato.transforms.release.write import KeepBooks, charged, published_digest
@@ -96,8 +96,8 @@ class ReleaseRequest(ABC):
         return ""
 
     @abstractmethod
-    def cost(self) -> tuple[float, float]:
-        """The whole epsilon and delta of the release: what a ledger is charged with."""
+    def cost(self) -> Cost:
+        """What the whole release costs: what a ledger is charged with."""
 
     @abstractmethod
     def admission(self) -> AdmissionRule:
@@ -189,6 +189,8 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     identify(job=request.JOB, release_id=request.release_id)
     launched = flex_launch(settings)
     _check_place(request, settings, launched)
+    if books is not None:
+        books.check_not_lost(request.output, request.timeline)
     resumed = None if books is None else books.standing(request.release_id)
     if resumed is None:
         check_output(request.output, request.overwrite, request.FORMAT)
@@ -207,7 +209,7 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     if books is not None:
         gate = LedgerGate(books, books.charge(request.cost(), key, facts))
         facts = replace(facts, ledger_place=books.ledger)
-        reservation = books.book.check(gate.bound, books.budget)
+        reservation = books.check(gate.bound)
         standing = reservation is not None and reservation.refused is None
         if reservation is not None and standing and published_digest(request.output, reservation) is not None:
             say("standing", f"{facts.release_id} is published already; nothing is charged")
@@ -255,7 +257,7 @@ def rounded_up(epsilon: float) -> str:
 
 def _publish_refusal(request: ReleaseRequest, facts: ReleaseFacts, rule: AdmissionRule, refusal: RefusedError) -> None:
     """Publishes why a release was refused, in its place."""
-    epsilon, delta = (amount(name, value) for name, value in zip(("epsilon", "delta"), request.cost(), strict=True))
+    epsilon, delta = amount("epsilon", request.cost().epsilon), amount("delta", request.cost().delta)
     spent = (epsilon, delta)
     if isinstance(refusal, NotAdmittedError):
         spent = (amount("epsilon", rounded_up(rule.epsilon)), amount("delta", 0))
@@ -323,8 +325,9 @@ def key_and_facts(
         # Only here does nothing random tell two runs apart, so the fingerprint must see every change of the data; and
         # a copy of the same data, with other times, must resume what a crashed run began.
         fingerprint = [[file.path, file.size, content_digest(file.path)] for file in files]
-    # Other versions may ask other questions under the same noise.
-    scheme = {"job": request.JOB, "versions": package_versions()}
+    # Other code may add the same noise to other numbers. A seed protects nobody, and gives the same result for ever.
+    code = None if request.seed is not None else code_digest()
+    scheme = {"job": request.JOB, "versions": package_versions(), "code": code}
     key = RunKey.derive(secret, {**scheme, "release_id": release_id, "files": fingerprint, **parameters})
     facts = ReleaseFacts(
         job=request.JOB,

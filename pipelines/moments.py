@@ -14,7 +14,7 @@ import apache_beam as beam
 from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments, release_options, run_release
 from sfumato.pipelines.options import JobParser, RunnerSettings
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import amount
+from sfumato.schemas.ledger import LOCAL, Cost, amount
 from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns
 from sfumato.schemas.region import MAX_DEPTH, Grid, Region
 from sfumato.schemas.release import BITS_FILE
@@ -72,12 +72,12 @@ class MomentsRequest(ReleaseRequest):
 
         return moments_plan_text(self.plan, self.grouping)
 
-    def cost(self) -> tuple[float, float]:
+    def cost(self) -> Cost:
         if self.plan.epsilon is None:
-            return math.inf, 0.0
+            return Cost(math.inf, trust=LOCAL)
         groups = 0.0 if self.grouping is None else self.grouping.epsilon
         # As people add: 0.7 and 0.1 are 0.8, and not a little less.
-        return float(amount("epsilon", self.plan.epsilon) + amount("group_epsilon", groups)), 0.0
+        return Cost(float(amount("epsilon", self.plan.epsilon) + amount("group_epsilon", groups)), trust=LOCAL)
 
     def source(self) -> ValueColumns:
         return self.values.columns

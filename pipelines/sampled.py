@@ -13,6 +13,7 @@ from sfumato.pipelines.job import Inputs, ReleaseRequest, run_release
 from sfumato.pipelines.options import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import ItemColumns
+from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.assemble import SampleFacts
@@ -42,8 +43,8 @@ class SampledRequest(ReleaseRequest):
     plan: SamplePlan
     counted: Items
 
-    def cost(self) -> tuple[float, float]:
-        return self.plan.epsilon, self.plan.delta
+    def cost(self) -> Cost:
+        return Cost(self.plan.epsilon, self.plan.delta)
 
     def plan_text(self) -> str:
         from sfumato.pipelines.dry_run import sample_plan_text  # which brings the plans of all jobs

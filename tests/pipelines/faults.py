@@ -332,7 +332,7 @@ def publish_before_charge() -> None:
         def read(self) -> list[bytes]:
             return getattr(self, "entries", super().read())
 
-    def pretend(self: Any, charge: Any, limits: Any = ()) -> Any:
+    def pretend(self: Any, charge: Any, limits: Any = (), **_: bool) -> Any:
         return real(ledger_module.Ledger(Unwritten(str(self._store._path))), charge, limits)
 
     ledger_module.Ledger.reserve = pretend  # type: ignore[method-assign]

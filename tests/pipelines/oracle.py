@@ -22,6 +22,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import advance, start
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.whole import bind_key
+from sfumato.transforms.privacy.admission import Admit, UserCounts
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_words
 from sfumato.transforms.privacy.noise import discrete_laplace, polya_difference_events
 from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
@@ -61,7 +62,7 @@ def category_of(record: dict[str, Any], columns: LocationColumns) -> int | None:
 def records_of_users(
     pattern: str, region: Region, depth: int, key: RunKey, columns: LocationColumns
 ) -> dict[int, list[tuple[int, float]]]:
-    """The good records of each user: places, and weights or times."""
+    """The good records of each user: places, and weights or times; none for who has no good one."""
     records: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for path in glob.glob(pattern):
         table = pq.read_table(path)
@@ -69,6 +70,7 @@ def records_of_users(
         values = np.array(ids) if isinstance(ids[0], int) else np.array(ids, dtype=object)
         hashes = keyed_hash(key.subkey("users"), values).tolist()
         for user, record in zip(hashes, table.to_pylist(), strict=True):
+            records[user] += []
             code = code_of(record["longitude"], record["latitude"], region, depth)
             value, category = value_of(record, columns), category_of(record, columns)
             if code is not None and value is not None and category is not None:
@@ -107,8 +109,10 @@ def heatmap(
     depth, columns = parameters.depth, columns or LocationColumns()
     bits = 2 * depth + math.ceil(math.log2(columns.categories))
     key = bind_key(key, region, parameters, columns, prior)
-    users = weights_of_users(records_of_users(pattern, region, depth, key, columns), parameters, columns)
-    state = start(len(users), parameters, key, prior)
+    records = records_of_users(pattern, region, depth, key, columns)
+    users = weights_of_users({user: mine for user, mine in records.items() if mine}, parameters, columns)
+    admission = Admit(parameters.admission())(UserCounts(len(users), len(records) - len(users)), key)
+    state = start(admission, parameters, prior)
     cohort = state.cohort
     shards: dict[int, list[dict[int, int]]] = defaultdict(list)
     for user, weights in sorted(users.items()):

@@ -7,6 +7,7 @@ import platform
 import shutil
 import sqlite3
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -297,15 +298,19 @@ def test_without_a_date_it_is_yesterdays(place: Place) -> None:
 
 
 def test_suspiciously_little_data(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    place.write(min_rows=1801)
-    assert place.refresh("--date", "2026-11-20") == 75
-    error = capsys.readouterr().err
-    assert "fewer rows than --min_rows 1,801; nothing is charged" in error
-    assert "1800" not in error
-    assert "1,800" not in error
-    assert not (place.folder / "ledger.db").exists()
-    place.write(min_rows=1800)
+    place.write(min_users=50_000)
+    for _ in range(2):  # the same data are refused again, by the same noisy count, at no further cost
+        assert place.refresh("--date", "2026-11-20") == 75
+        error = capsys.readouterr().err
+        assert "fewer than --min_users 50,000" in error
+        history = open_ledger(str(place.folder / "ledger.db")).history()
+        assert [charge.epsilon for charge in history.charges] == [Decimal("0.04")]
+    refused = place.folder / "published" / "releases" / "2026-11-20"
+    assert sorted(path.name for path in refused.iterdir()) == ["index.html", "manifest.json"]
+    place.write(min_users=50)
     assert place.refresh("--date", "2026-11-20") == 0
+    manifest = place.release("2026-11-20").manifest
+    assert manifest["privacy"]["epsilon_spent"] == 3.96  # with the refusal's 0.04 it is what a day may cost
 
 
 def test_a_backfill_goes_on_where_a_day_has_no_data(place: Place, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ from sfumato.transforms.locations.group import BoundUsers, BuildShards, ShardGro
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
 from sfumato.transforms.locations.spill import Spill, forget, load
 from sfumato.transforms.locations.users import bound_users, split_by_user_group
+from sfumato.transforms.privacy.admission import UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import keyed_hash
 from tests.statistics import FLAKE_RATE
 
@@ -322,4 +323,5 @@ def test_the_pipeline_builds_what_the_pure_stages_build(gamma: int | None) -> No
         shards = bounded | BuildShards(Places(depth), pipeline | "Cohort" >> beam.Create([cohort]), Spill())
         encoded = [ShardGroupCoder().encode(group) for group in expected]
         assert_that(shards | beam.Map(ShardGroupCoder().encode), equal_to(encoded))
-        assert_that(users | beam.CombineGlobally(sum), equal_to([len({user for user, _ in records})]), label="users")
+        expected = UserCounts(len({user for user, _ in records}))
+        assert_that(users | beam.CombineGlobally(sum_user_counts), equal_to([expected]), label="users")
