@@ -52,9 +52,10 @@ def written_top(density: NDArray[np.float64], users: NDArray[np.float64]) -> flo
 def rate_ends(rate: NDArray[np.float64], width: NDArray[np.float64]) -> tuple[float, float]:
     """The ends of a scale of rates, fitted to those that are known well: round numbers in 0..1.
 
-    They are the quantiles at 2% and 98%, so that no extreme stretches the scale. A cell with an interval wider than the
-    median one counts less, by its square. The scale begins at 0 unless the rates differ by less than they are far from
-    0; where they hardly differ it goes from 0 to twice their middle.
+    Rates that are extreme beyond doubt, by a whole interval (four standard deviations), stretch the scale to the near
+    ends of their intervals, so noise alone does not. The 2% of the cells that are most extreme do not count either. The
+    scale begins at 0 unless the rates differ by less than they are far from 0; where they hardly differ it goes from 0
+    to twice their middle.
 
     Args:
         rate: float64 of any shape, NaN where unknown.
@@ -64,16 +65,15 @@ def rate_ends(rate: NDArray[np.float64], width: NDArray[np.float64]) -> tuple[fl
     if not known.any():
         return 0.0, 1.0
     rate, width = rate[known], width[known]
-    weight = np.minimum(float(np.median(width)) / np.maximum(width, 1e-12), 1.0) ** 2 + 1e-12
-    order = np.argsort(rate, kind="stable")
-    below = np.cumsum(weight[order])
-    ends = (order[np.searchsorted(below, share * below[-1])] for share in (_OUTSIDE, 1 - _OUTSIDE))
-    low, high = (float(rate[one]) for one in ends)
-    narrowest = float(width.min())
+    last = len(rate) - 1
+    least = int(np.argsort(rate + width, kind="stable")[math.floor(_OUTSIDE * last)])
+    most = int(np.argsort(rate - width, kind="stable")[math.ceil((1 - _OUTSIDE) * last)])
+    low, high, narrowest = float((rate + width)[least]), float((rate - width)[most]), float(width.min())
     if high - low < max(_LEAST * narrowest, _FINEST):
         middle = min(max((low + high) / 2, 0.0), 1.0)
         low, high = 0.0, max(2 * middle, narrowest, 0.01)
     else:
+        low, high = float((rate + width / 2)[least]), float((rate - width / 2)[most])
         low = 0.0 if low < high - low else low
     step = nice((high - low) / 5)
     low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step

@@ -64,6 +64,13 @@ def test_rates_that_differ_beyond_doubt_fit_the_scale() -> None:
     assert ends[1] < 0.5  # 0.9 with such an interval says nothing
 
 
+def test_a_few_extreme_cells_stretch_no_scale() -> None:
+    """One cell in a hundred has a rate of 90%, beyond doubt: the others' differences stay visible."""
+    rate = np.append(np.linspace(0.1, 0.3, 990), np.full(10, 0.9))
+    assert rate_ends(rate, np.full(1000, 0.02)) == (0.0, 0.3)
+    assert rate_ends(rate[:-9], np.full(991, 0.02)) == (0.0, 0.3)
+
+
 def test_noise_alone_stretches_no_scale() -> None:
     """65,000 cells of one rate, known to very different degrees: the scale is that of the rate, not of its errors."""
     rng = np.random.default_rng(4)
