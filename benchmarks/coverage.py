@@ -1,6 +1,7 @@
 """How often the stated 95% intervals of cells and of sums of cells hold the truth, on five maps.
 
     SFUMATO_DATA=... python -m benchmarks.coverage [--keys 12] [--users 1000,...] [--epsilons 0.1,1,3] [--maps city,...]
+                                                   [--rates]
 
 Each key draws the users anew from the map and makes a heatmap with the default method, in memory. The truth is the
 number of users in the very cells that the heatmap has. Sums are of 20 circles a key around randomly chosen users, of a
@@ -10,6 +11,8 @@ radius of 2% to 30% of the region's side: all cells, at least two, whose centre 
   each weighted by its users. sums: `Release.total`, its users and 1.96 times its stddev.
 - The columns "count +- 1.96 stddev" are of what releases said before, and still say of `count`: the posterior's
   deviation, and for sums its squares added up, as if the errors of cells were independent.
+- --rates: instead, the pointwise 95% intervals of rates. Each user is infected with a probability that falls from
+  40% in the region's middle to 2%. The truth is the mean probability of a cell's users.
 - error: root mean square error of sums, that of `Release.total` over that of summed counts.
 """
 
@@ -34,6 +37,7 @@ from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.methods.combine import unbiased_counts
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.unbiased import Z, interval
+from sfumato.transforms.heatmap.rates import rates_of
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
@@ -139,14 +143,61 @@ def measure(name: str, users: int, epsilon: float, keys: int) -> tuple[Coverage,
     return before, after
 
 
+def measure_rates(name: str, users: int, epsilon: float, keys: int) -> list[str]:
+    """Shares of populated cells whose rate's interval holds the truth, plainly and weighted by users; their width."""
+    depth, probability = load(name)
+    covered, by_user, width = [], [], []
+    for key in range(keys):
+        rng = np.random.default_rng([key, users])
+        codes = rng.choice(len(probability), users, p=probability).astype(np.uint64)
+        x, y = (one * 0.5**depth - 0.5 for one in deinterleave(codes))
+        chance = 0.02 + 0.38 * np.exp(-(x**2 + y**2) / 0.04)
+        marked = (rng.random(users) < chance).astype(np.uint64) << np.uint64(2 * depth) | codes
+        places = Places(depth, 2)
+        hashes = np.sort(rng.integers(0, 1 << (64 - places.bits), users, dtype=np.uint64)) << np.uint64(places.bits)
+        parameters = HeatmapParameters(
+            depth=depth, population=users, epsilon=epsilon, method=Adaptive(refine="interval"), categories=2
+        )
+        run_key = RunKey.derive(seed_secret(key), {"benchmark": "coverage of rates", "users": users})
+        state = run_in_memory(Rows(places, hashes, marked), users, parameters, run_key)
+        estimate, live = parameters.method.decode(state, depth), state.answers[-1].spent.shards
+        rates = rates_of(estimate, ("false", "true"), live)
+        assert rates is not None
+        index = estimate.tree.index
+        owner = index.owner[np.searchsorted(index.boundaries, codes, side="right") - 1]
+        here = np.bincount(owner, minlength=len(estimate.counts))
+        truth = np.bincount(owner, chance, len(here)) / np.maximum(here, 1)
+        inside = (rates.low[0] <= truth) & (truth <= rates.high[0])
+        covered += inside[here > 0].tolist()
+        by_user.append(np.average(inside, weights=here))
+        width.append(np.average(rates.high[0] - rates.low[0], weights=here))
+    return [
+        f"{100 * np.mean(covered):.1f}",
+        f"{100 * np.mean(by_user):.1f}",
+        f"{np.mean(width):.2f}",
+        f"{len(covered):,}",
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=12)
     parser.add_argument("--maps", default=",".join(MAPS))
     parser.add_argument("--users", default="1000,10000,100000,1000000")
     parser.add_argument("--epsilons", default="0.1,1,3")
+    parser.add_argument("--rates", action="store_true", help="intervals of rates in place of users")
     options = parser.parse_args()
     began, rows = time.perf_counter(), []
+    if options.rates:
+        for name in options.maps.split(","):
+            for users in map(int, options.users.split(",")):
+                for epsilon in map(float, options.epsilons.split(",")):
+                    found = measure_rates(name, users, epsilon, options.keys)
+                    rows.append([f"{name}, {users:,}", f"{epsilon:g}", *found])
+                    print(rows[-1], file=sys.stderr)
+        heads = ["map, users", "epsilon", "populated", "by user", "mean width, by user", "cells"]
+        print(f"{options.keys} keys; covered, in per cent, at a stated 95%\n\n{markdown_table([heads, *rows])}")
+        return
     for name in options.maps.split(","):
         for users in map(int, options.users.split(",")):
             for epsilon in map(float, options.epsilons.split(",")):

@@ -95,7 +95,7 @@ def test_rates_are_told_with_their_interval(opened: Open, combined: Layer, text:
     assert low <= combined.rates.low[0, i] + 1e-9
     assert high >= combined.rates.high[0, i] - 1e-9
     assert high - low < 2 * width
-    assert level == "95% interval, includes sampling and noise"
+    assert level == "95% interval of this cell alone, includes sampling and noise"
     assert "Share of users, symptom = flu" in visit.page.inner_text("#tip")
     assert visit.page.inner_text("#scale-title") == "Share of users, symptom = flu"
     assert visit.page.get_attribute("#canvas", "aria-label") == "Map of rates"
@@ -117,7 +117,8 @@ def test_rates_are_painted_by_their_scale(opened: Open, combined: Layer, text: s
     data = embedded(text)
     scale = data["rate_scales"][0]
     stops = np.array([list(bytes.fromhex(part)) for part in re.findall("......", data["rate_palette"])], float)
-    rate, width = combined.rates.rate[0], combined.rates.high[0] - combined.rates.low[0]
+    rate = np.array(data["layers"][-1]["rates"]["rate"][0], float)  # rounded to a 20th of its interval
+    width = combined.rates.high[0] - combined.rates.low[0]
     shade = np.clip((rate - scale["low"]) / (scale["high"] - scale["low"]), 0, 1) * (len(stops) - 1)
     large = combined.level <= 6  # their middles are clear of edges
     points = np.column_stack([combined.x + 0.37, combined.y + 0.43]) / 2.0 ** combined.level[:, None]
