@@ -19,7 +19,6 @@ _CLIPPED = 0.01  # of the users may live where it is denser than the brightest c
 _REACH = 30.0  # times the density where the median user lives: then her colour is above a third of the scale
 _FINEST = 1e-6  # the shortest scale of rates
 _OUTSIDE = 0.02  # of the cells may lie beyond either end of a scale of rates
-_LEAST = 4.0  # times the narrowest interval: rates that differ by less hardly differ
 
 
 def density_top(density: NDArray[np.float64], users: NDArray[np.float64]) -> float:
@@ -50,12 +49,11 @@ def written_top(density: NDArray[np.float64], users: NDArray[np.float64]) -> flo
 
 
 def rate_ends(rate: NDArray[np.float64], width: NDArray[np.float64]) -> tuple[float, float]:
-    """The ends of a scale of rates, fitted to those that are known well: round numbers in 0..1.
+    """The ends of a scale of rates that were shrunk towards their average: round numbers in 0..1.
 
-    Rates that are extreme beyond doubt, by a whole interval (four standard deviations), stretch the scale to the near
-    ends of their intervals, so noise alone does not. The 2% of the cells that are most extreme do not count either. The
-    scale begins at 0 unless the rates differ by less than they are far from 0; where they hardly differ it goes from 0
-    to twice their middle.
+    They are the quantiles at 2% and 98%, so that few cells, however extreme, do not set the scale. It begins at 0
+    unless the rates differ by less than they are far from 0; where they hardly differ it goes from 0 to twice their
+    middle.
 
     Args:
         rate: float64 of any shape, NaN where unknown.
@@ -66,15 +64,13 @@ def rate_ends(rate: NDArray[np.float64], width: NDArray[np.float64]) -> tuple[fl
         return 0.0, 1.0
     rate, width = rate[known], width[known]
     last = len(rate) - 1
-    least = int(np.argsort(rate + width, kind="stable")[math.floor(_OUTSIDE * last)])
-    most = int(np.argsort(rate - width, kind="stable")[math.ceil((1 - _OUTSIDE) * last)])
-    low, high, narrowest = float((rate + width)[least]), float((rate - width)[most]), float(width.min())
-    if high - low < max(_LEAST * narrowest, _FINEST):
+    order, narrowest = np.sort(rate), float(width.min())
+    low, high = float(order[math.floor(_OUTSIDE * last)]), float(order[math.ceil((1 - _OUTSIDE) * last)])
+    if high - low < max(narrowest, _FINEST):
         middle = min(max((low + high) / 2, 0.0), 1.0)
         low, high = 0.0, max(2 * middle, narrowest, 0.01)
-    else:
-        low, high = float((rate + width / 2)[least]), float((rate - width / 2)[most])
-        low = 0.0 if low < high - low else low
+    elif low < high - low:
+        low = 0.0
     step = nice((high - low) / 5)
     low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
     return max(round(low, 9), 0.0), min(round(high, 9), 1.0)
