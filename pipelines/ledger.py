@@ -115,6 +115,8 @@ def _copy(options: argparse.Namespace) -> int:
     except OSError as error:
         raise RequestError(f"file: {options.file} cannot be read ({error})") from None
     if options.action == "restore":
+        if not copy:
+            raise RequestError(f"file: {options.file} is empty")
         sys.stdout.write(f"{options.ledger}: {_number(book.restore(copy), 'entr', 'ies', 'y')} restored\n")
         return 0
     _history(options.ledger, with_limits=False)

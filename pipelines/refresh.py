@@ -20,7 +20,8 @@ from typing import Any
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.console import add_log_arguments, identify
-from sfumato.pipelines.job import flex_launch, launch_nothing
+from sfumato.pipelines.inputs import match_files
+from sfumato.pipelines.job import flex_launch, launch_nothing, select_input, tell_late
 from sfumato.pipelines.options import (
     JobParser,
     RunnerSettings,
@@ -39,6 +40,7 @@ from sfumato.transforms.logs import say
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import ReusedError
 from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.published import RELEASES, disagreement, published_releases
 from sfumato.transforms.release.store import Release
 from sfumato.transforms.release.write import KeepBooks
@@ -126,9 +128,21 @@ class Refresh:
             reservation = history.reservations[release.manifest["release_id"]]
             release_id = reservation.charge.release_id
             KeepBooks(release_id, self.config.output, self.config.ledger).close(release.path)
+            self._tell_late(day, reservation)
         if flex_launch(self.settings):
             launch_nothing(self.settings)
         sys.stdout.write(f"{FileSystems.join(release.path, 'index.html')}\n")
+
+    def _tell_late(self, day: date, reservation: Reservation) -> None:
+        """Tells the operator of files that came after a published release was charged."""
+        config = self.config
+        secret = FileSecret(config.key_file) if config.key_file else SecretManagerSecret(str(config.key_secret))
+        if reservation.charge.files and matching(self._pattern(day), limit=1):
+            _, late, _ = select_input(secret, match_files(self._pattern(day)), reservation)
+            tell_late(late, reservation.charge.release_id)
+
+    def _pattern(self, day: date) -> str:
+        return str(FileSystems.join(self.config.input, f"dt={day}", "*.parquet"))
 
     def _command(
         self,
@@ -142,7 +156,7 @@ class Refresh:
         epsilon: instead of the configured one.
         """
         config, how = self.config, self.settings
-        pattern = FileSystems.join(config.input, f"dt={day}", "*.parquet")
+        pattern = self._pattern(day)
         if "://" not in config.input and not os.path.isdir(config.input):
             raise RequestError(f"config: input: there is no folder {config.input}")
         if not matching(pattern, limit=1):

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from scipy.stats import binom
 
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region, interleave
@@ -146,22 +147,31 @@ def ask(
             words = random_words(run_key.subkey("dropout", query.index), np.full(len(codes), stream[0]), ranks)
             stays = (words[:, 0] >> np.uint64(11)) * 2.0**-53 >= parameters.simulated_dropout
             clients = [client for client, stay in enumerate(stays.tolist()) if stay]
-        if parameters.noise != "central" and len(clients) < query.required_survivors:
+        planned = parameters.participation == "planned"
+        if planned and parameters.simulated_dropout and parameters.noise != "central":  # by coins of the plan
+            word = int(random_words(run_key.subkey("planned dropout", query.index), stream, 0 * stream)[0, 0])
+            size = max(query.required_survivors, round(state.cohort.users / state.cohort.shards))
+            lost = binom.cdf(query.required_survivors - 1, size, 1 - parameters.simulated_dropout)
+            if (word >> 11) * 2.0**-53 < lost:
+                continue
+        if not planned and len(clients) < query.required_survivors:
             continue
         live += 1
         vector = [0] * length
         if parameters.noise == "client":
-            share, slots = np.array([1 / query.required_survivors]), np.array([len(codes) * length])
+            senders = query.required_survivors if planned else len(codes)
+            share, slots = np.array([1 / query.required_survivors]), np.array([senders * length])
             label = f"client noise {query.index}"
         elif parameters.noise == "central":
             share, slots, label = np.zeros(1), np.zeros(1, dtype=int), "none"
         else:
             vector = noise(key, f"shard noise {query.index}", shard, query)
-            share, slots = np.array([len(clients) / query.required_survivors - 1]), np.array([length])
+            surplus = 0 if planned else len(clients) / query.required_survivors - 1
+            share, slots = np.array([surplus]), np.array([length])
             label = f"surplus noise {query.index}"
         events = polya_difference_events(key, label, stream, share, slots, query.epsilon, state.unit)
         for slot, value in zip(events.slot.tolist(), events.value.tolist(), strict=True):
-            if parameters.noise == "shard" or slot // length in set(clients):
+            if planned or parameters.noise == "shard" or slot // length in set(clients):
                 vector[slot % length] += value
         for client in clients:
             for code, weight in codes[client].items():

@@ -147,8 +147,9 @@ def test_what_is_charged_and_whether_it_fits(logs, tmp_path: Path, capfd: pytest
         rf"{fits}.* limit: epsilon 1 in 1 day, .* limit: epsilon 2 in 365 days, of which 0 is spent .* it fits",
         dry("2026-11-20"),
     )
-    for day in ("2026-11-20", "2026-11-21"):
-        assert cli.main([*command, "--output", str(tmp_path / day), "--period", day, "--release_id", day]) == 0
+    for seed, day in enumerate(("2026-11-20", "2026-11-21")):
+        other = ["--input", logs(900, seed=seed), "--output", str(tmp_path / day)]
+        assert cli.main([*command, *other, "--period", day, "--release_id", day]) == 0
     capfd.readouterr()
     before = snapshot(tmp_path)
     assert "it would be refused: rides may spend epsilon 2 in 365 days" in dry("2026-11-22")

@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.inputs import content_digest, match_files
+from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.files import write_file
+from sfumato.transforms.files import content_version, write_file
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.whole import PrivateHeatmap
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -37,7 +37,7 @@ Forbidden = pytest.importorskip("google.api_core.exceptions", reason="needs apac
 ServiceUnavailable = pytest.importorskip("google.api_core.exceptions").ServiceUnavailable
 
 SECRET = bytes(range(7, 39))
-RELEASE = ["cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json"]
+RELEASE = ["cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json", "totals.parquet"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -418,10 +418,10 @@ def test_pages_are_shown_by_browsers() -> None:
 
 def test_every_write_of_an_object_shows_in_its_version() -> None:
     put(f"{BUCKET}/version", b"content")
-    first = content_digest(f"{BUCKET}/version")
-    assert content_digest(f"{BUCKET}/version") == first
+    first = content_version(f"{BUCKET}/version")
+    assert content_version(f"{BUCKET}/version") == first
     put(f"{BUCKET}/version", b"content")
-    assert content_digest(f"{BUCKET}/version") != first
+    assert content_version(f"{BUCKET}/version") != first
 
 
 def test_a_lost_worker_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:

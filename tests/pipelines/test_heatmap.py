@@ -25,7 +25,7 @@ from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.heatmap.assemble import release_files
+from sfumato.transforms.heatmap.assemble import add_up_to, release_files
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -228,7 +228,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_release_holds_what_it_says(published: Path) -> None:
     release = open_release(published)
     assert sorted(os.listdir(published)) == [
-        "cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json",
+        "cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json", "totals.parquet",
     ]  # fmt: skip
     manifest, privacy = release.manifest, release.manifest["privacy"]
     # Ten shards: each user answers one sub-query, with all that the private count has left.
@@ -409,7 +409,7 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         (["--input", "nothing/*.parquet"], "input: no file matches 'nothing/*.parquet'"),
         (["--user_id_column", "rider"], "no column 'rider'; set --user_id_column to one of: user_id, latitude"),
         (["--latitude_column", "user_name"], "no column 'user_name'; set --latitude_column"),
-        (["--modulus", "100", "--users", "3000"], "modulus: 100 is too small, the least that would do is"),
+        (["--modulus", "100", "--population", "3000"], "modulus: 100 is too small, the least that would do is"),
         (["--modulus", "many"], "modulus"),
         (["--noise", "gaussian"], "noise"),
         (["--runner_config", "nowhere"], "runner_config: no file 'nowhere'"),
@@ -457,17 +457,35 @@ def test_an_existing_output_is_refused(published: Path, logs, capsys) -> None:
     assert "exists already; name another, or give --overwrite" in capsys.readouterr().err
 
 
-def test_too_few_users_publish_nothing(logs, tmp_path: Path, capsys) -> None:
+def test_a_population_that_is_wrong_publishes_no_map(logs, tmp_path: Path, capsys) -> None:
     arguments = command(logs(100), tmp_path / "out", "--shard_size", "10000", "--population", "10000")
     assert cli.main(arguments) == 1
-    assert "too few users" in capsys.readouterr().err
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["logs-int-0"]
+    assert "--population says 10,000 users, and the logs hold about" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "cells.parquet").exists()
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["status"] == "refused"
+
+
+@pytest.mark.parametrize("users", [1, 100])
+def test_few_users_have_a_release_as_many_have(logs, tmp_path: Path, users: int) -> None:
+    """One shard, planned for a noisy number of users that may be far off."""
+    assert cli.main(command(logs(users), tmp_path / "out", "--shard_size", "10000")) == 0
+    manifest = open_release(tmp_path / "out").manifest
+    assert all(one["shards_lost"] == 0 for one in manifest["privacy"]["sub_queries"])
+    results = manifest["results"]
+    assert abs(results["users"] - users) < 12 * results["users_stddev"]
 
 
 @pytest.mark.parametrize("cohorts", ["shared", "disjoint"])
 def test_lost_shards_are_reported(logs, tmp_path: Path, cohorts: str) -> None:
-    """300 users a shard with 4% tolerance: about a quarter of the shards is lost to their varying sizes alone."""
+    """300 users a shard with 4% tolerance: about a quarter of the shards is lost to their varying sizes alone.
+
+    In the paper's participation model; no planned shard is lost.
+    """
     options = ("--dropout", "0.04", "--cohorts", cohorts)
+    assert cli.main(command(logs(9000), tmp_path / "planned", *options)) == 0
+    planned = open_release(tmp_path / "planned").manifest
+    assert [one["shards_lost"] for one in planned["privacy"]["sub_queries"] if one["shards_lost"]] == []
+    options = (*options, "--participation", "paper")
     assert cli.main(command(logs(9000), tmp_path / "out", *options)) == 0
     manifest = open_release(tmp_path / "out").manifest
     asked = [one["shards_lost"] for one in manifest["privacy"]["sub_queries"]]
@@ -520,9 +538,10 @@ def test_raster_and_cells_of_the_release_are_of_the_methods_map(logs, options) -
     final = state.answers[-1]
     import io
 
-    made = parameters.method.decode(state, parameters.depth)
-    assert np.array_equal(made.counts, final.counts) == bool(options)
-    expected = density(final.encoding.tree, final.counts) if options else density_of(made)
+    made = add_up_to(parameters.method.decode(state, parameters.depth), state.users_estimate()[0])
+    # One answer's cells all move by the same to add up to the number of users.
+    assert np.ptp(made.counts - final.counts) < 1e-9 if options else len(made.counts) != len(final.counts)
+    expected = density(final.encoding.tree, made.counts) if options else density_of(made)
     assert np.array_equal(np.load(io.BytesIO(files["density.npy"])), expected)
     cells = pq.read_table(io.BytesIO(files["cells.parquet"]))
     assert np.array_equal(cells["count"].to_numpy(), made.counts)

@@ -286,11 +286,11 @@ def test_errors_in_json(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert cli.main(arguments(pattern, tmp_path / "out", *wrong)) == 2
     (line,) = written(capfd.readouterr().err)
     assert (line["severity"], line["event"], line["error"], line["exit_code"]) == ("ERROR", "failed", "RequestError", 2)
-    elsewhere = ["--log_format", "json", "--region", "10,10,11,11", "--release_id", "night-1"]
+    elsewhere = ["--log_format", "json", "--population", "5000", "--release_id", "night-1"]
     assert cli.main(arguments(pattern, tmp_path / "out", *elsewhere)) == 1
     *_, line = written(capfd.readouterr().err)
-    assert (line["error"], line["exit_code"], line["release_id"]) == ("DataError", 1, "night-1")
-    assert "out_of_region" in line["message"]
+    assert (line["error"], line["exit_code"], line["release_id"]) == ("NotAdmittedError", 1, "night-1")
+    assert "--population says 5,000 users" in line["message"]
     assert cli.main(["heatmp", "--log_format", "json"]) == 2
     (line,) = written(capfd.readouterr().err)
     assert line["job"] == "heatmp"

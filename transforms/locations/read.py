@@ -169,6 +169,12 @@ def inspect_file(path: str, columns: Columns) -> FileFacts:
         return FileFacts(file.metadata.num_rows, columns.check(file.schema_arrow, path))
 
 
+def count_rows(path: str) -> int:
+    """The rows of a file, from its footer. Raises DataError."""
+    with open_parquet(path) as file:
+        return int(file.metadata.num_rows)
+
+
 @contextmanager
 def open_log(log: LogFile) -> Iterator[pq.ParquetFile]:
     """Opens a file whose content must be that of its version, before and after. Raises DataError."""

@@ -47,8 +47,9 @@ def sum_user_counts(counts: Iterable[UserCounts]) -> UserCounts:
 class AdmissionRule:
     """What a run needs to go on.
 
-    epsilon: of both counts. max_bad_fraction: largest share of users without a usable record. min_users: fewest users.
-    population: a public number of users, None where there is none. sampling_rate: share of the users who are counted.
+    epsilon: of both counts. max_bad_fraction: largest share of users without a usable record. min_users: fewest users,
+    0 for any number. population: a public number of users, None where there is none. sampling_rate: share of the users
+    who are counted.
     """
 
     epsilon: float
@@ -157,7 +158,7 @@ def check_admission(admission: Admission, rule: AdmissionRule) -> None:
                 f"--population says {rule.population:,} users, and the logs hold about {max(users, 0):,.0f} "
                 f"(+-{error:,.0f}); correct it, or leave it out"
             )
-    if users < rule.min_users:
+    if rule.min_users and users < rule.min_users:  # without a minimum a negative count is no reason
         raise TooFewUsersError(
             f"about {max(users, 0):,.0f} users (+-{error:,.0f}), fewer than --min_users {rule.min_users:,}"
         )

@@ -115,7 +115,7 @@ def test_what_shards_counted_is_told_as_a_heatmap_tells_it(safe: bool) -> None:
     privacy = manifest["privacy"]
     assert (privacy["trust"], privacy["epsilon"], privacy["cohort"]["shards"]) == ("secagg", 2.0, 5)
     assert "secure-aggregation shards" in privacy["mechanism"]
-    assert "zero-out" in privacy["adjacency"]
+    assert privacy["adjacency"].startswith("add or remove one user")
     assert len(privacy["sub_queries"]) == 1
     assert privacy["noise_stddev"] == pytest.approx(privacy["sub_queries"][0]["noise_stddev"])
     assert privacy["noise_stddev"] > 2 * discrete_laplace_stddev(2.0)  # of five shards
@@ -123,9 +123,7 @@ def test_what_shards_counted_is_told_as_a_heatmap_tells_it(safe: bool) -> None:
     assert "population" not in privacy
     assert manifest["population"]["users"] == USERS
     assert manifest["cell_metres"][0] == pytest.approx(141_458 / 16, rel=1e-4)
-    assert [("seed" in one, "Shards are so small" in one) for one in manifest["warnings"]] == (
-        [(False, True)] if safe else [(True, False), (False, True)]
-    )
+    assert ["seed" in one for one in manifest["warnings"]] == ([] if safe else [True])
 
 
 @pytest.mark.parametrize("trust", ["central", "secagg"])
@@ -134,8 +132,8 @@ def test_the_adaptive_tree(trust: str) -> None:
     _, manifest, model = released(asked)
     assert (manifest["results"]["kind"], manifest["privacy"]["trust"]) == ("tree", trust)
     assert manifest["results"]["parts"] > 16
-    assert manifest["results"]["users"] == pytest.approx(USERS)
-    assert ("zero-out" in manifest["privacy"]["adjacency"]) == (trust == "secagg")
+    assert manifest["results"]["users"] == pytest.approx(USERS, abs=10 * manifest["population"]["noise_stddev"])
+    assert manifest["privacy"]["adjacency"].startswith("add or remove one user")
     box = Boxes(*map(np.array, ([0.0], [0.0], [2048.0], [2048.0])))
     answer = model.model.answer(box)
     assert abs(answer.users[0] - USERS) < 6.2 * answer.stddev[0]

@@ -41,13 +41,14 @@ def combine(state: HeatmapState) -> Posterior:
     if state.prior is not None:
         before = from_prior(state.prior, state.cohort.users)
         guide = [before.full.values_at(level, codes, before.users) for level, codes in enumerate(full.codes)]
-    users, sampling, doubt = state.cohort.users, sampling_of(state), _doubt(state)
+    # As a total what all noisy figures say together: sums of shrunk counts would be too large, as none is negative.
+    users, sampling = max(state.users_estimate()[0], 1e-6), sampling_of(state)
     if not any(one.sampling for one in measured):
-        return infer(full, measure(full, measured), users, sampling, None, guide, doubt)
+        return infer(full, measure(full, measured), users, sampling, None, guide)
     noise = measure(full, measured)
-    expected = [np.full(len(codes), users / 4.0**level) for level, codes in enumerate(full.codes)]
+    expected = [np.full(len(codes), max(users, 1.0) / 4.0**level) for level, codes in enumerate(full.codes)]
     for _ in range(2):  # the variance of a sample wants to know of how many users it is
-        posterior = infer(full, measure(full, measured, expected), users, sampling, noise, guide, doubt)
+        posterior = infer(full, measure(full, measured, expected), users, sampling, noise, guide)
         expected = [np.maximum(one, 0.5) for one in posterior.users]
     return posterior
 
@@ -74,7 +75,8 @@ def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
         for level, cells in enumerate(missing):
             own.weighted[level][cells] = found.weighted[level][cells]
             own.weights[level][cells] = found.weights[level][cells]
-    return UnbiasedCounts.of(full, own, state.cohort.users, _doubt(state))
+    users, stddev = state.users_estimate()
+    return UnbiasedCounts.of(full, own, users, stddev**2)
 
 
 def _measured(answer: Answer, state: HeatmapState) -> Measured:
@@ -83,15 +85,6 @@ def _measured(answer: Answer, state: HeatmapState) -> Measured:
     # What the shards that answered are of all: the others' users have to be guessed from theirs.
     share = (answer.spent.shards - answer.spent.shards_lost) / state.cohort.shards
     return Measured(total.tree, total.counts, total.stddev**2, 1 / share - 1)
-
-
-def _doubt(state: HeatmapState) -> float:
-    """The variance of the cohort's users.
-
-    The count of everybody may be noisy. That the cohort is as large as chance has it is no doubt of what is estimated:
-    the users that are expected of it.
-    """
-    return (state.population.noise_stddev * state.cohort.sampling_rate) ** 2
 
 
 def from_prior(prior: Estimate, users: float) -> Posterior:

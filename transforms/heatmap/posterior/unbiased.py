@@ -45,19 +45,22 @@ class UnbiasedCounts:
 
     @classmethod
     def of(cls, full: FullTree, own: Own, users: float, users_variance: float) -> UnbiasedCounts:
-        """Generalised least squares of the measurements, every leaf's among them, and of the users in all."""
+        """Generalised least squares of the measurements, every leaf's among them, below a root that is known.
+
+        Args:
+            full: the tree.
+            own: what its nodes were measured at.
+            users: of the root, by all noisy figures: of these the measurements enter by their sum alone, which the
+                families' own errors do not depend on.
+            users_variance: of the error of `users`.
+        """
         measured = add_up(full, own)
-        total, total_variance = np.array([users]), 0.0
-        if users_variance > 0:
-            weights = 1 / users_variance, 1 / float(measured.variance[0][0])
-            total = (users * weights[0] + measured.users[0] * weights[1]) / sum(weights)
-            total_variance = 1 / sum(weights)
-        counts = [total]
+        counts = [np.array([users])]
         for level in range(1, len(full.codes)):
             members, variance = by_family(measured.users[level]), by_family(measured.variance[level])
             missing = counts[level - 1][full.parents[level]] - members.sum(axis=1)
             counts.append((members + variance * (missing / variance.sum(axis=1))[:, None]).ravel())
-        return cls(full, counts, measured.variance, total_variance)
+        return cls(full, counts, measured.variance, users_variance)
 
     @classmethod
     def of_nodes(

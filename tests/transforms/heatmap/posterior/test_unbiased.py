@@ -7,7 +7,7 @@ import pytest
 
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.posterior.levels import FullTree
-from sfumato.transforms.heatmap.posterior.measurements import Measured, measure
+from sfumato.transforms.heatmap.posterior.measurements import Measured, add_up, measure
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, Z, interval
 from tests.transforms.heatmap.posterior.oracle import all_nodes, below
 
@@ -43,7 +43,10 @@ def least_squares(full: FullTree, own, users: float, users_variance: float) -> t
 def test_users_and_errors_of_sums_are_those_of_least_squares(users_variance: float) -> None:
     full, found = measured()
     own = measure(full, found)
-    unbiased = UnbiasedCounts.of(full, own, 170.0, users_variance)
+    root = add_up(full, own)
+    weights = 1 / users_variance, 1 / root.variance[0][0]
+    users = (170.0 * weights[0] + root.users[0][0] * weights[1]) / sum(weights)
+    unbiased = UnbiasedCounts.of(full, own, users, 1 / sum(weights))
     users, covariance = least_squares(full, own, 170.0, users_variance)
     np.testing.assert_allclose(unbiased.of_cells, users, rtol=1e-5)
     np.testing.assert_allclose(unbiased.leaf_variances(), np.diag(covariance), rtol=1e-5)
