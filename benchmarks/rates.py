@@ -1,11 +1,16 @@
 """Rates: Appendix B of paper 000 on two maps, what intervals cover over 200 keys, and how trees are refined.
 
     SFUMATO_DATA=... python -m benchmarks.rates [--keys 200] [--quick] [--picture docs/rates.png] [--data bench_data]
+    python -m benchmarks.rates --lists [--keys 200]
 
 Users live on 1024 x 1024 cells, of the synthetic city and of the Manhattan-like map (`SFUMATO_DATA` names its folder).
 Each is infected with a chance that falls from 1 at (200, 900), column and row, with a Gaussian kernel. Who is infected
 is drawn anew with every key; what an interval has to cover is the mean chance of the users in its cell. The picture is
 of a release of the real job on Parquet logs. `--quick`: 10 keys.
+
+`--lists` is about the list of the highest rates alone, on the synthetic city. The truth is each user's own probability
+of being infected: the city's raster of risk, read at the user's place, or 5% everywhere. A listed place is wrong where
+the mean probability of its users is not above that of all users, or where nobody is.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ from sfumato.transforms.heatmap.raster import by_row
 from sfumato.transforms.heatmap.rates import Rates, rates_of
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.synth.city import build_city
+from sfumato.transforms.synth.city import build_city, risk_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION, make_people
 
 DEPTH = 10
@@ -65,10 +70,15 @@ class Town:
 
     name: str
     codes: np.ndarray
+    risk: str = "kernel"  # or "city", or "even"
 
     @cached_property
     def chance(self) -> np.ndarray:
         """With which each user is infected: float64[n]."""
+        if self.risk == "even":
+            return np.full(len(self.codes), 0.05)
+        if self.risk == "city":
+            return np.asarray(by_code(risk_raster())[(self.codes >> np.uint64(4)).astype(np.int64)])
         x, y = deinterleave(self.codes)
         return kernel(y, x)
 
@@ -81,19 +91,33 @@ class Town:
         return Rows(places, hashes, infected.astype(np.uint64) << np.uint64(2 * DEPTH) | self.codes)
 
 
+def by_code(image: np.ndarray) -> np.ndarray:
+    """A picture, row 0 in the north, as values by code: float64[4^depth]."""
+    row, column = np.divmod(np.arange(image.size), len(image))
+    values = np.zeros(image.size)
+    values[interleave(column.astype(np.uint32), row.astype(np.uint32)).astype(np.int64)] = image.ravel()
+    return values
+
+
 def kernel(row: np.ndarray, column: np.ndarray) -> np.ndarray:
     """The chance of being infected at a cell."""
     return np.exp(-((row - CENTRE[0]) ** 2 + (column - CENTRE[1]) ** 2) / (2 * SPREAD**2))
 
 
+def city_codes(users: int) -> np.ndarray:
+    """The finest cell of each user of the synthetic city."""
+    people = make_people(0, users, city=build_city())
+    codes = Grid(DEFAULT_REGION, DEPTH).codes(people["longitude"].to_numpy(), people["latitude"].to_numpy())
+    return codes.astype(np.uint64)
+
+
 def towns(users: int) -> list[Town]:
     """Both maps with so many users each."""
-    people = make_people(0, users, city=build_city())
-    city = Grid(DEFAULT_REGION, DEPTH).codes(people["longitude"].to_numpy(), people["latitude"].to_numpy())
+    city = city_codes(users)
     image = np.load(Path(os.environ["SFUMATO_DATA"]) / "manhattan_like_1024x1024.npy").astype(np.float64)
     cells = np.random.default_rng(users).choice(SIDE * SIDE, users, p=image.ravel() / image.sum())
     manhattan = interleave((cells % SIDE).astype(np.uint32), (cells // SIDE).astype(np.uint32))
-    return [Town("city", city.astype(np.uint64)), Town("Manhattan-like", manhattan.astype(np.uint64))]
+    return [Town("city", city), Town("Manhattan-like", manhattan.astype(np.uint64))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +188,41 @@ def run(town: Town, trial: int, options: dict[str, object]) -> Found:
         entry=entry,
         asked=max(lengths) if state.answers[-1].shards is not None else sum(lengths),
     )
+
+
+def list_row(town: Town, options: dict[str, object], keys: int) -> list[str]:
+    """How often the list of the highest rates holds a place whose rate is not above the average, in so many runs.
+
+    Beside it the six highest lower ends of single cells, which is what was listed before.
+    """
+    average, wrong, empty, listed, above, before = float(town.chance.mean()), 0, 0, 0, 0, 0
+    for trial in range(keys):
+        found = run(town, trial, options)
+        high = np.nan_to_num(found.truth, nan=-1.0) > average + 1e-12
+        chosen = np.isfinite(found.rates.listed_low[0])
+        wrong += bool((chosen & ~high).any())
+        empty += not chosen.any()
+        listed += int(chosen.sum())
+        above += int((high & (found.users >= 20)).sum())
+        known = np.where(np.isnan(found.rates.rate[0]) | (found.tree.areas == 0), -1.0, found.rates.low[0])
+        before += bool((~high[np.argsort(-known, kind="stable")[:6]]).any())
+    return [f"{wrong}", f"{empty}", f"{listed / keys:.1f}", f"{above / keys:.1f}", f"{before}"]
+
+
+def lists(keys: int) -> None:
+    """The table of lists."""
+    rows = []
+    for users in (10_000, 100_000):
+        codes = city_codes(users)
+        for risk in ("city", "even"):
+            for setting in ("auto, count", "auto, interval", "paper, count"):
+                row = list_row(Town(f"city, {risk}", codes, risk), dict(SETTINGS[setting]), keys)
+                rows.append([f"{risk}, {users:,}", setting, *row])
+                print(rows[-1], file=sys.stderr)
+    print(f"{keys} keys, epsilon 1; lists with a place whose rate is not above the average\n")
+    heads = ["risk, users", "schedule, refined by", "wrong lists", "empty lists", "places listed",
+             "places of 20 users or more above the average", "wrong before: six highest lower ends"]  # fmt: skip
+    print(markdown(heads, rows))
 
 
 def coverage_row(name: str, found: list[Found]) -> list[list[str]]:
@@ -267,7 +326,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--data", type=Path, default=Path("bench_data"))
+    parser.add_argument("--lists", action="store_true", help="the list of the highest rates alone")
     options = parser.parse_args()
+    if options.lists:
+        lists(options.keys)
+        return
     keys, began = 10 if options.quick else options.keys, time.perf_counter()
     coverage, refined = [], []
     for users in (10_000, 100_000):

@@ -26,6 +26,7 @@ QUANTILES_PICTURE = "quantiles.png"
 MOMENTS_PICTURE = "moments.png"
 MODEL_FILE = "model.npz"
 RANGES_PICTURE = "ranges.png"
+TOTALS_FILE = "totals.parquet"
 RELEASE_FILES = frozenset(
     {
         MANIFEST_FILE,
@@ -47,6 +48,7 @@ RELEASE_FILES = frozenset(
         MOMENTS_PICTURE,
         MODEL_FILE,
         RANGES_PICTURE,
+        TOTALS_FILE,
     }
 )
 MANIFEST_FORMAT = "sfumato-release/1"
@@ -67,7 +69,9 @@ _GEO = {
 
 _STDDEV = (
     "standard deviation of count: of its noise, or, where the method's estimator is bayes, the posterior one, of what "
-    "noise, users who were not asked, and the map around leave open"
+    "noise, users who were not asked, and the map around leave open. The posterior one holds on average over cells; it "
+    "is a lower bound for cells that are chosen because people are in them and for sums of cells; with the methods "
+    "count_min, emd, hierarchical, adaptive_grid and spatial_decomposition it is a lower bound everywhere"
 )
 CELLS_SCHEMA = pa.schema(
     [
@@ -86,20 +90,52 @@ CELLS_SCHEMA = pa.schema(
 )
 
 
-def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> pa.Schema:
+_UNBIASED = (
+    pa.field("unbiased", pa.float64(), False, {"description": "users by the last sub-query, without shrinkage"}),
+    pa.field("users_low", pa.float64(), False, {"description": "lower end of a 95% interval of the cell's users"}),
+    pa.field("users_high", pa.float64(), False, {"description": "upper end of a 95% interval of the cell's users"}),
+)
+_MEASURED = (
+    "of what was measured of the node and of its descendants, before it is reconciled with its parent; of the root, of "
+    "its users"
+)
+# What `Release.total` needs: one row a node of the full quadtree over the cells, level by level.
+TOTALS_SCHEMA = pa.schema(
+    [
+        pa.field("node", pa.uint64(), False, {"description": "a 1 and then the node's path, two bits a level"}),
+        pa.field("cell", pa.int64(), False, {"description": "row of cells.parquet the leaf is of; -1 for inner nodes"}),
+        pa.field("users", pa.float64(), False, {"description": "unbiased users"}),
+        pa.field("variance", pa.float64(), False, {"description": _MEASURED}),
+    ]
+)
+
+
+def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), unbiased: bool = False) -> pa.Schema:
     """The table of a heatmap's cells; with auxiliary data, rates and counts by category stand before the geometry.
 
-    categories: names, none without auxiliary data. rates: those whose rates are told: of one the columns are `rate`,
-    `low` and `high`, of several rate_NAME, low_NAME and high_NAME.
+    categories: names, none without auxiliary data. rates: those whose rates are told: of one the columns are as
+    `rate_columns` has them, of several each with _NAME behind it. unbiased: whether intervals of users are known.
     """
-    fields = []
+    fields = list(_UNBIASED) if unbiased else []
     for name in rates:
-        column = rate_columns(name, rates)
+        *column, shrunk, low, high = rate_columns(name, rates)
+        listed = low, high
         says = f"share of the cell's users in category {name}, null where the interval is 0..1 and so nothing is known"
         fields.append(pa.field(column[0], pa.float64(), True, {"description": says}))
         for end, which in zip(column[1:], ("lower", "upper"), strict=True):
-            says = f"{which} end of the 95% interval of the share in category {name}; includes sampling and noise"
+            says = (
+                f"{which} end of the 95% interval of the share in category {name}; includes sampling and noise; holds "
+                "for each cell by itself, so not for one that was chosen by its rate"
+            )
             fields.append(pa.field(end, pa.float64(), False, {"description": says}))
+        says = f"share in category {name}, shrunk towards the average; null where users are not clearly above zero"
+        fields.append(pa.field(shrunk, pa.float64(), True, {"description": says}))
+        for end, which in zip(listed, ("lower", "upper"), strict=True):
+            says = (
+                f"{which} end of an interval of the share in category {name} that holds for all cells at once, at 95%; "
+                "null unless it lies above the average: those cells are the list of the highest rates"
+            )
+            fields.append(pa.field(end, pa.float64(), True, {"description": says}))
     for name in categories:
         says = f"users in category {name} with the noise of the sub-query that counted them; may be negative"
         fields.append(pa.field(f"count_{name}", pa.float64(), False, {"description": says}))
@@ -108,10 +144,13 @@ def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> p
     return pa.schema([*every[:last], *fields, every[last]], metadata=CELLS_SCHEMA.metadata)
 
 
-def rate_columns(name: str, rates: Sequence[str]) -> tuple[str, str, str]:
-    """The columns of one category's rate and of its interval's ends, of those whose rates are told."""
+def rate_columns(name: str, rates: Sequence[str]) -> tuple[str, ...]:
+    """The columns of one category's rate, of those whose rates are told.
+
+    They are the rate, the ends of its interval, the shrunk rate, and the ends of its interval for all cells at once.
+    """
     end = "" if len(rates) == 1 else f"_{name}"
-    return f"rate{end}", f"low{end}", f"high{end}"
+    return tuple(f"{one}{end}" for one in ("rate", "low", "high", "rate_shrunk", "listed_low", "listed_high"))
 
 
 HOT_CELLS_SCHEMA = pa.schema(

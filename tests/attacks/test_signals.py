@@ -67,7 +67,7 @@ def test_a_signal_ends_a_run_in_seconds(
     """Users' cells are kept on the disk here, as where memory is small; the moment is another in every trial."""
     output = tmp_path / "out"
     arguments = [*JOBS[job], "--input", pattern, "--output", str(output), "--direct_num_workers", threads]
-    moment = random.Random(f"{job} {threads} {number.name}").uniform(0, 1.5)
+    moment = random.Random(f"{job} {threads} {number.name}").uniform(0, 0.3)
     with start(ON_DISK + RUN, arguments, tmp_path) as run:
         assert run.stderr is not None
         first = run.stderr.readline()

@@ -229,7 +229,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_release_holds_what_it_says(published: Path) -> None:
     release = open_release(published)
     assert sorted(os.listdir(published)) == [
-        "cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json",
+        "cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json", "totals.parquet",
     ]  # fmt: skip
     manifest, privacy = release.manifest, release.manifest["privacy"]
     # Ten shards: each user answers one sub-query, with all that the private count has left.

@@ -31,10 +31,12 @@ from sfumato.schemas.release import (
     PAGE_FILE,
     PICTURE_FILE,
     RATES_PICTURE,
+    TOTALS_FILE,
 )
 from sfumato.schemas.tree import node_names, node_positions
 from sfumato.transforms.heatmap.blur import gaussian_heatmap
-from sfumato.transforms.heatmap.cells import cells_table
+from sfumato.transforms.heatmap.cells import cells_table, totals_table
+from sfumato.transforms.heatmap.methods.combine import unbiased_counts
 from sfumato.transforms.heatmap.methods.trees import total_of
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.raster import coarsen, painted
@@ -64,10 +66,22 @@ _ROUNDED = (
     "own: less than that and the vector's length in all"
 )
 _BINS = "; each location with its category, which is one of {} bins of its cell"
+_POSTERIOR_STDDEV = (
+    "standard deviation of the posterior, on average over cells; a lower bound for cells chosen because people "
+    "are in them, and for sums of cells"
+)
+_INTERVALS = (
+    "users_low to users_high: 95% for each cell by itself, from the last sub-query's noise alone, without shrinkage"
+)
+_SUMS = "{} has what adds up errors: Release.total(cells) gives unbiased users and their standard deviation"
+_NOISE_STDDEV = (
+    "standard deviation of the noise; a lower bound where shards were lost or only a part of the users was asked"
+)
+_LOWER_BOUND = "lower bound: the noise alone, not what the method spreads, drops, collides or shrinks"
 _RATES = (
     "shares of a cell's users by category, with intervals for the chance of a category, of which users are a sample; "
     "they include this sampling (an upper bound of it where users have distributions) and the noise, and hold for each "
-    "cell by itself"
+    "cell by itself; a listed cell's second interval holds for all cells at once, and lies above the average"
 )
 
 
@@ -136,6 +150,7 @@ def heatmap_manifest(
                 "bits_per_client": together.bits_per_client,
             }
         ),
+        "errors": _errors(parameters),
         **_auxiliary(parameters, facts),
     }
     return release_manifest(facts, content, _warnings(state, parameters))
@@ -228,6 +243,8 @@ def release_files(
     manifest = heatmap_manifest(state, parameters, facts, grid)
     users, users_stddev = state.users_estimate()
     estimate = add_up_to(parameters.method.decode(state, grid.depth), users)
+    # Other estimates have independent errors, or errors that nobody can know.
+    unbiased = unbiased_counts(estimate, state) if _is_posterior(parameters) else None
     categories = _categories(parameters, facts)
     rates = _rates(estimate, categories, state, state.answers[-1])
     raster = gaussian_heatmap(density_of(estimate), blur)
@@ -238,7 +255,8 @@ def release_files(
     if rates is not None and len(rates.names) == 1:
         pictures[RATES_PICTURE] = _rates_picture(estimate, rates, state, facts, grid)
     return {
-        CELLS_FILE: parquet_bytes(cells_table(estimate, grid, categories, rates)),
+        CELLS_FILE: parquet_bytes(cells_table(estimate, grid, categories, rates, unbiased)),
+        **({} if unbiased is None else {TOTALS_FILE: parquet_bytes(totals_table(estimate, unbiased))}),
         DENSITY_FILE: array.getvalue(),
         PICTURE_FILE: render_picture(
             raster,
@@ -254,6 +272,20 @@ def release_files(
         PAGE_FILE: render_page(manifest, layers, raster).encode(),
         MANIFEST_FILE: manifest_bytes(manifest),
     }
+
+
+def _is_posterior(parameters: HeatmapParameters) -> bool:
+    """Whether counts are the posterior's, of all sub-queries."""
+    return getattr(parameters.method, "estimator", None) == "bayes"
+
+
+def _errors(parameters: HeatmapParameters) -> dict[str, str]:
+    """The manifest's entry on what the stated deviations are."""
+    if _is_posterior(parameters):
+        return {"stddev": _POSTERIOR_STDDEV, "intervals": _INTERVALS, "sums": _SUMS.format(TOTALS_FILE)}
+    if parameters.method.NAME in ("adaptive", "flat"):
+        return {"stddev": _NOISE_STDDEV, "sums": "errors of cells are independent: variances add up"}
+    return {"stddev": _LOWER_BOUND, "sums": _LOWER_BOUND}
 
 
 def _rates_picture(estimate: Estimate, rates: Rates, state: HeatmapState, facts: ReleaseFacts, grid: Grid) -> bytes:
@@ -305,9 +337,11 @@ def _rates(estimate: Estimate, categories: Sequence[str], state: HeatmapState, a
 
 
 def _for_page(rates: Rates) -> PageRates:
-    """The rates as the page has them: without an interval where there is no rate."""
-    low, high = (np.where(np.isnan(rates.rate), np.nan, end) for end in (rates.low, rates.high))
-    return PageRates(list(rates.names), rates.rate, low, high)
+    """The rates as the page has them: shrunk, in each cell's own interval, and unknown where users are not clear."""
+    unknown = np.isnan(rates.rate) | np.isnan(rates.shrunk)
+    low, high = (np.where(unknown, np.nan, end) for end in (rates.low, rates.high))
+    listed = np.stack([rates.shrunk, rates.listed_low, rates.listed_high], axis=1)
+    return PageRates(list(rates.names), np.clip(rates.shrunk, low, high), low, high, listed)
 
 
 def _remaining(state: HeatmapState, place: int) -> float:

@@ -10,16 +10,24 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid, area_km2
-from sfumato.schemas.release import cells_schema, rate_columns
+from sfumato.schemas.release import TOTALS_SCHEMA, cells_schema, rate_columns
 from sfumato.schemas.tree import node_names, node_positions
+from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, interval
 from sfumato.transforms.heatmap.rates import Rates
 from sfumato.transforms.heatmap.state import Estimate
 
 
-def cells_table(estimate: Estimate, grid: Grid, categories: Sequence[str] = (), rates: Rates | None = None) -> pa.Table:
+def cells_table(
+    estimate: Estimate,
+    grid: Grid,
+    categories: Sequence[str] = (),
+    rates: Rates | None = None,
+    unbiased: UnbiasedCounts | None = None,
+) -> pa.Table:
     """The cells of an estimate's tree by `cells_schema`, in the order of the tree's entries.
 
     categories, rates: names in the order of estimate.by_category and what its rates are, where it has auxiliary data.
+    unbiased: of the same tree, with intervals of the cells' users.
     """
     tree, counts = estimate.tree, estimate.counts
     level, x, y = node_positions(tree.nodes)
@@ -42,10 +50,36 @@ def cells_table(estimate: Estimate, grid: Grid, categories: Sequence[str] = (), 
         "count": counts,
         "stddev": estimate.stddev,
         "density": pa.array(counts / np.where(covers, left[entry], 1), mask=~covers),
+        **_interval_columns(estimate, unbiased),
         **_auxiliary_columns(estimate, categories, rates),
         "geometry": shapely.to_wkb(geometries),
     }
-    return pa.table(table, schema=cells_schema(categories, told))
+    return pa.table(table, schema=cells_schema(categories, told, unbiased is not None))
+
+
+def totals_table(estimate: Estimate, unbiased: UnbiasedCounts) -> pa.Table:
+    """What adds up errors of cells, by TOTALS_SCHEMA. unbiased: of the estimate's tree."""
+    full = unbiased.full
+    owner = full.by_level(full.owners(estimate.tree).astype(np.float64))
+    cell = [np.where(leaf, one, -1) for leaf, one in zip(full.leaves, owner, strict=True)]
+    variance = [np.array([unbiased.total_variance]), *unbiased.variance[1:]]
+    table = {
+        "node": np.concatenate([codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(full.codes)]),
+        "cell": np.concatenate(cell).astype(np.int64),
+        "users": np.concatenate(unbiased.users),
+        "variance": np.concatenate(variance),
+    }
+    return pa.table(table, schema=TOTALS_SCHEMA)
+
+
+def _interval_columns(estimate: Estimate, unbiased: UnbiasedCounts | None) -> dict[str, NDArray[np.float64]]:
+    """Unbiased users and their intervals, a cell's pieces added up; nothing where they are not known."""
+    if unbiased is None:
+        return {}
+    owner, cells = unbiased.full.owners(estimate.tree), len(estimate.counts)
+    users = np.bincount(owner, unbiased.of_cells, cells).astype(np.float64)
+    low, high = interval(users, np.sqrt(np.bincount(owner, unbiased.leaf_variances(), cells)))
+    return {"unbiased": users, "users_low": low, "users_high": high}
 
 
 def _auxiliary_columns(estimate: Estimate, categories: Sequence[str], rates: Rates | None) -> dict[str, pa.Array]:
@@ -53,7 +87,9 @@ def _auxiliary_columns(estimate: Estimate, categories: Sequence[str], rates: Rat
     if rates is None or estimate.by_category is None:
         return {}
     columns = {}
-    for name, *values in zip(rates.names, rates.rate, rates.low, rates.high, strict=True):
+    for name, *values in zip(
+        rates.names, rates.rate, rates.low, rates.high, rates.shrunk, rates.listed_low, rates.listed_high, strict=True
+    ):
         for column, value in zip(rate_columns(name, rates.names), values, strict=True):
             columns[column] = pa.array(value, mask=np.isnan(value))
     for name, counts in zip(categories, estimate.by_category, strict=True):

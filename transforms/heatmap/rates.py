@@ -27,10 +27,20 @@ single M and p goes up and down by some 2% around 95%, as that of every interval
 to 0 than it is: then a rate of 0, which many cells may share, is covered between 93% and 97% of the time under the
 noise of one shard at every epsilon from 0.2 to 1 (by summation over the lattice); half a user, as is usual, would be
 too much.
+
+The list of high rates. An interval for one cell (pointwise) says nothing of a cell that was chosen because its rate is
+extreme among thousands. So a cell is listed only where its interval excludes the average with a level that holds for
+all cells and categories at once (simultaneous): with probability 95% no listed cell has a rate that is not above the
+average. Of the 5%, half a per cent is for the average's own error. The rest is shared out evenly between the
+cells, the categories and both ends (Bonferroni). Tails that far out are not normal, so the test is Chernoff's bound:
+with the cumulant generating function K of D at the rate p, which sums of discrete Laplace variates and of users have,
+P(D >= d) <= exp(-max_s (s d - K(s))). The users of a cell count as two deviations more than estimated. What is shown of
+a listed cell is its rate after shrinkage towards the average (`selection.shrink`), kept inside that interval.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,6 +50,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.selection import shrink
 
 LEVEL = 0.95
 _TWO_SIDED, _ONE_SIDED = float(ndtri((1 + LEVEL) / 2)), float(ndtri(LEVEL))
@@ -47,6 +58,10 @@ _EXPANDED = 3.0  # deviations to which Cornish and Fisher's polynomials are trus
 _CONTINUITY = 0.15  # users, see above
 _NEAREST = 1e-9  # deviations from an end at which a rate counts as that end
 _BISECTIONS = 24
+CLEAR = 3.0  # deviations of the noise in all categories together that a cell's users must be above 0
+_OF_AVERAGE = 0.005  # of the list's 5%: the average is higher than its upper end
+_AVERAGE_Z = float(ndtri(1 - _OF_AVERAGE))
+_STEPS = 60  # of a golden section and of a bisection
 _COLLAPSED = 2.0  # times the width: what a quarter of the users does to an interval where sampling rules
 
 Array = NDArray[np.float64]
@@ -57,13 +72,21 @@ class Rates:
     """Rates of the entries of a tree, with 95% intervals: float64[len(names), T] each, 0 <= low <= rate <= high <= 1.
 
     names: the categories whose rates they are: of two the second, or `true`; of more, all of them. rate is NaN where
-    the interval is [0, 1], that is where nothing is known.
+    the interval is [0, 1], that is where nothing is known. low and high hold for each cell by itself.
+
+    average: float64[len(names)], of the whole region. shrunk: NaN where the cell's users are not clearly above zero.
+    listed_low, listed_high: ends of intervals that hold for all cells at once, NaN where the cell is not listed, as its
+    interval does not exclude the average from below.
     """
 
     names: tuple[str, ...]
     rate: Array
     low: Array
     high: Array
+    average: Array
+    shrunk: Array
+    listed_low: Array
+    listed_high: Array
 
 
 def rates_of(estimate: Estimate, categories: Sequence[str], noisy_sums: int, stands_for: float = 1.0) -> Rates | None:
@@ -79,12 +102,47 @@ def rates_of(estimate: Estimate, categories: Sequence[str], noisy_sums: int, sta
         return None
     shown = shown_rates(categories)
     total, others = estimate.by_category.sum(axis=0), len(categories) - 1
+    there = estimate.tree.areas > 0
     parts = []
     for category in shown:
         counts = estimate.by_category[category]
-        parts.append(interval(counts, total - counts, estimate.category_stddev, others, noisy_sums, stands_for))
-    rate, low, high = (np.stack(part) for part in zip(*parts, strict=True))
-    return Rates(tuple(categories[category] for category in shown), rate, low, high)
+        test = _Test(counts, total - counts, estimate.category_stddev**2, float(others), noisy_sums, stands_for)
+        parts.append((*test.interval(), *_listed(test, there, len(shown))))
+    rate, low, high, average, *listed = (np.stack(part) for part in zip(*parts, strict=True))
+    return Rates(tuple(categories[category] for category in shown), rate, low, high, average, *listed)
+
+
+def _listed(test: _Test, there: NDArray[np.bool_], categories: int) -> tuple[Array, Array, Array, Array]:
+    """The average, and for each cell the shrunk rate and the ends of its simultaneous interval; see `Rates`.
+
+    there: bool[T], whether a cell covers anything. categories: whose rates are told, each with a list of its own.
+    """
+    unknown = np.full(len(test.counts), np.nan)
+    users, noise = test.counts + test.rest, test.variance * (1 + test.others)
+    everybody = float(users[there].sum())
+    if everybody <= 0:
+        return np.array(0.5), unknown, unknown, unknown
+    average = float(np.clip(test.counts[there].sum() / everybody, 0, 1))
+    error = math.sqrt(
+        test.stands_for * everybody * average * (1 - average)
+        + float(test.variance[there].sum()) * ((1 - average) ** 2 + test.others * average**2)
+    )
+    clear = there & (users > CLEAR * np.sqrt(noise))
+    shrunk = unknown.copy()
+    if clear.any():
+        variance = test.of(clear).variance_at(np.array(average)) / users[clear] ** 2
+        shrunk[clear] = np.clip(shrink(test.counts[clear] / users[clear], variance, average)[0], 0, 1)
+    upper = min(average + _AVERAGE_Z * error / everybody, 1.0)
+    bound = math.log(2 * there.sum() * categories / (1 - LEVEL - _OF_AVERAGE))
+    found = clear & (test.counts > upper * users)
+    found[found] = test.of(found).exponent(np.full(found.sum(), upper), 1.0) > bound
+    low, high = unknown.copy(), unknown.copy()
+    if found.any():
+        chosen, rate = test.of(found), np.minimum(test.counts / np.where(found, users, 1), 1)[found]
+        low[found] = chosen.simultaneous(rate, np.full_like(rate, upper), 1.0, bound)
+        high[found] = chosen.simultaneous(rate, np.ones_like(rate), -1.0, bound)
+        shrunk[found] = np.clip(shrunk[found], low[found], high[found])
+    return np.array(average), shrunk, low, high
 
 
 def shown_rates(categories: Sequence[str]) -> list[int]:
@@ -106,15 +164,7 @@ def interval(
         others: how many other categories there are.
         noisy_sums: see `rates_of`, as for stands_for.
     """
-    test = _Test(counts, rest, stddev**2, float(others), noisy_sums, stands_for)
-    users, some = np.maximum(counts, 0), np.maximum(rest, 0)
-    # The rate where D is 0, or the nearer end. It is never rejected: at an end, D may be on the outer side as far as it
-    # likes. So either end of the interval lies between it and a rejected end of [0, 1].
-    known = users + some > 0
-    rate = np.where(known, users / np.where(known, users + some, 1), 0.5)
-    low = test.edge(np.zeros_like(rate), rate)
-    high = test.edge(np.ones_like(rate), rate)
-    return np.where((low == 0) & (high == 1), np.nan, rate), low, high
+    return _Test(counts, rest, stddev**2, float(others), noisy_sums, stands_for).interval()
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,12 +183,69 @@ class _Test:
         counts, rest, variance = (one[cells] for one in (self.counts, self.rest, self.variance))
         return _Test(counts, rest, variance, self.others, self.noisy_sums, self.stands_for)
 
+    def interval(self) -> tuple[Array, Array, Array]:
+        """Rate, lower and upper end of its 95% interval for each cell by itself: float64[T] each."""
+        users, some = np.maximum(self.counts, 0), np.maximum(self.rest, 0)
+        # The rate where D is 0, or the nearer end. It is never rejected: at an end, D may be on the outer side as far
+        # as it likes. So either end of the interval lies between it and a rejected end of [0, 1].
+        known = users + some > 0
+        rate = np.where(known, users / np.where(known, users + some, 1), 0.5)
+        low = self.edge(np.zeros_like(rate), rate)
+        high = self.edge(np.ones_like(rate), rate)
+        return np.where((low == 0) & (high == 1), np.nan, rate), low, high
+
+    def users_at(self, p: Array, deviations: float = 0.0) -> Array:
+        """The cell's users by least squares at a rate p, and some deviations more: at least one deviation."""
+        left = p * p + (1 - p) ** 2 / self.others
+        deviation = np.sqrt(self.variance / left)
+        users = (p * self.counts + (1 - p) * self.rest / self.others) / left
+        return np.asarray(np.maximum(users, deviation) + deviations * deviation)
+
+    def variance_at(self, p: Array) -> Array:
+        """The variance of D at a rate p."""
+        q = 1 - p
+        return np.asarray(self.stands_for * self.users_at(p) * p * q + self.variance * (q * q + self.others * p * p))
+
+    def exponent(self, p: Array, side: float) -> Array:
+        """-log of Chernoff's bound of the probability of a D as far up (side 1) or down (-1) at the rate p: float64[T].
+
+        0 where D is not on that side.
+        """
+        users, q = self.users_at(p, 2.0), 1 - p
+        distance = side * (q * self.counts - p * self.rest)
+        step = self.stands_for  # users whom a count speaks for: what sampling and noise are multiples of
+        scale = self.variance / (2 * self.noisy_sums * step * step)  # a / (1 - a)^2 of discrete Laplace noise
+        # The noise has moments up to the s at which 4 scale sinh^2(s c / 2) is 1.
+        most = 2 * np.arcsinh(0.5 / np.sqrt(np.maximum(scale, 1e-300))) / (step * np.maximum(p, q))
+        most = np.minimum(most, 50.0 / step) * (1 - 1e-9)
+
+        def gain(s: Array) -> Array:
+            drawn = q * np.exp(-side * s * step * p) + p * np.exp(side * s * step * q)
+            cumulants = users / step * np.log(drawn)
+            for weight, many in ((q, 1.0), (p, self.others)):
+                cumulants -= many * self.noisy_sums * np.log1p(-4 * scale * np.sinh(s * weight * step / 2) ** 2)
+            return np.asarray(s * distance - cumulants)
+
+        low, high, golden = np.zeros_like(most), most, (math.sqrt(5) - 1) / 2
+        for _ in range(_STEPS):  # golden section: the gain is concave
+            left, right = high - golden * (high - low), low + golden * (high - low)
+            better = gain(left) > gain(right)
+            low, high = np.where(better, low, left), np.where(better, right, high)
+        return np.where(distance > 0, np.maximum(gain((low + high) / 2), 0), 0)
+
+    def simultaneous(self, inside: Array, outside: Array, side: float, bound: float) -> Array:
+        """The end of the interval between a rate that D bears out and one further out, where exponents pass a bound."""
+        for _ in range(_STEPS):
+            middle = (outside + inside) / 2
+            rejected = self.exponent(middle, side) > bound
+            inside, outside = np.where(rejected, inside, middle), np.where(rejected, middle, outside)
+        return inside
+
     def accepts(self, p: Array) -> NDArray[np.bool_]:
         """Whether each cell's rate may be p: float64[T] -> bool[T]."""
         q, others = 1 - p, self.others
         p2, q2 = p * p, q * q
-        left = p2 + q2 / others
-        users = np.maximum((p * self.counts + q * self.rest / others) / left, np.sqrt(self.variance / left))
+        users = self.users_at(p)
         sampling = self.stands_for * users * p * q
         variance = np.maximum(sampling + self.variance * (q2 + others * p2), 1e-12)
         deviation = np.sqrt(variance)

@@ -38,11 +38,11 @@
       },
       ticks: (room) => rateTicks(state.category, room),
       list(layer) {
-        const found = highest(layer, state.category, 6);
-        if (!found.length) return null;
-        return ["Highest rates", "by their lower ends", found.map((i) => {
+        const found = layer.rates.highest[state.category];
+        if (!found.length) return ["Highest rates", "", [h("p", null, NONE_HIGHER)]];
+        return ["Highest rates", "95% for all cells at once", found.map(([i, rate, low, high]) => {
           const [lon, lat] = [region.west + ((layer.x[i] + 0.5) / 2 ** layer.level[i]) * width, region.north - ((layer.y[i] + 0.5) / 2 ** layer.level[i]) * height];
-          const button = h("button", { type: "button", title: "Show on the map" }, swatchOf(layer, i), h("span", null, rateWords(layer, i, state.category)), h("span", { class: "number" }, place(lon, lat, Math.max(placeDigits - 2, 2))));
+          const button = h("button", { type: "button", title: "Show on the map" }, swatchOf(layer, i), h("span", null, intervalWords(rate, low, high)), h("span", { class: "number" }, place(lon, lat, Math.max(placeDigits - 2, 2))));
           button.addEventListener("click", () => flyTo(layer, i));
           return button;
         })];

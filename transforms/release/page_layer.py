@@ -19,6 +19,7 @@ _ROUNDING = 1e-9  # how far below 0 a sum of epsilons may leave the remaining bu
 _MOST_DIGITS = 9  # behind the point
 _Z = 1.96  # standard deviations on each side that hold 95% of a normal law
 _TINY = 1e-12  # users
+_LONGEST_LIST = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +33,15 @@ class Rates:
         rate: float64[c, n], in 0..1; NaN where the data cannot tell, then in low and high too.
         low: float64[c, n], the lower ends, at most `rate`.
         high: float64[c, n], the upper ends, at least `rate`.
+        listed: float64[c, 3, n], for the list of the highest rates: the rate and the ends of an interval that holds for
+            all nodes at once, NaN ends where a node is not to be listed; None where no node is.
     """
 
     names: list[str]
     rate: NDArray[np.float64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
+    listed: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         c = len(self.names)
@@ -53,6 +57,8 @@ class Rates:
                 raise ValueError(f"{name}: must be NaN where the rate is, and only there")
             if not ((values >= 0) & (values <= 1) | np.isnan(values)).all():
                 raise ValueError(f"{name}: must lie in 0..1, or be NaN")
+        if self.listed is not None and self.listed.shape != (c, 3, np.shape(self.rate)[1]):
+            raise ValueError(f"listed: must hold three rows for each of the {c} names, got shape {self.listed.shape}")
         if ((self.low > self.rate) | (self.rate > self.high)).any():
             raise ValueError("rate: must lie in its interval, low..high")
 
@@ -226,7 +232,15 @@ def _packed_rates(rates: Rates) -> dict[str, Any]:
     low, high = np.floor(rates.low * scale + 1e-6) / scale, np.ceil(rates.high * scale - 1e-6) / scale
     ends = {"rate": rates.rate, "low": np.maximum(low, 0.0), "high": np.minimum(high, 1.0)}
     values = {name: [_rounded(*one) for one in zip(rows, digits, strict=True)] for name, rows in ends.items()}
-    return {"names": [readable(name) for name in rates.names], **values}
+    highest = [_packed_highest(one) for one in rates.listed] if rates.listed is not None else [[] for _ in rates.names]
+    return {"names": [readable(name) for name in rates.names], **values, "highest": highest}
+
+
+def _packed_highest(listed: NDArray[np.float64]) -> list[list[float | int]]:
+    """Up to so many places of a category's list, of float64[3, n]: [node, rate, low, high], highest lower end first."""
+    nodes = np.flatnonzero(np.isfinite(listed[1]))
+    nodes = nodes[np.argsort(-listed[1][nodes], kind="stable")][:_LONGEST_LIST]
+    return [[int(node), *(float(f"{one:.5g}") for one in listed[:, node])] for node in nodes]
 
 
 def _digits(spread: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -1,5 +1,4 @@
-// Rates: the share of a cell's users that belong to a category, with its interval: scale, words, and the cells where it is
-// highest beyond doubt.
+// Rates: the share of a cell's users that belong to a category, with its interval: scale and words.
 
   const rated = layers.findLast((layer) => layer.rates) ?? null; // its categories are every layer's
   const categories = rated ? rated.rates.names : [];
@@ -23,12 +22,14 @@
   /** A rate in words, 12% (9% to 15%), its ends rounded outward; null where it is unknown. */
   function rateWords(layer, i, category) {
     const [rate, low, high] = ["rate", "low", "high"].map((name) => layer.rates[name][category][i]);
-    if (rate === null) return null;
+    return rate === null ? null : intervalWords(rate, low, high);
+  }
+  function intervalWords(rate, low, high) {
     const digits = decimals(high - low);
     const unit = 10 ** (digits + 2);
     return `${inPercent(rate, digits)} (${inPercent(Math.floor(low * unit + 1e-6) / unit, digits)} to ${inPercent(Math.ceil(high * unit - 1e-6) / unit, digits)})`;
   }
-  const RATE_LEVEL = "95% interval, includes sampling and noise";
+  const RATE_LEVEL = "95% interval of this cell alone, includes sampling and noise";
   const NO_RATE = "too few users to tell";
 
   const scaleOf = (category) => data.rate_scales[category];
@@ -49,9 +50,4 @@
     return [...ticks, [1, `${beyond("≥", (rate) => rate > high)}${inPercent(high, digits)}`]];
   }
 
-  /** The cells with the highest lower ends, the highest first: numbers of nodes, at most `many`. */
-  function highest(layer, category, many) {
-    const { low } = layer.rates;
-    const known = Array.from({ length: layer.n }, (_, i) => i).filter((i) => layer.area[i] && low[category][i] !== null);
-    return known.sort((a, b) => low[category][b] - low[category][a] || a - b).slice(0, many);
-  }
+  const NONE_HIGHER = "No cell's rate is above the average beyond doubt: chance explains the differences.";

@@ -18,7 +18,7 @@ WIDE = 0.5  # of a rate's scale: an interval that covers more leaves the colour 
 _CLIPPED = 0.01  # of the users may live where it is denser than the brightest colour tells
 _REACH = 30.0  # times the density where the median user lives: then her colour is above a third of the scale
 _FINEST = 1e-6  # the shortest scale of rates
-_LEAST = 4.0  # times the narrowest interval: rates that differ by less hardly differ
+_OUTSIDE = 0.02  # of the cells may lie beyond either end of a scale of rates
 
 
 def density_top(density: NDArray[np.float64], users: NDArray[np.float64]) -> float:
@@ -49,11 +49,11 @@ def written_top(density: NDArray[np.float64], users: NDArray[np.float64]) -> flo
 
 
 def rate_ends(rate: NDArray[np.float64], width: NDArray[np.float64]) -> tuple[float, float]:
-    """The ends of a scale of rates, fitted to those that are known well: round numbers in 0..1.
+    """The ends of a scale of rates that were shrunk towards their average: round numbers in 0..1.
 
-    The cells that are extreme beyond doubt, by a whole interval (four standard deviations), stretch the scale to the
-    near ends of their intervals, so noise alone does not, in however many cells. It begins at 0 unless the rates differ
-    by less than they are far from 0; where they hardly differ it goes from 0 to twice their middle.
+    They are the quantiles at 2% and 98%, so that few cells, however extreme, do not set the scale. It begins at 0
+    unless the rates differ by less than they are far from 0; where they hardly differ it goes from 0 to twice their
+    middle.
 
     Args:
         rate: float64 of any shape, NaN where unknown.
@@ -63,14 +63,14 @@ def rate_ends(rate: NDArray[np.float64], width: NDArray[np.float64]) -> tuple[fl
     if not known.any():
         return 0.0, 1.0
     rate, width = rate[known], width[known]
-    least, most = int(np.argmin(rate + width)), int(np.argmax(rate - width))
-    low, high, narrowest = float((rate + width)[least]), float((rate - width)[most]), float(width.min())
-    if high - low < max(_LEAST * narrowest, _FINEST):
+    last = len(rate) - 1
+    order, narrowest = np.sort(rate), float(width.min())
+    low, high = float(order[math.floor(_OUTSIDE * last)]), float(order[math.ceil((1 - _OUTSIDE) * last)])
+    if high - low < max(narrowest, _FINEST):
         middle = min(max((low + high) / 2, 0.0), 1.0)
         low, high = 0.0, max(2 * middle, narrowest, 0.01)
-    else:
-        low, high = float((rate + width / 2)[least]), float((rate - width / 2)[most])
-        low = 0.0 if low < high - low else low
+    elif low < high - low:
+        low = 0.0
     step = nice((high - low) / 5)
     low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
     return max(round(low, 9), 0.0), min(round(high, 9), 1.0)

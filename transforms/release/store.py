@@ -41,6 +41,7 @@ from sfumato.schemas.release import (
     RANGES_FILE,
     REFUSAL_FORMAT,
     RELEASE_FILES,
+    TOTALS_FILE,
 )
 from sfumato.transforms.files import content_type, is_remote, matching, read_file, storage_errors
 from sfumato.transforms.release.facts import manifest_bytes
@@ -269,6 +270,35 @@ class Release:
         shapes = shapely.from_wkb(frame["geometry"].to_numpy())
         located: pd.DataFrame = geopandas.GeoDataFrame(frame.drop(columns="geometry"), geometry=shapes, crs="OGC:CRS84")
         return located
+
+    def total(self, cells: NDArray[Any]) -> tuple[float, float]:
+        """Users of several cells together, and the standard deviation of that sum's error.
+
+        The errors of cells go together, so that their deviations cannot be added up by themselves. The sum is unbiased:
+        unlike the sum of `count` it is not shrunk. A cell that an area cuts can only be counted by a guess, such as its
+        share of the area; then the deviation is a lower bound, as it is where the manifest's `errors` say so.
+
+        Args:
+            cells: bool[n] or float64[n], one for each row of `cells`: whether it counts, or which share of it.
+
+        Returns:
+            Users, which may be negative, and their standard deviation; 1.96 of them on each side are a 95% interval.
+
+        Raises:
+            RequestError: cells has another length, or the release has no cells.
+        """
+        table, weights = self.table(CELLS_FILE), np.asarray(cells, dtype=np.float64)
+        if weights.shape != (table.num_rows,):
+            raise RequestError(f"cells: must hold one value for each of {table.num_rows} cells, got {weights.shape}")
+        if TOTALS_FILE not in self.manifest.get("errors", {}).get("sums", ""):
+            count, stddev = (table[name].to_numpy() for name in ("count", "stddev"))
+            return float(count @ weights), float(np.sqrt((stddev * weights) @ (stddev * weights)))
+        from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+
+        nodes = [self.table(TOTALS_FILE)[name].to_numpy() for name in ("node", "cell", "users", "variance")]
+        unbiased = UnbiasedCounts.of_nodes(nodes[0], nodes[2], nodes[3])
+        leaves = nodes[1][nodes[1] >= 0]
+        return unbiased.total(weights[leaves])
 
     @cached_property
     def items(self) -> pd.DataFrame:

@@ -16,9 +16,10 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.evaluation.memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.assemble import add_up_to, heatmap_manifest, release_files
 from sfumato.transforms.heatmap.methods import METHODS
+from sfumato.transforms.heatmap.methods.trees import total_of
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.raster import coarsen
-from sfumato.transforms.heatmap.rates import rates_of
+from sfumato.transforms.heatmap.rates import Rates, rates_of
 from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.facts import ReleaseFacts
@@ -145,6 +146,11 @@ def rated_release(method: str, names: tuple[str, ...], users: int = 4000, **opti
     return CityRelease(state, parameters, estimate, files)
 
 
+def shown_on_page(rates: Rates) -> np.ndarray:
+    """Shrunk rates inside each cell's own interval, NaN where nothing is known or users are not clearly above zero."""
+    return np.where(np.isnan(rates.rate), np.nan, np.clip(rates.shrunk, rates.low, rates.high))
+
+
 def as_page(values: list[list[float | None]]) -> np.ndarray:
     return np.array(values, dtype=float)
 
@@ -173,17 +179,17 @@ def test_rates_in_all_files(method: str, options: dict[str, Any], names: tuple[s
     if options.get("cohorts") == "disjoint":
         assert live < state.cohort.shards
     cells = pq.read_table(io.BytesIO(release.files["cells.parquet"]))
-    columns = {
-        kind: [kind if len(told) == 1 else f"{kind}_{name}" for name in told] for kind in ("rate", "low", "high")
-    }
-    for kind, mine in columns.items():
+    kinds = {"rate": "rate", "low": "low", "high": "high", "rate_shrunk": "shrunk"}
+    for kind, attribute in (kinds | {"listed_low": "listed_low", "listed_high": "listed_high"}).items():
+        mine = [kind if len(told) == 1 else f"{kind}_{name}" for name in told]
         column = np.array([cells[name].to_pylist() for name in mine], dtype=float)
-        np.testing.assert_array_equal(column, getattr(rates, kind))
+        np.testing.assert_array_equal(column, getattr(rates, attribute))
     counted = np.array([cells[f"count_{name}"].to_pylist() for name in names])
     np.testing.assert_array_equal(counted, estimate.by_category)
     page = release.layers[-1]["rates"]
     assert page["names"] == told
-    unknown = np.isnan(rates.rate)
+    unknown = np.isnan(rates.rate) | np.isnan(rates.shrunk)
+    assert not unknown.all()
     assert np.array_equal(np.isnan(as_page(page["low"])), unknown)
     assert (as_page(page["low"])[~unknown] <= rates.low[~unknown] + 1e-12).all()
     assert (np.abs(as_page(page["high"]) - rates.high)[~unknown] <= 0.011).all()
@@ -208,10 +214,10 @@ def test_layers_show_totals_and_each_its_own_rates() -> None:
         assert layer["stddev"] == pytest.approx(np.sqrt(3) * answer.spent.noise_stddev, rel=1e-5)
         assert (layer["vector_length"], layer["entries"]) == (answer.spent.vector_length, by_category.shape[1])
         assert answer.spent.vector_length == 3 * by_category.shape[1]
-        rate, total = as_page(layer["rates"]["rate"]), by_category.sum(axis=0)
-        sure = ~np.isnan(rate) & (by_category > 0) & (total > by_category)
-        assert sure.any()
-        np.testing.assert_allclose(rate[sure], (by_category / total)[sure], atol=0.0051)
+        live = answer.spent.shards - answer.spent.shards_lost
+        mine = rates_of(total_of(answer), names, live, release.state.cohort.shards / live)
+        assert mine is not None
+        np.testing.assert_allclose(as_page(layer["rates"]["rate"]), shown_on_page(mine), atol=0.0051)
 
 
 def test_a_coarser_page_has_the_rates_of_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +228,7 @@ def test_a_coarser_page_has_the_rates_of_its_cells(monkeypatch: pytest.MonkeyPat
     rates = rates_of(coarsen(release.estimate, 16), names, 4)
     assert rates is not None
     assert (len(layer["level"]), layer["entries"]) == (16, 256)
-    np.testing.assert_allclose(as_page(layer["rates"]["rate"]), rates.rate, atol=0.0051)
+    np.testing.assert_allclose(as_page(layer["rates"]["rate"]), shown_on_page(rates), atol=0.0051)
 
 
 def test_without_auxiliary_data_nothing_is_said_of_rates() -> None:

@@ -85,9 +85,11 @@ def rates(of: Estimate, names: tuple[str, ...]) -> Rates:
 def test_two_categories_have_one_rate() -> None:
     counted = by_category([[90.0, 5, 0, 400], [10.0, 5, -2, 600]])
     table = cells_table(counted, GRID, ("false", "true"), rates(counted, ("false", "true")))
-    added = ["rate", "low", "high", "count_false", "count_true"]
+    added = ["rate", "low", "high", "rate_shrunk", "listed_low", "listed_high", "count_false", "count_true"]
     assert table.schema.names == [*CELLS_SCHEMA.names[:-1], *added, "geometry"]
     assert table["count_true"].to_pylist() == [10, 5, -2, 600]
+    assert table["rate_shrunk"].to_pylist()[2] is None
+    assert table["rate_shrunk"].to_pylist()[3] < 0.6  # towards the average, which is lower
     rate, low, high = (np.array(table[name].to_pylist(), dtype=float) for name in added[:3])
     assert rate[[0, 3]].tolist() == [0.1, 0.6]
     assert low[0] < 0.1 < high[0]

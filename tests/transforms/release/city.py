@@ -292,7 +292,9 @@ def posterior_layer(users: float = USERS, depth: int = 10, most: float = 60.0, n
         wide = 1.96 * np.sqrt(true * (1 - true) / known + 2 * (noise / 4 / known) ** 2)
         rate = np.clip(true + wide / 1.96 * rng.standard_normal(true.shape), 0, 1)
         rate[:, known < 8] = np.nan
-        rates = Rates(list(names), rate, np.maximum(rate - wide, 0), np.minimum(rate + wide, 1))
+        low, high = np.maximum(rate - wide, 0), np.minimum(rate + wide, 1)
+        ends = np.where(low > 0.25, low - 0.05, np.nan), np.where(low > 0.25, np.minimum(high + 0.05, 1), np.nan)
+        rates = Rates(list(names), rate, low, high, np.stack([0.99 * rate, *ends], axis=1))
     return Layer(
         index=2,
         epsilon=1.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -94,7 +95,7 @@ def test_rates_are_told_with_their_interval(opened: Open, combined: Layer, text:
     assert low <= combined.rates.low[0, i] + 1e-9
     assert high >= combined.rates.high[0, i] - 1e-9
     assert high - low < 2 * width
-    assert level == "95% interval, includes sampling and noise"
+    assert level == "95% interval of this cell alone, includes sampling and noise"
     assert "Share of users, symptom = flu" in visit.page.inner_text("#tip")
     assert visit.page.inner_text("#scale-title") == "Share of users, symptom = flu"
     assert visit.page.get_attribute("#canvas", "aria-label") == "Map of rates"
@@ -116,7 +117,8 @@ def test_rates_are_painted_by_their_scale(opened: Open, combined: Layer, text: s
     data = embedded(text)
     scale = data["rate_scales"][0]
     stops = np.array([list(bytes.fromhex(part)) for part in re.findall("......", data["rate_palette"])], float)
-    rate, width = combined.rates.rate[0], combined.rates.high[0] - combined.rates.low[0]
+    rate = np.array(data["layers"][-1]["rates"]["rate"][0], float)  # rounded to a 20th of its interval
+    width = combined.rates.high[0] - combined.rates.low[0]
     shade = np.clip((rate - scale["low"]) / (scale["high"] - scale["low"]), 0, 1) * (len(stops) - 1)
     large = combined.level <= 6  # their middles are clear of edges
     points = np.column_stack([combined.x + 0.37, combined.y + 0.43]) / 2.0 ** combined.level[:, None]
@@ -218,10 +220,15 @@ def test_the_highest_rates_are_listed_and_lead_to_the_map(opened: Open, combined
     assert not visit.page.is_visible("#cells")
     choose(visit, "rate")
     assert combined.rates
-    order = np.argsort(-np.nan_to_num(combined.rates.low[0], nan=-1.0), kind="stable")
+    assert combined.rates.listed is not None
+    shown, low, high = combined.rates.listed[0]
+    order = np.argsort(-np.nan_to_num(low, nan=-1.0), kind="stable")
     rows = visit.page.locator("#cells li button")
-    assert rows.count() == 6
-    assert rows.first.inner_text().split("\n")[0].startswith(f"{100 * combined.rates.rate[0, order[0]]:.0f}% (")
+    assert rows.count() == min(6, np.isfinite(low).sum()) > 2
+    best = order[0]
+    words = f"{100 * shown[best]:.0f}% ({math.floor(100 * low[best])}% to {math.ceil(100 * high[best])}%)"
+    assert rows.first.inner_text().split("\n")[0] == words
+    assert "95% for all cells at once" in visit.page.inner_text("#cells h2")
     rows.first.click()
     visit.settle()
     side = 2.0 ** combined.level[order[0]]
@@ -229,7 +236,17 @@ def test_the_highest_rates_are_listed_and_lead_to_the_map(opened: Open, combined
     assert view["cx"] == pytest.approx((combined.x[order[0]] + 0.5) / side)
     assert view["cy"] == pytest.approx((combined.y[order[0]] + 0.5) / side)
     assert view["scale"] > 1.4
-    assert visit.page.inner_text("#tip").startswith(rows.first.inner_text().split("\n")[0])
+    assert visit.page.inner_text("#tip").startswith(f"{100 * combined.rates.rate[0, best]:.0f}% (")
+
+
+def test_a_list_without_a_place_says_so(opened: Open, stack: list[Layer]) -> None:
+    rates = stack[2].rates
+    assert rates
+    layers = [*stack[:2], replace(stack[2], rates=replace(rates, listed=None))]
+    visit = opened(render_page(manifest_of(layers, auxiliary="symptom"), layers, None))
+    choose(visit, "rate")
+    assert visit.page.locator("#cells li button").count() == 0
+    assert "No cell's rate is above the average beyond doubt" in visit.page.inner_text("#cells")
 
 
 def test_uncertainty_is_told_in_classes(opened: Open, combined: Layer, text: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from sfumato.transforms.release.page_shell import PALETTE
 from sfumato.transforms.release.picture_scale import RATE_PALETTE, density_top, nice, rate_ends, written_top
+from sfumato.transforms.selection import shrink
 
 
 def brute_top(density: list[float], users: list[float]) -> float:
@@ -56,21 +57,28 @@ def test_extreme_densities_have_a_finite_top(tiny: float) -> None:
     assert 0 < written_top(np.array([tiny, tiny]), np.array([1.0, 1.0])) < np.inf
 
 
-def test_rates_that_differ_beyond_doubt_fit_the_scale() -> None:
+def test_rates_fit_the_scale() -> None:
     rate, width = np.array([0.05, 0.06, 0.44]), np.array([0.02, 0.02, 0.08])
-    assert rate_ends(rate, width) == (0.0, 0.4)  # 0.44 is at least 0.40
+    assert rate_ends(rate, width) == (0.0, 0.5)
     assert rate_ends(np.array([0.45, 0.55]), np.array([0.01, 0.01])) == (0.44, 0.56)  # far from 0
-    ends = rate_ends(np.array([0.2, 0.9, np.nan]), np.array([0.01, 0.9, np.nan]))
-    assert ends[1] < 0.5  # 0.9 with such an interval says nothing
+    assert rate_ends(np.array([0.45, 0.55]), np.array([0.2, 0.3])) == (0.0, 1.0)  # hardly differ
+
+
+def test_a_few_extreme_cells_stretch_no_scale() -> None:
+    """One cell in a hundred has a rate of 90%, beyond doubt: the others' differences stay visible."""
+    rate = np.append(np.linspace(0.1, 0.3, 990), np.full(10, 0.9))
+    assert rate_ends(rate, np.full(1000, 0.02)) == (0.0, 0.3)
+    assert rate_ends(rate[:-9], np.full(991, 0.02)) == (0.0, 0.3)
 
 
 def test_noise_alone_stretches_no_scale() -> None:
-    """65,000 cells of one rate, known to very different degrees: the scale is that of the rate, not of its errors."""
+    """65,000 cells of one rate, known to very different degrees: once shrunk, their errors do not set the scale."""
     rng = np.random.default_rng(4)
     deviation = 10 ** rng.uniform(-2.3, -0.7, 65_000)
     rate = 0.12 + deviation * rng.standard_normal(65_000)
     kept = (rate > 0) & (rate < 1)
-    low, high = rate_ends(rate[kept], 2 * 1.96 * deviation[kept])
+    shrunk, _ = shrink(rate[kept], deviation[kept] ** 2, 0.12)
+    low, high = rate_ends(shrunk, 2 * 1.96 * deviation[kept])
     assert low == 0
     assert 0.2 < high <= 0.35  # the largest rate itself is near 1
     assert rate[kept].max() > 0.8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,9 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.methods.trees import last_answer, total_of
 from sfumato.transforms.heatmap.posterior.infer import Posterior, infer
 from sfumato.transforms.heatmap.posterior.levels import FullTree
-from sfumato.transforms.heatmap.posterior.measurements import Measured, measure
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.heatmap.posterior.measurements import Measured, Own, measure
+from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+from sfumato.transforms.heatmap.state import Answer, Estimate, HeatmapState
 
 ESTIMATORS = ("bayes", "last")
 ESTIMATOR_HELP = (
@@ -33,12 +35,7 @@ def sampling_of(state: HeatmapState) -> float:
 
 def combine(state: HeatmapState) -> Posterior:
     """The posterior of the nodes of all trees that were asked for, from all answers and the prior's shares."""
-    measured = []
-    for answer in state.answers:
-        total = total_of(answer)
-        # What the shards that answered are of all: the others' users have to be guessed from theirs.
-        share = (answer.spent.shards - answer.spent.shards_lost) / state.cohort.shards
-        measured.append(Measured(total.tree, total.counts, total.stddev**2, 1 / share - 1))
+    measured = [_measured(answer, state) for answer in state.answers]
     full = FullTree.of(*(one.tree for one in measured))
     guide = None
     if state.prior is not None:
@@ -54,6 +51,40 @@ def combine(state: HeatmapState) -> Posterior:
         posterior = infer(full, measure(full, measured, expected), users, sampling, noise, guide)
         expected = [np.maximum(one, 0.5) for one in posterior.users]
     return posterior
+
+
+def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
+    """Unbiased users of an estimate's cells: the last answer's, and earlier ones' where cells are finer.
+
+    estimate: what `decode` made of the state with the estimator bayes.
+    """
+    full, sampling = FullTree.of(estimate.tree), sampling_of(state)
+    owner = full.owners(estimate.tree)
+    share = 4.0 ** (full.depth - _leaf_levels(full)) / np.maximum(estimate.tree.areas, 1)[owner]
+    expected = full.sums(full.by_level(np.maximum(estimate.counts[owner] * share, 0.5)))
+    own = Own.nothing(full)
+    for answer in reversed(state.answers):
+        missing = [leaf & (weight == 0) for leaf, weight in zip(full.leaves, own.weights, strict=True)]
+        if answer is not state.answers[-1] and not any(one.any() for one in missing):
+            break
+        one = _measured(answer, state)
+        found = measure(full, [replace(one, sampling=one.sampling + sampling)], expected)
+        if answer is state.answers[-1]:
+            own = found
+            continue
+        for level, cells in enumerate(missing):
+            own.weighted[level][cells] = found.weighted[level][cells]
+            own.weights[level][cells] = found.weights[level][cells]
+    users, stddev = state.users_estimate()
+    return UnbiasedCounts.of(full, own, users, stddev**2)
+
+
+def _measured(answer: Answer, state: HeatmapState) -> Measured:
+    """An answer's users and their noise."""
+    total = total_of(answer)
+    # What the shards that answered are of all: the others' users have to be guessed from theirs.
+    share = (answer.spent.shards - answer.spent.shards_lost) / state.cohort.shards
+    return Measured(total.tree, total.counts, total.stddev**2, 1 / share - 1)
 
 
 def from_prior(prior: Estimate, users: float) -> Posterior:
@@ -74,7 +105,7 @@ def estimate_of(posterior: Posterior, state: HeatmapState) -> Estimate:
     if state.categories == 1:
         return Estimate(full.tree, counts, np.sqrt(variance), slope=posterior.slope)
     last = last_answer(state)
-    owner = _owner(full, last.tree)
+    owner = full.owners(last.tree)
     entries = len(last.tree.entries)
     return Estimate(
         last.tree,
@@ -86,13 +117,9 @@ def estimate_of(posterior: Posterior, state: HeatmapState) -> Estimate:
     )
 
 
-def _owner(full: FullTree, tree: Tree) -> NDArray[np.int64]:
-    """The entry of a tree that covers each leaf of a full tree with all its nodes: int64[leaves]."""
-    first = [
-        codes[leaf] << np.uint64(2 * (full.depth - level))
-        for level, (codes, leaf) in enumerate(zip(full.codes, full.leaves, strict=True))
-    ]
-    return tree.index.owners(np.concatenate(first))
+def _leaf_levels(full: FullTree) -> NDArray[np.int64]:
+    """The level of each leaf, in the order of the full tree's entries."""
+    return np.repeat(np.arange(len(full.leaves)), [int(leaf.sum()) for leaf in full.leaves])
 
 
 def _added(entry: NDArray[np.int64], values: NDArray[np.float64], entries: int) -> NDArray[np.float64]:

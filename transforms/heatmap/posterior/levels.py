@@ -68,6 +68,24 @@ class FullTree:
         """Values by level and node, as one array of the leaves' values in the order of `tree`'s entries."""
         return np.concatenate([value[leaf] for value, leaf in zip(values, self.leaves, strict=True)])
 
+    def owners(self, tree: Tree) -> NDArray[np.int64]:
+        """The entry of a tree that covers each leaf, int64[leaves]; all the tree's nodes are among this one's."""
+        first = [
+            codes[leaf] << np.uint64(2 * (self.depth - level))
+            for level, (codes, leaf) in enumerate(zip(self.codes, self.leaves, strict=True))
+        ]
+        return tree.index.owners(np.concatenate(first))
+
+    def by_level(self, of_leaves: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """The leaves' values, in the order of `tree`'s entries, by level and node; 0 at inner nodes."""
+        values, at = [], 0
+        for leaf in self.leaves:
+            value = np.zeros(len(leaf))
+            value[leaf] = of_leaves[at : at + (count := int(leaf.sum()))]
+            values.append(value)
+            at += count
+        return values
+
     def sums(self, of_leaves: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """Values of the leaves, by level and node, added up: for each level float64[n] with every node's total."""
         totals = [np.where(leaf, value, 0.0) for value, leaf in zip(of_leaves, self.leaves, strict=True)]

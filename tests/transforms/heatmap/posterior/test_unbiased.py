@@ -1,0 +1,73 @@
+"""Unbiased counts and the joint distribution of their errors, against least squares written as one matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.posterior.levels import FullTree
+from sfumato.transforms.heatmap.posterior.measurements import Measured, add_up, measure
+from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, Z, interval
+from tests.transforms.heatmap.posterior.oracle import all_nodes, below
+
+DEPTH = 3
+
+
+def measured() -> tuple[FullTree, list[Measured]]:
+    """A grid and a finer, uneven tree, with noise of different variances."""
+    rng = np.random.default_rng(3)
+    deeper = np.concatenate([4 * 4 + np.arange(4), 4 * 16 + np.arange(4)]).astype(np.uint64)
+    uneven = Tree.of(DEPTH, np.concatenate([Tree.uniform(DEPTH, 1).nodes, deeper]))
+    trees = [Tree.uniform(DEPTH, 2), uneven]
+    found = [
+        Measured(tree, rng.normal(10, 5, len(tree.entries)), np.full(len(tree.entries), variance))
+        for tree, variance in zip(trees, (9.0, 2.0), strict=True)
+    ]
+    return FullTree.of(*trees), found
+
+
+def least_squares(full: FullTree, own, users: float, users_variance: float) -> tuple[np.ndarray, np.ndarray]:
+    """Users of the leaves and the covariance of their errors: every measurement a row, the users in all one more."""
+    nodes, leaves = all_nodes(full), np.concatenate(full.leaves)
+    ends = [node for node, leaf in zip(nodes, leaves, strict=True) if leaf]
+    weights, weighted = np.concatenate(own.weights), np.concatenate(own.weighted)
+    rows = np.array([[below(end, node) for end in ends] for node in nodes], dtype=float)
+    information = rows.T @ (weights[:, None] * rows) + np.ones((len(ends),) * 2) / users_variance
+    right = rows.T @ weighted + users / users_variance
+    covariance = np.linalg.inv(information)
+    return covariance @ right, covariance
+
+
+@pytest.mark.parametrize("users_variance", [1e-4, 30.0])
+def test_users_and_errors_of_sums_are_those_of_least_squares(users_variance: float) -> None:
+    full, found = measured()
+    own = measure(full, found)
+    root = add_up(full, own)
+    weights = 1 / users_variance, 1 / root.variance[0][0]
+    users = (170.0 * weights[0] + root.users[0][0] * weights[1]) / sum(weights)
+    unbiased = UnbiasedCounts.of(full, own, users, 1 / sum(weights))
+    users, covariance = least_squares(full, own, 170.0, users_variance)
+    np.testing.assert_allclose(unbiased.of_cells, users, rtol=1e-5)
+    np.testing.assert_allclose(unbiased.leaf_variances(), np.diag(covariance), rtol=1e-5)
+    rng = np.random.default_rng(1)
+    for weights in (*(rng.random((5, len(users))) < 0.4).astype(float), rng.random(len(users)), np.ones(len(users))):
+        total, stddev = unbiased.total(weights)
+        assert total == pytest.approx(users @ weights, rel=1e-5)
+        assert stddev == pytest.approx(np.sqrt(weights @ covariance @ weights), rel=1e-4, abs=1e-5)
+
+
+def test_published_columns_give_the_same_totals() -> None:
+    full, found = measured()
+    unbiased = UnbiasedCounts.of(full, measure(full, found), 170.0, 30.0)
+    nodes = np.concatenate([codes | np.uint64(4**level) for level, codes in enumerate(full.codes)])
+    variance = np.concatenate([[unbiased.total_variance], *unbiased.variance[1:]])
+    again = UnbiasedCounts.of_nodes(nodes, np.concatenate(unbiased.users), variance)
+    weights = np.random.default_rng(2).random(len(unbiased.of_cells))
+    assert again.total(weights) == pytest.approx(unbiased.total(weights))
+
+
+def test_intervals_are_of_whole_numbers_that_are_not_negative() -> None:
+    low, high = interval(np.array([-9.0, 1.0, 50.0]), np.array([2.0, 2.0, 2.0]))
+    assert low.tolist() == [0, 0, pytest.approx(50 - 2 * Z - 0.3)]
+    assert high.tolist() == [0, pytest.approx(1 + 2 * Z + 0.3), pytest.approx(50 + 2 * Z + 0.3)]
