@@ -60,10 +60,9 @@ def disagreement(release: Release, history: History) -> str | None:
     if reservation.manifest not in (None, release.digest):
         return f"release {release_id} has been changed since it was published"
     privacy = release.manifest["privacy"]
-    groups = privacy.get("groups") or {
-        "epsilon": 0
-    }  # what bit pushing spends on them comes on top of the local epsilon
-    epsilon = amount("epsilon", privacy["epsilon"]) + amount("epsilon", groups["epsilon"])
+    # Of bit pushing whoever collects the reports may learn more than readers do: the larger is charged.
+    collector = privacy.get("collector") or {"epsilon": 0}
+    epsilon = max(amount("epsilon", privacy["epsilon"]), amount("epsilon", collector["epsilon"]))
     cost = epsilon, amount("delta", privacy.get("delta", 0))
     if cost != (reservation.charge.epsilon, reservation.charge.delta):
         return f"release {release_id} states another cost than it was charged"
