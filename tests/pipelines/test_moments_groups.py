@@ -55,7 +55,7 @@ def test_small_and_unknown_groups_are_other(by_kind: Path) -> None:
         "min_group": 100,
         "noise_stddev": pytest.approx(discrete_laplace_stddev(0.99 * 2.5)),
     }
-    assert noise == pytest.approx(1 / (math.sqrt(2) * math.sinh(0.625)))
+    assert noise == pytest.approx(1 / (math.sqrt(2) * math.sinh(0.99 * 1.25)))
     # That is of one count; of a group there are two rounds of so many bits, each with ones and zeros.
     counts = 2 * 2 * len(pq.read_table(by_kind / "bits.parquet"))
     for number, shown in ((exact["walk"], True), (exact["helicopter"] + exact["zeppelin"], False)):

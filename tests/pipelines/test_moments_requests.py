@@ -247,12 +247,12 @@ def test_the_error_that_a_dry_run_tells_is_that_of_the_best_chances(
 def test_a_dry_run_is_what_the_run_does(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--column", "change", "--bits", "10", "--signed", "shift:512", *LISTED, "--group_epsilon", "2.5"]
     text = dry(pattern, tmp_path / "out", capsys, *more, "--epsilon", "1.5")
-    assert "nobody keeps account of the epsilon 4 that it costs" in text
+    assert "nobody keeps account of the epsilon 2.5 that it costs" in text
     assert "columns user_id, change, kind" in text
     assert run(pattern, tmp_path / "out", *more, "--epsilon", "1.5") == 0
     manifest = open_release(tmp_path / "out").manifest
     stated = manifest["privacy"]["groups"]
-    noise = float(re.search(r"noise ±([\d.]+) on each count", text)[1])  # type: ignore[index]
+    noise = float(re.search(r"noise ±([\d.]+) on every count", text)[1])  # type: ignore[index]
     assert noise == pytest.approx(stated["noise_stddev"], rel=0.01)
     assert f"2 groups, and `other`; central epsilon {stated['epsilon']:g}" in text
     assert f"a group is shown if it has {stated['min_group']} users by that count" in text
