@@ -105,7 +105,7 @@ def logs_of(one: Map, data: Path, folder: Path) -> str:
     return str(target / "*.parquet")
 
 
-_TWO_PROCESSES = ("--direct_running_mode", "multi_processing", "--direct_num_workers", "2")
+_TWO_THREADS = ("--direct_num_workers", "2")
 
 
 def run(command: list[str]) -> None:
@@ -129,7 +129,7 @@ def compare_map(title: str, name: str, options: str, pattern: str, folder: Path,
     """Runs `sfumato compare` on one of MAPS."""
     one = MAPS[name]
     given = [f"--region={one.region}", "--depth", str(one.depth), *options.split(), "--keys", str(keys), "--seed", "1"]
-    return run_compare(title.split(":")[0] + "_" + name, given, pattern, folder, _TWO_PROCESSES)
+    return run_compare(title.split(":")[0] + "_" + name, given, pattern, folder, _TWO_THREADS)
 
 
 def print_run(title: str, made: Callable[[], tuple[str, Path]]) -> None:

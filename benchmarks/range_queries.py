@@ -81,20 +81,22 @@ def best_grid(people: People, wanted: Wanted, questions: Questions, seeds: Seque
     return min(tried)
 
 
-def adaptive(people: People, wanted: Wanted, questions: Questions, seeds: Sequence[int]) -> float:
+def adaptive_model(people: People, epsilon: float, key: RunKey) -> TreeModel:
     """The heatmap's adaptive method, counted by a trusted server."""
     shift = np.uint64(2 * (BASE_DEPTH - TREE_DEPTH))
     places, generator = Places(TREE_DEPTH), np.random.default_rng(1)
     codes = generator.permutation(np.repeat(people.codes, people.users) >> shift)
     hashes = np.sort(generator.integers((1 << 64) - 1, size=len(codes), dtype=np.uint64))
     rows = Rows(places, hashes & ~places.mask, codes)
-    parameters = HeatmapParameters(epsilon=wanted.epsilon, depth=TREE_DEPTH, noise="central", population=len(codes))
-    errors = []
-    for seed in seeds:
-        state = run_in_memory(rows, len(codes), parameters, _key(seed))
-        model = TreeModel(parameters.method.decode(state, TREE_DEPTH))
-        errors.append(questions.error(model.answer(questions.boxes).users, wanted.users))
-    return float(np.mean(errors))
+    parameters = HeatmapParameters(epsilon=epsilon, depth=TREE_DEPTH, noise="central", population=len(codes))
+    state = run_in_memory(rows, len(codes), parameters, key)
+    return TreeModel(parameters.method.decode(state, TREE_DEPTH))
+
+
+def adaptive(people: People, wanted: Wanted, questions: Questions, seeds: Sequence[int]) -> float:
+    """The error of the adaptive tree."""
+    models = [adaptive_model(people, wanted.epsilon, _key(seed)) for seed in seeds]
+    return float(np.mean([questions.error(one.answer(questions.boxes).users, wanted.users) for one in models]))
 
 
 def _key(seed: int) -> RunKey:

@@ -3,7 +3,7 @@
     SFUMATO_FLINK_JAR=build/flink/job-server.jar python -m benchmarks.runners [--data bench_data] [--users 10]
 
 `make flink-jar` makes the jar. The floor and the data set are those of benchmarks/speed.py. Every run makes the whole
-release. Flink and worker processes copy the bulky data between stages; in one process they stay where they are. Prints
+release. Flink copies the bulky data between stages; in one process they stay where they are. Prints
 a Markdown table.
 """
 
@@ -19,12 +19,18 @@ from pathlib import Path
 
 from benchmarks.speed import REGION, Measurement, data_set, floor, phases, table, watch
 
+_FLINK = ("--runner_config", "flink", "--flink_open_servers")  # of made-up data
 RUNNERS = {
     "DirectRunner, one thread": ["--runner_config", "direct"],
     "DirectRunner, two threads": ["--runner_config", "direct_threads"],
-    "DirectRunner, two processes": ["--runner_config", "direct_processes"],
-    "FlinkRunner, embedded cluster, parallelism 1": ["--runner_config", "flink", "--parallelism", "1"],
-    "FlinkRunner, embedded cluster, parallelism 2": ["--runner_config", "flink"],
+    "FlinkRunner, embedded cluster, parallelism 1": [
+        "--runner_config",
+        "flink",
+        "--flink_open_servers",
+        "--parallelism",
+        "1",
+    ],
+    "FlinkRunner, embedded cluster, parallelism 2": ["--runner_config", "flink", "--flink_open_servers"],
 }
 
 

@@ -35,7 +35,7 @@ VARIANTS = {
     "`--schedule lean`": ["--schedule", "lean"],
     "default (`--schedule auto --estimator bayes`)": [],
 }
-MODES = {"one thread": "direct", "two threads": "direct_threads", "two processes": "direct_processes"}
+MODES = {"one thread": "direct", "two threads": "direct_threads"}
 
 
 @dataclass

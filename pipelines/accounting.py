@@ -5,29 +5,35 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sfumato.schemas.errors import BudgetError, RequestError
-from sfumato.schemas.ledger import Charge, Limit, Period, Reservation, amount, plain
+from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, amount, dataset_name, plain
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits
 from sfumato.transforms.privacy.ledger.places import absolute, open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_in_window
 from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.published import check_not_lost
 
 
 @dataclass(frozen=True)
 class Accounting:
     """A ledger's place, the dataset that is charged, the days that the data are of, and the limits one expects.
 
-    Raises RequestError.
+    allow_reuse: charge input files that were charged to another dataset or to other days before. Raises RequestError.
     """
 
     ledger: str
     dataset: str
     period: Period
     budget: tuple[Limit, ...] = ()
+    allow_reuse: bool = False
+
+    def __post_init__(self) -> None:
+        dataset_name(self.dataset)
 
     @property
     def book(self) -> Ledger:
@@ -38,17 +44,23 @@ class Accounting:
         """The reservation that an earlier run made under this release id. Raises LedgerError."""
         return None if release_id is None else self.book.history().reservations.get(release_id)
 
-    def charge(self, cost: tuple[float, float], key: RunKey, facts: ReleaseFacts) -> Charge:
-        """The charge for a release that costs (epsilon, delta), bound to the request, the input and the key."""
-        epsilon, delta = cost
+    def check_not_lost(self, output: str, timeline: str | None = None) -> None:
+        """Raises LedgerError where releases were charged to the dataset and not to the ledger as it is now."""
+        check_not_lost(self.book.history(), self.dataset, output, timeline)
+
+    def charge(self, cost: Cost, key: RunKey, facts: ReleaseFacts, files: Sequence[str] = ()) -> Charge:
+        """The charge for a release, bound to the request, the input and the key. files: `file_digest` of each."""
         request = json.dumps({"job": facts.job, **facts.parameters}, sort_keys=True, allow_nan=False)
         return Charge(
             release_id=facts.release_id,
             job=facts.job,
             dataset=self.dataset,
             period=self.period,
-            epsilon=amount("epsilon", epsilon),
-            delta=amount("delta", delta),
+            epsilon=amount("epsilon", cost.epsilon),
+            delta=amount("delta", cost.delta),
+            adjacency=cost.adjacency,
+            trust=cost.trust,
+            files=tuple(sorted(files)),
             request=hashlib.sha256(request.encode()).hexdigest(),
             # Keyed, since an unkeyed digest of the input would confirm a guess at it.
             binding=key.subkey("ledger").hex(),
@@ -57,24 +69,30 @@ class Accounting:
 
     def reserve(self, charge: Charge) -> Reservation:
         """Charges the ledger before the run, once a release id. Raises RequestError, BudgetError or LedgerError."""
-        return self.book.reserve(charge, self.budget)
+        return self.book.reserve(charge, self.budget, allow_reuse=self.allow_reuse)
 
-    def forecast(self, cost: tuple[float, float], release_id: str | None) -> list[str]:
+    def check(self, charge: Charge) -> Reservation | None:
+        """Raises what `reserve` would raise now, and changes nothing. Returns the reservation that stands, if any."""
+        return self.book.check(charge, self.budget, allow_reuse=self.allow_reuse)
+
+    def forecast(self, cost: Cost, release_id: str | None) -> list[str]:
         """Lines on what a run would charge and whether it fits; changes nothing. Raises RequestError or LedgerError."""
         history = self.book.history()
         if release_id in history.reservations:
             return [f"nothing: release {release_id} was charged before; the run would resume it"]
-        epsilon, delta = amount("epsilon", cost[0]), amount("delta", cost[1])
-        charge = Charge(release_id or "new", "", self.dataset, self.period, epsilon, delta, "", "")
-        limits = check_limits(history, self.dataset, self.budget) or history.limits[self.dataset]
+        epsilon, delta = amount("epsilon", cost.epsilon), amount("delta", cost.delta)
+        charge = Charge(
+            release_id or "new", "", self.dataset, self.period, epsilon, delta, "", "", adjacency=cost.adjacency
+        )
+        limits = check_limits(history, self.dataset, self.budget) or history.limits[charge.dataset]
         text = f"epsilon {plain(epsilon)}" + (f" and delta {plain(delta)}" if delta else "")
         lines = [f"{text} to dataset {self.dataset} for {self.period}, in the ledger {self.ledger}"]
         for limit in limits:
-            spent = spent_in_window(history.charges, self.dataset, self.period.last, limit.days)
+            spent = spent_in_window(history.charges, charge.dataset, self.period.last, limit)
             lines.append(f"limit: {limit.words()}, of which {plain(spent)} is spent in those up to {self.period.last}")
         try:
             check_budget(history, charge, limits)
-        except BudgetError as error:
+        except (BudgetError, RequestError) as error:
             return [*lines, f"it would be refused: {str(error).removeprefix('ledger: ')}"]
         return [*lines, "it fits"]
 
@@ -96,13 +114,18 @@ def add_accounting_arguments(parser: argparse.ArgumentParser) -> None:
         help="limits of the dataset: epsilon, or epsilon:delta, for the data of any N days in a row, as 10/365d,1/1d; "
         "set by its first charge, changed by `sfumato ledger limit`",
     )
+    parser.add_argument(
+        "--allow_reuse",
+        action="store_true",
+        help="charge input files that were charged to another dataset or to other days before, to both",
+    )
 
 
 def accounting(options: argparse.Namespace) -> Accounting | None:
     """The ledger that a command line names, None without one. Raises RequestError."""
     given: dict[str, Any] = {name: getattr(options, name) for name in ("dataset", "period", "budget")}
     if options.ledger is None:
-        for name, value in given.items():
+        for name, value in {**given, "allow_reuse": options.allow_reuse or None}.items():
             if value is not None:
                 raise RequestError(f"{name}: says what a ledger is charged with; give --ledger as well")
         return None
@@ -114,4 +137,5 @@ def accounting(options: argparse.Namespace) -> Accounting | None:
         given["dataset"],
         Period.parse(given["period"]),
         () if given["budget"] is None else Limit.parse_all(given["budget"]),
+        options.allow_reuse,
     )

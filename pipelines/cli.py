@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 from sfumato.pipelines.console import console, log_options
+from sfumato.pipelines.interrupts import ended_by_signals, exit_status
 from sfumato.schemas.errors import DataError, RequestError, SfumatoError
 from sfumato.transforms.logs import say
 
@@ -26,12 +27,13 @@ JOBS = {
     "moments": "publish means, variances and moments of a number, of which each user tells one bit",
     "ranges": "publish a model that answers how many people are in any square",
     "refresh": "publish the release of a day, once, as a configuration file says: for every night",
+    "key": "make a key: the secret behind the noise of a release",
     "ledger": "show or verify what releases have cost",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a job. Exit status: 0 done; else that of the error (schemas/errors.py), or 130 where it was interrupted."""
+    """Runs a job. Exit status: 0 done; else that of the error (schemas/errors.py), or 130, after SIGTERM 143."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments in ([], ["-h"], ["--help"]):
         sys.stdout.write(_usage())
@@ -51,9 +53,10 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
         run = importlib.import_module(f"sfumato.pipelines.{job}").run
         return int(run(arguments))
     except KeyboardInterrupt:
-        say("interrupted", "interrupted; run it again: what was charged is resumed", logging.ERROR)
-        return 130
+        return _interrupted()
     except Exception as error:
+        if exit_status() is not None:  # Beam and others make errors of their own of an interrupt
+            return _interrupted()
         # A worker's exception arrives wrapped by the runner, as the text of its traceback.
         found = error if isinstance(error, SfumatoError) else worker_error(error)
         if found is None and type(error).__name__ == "DataflowRuntimeException":
@@ -70,11 +73,17 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
 
 def command(arguments: Sequence[str] | None = None) -> int:
     """Runs a job as a process of its own, whose unexpected errors end with EX_SOFTWARE of sysexits.h: run it again."""
-    try:
-        return main(arguments)
-    except Exception:  # noqa: BLE001  (whatever it is, it is told)
-        traceback.print_exc()
-        return CRASHED
+    with ended_by_signals():
+        try:
+            return main(arguments)
+        except Exception:  # noqa: BLE001  (whatever it is, it is told)
+            traceback.print_exc()
+            return CRASHED
+
+
+def _interrupted() -> int:
+    say("interrupted", "interrupted; run it again: what was charged is resumed", logging.ERROR)
+    return exit_status() or 130
 
 
 def worker_error(error: BaseException) -> SfumatoError | None:

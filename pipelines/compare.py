@@ -27,6 +27,7 @@ from sfumato.pipelines.options import JobParser, RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
 from sfumato.schemas.comparison import BY_TRUTH, EVALUATION, YARDSTICK, Outcome
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region
 from sfumato.schemas.release import EVALUATION_FORMAT, TABLE_TEXT_FILE
@@ -93,8 +94,8 @@ class CompareRequest(ReleaseRequest):
         if "emd" in self.judge.metrics and importlib.util.find_spec("ortools") is None:
             raise RequestError("metrics: emd needs OR-tools: pip install ortools, or leave emd out")
 
-    def cost(self) -> tuple[float, float]:
-        return math.inf, 1.0  # it shows the exact data
+    def cost(self) -> Cost:
+        return Cost(math.inf, 1.0)  # it shows the exact data
 
     def admission(self) -> AdmissionRule:
         return AdmissionRule(1.0)  # not asked: an evaluation decides on exact numbers

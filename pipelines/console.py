@@ -19,11 +19,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sfumato.transforms import logs
-from sfumato.transforms.logs import JOB, METRICS_COUNTED, OPERATIONS, PROGRESS, read_event, say
+from sfumato.transforms.logs import JOB, METRICS_COUNTED, OPERATIONS, PROGRESS, say
 
 LOG_FORMATS = ("text", "json")
 _OURS = {one.name for one in (JOB, PROGRESS, OPERATIONS)}
-_FORWARDING = ("local_job_service", "worker_handlers")  # Beam's modules that log what worker processes hand over
 _STAGES = {event.name for event in logs.EVENTS}
 
 
@@ -63,30 +62,13 @@ class _Line:
 
     @classmethod
     def of(cls, record: logging.LogRecord) -> _Line:
-        """The record's line; of what a worker process forwarded, the worker's own."""
+        """The record's line."""
         message, level = record.getMessage(), record.levelno
         if record.name in _OURS:
             own = vars(record)
             return cls(record.created, level, message, own["event"], own["fields"], record.name == OPERATIONS.name)
-        if record.funcName == "Logging" and record.module in _FORWARDING:
-            return _forwarded(record.created, level, message.removeprefix("Worker: "))
         trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info and record.exc_info[0] else ""
         return cls(record.created, level, message, fields={"logger": record.name}, trace=trace)
-
-
-def _forwarded(created: float, level: int, text: str) -> _Line:
-    """What a worker process of one of Beam's local runners handed over: a LogEntry as protobuf's text."""
-    from apache_beam.portability.api import beam_fn_api_pb2
-    from google.protobuf import text_format
-
-    try:
-        entry = text_format.Parse(text, beam_fn_api_pb2.LogEntry())
-    except text_format.ParseError:
-        return _Line(created, level, text)
-    seconds = entry.timestamp.seconds + entry.timestamp.nanos / 1e9
-    if entry.log_location.startswith(f"{logs.__file__}:") and (found := read_event(entry.message)) is not None:
-        return _Line(seconds, level, entry.message, *found)
-    return _Line(seconds, level, entry.message, trace=entry.trace)
 
 
 class Console(logging.Handler):
@@ -183,7 +165,7 @@ def shown_on(shown: Console) -> Iterator[Console]:
     handlers, levels = root.handlers, [(log, log.level) for log in (root, JOB, PROGRESS, OPERATIONS)]
     excepthook = threading.excepthook
     root.handlers = [shown]
-    for log, _ in levels:  # the root's: records of worker processes arrive there with the level that they had
+    for log, _ in levels:
         log.setLevel(logging.INFO)
     OPERATIONS.setLevel(logging.DEBUG if shown.verbose else logging.INFO)
     logging.captureWarnings(True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sfumato.pipelines.plan import details
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import amount, plain
+from sfumato.schemas.ledger import Cost, amount, plain
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
@@ -65,10 +65,10 @@ def _beside(name: str, lines: Sequence[str]) -> list[str]:
     return [f"{name if number == 0 else '':<{_MARGIN}}{line}" for number, line in enumerate(short)]
 
 
-def _no_ledger(cost: tuple[float, float]) -> list[str]:
-    if not math.isfinite(cost[0]):
+def _no_ledger(cost: Cost) -> list[str]:
+    if not math.isfinite(cost.epsilon):
         return ["nothing: there is no differential privacy that a ledger could account for"]
-    epsilon, delta = (amount(name, value) for name, value in zip(("epsilon", "delta"), cost, strict=True))
+    epsilon, delta = amount("epsilon", cost.epsilon), amount("delta", cost.delta)
     both = f"epsilon {plain(epsilon)}" + (f" and delta {plain(delta)}" if delta else "")
     return [f"no ledger (--ledger): nobody keeps account of the {both} that it costs"]
 
@@ -146,12 +146,14 @@ def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
     each = "" if rounds == 1 else f" in each of {rounds} rounds, every time drawn anew"
     bits = _item_bits(counted)
     lines = [
-        f"sample and threshold: epsilon {plan.epsilon:g}, delta {plan.delta_spent:.3g} of {plan.delta:g}; no noise",
+        f"sample and threshold: epsilon {plan.rounds_epsilon:g}, delta {plan.delta_spent:.3g} of {plan.delta:g}",
+        f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users",
         f"p = {sampling.rate:.4g}: so likely is it that a user takes part{each}",
         f"tau = {sampling.threshold}: an item is shown if so many of those who take part share it",
     ]
-    if plan.asked is not None:
-        lines.append(f"asked are {plan.asked:,} of {plan.population:,} users{' a round' if rounds > 1 else ''}")
+    if (contact := plan.contact_plan) is not None:
+        users = f"{contact.asked:,} of {contact.population:,} users"
+        lines.append(f"about {users} are asked{' in each round' if rounds > 1 else ''}")
     if bits is None:
         lines.append("a client who takes part sends one of her values: 64 bits if it is an integer, else its text")
     else:

@@ -11,9 +11,11 @@ import contextlib
 import logging
 import os
 import shutil
-import tempfile
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -23,45 +25,84 @@ from apache_beam.options.pipeline_options import (
     PipelineOptions,
     PortableOptions,
 )
-from apache_beam.runners.portability.flink_runner import FlinkRunner
+from apache_beam.portability import python_urns
+from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
+from apache_beam.runners.portability.flink_runner import MAGIC_HOST_NAMES, FlinkRunner
 from apache_beam.runners.runner import PipelineResult, PipelineState
+from apache_beam.runners.worker.sdk_worker_main import _get_state_cache_size_bytes
+from apache_beam.runners.worker.worker_pool_main import BeamFnExternalWorkerPoolServicer
+from apache_beam.transforms.environments import ExternalEnvironment
+from apache_beam.utils.thread_pool_executor import shared_unbounded_instance
 
+from sfumato.pipelines.folders import private_folder
 from sfumato.schemas.errors import RequestError
 
 JAR_VARIABLE = "SFUMATO_FLINK_JAR"
+CONFIGURATION = "FLINK_CONF_DIR"
+# Flink's own servers listen on all network interfaces unless they are told.
+_LOOPBACK_ONLY = "jobmanager.bind-host: localhost\ntaskmanager.bind-host: localhost\nrest.bind-address: localhost\n"
 _SERVER_LOG = logging.getLogger("FlinkJarJobServer")  # where Beam writes what the job server prints
 
 
 class FlinkJobOptions(PipelineOptions):  # Beam collects the subclasses' options
-    """An option of Flink's job server that Beam's Python side does not list, so that it would be refused here."""
+    """Options of a job on Flink that Beam's Python side does not list, so that they would be refused here."""
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--flink_conf_dir", help="folder with a Flink configuration, for restarts among others")
+        parser.add_argument(
+            "--flink_open_servers",
+            action="store_true",
+            help="start Beam's job server though all network interfaces reach it (docs/runners.md)",
+        )
 
 
 class OneJobFlinkRunner(FlinkRunner):
     """Beam's FlinkRunner whose job server lives as long as the job.
 
-    Beam's own stops it when Python ends, with warnings on the terminal, and lets it write what Flink spills, which is
-    raw data, to where everybody's temporary files are.
+    Beam's own stops it when Python ends, with warnings on the terminal, lets it write what Flink spills, which is raw
+    data, to where everybody's temporary files are, and has its servers listen on all network interfaces.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._folder: str | None = None
+        self._open = ExitStack()
         self._server: Any = None
         self._printed = _LastLines()
 
     def default_job_server(self, options: PipelineOptions) -> Any:
         """The job server, not started yet, with a temporary folder that only this user can read."""
-        self._folder = tempfile.mkdtemp(prefix="sfumato-")
+        folder = self._open.enter_context(private_folder())
         _SERVER_LOG.handlers, _SERVER_LOG.propagate = [self._printed], False
         _SERVER_LOG.setLevel(logging.INFO)
         java = options.view_as(JobServerOptions)
-        java.job_server_jvm_properties = [f"-Djava.io.tmpdir={self._folder}", *java.job_server_jvm_properties]
+        java.job_server_jvm_properties = [f"-Djava.io.tmpdir={folder}", *java.job_server_jvm_properties]
+        if options.view_as(FlinkRunnerOptions).flink_master in MAGIC_HOST_NAMES:
+            flink = options.view_as(FlinkJobOptions)
+            given = flink.flink_conf_dir or os.environ.get(CONFIGURATION)
+            flink.flink_conf_dir = _loopback_configuration(given, Path(folder, "conf"))
+            # Flink looks up parts of its configuration here alone, whatever Beam's option says.
+            self._open.callback(_set_environment, CONFIGURATION, os.environ.get(CONFIGURATION))
+            os.environ[CONFIGURATION] = flink.flink_conf_dir
         self._server = super().default_job_server(options)
+        self._open.callback(self._server.stop)
         return self._server
+
+    @staticmethod
+    def start_and_replace_loopback_environments(pipeline: Any, options: PipelineOptions) -> list[Callable[[], Any]]:
+        """Has Flink reach this process's worker where it runs (LOOPBACK): on loopback, unlike Beam's own."""
+        ends: list[Callable[[], Any]] = []
+        for environment in pipeline.components.environments.values():
+            if environment.urn == python_urns.EMBEDDED_PYTHON_LOOPBACK:
+                server = grpc.server(shared_unbounded_instance())
+                port = server.add_insecure_port("127.0.0.1:0")
+                pool = _OwnWorkers(state_cache_size=_get_state_cache_size_bytes(options))
+                beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(pool, server)
+                server.start()
+                ends.append(partial(server.stop, 1))
+                reached = ExternalEnvironment(f"127.0.0.1:{port}").to_runner_api(None)
+                environment.urn, environment.payload = reached.urn, reached.payload
+        return ends
 
     def create_job_service(self, options: PipelineOptions) -> Any:
         """Starts the job server, or reaches the one that is named. Raises RequestError where that fails."""
@@ -84,10 +125,57 @@ class OneJobFlinkRunner(FlinkRunner):
         return result if self._server is None else _OneJobResult(result, self._stop)
 
     def _stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._open.close()
+
+
+class _OwnWorkers(BeamFnExternalWorkerPoolServicer):
+    """Starts a worker in this process for the job server of this user, and for nobody else.
+
+    A worker runs whatever the server that it is sent to hands it. Flink's job server sends no token of the run that
+    could be checked; so the address that it names must be one where a process of this user listens.
+    """
+
+    def StartWorker(self, request: Any, context: Any) -> Any:  # noqa: N802  (gRPC's name)
+        """Starts a worker that serves a control endpoint. Answers with an error for that of another user."""
+        url = request.control_endpoint.url
+        if not listens_for_us(url):
+            return beam_fn_api_pb2.StartWorkerResponse(error=f"{url} is not served on loopback by this process's user")
+        return super().StartWorker(request, context)
+
+
+def listens_for_us(url: str) -> bool:
+    """Whether a process of this user listens at a `host:port` on loopback; Linux says who does."""
+    host, _, port = url.rpartition(":")
+    if host not in ("localhost", "127.0.0.1", "[::1]") or not port.isdigit():
+        return False
+    owners = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                _, local, _, state, _, _, _, user, *_ = line.split()
+                if state == "0A" and int(local.rsplit(":", 1)[1], 16) == int(port):
+                    owners.add(int(user))
+    return owners == {os.getuid()}
+
+
+def _set_environment(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def _loopback_configuration(given: str | None, folder: Path) -> str:
+    """A folder with the Flink configuration that is given, changed so that Flink's servers listen on loopback alone."""
+    if given is None:
+        folder.mkdir()
+    else:
+        shutil.copytree(given, folder)
+    names = [name for name in ("flink-conf.yaml", "config.yaml") if (folder / name).exists()]
+    for name in names or ["flink-conf.yaml"]:
+        with open(folder / name, "a") as file:
+            file.write("\n" + _LOOPBACK_ONLY)
+    return str(folder)
 
 
 class _OneJobResult(PipelineResult):
@@ -136,6 +224,16 @@ class _LastLines(logging.Handler):
         return next((line for line in self._lines if line.startswith(("Error", "Exception in"))), None)
 
 
+def _network_interfaces() -> list[str]:
+    """The network interfaces but for loopback that have an address, so that others may reach what listens on all."""
+    names = set()
+    with contextlib.suppress(OSError):
+        names |= {line.split()[-1] for line in Path("/proc/net/if_inet6").read_text().splitlines()}
+    with contextlib.suppress(OSError):
+        names |= {line.split()[0] for line in Path("/proc/net/route").read_text().splitlines()[1:]}
+    return sorted(names - {"lo"})
+
+
 def flink_runner(options: PipelineOptions) -> FlinkRunner:
     """The runner, after its options have been completed and checked. Raises RequestError for what is not there.
 
@@ -154,5 +252,12 @@ def flink_runner(options: PipelineOptions) -> FlinkRunner:
             raise RequestError(
                 f"runner: Flink's job server needs Java 11 or later, and there is no {launcher!r} to be run; "
                 "install it, or name it with --job_server_java_launcher"
+            )
+        open_servers = options.view_as(FlinkJobOptions).flink_open_servers or flink.flink_submit_uber_jar
+        if not open_servers and (reached := _network_interfaces()):
+            raise RequestError(
+                "runner: Beam's job server for Flink listens on all network interfaces, and runs or sends what anybody "
+                f"asks for; it could be reached by {', '.join(reached)}. Run the job in a network of its own, as "
+                "docs/runners.md tells, or give --flink_open_servers where a firewall protects this machine"
             )
     return OneJobFlinkRunner()

@@ -16,6 +16,7 @@ from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments,
 from sfumato.pipelines.options import JobParser, RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import CENTRAL, SECAGG, Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import CELLS_FILE
@@ -67,8 +68,8 @@ class HeatmapRequest(ReleaseRequest):
 
         return heatmap_plan_text(self.heatmap, self.prior)
 
-    def cost(self) -> tuple[float, float]:
-        return self.heatmap.epsilon, 0.0
+    def cost(self) -> Cost:
+        return Cost(self.heatmap.epsilon, trust=CENTRAL if self.heatmap.noise == "central" else SECAGG)
 
     def source(self) -> LocationColumns:
         return self.columns

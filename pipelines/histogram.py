@@ -67,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     request = HistogramRequest(**release_options(options), plan=plan, counted=items)
 
     def publish(inputs: Inputs, key: RunKey) -> beam.PTransform:
-        return TrieHeavyHitters(items, plan.sampling, key, **limits(plan, inputs))
+        return TrieHeavyHitters(items, plan.sampling, key, **limits(inputs))
 
     run_sampled(request, settings, publish, trie_files, title)
     return 0

@@ -104,7 +104,7 @@ def run(arguments: Sequence[str]) -> int:
     def publish(inputs: Inputs, key: RunKey) -> beam.PTransform:
         prefixes = request.prefixes(None if of_cells else inputs.kinds[options.column])
         levels = spread_levels(prefixes.depth, plan.rounds)
-        return TrieHeavyHitters(items, plan.sampling, key, prefixes, levels, request.top, **limits(plan, inputs))
+        return TrieHeavyHitters(items, plan.sampling, key, prefixes, levels, request.top, **limits(inputs))
 
     run_sampled(request, settings, publish, trie_files, title)
     return 0

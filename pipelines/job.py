@@ -23,21 +23,22 @@ from apache_beam.runners.runner import PipelineState
 from sfumato.pipelines.accounting import Accounting, accounting, add_accounting_arguments
 from sfumato.pipelines.cli import message_of, worker_error
 from sfumato.pipelines.console import add_log_arguments, identify
-from sfumato.pipelines.inputs import InputFile, content_digest, inspect, match_files
+from sfumato.pipelines.inputs import InputFile, content_digests, inspect, match_files
 from sfumato.pipelines.options import RunnerSettings, add_runner_arguments
 from sfumato.pipelines.progress import show_progress, tell_metrics
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
-from sfumato.schemas.ledger import Charge, amount
+from sfumato.schemas.ledger import Charge, Cost, Reservation, amount
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.transforms.files import is_remote
-from sfumato.transforms.locations.read import LogFile
+from sfumato.transforms.locations.read import LogFile, count_rows
 from sfumato.transforms.logs import say
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
+from sfumato.transforms.privacy.ledger.files import file_digest, select_files
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
-from sfumato.transforms.release.facts import ReleaseFacts, package_versions
+from sfumato.transforms.release.facts import ReleaseFacts, code_digest, package_versions
 from sfumato.transforms.release.refusal import refusal_files
 from sfumato.transforms.release.store import check_output, publish, standing_manifest
 from sfumato.transforms.release.write import KeepBooks, charged, published_digest
@@ -96,8 +97,8 @@ class ReleaseRequest(ABC):
         return ""
 
     @abstractmethod
-    def cost(self) -> tuple[float, float]:
-        """The whole epsilon and delta of the release: what a ledger is charged with."""
+    def cost(self) -> Cost:
+        """What the whole release costs: what a ledger is charged with."""
 
     @abstractmethod
     def admission(self) -> AdmissionRule:
@@ -146,7 +147,9 @@ def add_release_arguments(parser: argparse.ArgumentParser, noun: str = "release"
     """Adds the options of ReleaseRequest, and those that say where a job runs. noun: what it writes."""
     parser.add_argument("--input", required=True, metavar="PATTERN", help="Parquet files, local or gs://")
     parser.add_argument("--output", required=True, metavar="FOLDER", help=f"where the {noun} goes, local or gs://")
-    parser.add_argument("--key_file", metavar="FILE", help="secret of 16 bytes or more; default: fresh entropy")
+    parser.add_argument(
+        "--key_file", metavar="FILE", help="a key that `sfumato key new FILE` made; default: fresh entropy"
+    )
     parser.add_argument(
         "--key_secret", metavar="NAME", help="the same from Secret Manager: projects/P/secrets/S/versions/N"
     )
@@ -199,15 +202,19 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
         charge = None if books is None else books.forecast(request.cost(), request.release_id)
         sys.stdout.write(dry_run_text(request, files, charge))
         return
+    if books is not None:
+        books.check_not_lost(request.output, request.timeline)
+    files, late, marks = select_input(None if books is None else request.kept_secret(), files, resumed)
+    tell_late(late, str(request.release_id))
     rows, kinds = inspect(files, request.source())
     key, facts = key_and_facts(request, files, settings)
     identify(release_id=facts.release_id)
     keep = KeepBooks(facts.release_id, request.timeline, None if books is None else books.ledger)
     gate = None
     if books is not None:
-        gate = LedgerGate(books, books.charge(request.cost(), key, facts))
+        gate = LedgerGate(books, books.charge(request.cost(), key, facts, marks))
         facts = replace(facts, ledger_place=books.ledger)
-        reservation = books.book.check(gate.bound, books.budget)
+        reservation = books.check(gate.bound)
         standing = reservation is not None and reservation.refused is None
         if reservation is not None and standing and published_digest(request.output, reservation) is not None:
             say("standing", f"{facts.release_id} is published already; nothing is charged")
@@ -248,6 +255,39 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
 
 
+def tell_late(late: Sequence[InputFile], release_id: str) -> None:
+    """Tells the operator what came after a release was charged; nothing where nothing did."""
+    if late:
+        rows = sum(count_rows(file.path) for file in late)
+        text = f"{len(late)} file{'s'[: len(late) != 1]} with {rows:,} rows came after {release_id} was charged"
+        say("late_files", f"{text}, and are not in it", logging.WARNING, files=len(late), rows=rows)
+
+
+def select_input(
+    secret: Secret | None, files: Sequence[InputFile], resumed: Reservation | None
+) -> tuple[list[InputFile], list[InputFile], list[str]]:
+    """The files that a run reads, those that came after its charge, and the keyed digests of the former.
+
+    A charge remembers its files by their content, so what it began is resumed wherever they lie now.
+
+    Args:
+        secret: the kept secret of a run with a ledger; None without either, and then there are no digests.
+        files: those that match the input now.
+        resumed: the reservation under which the run began before, if it did.
+    """
+    if secret is None:
+        return list(files), [], []
+    kept = secret.read()  # a bad key is a bad request
+    marks = [file_digest(kept, digest) for digest in content_digests(files)]
+    if resumed is None or resumed.refused is not None:  # what was refused may have been mended
+        return list(files), [], marks
+    selection = select_files(resumed.charge.files, marks)
+    if selection.missing or not selection.charged:
+        return list(files), [], marks  # other input, which the ledger refuses
+    chosen = [files[place] for place in selection.charged]
+    return chosen, [files[place] for place in selection.late], [marks[place] for place in selection.charged]
+
+
 def rounded_up(epsilon: float) -> str:
     """An amount of six digits that is at least epsilon: what people read and a ledger adds up."""
     return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(epsilon):f}"
@@ -255,7 +295,7 @@ def rounded_up(epsilon: float) -> str:
 
 def _publish_refusal(request: ReleaseRequest, facts: ReleaseFacts, rule: AdmissionRule, refusal: RefusedError) -> None:
     """Publishes why a release was refused, in its place."""
-    epsilon, delta = (amount(name, value) for name, value in zip(("epsilon", "delta"), request.cost(), strict=True))
+    epsilon, delta = amount("epsilon", request.cost().epsilon), amount("delta", request.cost().delta)
     spent = (epsilon, delta)
     if isinstance(refusal, NotAdmittedError):
         spent = (amount("epsilon", rounded_up(rule.epsilon)), amount("delta", 0))
@@ -300,7 +340,7 @@ def key_and_facts(
     request: ReleaseRequest, files: Sequence[InputFile], settings: RunnerSettings
 ) -> tuple[RunKey, ReleaseFacts]:
     """The run's key, bound to the secret and the whole request, and what the release says of itself."""
-    parameters = {"input": request.input, **request.parameters(), "min_users": request.min_users}
+    parameters = {**request.parameters(), "min_users": request.min_users}
     secret: Secret
     if request.seed is not None:
         secret, source = seed_secret(request.seed), "seed"
@@ -309,6 +349,8 @@ def key_and_facts(
         release_id = request.release_id or uuid.uuid4().hex
         if kept := request.kept_secret():
             secret, source = kept, "key file" if request.key_secret is None else "Secret Manager"
+            if isinstance(secret, FileSecret):
+                secret.check_private()
             secret.read()  # a bad key is a bad request
         elif settings.local:
             secret, source = entropy_secret(), "operating system"
@@ -318,13 +360,14 @@ def key_and_facts(
                 "secret where only the workers can read it, and name it with --key_file or --key_secret"
             )
     # The fingerprint stays out of the release: sizes and times of files are facts about the data.
-    fingerprint: list[list[Any]] = [[file.path, file.size, file.changed] for file in files]
+    fingerprint: list[Any] = [[file.path, file.size, file.changed] for file in files]
     if request.kept_secret() is not None and request.release_id is not None:
         # Only here does nothing random tell two runs apart, so the fingerprint must see every change of the data; and
-        # a copy of the same data, with other times, must resume what a crashed run began.
-        fingerprint = [[file.path, file.size, content_digest(file.path)] for file in files]
-    # Other versions may ask other questions under the same noise.
-    scheme = {"job": request.JOB, "versions": package_versions()}
+        # a copy of the same data, under other names or with other times, must resume what a crashed run began.
+        fingerprint = sorted(content_digests(files))
+    # Other code may add the same noise to other numbers. A seed protects nobody, and gives the same result for ever.
+    code = None if request.seed is not None else code_digest()
+    scheme = {"job": request.JOB, "versions": package_versions(), "code": code}
     key = RunKey.derive(secret, {**scheme, "release_id": release_id, "files": fingerprint, **parameters})
     facts = ReleaseFacts(
         job=request.JOB,

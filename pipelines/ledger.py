@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from sfumato.pipelines.options import JobParser
-from sfumato.schemas.errors import LedgerError, RequestError
-from sfumato.schemas.ledger import NAME, Limit, Reservation, amount, plain
+from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
+from sfumato.schemas.ledger import Limit, Reservation, amount, dataset_name, plain
+from sfumato.transforms.files import read_file, write_file
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.privacy.ledger.windows import most_spent, spent_in_window
-from sfumato.transforms.release.published import disagreement, published_releases
-from sfumato.transforms.release.store import Release, open_release
+from sfumato.transforms.release.published import disagreement, find_releases, missing_releases
+from sfumato.transforms.release.store import Release
 from sfumato.transforms.text_tables import markdown_table
 
-ACTIONS = ("show", "verify", "limit")
+ACTIONS = ("show", "verify", "limit", "backup", "restore")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,10 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "action",
         choices=ACTIONS,
         help="show: charges, and what is left; verify: the chain of entries, the limits and the releases; limit: set a "
-        "dataset's limits from here on",
+        "dataset's limits from here on; backup: copy all entries to FILE; restore: append the entries of FILE that the "
+        "ledger lacks",
     )
+    parser.add_argument("file", nargs="?", metavar="FILE", help="the copy, local or gs:// (backup, restore)")
     parser.add_argument("--ledger", required=True, metavar="PLACE", help="an SQLite file, or gs://bucket/folder")
-    parser.add_argument("--dataset", metavar="NAME", help="of this dataset alone; whose limits to set (limit)")
+    parser.add_argument(
+        "--dataset", metavar="NAME", help="of this dataset alone (show, verify); whose limits to set (limit)"
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="of what `show` prints")
     parser.add_argument(
         "--releases",
@@ -48,6 +53,12 @@ def run(arguments: Sequence[str]) -> int:
     parser.epilog = None
     add_arguments(parser)
     options = parser.parse_args(arguments)
+    if options.dataset is not None:
+        options.dataset = dataset_name(options.dataset)
+    if options.action in ("backup", "restore"):
+        return _copy(options)
+    if options.file is not None:
+        raise RequestError("file: only `sfumato ledger backup` and `restore` take one")
     if options.action == "limit":
         return _limit(options)
     if options.budget is not None:
@@ -80,8 +91,6 @@ def _names(history: History) -> str:
 def _limit(options: argparse.Namespace) -> int:
     if options.dataset is None or options.budget is None:
         raise RequestError("dataset, budget: give both, as --dataset taxis --budget 10/365d,1/1d")
-    if not NAME.fullmatch(options.dataset):
-        raise RequestError(f"dataset: letters, digits, - and _ only, got {options.dataset!r}")
     limits = Limit.parse_all(options.budget)
     book = open_ledger(options.ledger)
     before = book.history().limits
@@ -90,6 +99,33 @@ def _limit(options: argparse.Namespace) -> int:
     was = before.get(options.dataset)
     told = f"a new dataset; {known}" if was is None else f"before: {','.join(map(str, was))}"
     sys.stdout.write(f"{options.dataset}: {'; '.join(limit.words() for limit in limits)} ({told})\n")
+    return 0
+
+
+def _copy(options: argparse.Namespace) -> int:
+    if options.file is None:
+        raise RequestError(f"file: name the copy, as `sfumato ledger {options.action} FILE --ledger PLACE`")
+    book = open_ledger(options.ledger)
+    try:
+        copy = read_file(options.file)
+    except FileNotFoundError:
+        copy = b""
+        if options.action == "restore":
+            raise RequestError(f"file: there is none at {options.file}") from None
+    except OSError as error:
+        raise RequestError(f"file: {options.file} cannot be read ({error})") from None
+    if options.action == "restore":
+        if not copy:
+            raise RequestError(f"file: {options.file} is empty")
+        sys.stdout.write(f"{options.ledger}: {_number(book.restore(copy), 'entr', 'ies', 'y')} restored\n")
+        return 0
+    _history(options.ledger, with_limits=False)
+    copy = book.backup(copy)
+    try:
+        write_file(options.file, copy)
+    except OSError as error:
+        raise NotReadyError(f"file: {options.file} cannot be written to ({error})") from None
+    sys.stdout.write(f"{options.file}: {_number(len(copy.splitlines()), 'entr', 'ies', 'y')} copied\n")
     return 0
 
 
@@ -115,7 +151,7 @@ def _windows(history: History, dataset: str | None) -> list[tuple[str, Limit, st
             found += [(name, one, "", amount("epsilon", 0)) for one in limits]
             continue
         last = max(days)
-        found += [(name, one, str(last), spent_in_window(history.charges, name, last, one.days)) for one in limits]
+        found += [(name, one, str(last), spent_in_window(history.charges, name, last, one)) for one in limits]
     return found
 
 
@@ -132,7 +168,7 @@ def _text(place: str, history: History, dataset: str | None) -> str:
     for name, limit, last, epsilon in _windows(history, dataset):
         # By composition more may fit than is left when epsilons are added up.
         left = max(limit.epsilon - epsilon, amount("epsilon", 0))
-        most = most_spent(history.charges, name, limit.days)
+        most = most_spent(history.charges, name, limit)
         spent.append([name, limit.words(), last, plain(epsilon), plain(left), "" if most is None else plain(most[1])])
     return (
         f"{place}: {_number(history.entries, 'entr', 'ies', 'y')}, {_number(len(reservations), 'charge')}\n\n"
@@ -187,23 +223,31 @@ def _json(history: History, dataset: str | None) -> str:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    releases = [release for folder in options.releases for release in _releases(folder)]
-    history = _history(options.ledger, with_limits=True)
-    problems = [f"{one.path}: {problem}" for one in releases if (problem := disagreement(one, history))]
+    before = _history(options.ledger, with_limits=False)  # what was published by now must be found
+    releases: list[Release] = []
+    problems: list[str] = []
+    for folder in options.releases:
+        found, unreadable = find_releases(folder)
+        releases += found
+        problems += unreadable
+    history = _history(options.ledger, with_limits=True)  # and this knows whatever is found
+    problems += [f"{one.path}: {problem}" for one in releases if (problem := disagreement(one, history))]
+    problems += [problem for one in releases for problem in one.damage()]
+    if options.releases:
+        problems += missing_releases(before, history, releases, options.dataset)
     if problems:
         raise LedgerError("ledger: " + "\n  ".join(problems))
     sys.stdout.write(f"{options.ledger}: {history.entries} entries, unbroken; every charge kept to its limits\n")
     sys.stdout.write(_changes(history, None))
     if options.releases:
         sys.stdout.write(f"{len(releases)} release{'s'[: len(releases) != 1]} charged as stated, and unchanged\n")
+        unlisted = [one.path for one in releases if one.listed is None]
+        if unlisted:
+            sys.stdout.write(f"made by an earlier version, their files not digested: {', '.join(unlisted)}\n")
     open_ones = [one.charge.release_id for one in history.reservations.values() if _state(one) == "reserved"]
     if open_ones:
         sys.stdout.write(f"charged, and not known to be published: {', '.join(open_ones)}\n")
     return 0
-
-
-def _releases(folder: str) -> list[Release]:
-    return list(published_releases(folder).values()) or [open_release(folder)]
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import apache_beam as beam
 from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments, release_options, run_release
 from sfumato.pipelines.options import JobParser, RunnerSettings
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import LOCAL, Cost
 from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns
 from sfumato.schemas.region import MAX_DEPTH, Grid, Region
 from sfumato.schemas.release import BITS_FILE
@@ -71,11 +72,11 @@ class MomentsRequest(ReleaseRequest):
 
         return moments_plan_text(self.plan, self.grouping)
 
-    def cost(self) -> tuple[float, float]:
+    def cost(self) -> Cost:
         if self.plan.epsilon is None:
-            return math.inf, 0.0
+            return Cost(math.inf, trust=LOCAL)
         # Whoever reads the release learns no more than the one; whoever collects the reports, no more than the other.
-        return max(self.plan.epsilon, self.plan.released or 0.0), 0.0
+        return Cost(max(self.plan.epsilon, self.plan.released or 0.0), trust=LOCAL)
 
     def source(self) -> ValueColumns:
         return self.values.columns

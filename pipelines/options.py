@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,23 +13,19 @@ from typing import Any, NoReturn
 
 import apache_beam as beam
 import yaml
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineRunner, create_runner
 
 from sfumato.pipelines.flink import flink_runner
+from sfumato.pipelines.local_runner import LocalRunner, processors
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms import lossless  # noqa: F401
 from sfumato.transforms.files import read_file
 
 LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")
+_SERVING_MODES = ("multi_threading", "multi_processing")
 # From here on two threads are faster than one (benchmarks/speed.py); NumPy, Arrow and AES run beside each other.
 LARGE_INPUT_ROWS = 10_000_000
-
-
-def _processors() -> int:
-    """Processors that this process may use; containers often have fewer than the machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -78,14 +73,14 @@ def join_negative_values(arguments: Sequence[str]) -> list[str]:
 class RunnerSettings:
     """A runner and Beam's options.
 
-    local: the runner shares this machine's memory and disk. mode_chosen: the user said in which local mode to run.
+    local: the run takes place in this process. workers_chosen: the user said how many threads a local run has.
     verbose: show operations data. dry_run: only tell what would be done. log_format: text or json.
     """
 
     runner: PipelineRunner
     options: PipelineOptions
     local: bool
-    mode_chosen: bool
+    workers_chosen: bool
     verbose: bool = False
     dry_run: bool = False
     log_format: str = "text"
@@ -95,11 +90,6 @@ class RunnerSettings:
         """Whether the workers are far from this machine's disk."""
         return type(self.runner).__name__ == "DataflowRunner"
 
-    @property
-    def one_process(self) -> bool:
-        """Whether a local run does all its work in this process."""
-        return self.options.view_as(DirectOptions).direct_running_mode in ("in_memory", "multi_threading")
-
     def pipeline(self) -> beam.Pipeline:
         """An empty pipeline. Raises RequestError where Beam finds an option of the runner missing or wrong."""
         try:
@@ -108,12 +98,10 @@ class RunnerSettings:
             raise RequestError(f"runner: {' '.join(str(error).split())}") from None
 
     def sized(self, rows: int) -> RunnerSettings:
-        """The same settings with a local running mode for so many rows, unless the user chose one."""
-        direct = self.options.view_as(DirectOptions)
-        if self.local and not self.mode_chosen:
-            large = rows >= LARGE_INPUT_ROWS
-            direct.direct_running_mode = "multi_threading" if large else "in_memory"
-            direct.direct_num_workers = min(_processors(), 8) if large else 1
+        """The same settings with a number of threads that suits so many rows, unless the user chose one."""
+        if self.local and not self.workers_chosen:
+            workers = min(processors(), 8) if rows >= LARGE_INPUT_ROWS else 1
+            self.options.view_as(DirectOptions).direct_num_workers = workers
         return self
 
 
@@ -129,7 +117,7 @@ def add_runner_arguments(parser: argparse.ArgumentParser, *more_names: str) -> N
     parser.add_argument(
         "--runner_config",
         metavar="FILE",
-        help="YAML file of Beam options, or a shipped one: direct, direct_threads, direct_processes, flink, dataflow",
+        help="YAML file of Beam options, or a shipped one: direct, direct_threads, flink, dataflow",
     )
     parser.add_argument(
         "--dataflow_region",
@@ -152,14 +140,21 @@ def runner_settings(config: str | None, dataflow_region: str | None, beam_argume
     # Plain DirectRunner would first look for Prism and fetch it; the FnApi runner is what it falls back to.
     local = name in LOCAL_RUNNERS
     flags = [flag for flag in flags if not (local and flag.startswith("--runner="))]
-    mode_chosen = any(flag.startswith(("--direct_running_mode", "--direct_num_workers")) for flag in flags)
     options = PipelineOptions(flags)
-    return RunnerSettings(_runner(name, options), options, local, mode_chosen)
+    mode = options.view_as(DirectOptions).direct_running_mode
+    if local and mode in _SERVING_MODES:
+        raise RequestError(
+            f"direct_running_mode: in {mode} Beam's servers listen on all network interfaces and send any file to "
+            "whoever asks; leave it out, and give --runner_config direct_threads, or --direct_num_workers N for more"
+        )
+    FileSystems.set_options(options)  # for what is read before there is a pipeline
+    workers_chosen = any(flag.startswith("--direct_num_workers") for flag in flags)
+    return RunnerSettings(_runner(name, options), options, local, workers_chosen)
 
 
 def _runner(name: str, options: PipelineOptions) -> PipelineRunner:
     if name in LOCAL_RUNNERS:
-        return FnApiRunner()
+        return LocalRunner()
     if name.lower() == "flinkrunner":
         return flink_runner(options)
     if "dask" in name.lower():

@@ -66,7 +66,8 @@ def summary(plans: Sequence[Plan], varied: Sequence[str]) -> str:
         row += ["-", "-"] if central else [significant(plan.bits / 8000), f"{(last.modulus - 1).bit_length()}"]
         seen = [None if plan.least_seen is None else significant(plan.least_seen), plan.level_seen]
         row += [significant(plan.noise_stddev), *("-" if one is None else f"{one}" for one in seen)]
-        rows.append([*row, "-" if central else _percent(plan.shards_lost(0))])
+        lost = "-" if central else _percent(plan.shards_lost(0)) if plan.is_paper else "none"
+        rows.append([*row, lost])
     return markdown_table([header, *rows])
 
 
@@ -75,8 +76,11 @@ def details(plan: Plan) -> str:
     own, cohort, central = plan.parameters, plan.state.cohort, plan.central
     count = plan.state.budget.total - plan.spent
     people = f"{own.method.NAME}: {cohort.users:,.0f} users"
-    shards = f" in {_number(cohort.shards, 'shard')} of about {cohort.users / cohort.shards:,.0f}; a shard needs "
-    shards += f"{cohort.required_survivors:,} survivors"
+    shards = f" in {_number(cohort.shards, 'shard')} of about {cohort.users / cohort.shards:,.0f}"
+    if plan.is_paper:
+        shards += f"; a shard needs {cohort.required_survivors:,} survivors, and who takes part is not protected"
+    else:
+        shards += "; every planned shard answers, whoever is there"
     sent = f"a client sends {plan.entries:,} vector entries"
     lines = [people + (", whose exact sums a trusted server sees" if central else shards)]
     lines.append(
@@ -89,8 +93,10 @@ def details(plan: Plan) -> str:
             "this is for users who are spread evenly; the more they crowd together the more entries pay, up to "
             f"{most:,}\na sub-query (--max_entries)"
         )
-    if count > 0:
-        lines.append(f"counting the users costs epsilon {count:.3g} of {own.epsilon:g} (nothing with --population)")
+    lines.append(
+        f"counting the users costs epsilon {count:.3g} of {own.epsilon:g}, and tells their number to "
+        f"+-{significant(1.96 * plan.state.population.noise_stddev)} (95%)"
+    )
     if plan.least_seen is not None:
         seen = f"a cell is seen from {significant(plan.least_seen)} users on ({SEEN_FROM:g} standard deviations of the "
         lines.append(f"{seen}last sub-query's noise)" + _spread(plan.level_seen))
@@ -101,7 +107,12 @@ def details(plan: Plan) -> str:
     lines += ["", markdown_table([header, *rows])]
     if not central:
         lost = [_percent(plan.shards_lost(rate)) for rate in _DROPOUTS]
-        vanish = ["clients that vanish", *(f"{rate:.0%}" for rate in _DROPOUTS)]
+        vanish = ["devices that vanish", *(f"{rate:.0%}" for rate in _DROPOUTS)]
+        if not plan.is_paper:
+            lines.append(
+                "No shard is lost in this job. In a real protocol, where devices vanish, one needs "
+                f"{cohort.required_survivors:,} of them:\n"
+            )
         lines.append(markdown_table([vanish, ["shards lost", *lost]]))
     return "\n".join(lines)
 

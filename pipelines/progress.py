@@ -34,10 +34,10 @@ def show_progress(files: int, verbose: bool = False, log_format: str = "text") -
 
 @contextmanager
 def _worker_output_hidden(shown: Console) -> Iterator[None]:
-    """Worker processes write their own log to the standard error that they inherit; it would double every line."""
+    """Workers of a remote runner that work here (Flink) write tracebacks to standard error; the job tells of them."""
     sys.stderr.flush()
     kept, before = os.dup(2), shown.stream
-    # A descriptor of its own: standard error itself is closed to worker processes while the job runs.
+    # A descriptor of its own: standard error itself is closed to workers while the job runs.
     shown.stream = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace")
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)

@@ -92,7 +92,7 @@ def run(arguments: Sequence[str]) -> int:
     )
 
     def publish(inputs: Inputs, key: RunKey) -> beam.PTransform:
-        settled = limits(plan, inputs)
+        settled = limits(inputs)
         if interactive:
             return InteractiveQuantiles(items, plan.sampling, key, request.quantiles, **settled)
         return TrieHeavyHitters(items, plan.sampling, key, NumberPrefixes(2, items.bits), levels, **settled)

@@ -23,6 +23,7 @@ from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments,
 from sfumato.pipelines.options import JobParser, RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, VALUE_BYTES_PER_ROW
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, QUERY_COLUMNS, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
@@ -78,8 +79,8 @@ class RangesRequest(ReleaseRequest):
 
         return ranges_plan_text(self.plan)
 
-    def cost(self) -> tuple[float, float]:
-        return self.plan.counting.epsilon, 0.0
+    def cost(self) -> Cost:
+        return Cost(self.plan.counting.epsilon, trust=self.plan.trust)
 
     def source(self) -> LocationColumns:
         return self.columns

@@ -1,7 +1,8 @@
 """`sfumato ranges tune`: learns on public data which cell width is best, and whether networks are worth it.
 
-The file it writes is for `sfumato ranges build --tuner FILE`. It is a pickle, as scikit-learn's models are: opening one
-runs code from it, so use only files that you made yourself. No release contains one.
+The file it writes is for `sfumato ranges build --tuner FILE`. It holds plain arrays, and opening it runs no code. The
+data that it learns from must be public: exact values of it are used, nothing protects the people in it, and nothing is
+charged.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         help="public location logs (Parquet), one data set each; of each user one record counts",
     )
-    parser.add_argument("--output", required=True, metavar="FILE", help="the tuner's file; it is a pickle")
+    parser.add_argument("--output", required=True, metavar="FILE", help="the tuner's file, for example tuner.npz")
     parser.add_argument(
         "--region",
         action="append",

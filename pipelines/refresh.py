@@ -20,7 +20,8 @@ from typing import Any
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.console import add_log_arguments, identify
-from sfumato.pipelines.job import flex_launch, launch_nothing
+from sfumato.pipelines.inputs import match_files
+from sfumato.pipelines.job import flex_launch, launch_nothing, select_input, tell_late
 from sfumato.pipelines.options import (
     JobParser,
     RunnerSettings,
@@ -29,8 +30,8 @@ from sfumato.pipelines.options import (
     parse_yaml,
     settings_of,
 )
-from sfumato.schemas.errors import DataError, LedgerError, NotReadyError, RequestError
-from sfumato.schemas.ledger import Period, Reservation, parse_day
+from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReadyError, RequestError
+from sfumato.schemas.ledger import Period, Reservation, parse_day, plain
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.files import matching, read_file
@@ -39,6 +40,7 @@ from sfumato.transforms.logs import say
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import ReusedError
 from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.published import RELEASES, disagreement, published_releases
 from sfumato.transforms.release.store import Release
 from sfumato.transforms.release.write import KeepBooks
@@ -47,7 +49,8 @@ JOBS = ("heatmap", "histogram", "hotspots", "quantiles")
 # What the configuration says outside of `options`, or what a refresh sets itself.
 _OWN = frozenset({
     "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",
-    "min_users", "warm_start", "seed", "overwrite", "dry_run", "verbose", "log_format", "runner_config", "help",
+    "min_users", "allow_reuse", "warm_start", "seed", "overwrite", "dry_run", "verbose", "log_format", "runner_config",
+    "help",
 })  # fmt: skip
 
 
@@ -87,7 +90,14 @@ class Refresh:
                 return
             reservation = history.reservations.get(self.release_id(day))
             try:
-                run(self._command(day, releases, reservation))
+                try:
+                    run(self._command(day, releases, reservation, self._epsilon(reservation, history)))
+                except BudgetError:
+                    if reservation is None or reservation.reserved is None:
+                        raise
+                    # The input was mended since a refusal, whose cost comes out of the release's own epsilon.
+                    left = plain(reservation.reserved.epsilon - reservation.charge.epsilon)
+                    run(self._command(day, releases, reservation, left))
                 return
             except ReusedError:
                 # Another refresh of this day was faster, and may start from an earlier release than this one would.
@@ -108,7 +118,7 @@ class Refresh:
         if problem := disagreement(release, history):
             raise LedgerError(f"ledger: {where} holds a release that this ledger never charged as it stands: {problem}")
         charge = history.reservations[release.manifest["release_id"]].charge
-        if (charge.dataset, str(charge.period)) != (self.config.dataset, day):
+        if (charge.dataset, str(charge.period)) != (self.config.dataset.casefold(), day):
             raise RequestError(f"output: {where} is of dataset {charge.dataset}; give each a folder of its own")
 
     def _stand(self, day: date, release: Release, history: History) -> None:
@@ -118,14 +128,35 @@ class Refresh:
             reservation = history.reservations[release.manifest["release_id"]]
             release_id = reservation.charge.release_id
             KeepBooks(release_id, self.config.output, self.config.ledger).close(release.path)
+            self._tell_late(day, reservation)
         if flex_launch(self.settings):
             launch_nothing(self.settings)
         sys.stdout.write(f"{FileSystems.join(release.path, 'index.html')}\n")
 
-    def _command(self, day: date, releases: Mapping[str, Release], reservation: Reservation | None) -> list[str]:
-        """The job's command line for a day. Raises NotReadyError where there are no data."""
+    def _tell_late(self, day: date, reservation: Reservation) -> None:
+        """Tells the operator of files that came after a published release was charged."""
+        config = self.config
+        secret = FileSecret(config.key_file) if config.key_file else SecretManagerSecret(str(config.key_secret))
+        if reservation.charge.files and matching(self._pattern(day), limit=1):
+            _, late, _ = select_input(secret, match_files(self._pattern(day)), reservation)
+            tell_late(late, reservation.charge.release_id)
+
+    def _pattern(self, day: date) -> str:
+        return str(FileSystems.join(self.config.input, f"dt={day}", "*.parquet"))
+
+    def _command(
+        self,
+        day: date,
+        releases: Mapping[str, Release],
+        reservation: Reservation | None,
+        epsilon: str | None = None,
+    ) -> list[str]:
+        """The job's command line for a day. Raises NotReadyError where there are no data.
+
+        epsilon: instead of the configured one.
+        """
         config, how = self.config, self.settings
-        pattern = FileSystems.join(config.input, f"dt={day}", "*.parquet")
+        pattern = self._pattern(day)
         if "://" not in config.input and not os.path.isdir(config.input):
             raise RequestError(f"config: input: there is no folder {config.input}")
         if not matching(pattern, limit=1):
@@ -147,8 +178,18 @@ class Refresh:
             "warm_start": self._earlier(day, releases, reservation),
             "verbose": how.verbose,
             "dry_run": how.dry_run,
+            **({} if epsilon is None else {"epsilon": epsilon}),
         }
         return [*arguments_of(values), *self.arguments]
+
+    def _epsilon(self, reservation: Reservation | None, history: History) -> str | None:
+        """With what a release is resumed that was refused before; None for the configured epsilon."""
+        if reservation is None:
+            return None
+        if reservation.reserved is not None:
+            return plain(reservation.reserved.epsilon)
+        refused = {one.charge.release_id for one in history.refusals}
+        return plain(reservation.charge.epsilon) if reservation.charge.release_id in refused else None
 
     def _earlier(self, day: date, releases: Mapping[str, Release], reservation: Reservation | None) -> str | None:
         """The folder of the release that the day's starts from: what was reserved, or else the last one before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import apache_beam as beam
@@ -13,6 +13,7 @@ from sfumato.pipelines.job import Inputs, ReleaseRequest, run_release
 from sfumato.pipelines.options import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import ItemColumns
+from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.assemble import SampleFacts
@@ -27,11 +28,13 @@ from sfumato.transforms.release.write import WriteRelease, charged
 _HELP = {
     "epsilon": "privacy budget of the whole release",
     "delta": "chance that epsilon may fail to cover; keep it far below 1 / users",
-    "population": "number of users in the logs, where that is known from elsewhere; steers the sampling rate",
+    "population": "number of users in the logs, where that is known from elsewhere; steers the sampling rate, and the "
+    "run is refused where the logs hold others",
     "items": "about how many different items there are, where that is known; steers the sampling rate",
-    "contact": "everybody: each user draws herself; limited: only m + 10 sqrt(m) users are asked, where m are expected "
-    "to take part (needs --population; delta holds if there are no more users); fixed, a known number, is refused",
-    "max_bad_fraction": "fail where a larger share of the rows has no usable user or item",
+    "contact": "everybody: each user draws on their own; limited: each user is asked with a probability, of which "
+    "m + 10 sqrt(m) of --population users are asked on average, where m are expected to take part; "
+    "fixed, a known number, is refused",
+    "max_bad_fraction": "refuse where, by noisy counts, a larger share of the users has no usable record",
 }
 
 
@@ -42,8 +45,8 @@ class SampledRequest(ReleaseRequest):
     plan: SamplePlan
     counted: Items
 
-    def cost(self) -> tuple[float, float]:
-        return self.plan.epsilon, self.plan.delta
+    def cost(self) -> Cost:
+        return Cost(self.plan.epsilon, self.plan.delta)
 
     def plan_text(self) -> str:
         from sfumato.pipelines.dry_run import sample_plan_text  # which brings the plans of all jobs
@@ -54,7 +57,7 @@ class SampledRequest(ReleaseRequest):
         return self.counted.columns
 
     def admission(self) -> AdmissionRule:
-        return AdmissionRule(self.plan.epsilon, self.plan.max_bad_fraction, self.min_users)
+        return replace(self.plan.admission_rule, min_users=self.min_users)
 
     def parameters(self) -> dict[str, Any]:
         settled = {field.name for field in fields(ReleaseRequest)}
@@ -112,14 +115,9 @@ def columns(options: argparse.Namespace, kinds: tuple[str, ...]) -> ItemColumns:
     return ItemColumns(options.column, options.user_id_column, kinds)
 
 
-def limits(plan: SamplePlan, inputs: Inputs) -> Limits:
-    """How a plan's counts run on these inputs."""
-    return {
-        "max_bad_fraction": plan.max_bad_fraction,
-        "asked": plan.asked,
-        "spill": inputs.spill,
-        "admit": inputs.admit,
-    }
+def limits(inputs: Inputs) -> Limits:
+    """How counts run on these inputs."""
+    return {"admit": inputs.admit, "spill": inputs.spill}
 
 
 # (inputs, key) -> what makes the published result of paths; (published result, facts) -> {file name: content}
@@ -136,7 +134,7 @@ def run_sampled(
     *more: Any,
 ) -> None:
     """Runs a job to the end. more: further arguments of `assemble`. Raises RequestError or DataError."""
-    _ = request.plan.delta_spent  # a plan that cannot be kept is a bad request
+    _ = request.plan.sampling  # a plan that cannot be kept is a bad request
 
     def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
         told = request.plan, request.counted, title

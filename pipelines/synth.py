@@ -170,7 +170,7 @@ def generate(
             # int64[4^depth] or int64[1]
             _ = counts | "WriteCounts" >> beam.Map(_write_array, path=staged_totals)
         with FileSystems.open(staged_totals) as source:
-            total: NDArray[np.int64] = np.load(source)
+            total: NDArray[np.int64] = np.load(source, allow_pickle=False)
         names = [request.file_name(index) for index in range(request.files)]
         staged = [FileSystems.join(staging, name) for name in names]
         new_files = [FileSystems.join(output, name) for name in names]

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PRIVACY_UNIT = "user"
-ADJACENCY = (
-    "add or remove one user: two datasets are neighbours when one holds all the records of one more user; in place "
-    "of a removed user her device still answers, with an empty vector and its share of the noise (zero-out)"
+ZERO_OUT = (
+    "zero-out: two datasets are neighbours when one holds all the records of one more user; in place of the removed "
+    "user a device still answers, with an empty vector and its share of the noise"
 )
 ONE_ID = "A user is what has one user id: one person's two ids are two users."
 ASSUMPTIONS = (
-    "Which devices take part, and so which shards have enough of them, may be known to the server "
-    "(as in the paper's threat model); what they report is protected. participation.delta says what it would cost "
-    "to protect that as well.",
+    "This job computes the sums of secure aggregation itself; no device takes part. A server of a real protocol would "
+    "also see which devices answer.",
     "Whoever runs this job sees the raw logs; the guarantee is about the release and about the sums that a "
     "secure-aggregation server would see. A run that fails publishes nothing, and its error message is for the "
     "operator alone.",
@@ -32,10 +31,16 @@ WARM_START = (
     "both the epsilons of both add up, also if the earlier one is shown to nobody."
 )
 COMPOSITIONS = {
-    "sequential": "the count of users, if it is private, and all sub-queries: every user answers each, and epsilons "
-    "add up",
-    "parallel": "the count of users, if it is private, and one sub-query: shards are divided among the sub-queries, so "
-    "that a user answers one of them, and spends the largest of their epsilons at most",
+    "sequential": "the count of users and all sub-queries: every user answers each, and epsilons add up",
+    "parallel": "the count of users and one sub-query: shards are divided among the sub-queries, so that a user "
+    "answers one of them, and spends the largest of their epsilons at most",
+}
+PARTICIPATION = {
+    "planned": "Every planned shard answers, with the planned noise, whoever is there. Noise levels, lost shards and "
+    "whether there is a release do not depend on who takes part, so taking part costs nothing beyond epsilon.",
+    "paper": "Not protected. As in the paper, every user who takes part adds noise, and a shard with too few of them "
+    "is lost. The noise level, the lost shards and whether there is a release can show whether one user takes part; no "
+    "finite epsilon bounds that, and delta is 1 in the worst case. What a user reports is protected (zero-out).",
 }
 EXACT_NOISE = "The noise that carries the guarantee is drawn with integers against thresholds of 64 bits."
 FLOATING_NOISE = "Clients' shares of the noise were drawn in floating point: a demonstration of the protocol."
@@ -61,12 +66,18 @@ class SubQuery:
 
 @dataclass(frozen=True)
 class Population:
-    """How many users there are: a public figure, or a differentially private count that cost epsilon."""
+    """How many users there are. Every figure is public or differentially private.
+
+    users: the figure that a run is planned from, at least 1. source: public, or noisy where it is the count. epsilon,
+    noise_stddev: of the private count, which is made in any case. counted: that count as it came out, which may be
+    negative; None where there is none.
+    """
 
     users: float
     source: str
     epsilon: float = 0.0
     noise_stddev: float = 0.0
+    counted: float | None = None
 
 
 ADD_OR_REMOVE = "add or remove one user: two datasets are neighbours when one holds all the records of one more user"

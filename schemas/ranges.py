@@ -32,9 +32,18 @@ ANSWERS_SCHEMA = pa.schema(
         pa.field("inside", pa.float64(), nullable=False),
     ]
 )
-"""Queries with their answers. users: in the part of the square inside the region, 0 or more. stddev: estimated root
-mean square error of `users`. inside: the share of the square's area inside the region; the answer is of that part."""
+"""Queries with their answers. users: in the part of the square inside the region, 0 or more. stddev: root mean
+square error of `users` in squares about people, estimated, or a lower bound of it: its field's metadata says which
+(`answers_schema`). inside: the share of the square's area inside the region; the answer is of that part."""
+ERROR_KINDS = ("estimate", "lower bound")
+"""What a model states as the error of an answer."""
 _METRES_PER_DEGREE = math.pi / 180 * EARTH_RADIUS_KM * 1000
+
+
+def answers_schema(error: str) -> pa.Schema:
+    """ANSWERS_SCHEMA with what `stddev` is, one of ERROR_KINDS, in its field's metadata."""
+    place = ANSWERS_SCHEMA.get_field_index("stddev")
+    return ANSWERS_SCHEMA.set(place, ANSWERS_SCHEMA.field(place).with_metadata({"error": error}))
 
 
 @dataclass(frozen=True)
@@ -54,11 +63,16 @@ class Boxes:
         """In base cells: float64[q]."""
         return np.asarray((self.x1 - self.x0) * (self.y1 - self.y0))
 
+    @property
+    def middles(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """x and y of their centres, float64[q] each."""
+        return (self.x0 + self.x1) / 2, (self.y0 + self.y1) / 2
+
     def clipped(self, side: int) -> Boxes:
         """What of them lies in the field; of no area where nothing does."""
         return Boxes(*(np.clip(edge, 0.0, float(side)) for edge in (self.x0, self.y0, self.x1, self.y1)))
 
-    def part(self, of: slice) -> Boxes:
+    def part(self, of: slice | NDArray[np.integer]) -> Boxes:
         """Some of them."""
         return Boxes(self.x0[of], self.y0[of], self.x1[of], self.y1[of])
 

@@ -10,10 +10,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import NAME, Limit, ordered
+from sfumato.schemas.ledger import ADD_OR_REMOVE, NAME, Limit, ordered
 
 _PLACES = ("input", "output", "ledger", "key_file")
-_LIMIT_KEYS = ("epsilon", "delta", "days")
+_LIMIT_KEYS = ("epsilon", "delta", "days", "adjacency")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ def _limits(value: Any) -> tuple[Limit, ...]:
             raise RequestError(f"config: a limit needs epsilon and days, got {one!r}")
         if isinstance(one["days"], bool) or not isinstance(one["days"], int):
             raise RequestError(f"config: days must be a whole number, got {one['days']!r}")
-        limits.append(Limit.of(str(one["epsilon"]), str(one.get("delta", 0)), one["days"]))
+        adjacency = one.get("adjacency", ADD_OR_REMOVE)
+        limits.append(Limit.of(one["epsilon"], one.get("delta", 0), one["days"], adjacency))
     return ordered(limits)
 
 

@@ -65,8 +65,8 @@ class Night:
         """From the manifest of the release in a folder. Raises RequestError where it does not say what was promised."""
         try:
             privacy = manifest["privacy"]
-            population = privacy.get("population") or {}
-            users = population.get("users")
+            counted = manifest.get("results") or {}
+            users = counted.get("users", (privacy.get("population") or {}).get("users"))
             start = (manifest.get("parameters") or {}).get("warm_start") or {}
             return cls(
                 date=date,

@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import mimetypes
 import os
+import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from sfumato.schemas.errors import NotReadyError, RequestError
 from sfumato.transforms.google_errors import may_pass
+
+CREDENTIALS_S = 6  # to find credentials; Google's client looks on the network as well, again and again
+# Without options Beam's file systems would parse this process's command line once more, and end it for an option of
+# ours that looks wrong to them. Pipelines and workers set their own.
+if FileSystems._pipeline_options is None:
+    FileSystems.set_options(PipelineOptions([]))
 
 _NOT_FOUND: tuple[type[Exception], ...]
 _FAILED: tuple[type[Exception], ...]
@@ -37,7 +46,12 @@ def is_remote(path: str) -> bool:
 
 @contextmanager
 def storage_errors(path: str) -> Iterator[None]:
-    """Turns the errors of a storage's client into OSErrors, or NotReadyError where it cannot be reached now."""
+    """Turns the errors of a storage's client into OSErrors, or NotReadyError where it cannot be reached now.
+
+    Raises RequestError at once for a bucket of Google's where there are no credentials.
+    """
+    if path.startswith("gs://"):
+        _check_credentials()
     try:
         yield
     except (BeamIOError, *_FAILED) as error:
@@ -47,6 +61,35 @@ def storage_errors(path: str) -> Iterator[None]:
         if _FAILED and is_remote(path) and may_pass(cause):
             raise NotReadyError(f"{path} cannot be reached now ({cause}); try again later") from error
         raise OSError(f"{path}: {cause}") from error
+
+
+@cache
+def _check_credentials() -> None:
+    """Raises RequestError where no credentials for Google Cloud are found in CREDENTIALS_S seconds.
+
+    Beam would look for a minute, then ask without any, and Google's client would repeat that for two.
+    """
+    try:
+        import google.auth
+        from apache_beam.internal.gcp import auth
+    except ImportError:
+        return
+    if os.environ.get("STORAGE_EMULATOR_HOST") or auth.is_running_in_gce or auth._Credentials._credentials_init:
+        return
+    found: list[Any] = []
+
+    def look() -> None:
+        with suppress(GoogleAuthError):
+            found.append(google.auth.default())
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(CREDENTIALS_S)
+    if not found:
+        raise RequestError(
+            "no credentials for Google Cloud; log in with 'gcloud auth application-default login' or set "
+            "GOOGLE_APPLICATION_CREDENTIALS"
+        )
 
 
 def _cause(error: Exception) -> Exception:
@@ -98,7 +141,7 @@ def _blob(path: str) -> Any:
     from apache_beam.io.gcp.gcsio import GcsIO, parse_gcs_path
 
     bucket, name = parse_gcs_path(path)
-    return GcsIO().client.bucket(bucket).blob(name)
+    return GcsIO(pipeline_options=FileSystems._pipeline_options).client.bucket(bucket).blob(name)
 
 
 def content_type(path: str) -> str:

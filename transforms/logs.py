@@ -1,14 +1,12 @@
 """What a job tells while it runs: named events with fields, as records of Python's own logging.
 
 A record has the message as its text, `event` as its name and `fields` beside; `pipelines/progress.py` writes it to the
-terminal, and a remote runner keeps the message in its log. Worker processes hand records over as text alone, and
-`read_event` finds event and fields in that again. Pure.
+terminal, and a remote runner keeps the message in its log. Pure.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,13 +46,6 @@ class Event:
             message = _Words().vformat(self.text, (), fields)
             logger.log(level, "%s", message, extra={"event": self.name, "fields": fields})
 
-    def read(self, message: str) -> dict[str, Any] | None:
-        """The fields in a message of this event, with the digits that it shows; None where it is of another."""
-        parts = string.Formatter().parse(self.text)
-        pattern = "".join(re.escape(before) + (f"(?P<{name}>.+?)" if name else "") for before, name, _, _ in parts)
-        found = re.fullmatch(pattern, message, flags=re.DOTALL)
-        return found and {name: _value(text) for name, text in found.groupdict().items()}
-
 
 READ_FILE = Event("read_file", "read file {file}")
 COUNTED_USERS = Event(
@@ -73,7 +64,6 @@ COMPARED = Event("compared", "compared {setting}, key {key}")
 READ_COUNTS = Event("read_rows", "rows read: {rows:,}; dropped: {dropped}; clamped: {clamped:,}", raw=True)
 METRICS_COUNTED = Event("metrics", "metrics", raw=True)
 METRICS_MISSING = Event("no_metrics", "the runner does not tell the metrics: {error}", raw=True)
-# Those of workers, in the order in which they are looked for: a text must come after those that it is the beginning of.
 EVENTS = (
     READ_FILE,
     COUNTED_USERS,
@@ -89,19 +79,3 @@ EVENTS = (
 def say(event: str, message: str, level: int = logging.INFO, **fields: Any) -> None:
     """Writes a record of the command itself; one of its stages is an `Event`."""
     JOB.log(level, "%s", message, extra={"event": event, "fields": fields})
-
-
-def read_event(message: str) -> tuple[str, dict[str, Any]] | None:
-    """The name and fields of the stage's event that wrote a message, None where none did."""
-    for event in EVENTS:
-        if (fields := event.read(message)) is not None:
-            return event.name, fields
-    return None
-
-
-def _value(text: str) -> Any:
-    """A number where a text is one, as people write it."""
-    plain = text.replace(",", "")
-    if re.fullmatch(r"-?\d+", plain):
-        return int(plain)
-    return float(plain) if re.fullmatch(r"-?\d+(\.\d+)?(e[-+]?\d+)?", plain) else text

@@ -20,16 +20,17 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines import cli
+from sfumato.pipelines import cli, job
 from sfumato.schemas.errors import LedgerError
-from sfumato.transforms.privacy.ledger import ledger as ledger_module
+from sfumato.transforms.histogram import combine
+from sfumato.transforms.privacy import noise
 from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.privacy.ledger.sqlite import SqliteLedger
 from sfumato.transforms.release import store, timeline
+from tests.keys import write_key
 
 KILLED = 137
 CONFIG = """
@@ -165,7 +166,7 @@ class Scene:
     problems: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        (self.folder / "key").write_bytes(bytes(range(32)))
+        write_key(self.folder / "key")
         config = CONFIG.format(
             job=self.job, options=OPTIONS[self.job], logs=self.logs, root=self.place.root, ledger=self.place.ledger
         )
@@ -192,7 +193,7 @@ class Scene:
             plant()
         self.place.watch(steps)
         self._watch_noise(steps)
-        self._watch_reading("-".join([f"city-{day}", *arguments[1:]]))
+        self._watch_drawing("-".join([f"city-{day}", *arguments[1:]]))
         with (self.folder / "output").open("a") as told, redirect_stdout(told), redirect_stderr(told):
             os.dup2(told.fileno(), 1)
             os.dup2(told.fileno(), 2)
@@ -227,17 +228,19 @@ class Scene:
 
         setattr(owner, name, watched)
 
-    def _watch_reading(self, release_id: str) -> None:
-        """Notes each time that records are read, as nothing but a graph's stages does, before the charge stands."""
-        real, folder, ledger = pq.ParquetFile.iter_batches, self.folder, self.place.ledger
+    def _watch_drawing(self, release_id: str) -> None:
+        """Notes each time that noise is drawn, or a threshold is passed, before the charge stands."""
+        folder, ledger = self.folder, self.place.ledger
+        for owner, name in ((noise, "geometric"), (combine, "threshold")):
+            real = getattr(owner, name)
 
-        def watched(*arguments: Any, **named: Any) -> Any:
-            if release_id not in open_ledger(ledger).history().reservations:
-                with (folder / "violations").open("a") as file:
-                    file.write(f"records were read before {release_id} was charged\n")
-            return real(*arguments, **named)
+            def watched(*arguments: Any, real: Any = real, **named: Any) -> Any:
+                if release_id not in open_ledger(ledger).history().reservations:
+                    with (folder / "violations").open("a") as file:
+                        file.write(f"noise was drawn before {release_id} was charged\n")
+                return real(*arguments, **named)
 
-        pq.ParquetFile.iter_batches = watched
+            setattr(owner, name, watched)
 
     def wait(self, processes: list[BaseProcess]) -> list[int]:
         """The exit statuses; while they run, what can be seen is looked at again and again."""
@@ -320,19 +323,6 @@ def steps_of(scene: Scene) -> list[str]:
     return [line for path in sorted(scene.folder.glob("steps-*")) for line in path.read_text().splitlines()]
 
 
-def publish_before_charge() -> None:
-    """A planted violation: the charge is made up, and written down only once the release is out."""
-    real = ledger_module.Ledger.reserve
-
-    class Unwritten(SqliteLedger):
-        def append(self, index: int, entry: bytes) -> bool:
-            self.entries = [*getattr(self, "entries", super().read()), entry]
-            return True
-
-        def read(self) -> list[bytes]:
-            return getattr(self, "entries", super().read())
-
-    def pretend(self: Any, charge: Any, limits: Any = ()) -> Any:
-        return real(ledger_module.Ledger(Unwritten(str(self._store._path))), charge, limits)
-
-    ledger_module.Ledger.reserve = pretend  # type: ignore[method-assign]
+def forget_the_charge() -> None:
+    """A planted violation: the gate lets a run pass and charges nothing."""
+    job.LedgerGate.charge = lambda _: None  # type: ignore[method-assign]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from contextlib import chdir
@@ -14,11 +13,10 @@ from numpy.typing import NDArray
 
 from sfumato.pipelines import cli
 from tests.conftest import make_logs
+from tests.digests import undated
 
 REGION = ["--region", "-1,50,1,51"]
 LENGTH = ["--column", "length", "--bits", "10"]
-SECRET = bytes(range(7, 39))
-DATED = ("manifest.json", "index.html")
 KINDS = ("bus", "tram", "walk", "helicopter", "zeppelin")
 
 
@@ -62,9 +60,7 @@ def run(pattern: str, output: Path, *more: str) -> int:
 
 def contents(release: Path) -> dict[str, bytes]:
     """A release's files without the time at which it was made."""
-    created = json.loads((release / "manifest.json").read_text())["created"].encode()
-    found = {path.name: path.read_bytes() for path in release.iterdir()}
-    return {name: data.replace(created, b"") if name in DATED else data for name, data in found.items()}
+    return undated(release)
 
 
 def usable(logs: pa.Table, column: str = "length") -> NDArray[np.bool_]:

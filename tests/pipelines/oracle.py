@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from scipy.stats import binom
 
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region, interleave
@@ -22,6 +23,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import advance, start
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.whole import bind_key
+from sfumato.transforms.privacy.admission import Admit, UserCounts
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_words
 from sfumato.transforms.privacy.noise import discrete_laplace, polya_difference_events
 from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
@@ -61,7 +63,7 @@ def category_of(record: dict[str, Any], columns: LocationColumns) -> int | None:
 def records_of_users(
     pattern: str, region: Region, depth: int, key: RunKey, columns: LocationColumns
 ) -> dict[int, list[tuple[int, float]]]:
-    """The good records of each user: places, and weights or times."""
+    """The good records of each user: places, and weights or times; none for who has no good one."""
     records: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for path in glob.glob(pattern):
         table = pq.read_table(path)
@@ -69,6 +71,7 @@ def records_of_users(
         values = np.array(ids) if isinstance(ids[0], int) else np.array(ids, dtype=object)
         hashes = keyed_hash(key.subkey("users"), values).tolist()
         for user, record in zip(hashes, table.to_pylist(), strict=True):
+            records[user] += []
             code = code_of(record["longitude"], record["latitude"], region, depth)
             value, category = value_of(record, columns), category_of(record, columns)
             if code is not None and value is not None and category is not None:
@@ -107,8 +110,10 @@ def heatmap(
     depth, columns = parameters.depth, columns or LocationColumns()
     bits = 2 * depth + math.ceil(math.log2(columns.categories))
     key = bind_key(key, region, parameters, columns, prior)
-    users = weights_of_users(records_of_users(pattern, region, depth, key, columns), parameters, columns)
-    state = start(len(users), parameters, key, prior)
+    records = records_of_users(pattern, region, depth, key, columns)
+    users = weights_of_users({user: mine for user, mine in records.items() if mine}, parameters, columns)
+    admission = Admit(parameters.admission())(UserCounts(len(users), len(records) - len(users)), key)
+    state = start(admission, parameters, prior)
     cohort = state.cohort
     shards: dict[int, list[dict[int, int]]] = defaultdict(list)
     for user, weights in sorted(users.items()):
@@ -142,22 +147,31 @@ def ask(
             words = random_words(run_key.subkey("dropout", query.index), np.full(len(codes), stream[0]), ranks)
             stays = (words[:, 0] >> np.uint64(11)) * 2.0**-53 >= parameters.simulated_dropout
             clients = [client for client, stay in enumerate(stays.tolist()) if stay]
-        if parameters.noise != "central" and len(clients) < query.required_survivors:
+        planned = parameters.participation == "planned"
+        if planned and parameters.simulated_dropout and parameters.noise != "central":  # by coins of the plan
+            word = int(random_words(run_key.subkey("planned dropout", query.index), stream, 0 * stream)[0, 0])
+            size = max(query.required_survivors, round(state.cohort.users / state.cohort.shards))
+            lost = binom.cdf(query.required_survivors - 1, size, 1 - parameters.simulated_dropout)
+            if (word >> 11) * 2.0**-53 < lost:
+                continue
+        if not planned and len(clients) < query.required_survivors:
             continue
         live += 1
         vector = [0] * length
         if parameters.noise == "client":
-            share, slots = np.array([1 / query.required_survivors]), np.array([len(codes) * length])
+            senders = query.required_survivors if planned else len(codes)
+            share, slots = np.array([1 / query.required_survivors]), np.array([senders * length])
             label = f"client noise {query.index}"
         elif parameters.noise == "central":
             share, slots, label = np.zeros(1), np.zeros(1, dtype=int), "none"
         else:
             vector = noise(key, f"shard noise {query.index}", shard, query)
-            share, slots = np.array([len(clients) / query.required_survivors - 1]), np.array([length])
+            surplus = 0 if planned else len(clients) / query.required_survivors - 1
+            share, slots = np.array([surplus]), np.array([length])
             label = f"surplus noise {query.index}"
         events = polya_difference_events(key, label, stream, share, slots, query.epsilon, state.unit)
         for slot, value in zip(events.slot.tolist(), events.value.tolist(), strict=True):
-            if parameters.noise == "shard" or slot // length in set(clients):
+            if planned or parameters.noise == "shard" or slot // length in set(clients):
                 vector[slot % length] += value
         for client in clients:
             for code, weight in codes[client].items():

@@ -91,11 +91,11 @@ def test_the_yardstick_knows_what_the_survivors_show(logs, tmp_path: Path) -> No
             assert 0 < float(one["mse"]) < 2 * sampling
 
 
-def test_a_comparison_is_the_same_again_and_in_two_processes(logs, tmp_path: Path) -> None:
+def test_a_comparison_is_the_same_again_and_in_two_threads(logs, tmp_path: Path) -> None:
     pattern, more = logs(1500, 1, 4), ("--methods", "adaptive,emd", "--users", "700")
     assert cli.main(command(pattern, tmp_path / "one", *more)) == 0
-    processes = ("--direct_running_mode", "multi_processing", "--direct_num_workers", "2")
-    assert cli.main(command(pattern, tmp_path / "two", *more, *processes)) == 0
+    threads = ("--direct_num_workers", "2")
+    assert cli.main(command(pattern, tmp_path / "two", *more, *threads)) == 0
     for name in ("runs.csv", "table.csv", "table.md"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
@@ -217,7 +217,8 @@ def test_a_plan_in_full_and_as_a_table(capsys) -> None:
     assert cli.main(["plan", "--users", "100000"]) == 0
     shown = capsys.readouterr().out
     assert "100,000 users in 10 shards" in shown
-    assert "| clients that vanish |" in shown
+    assert "every planned shard answers" in shown
+    assert "| devices that vanish |" in shown
     assert cli.main(["plan", "--users", "10000,100000", "--method", "adaptive,flat,emd", "--epsilon", "0.5,1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2 + 2 * 3 * 2
     assert (

@@ -25,6 +25,7 @@ from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from tests.conftest import REGION, make_logs, write_files
+from tests.keys import SECRET, write_key
 from tests.leaks import forms, holds
 from tests.secret_manager import secret_manager
 from tests.storage import BUCKET, names, put, storage_emulator, upload
@@ -35,7 +36,6 @@ pytest.importorskip(
 
 from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 
-SECRET = bytes(range(7, 39))
 CLOUD = ["--runner_config", "dataflow", "--project", "test-project", "--temp_location", f"{BUCKET}/temp"]
 KEY_PATH = f"{BUCKET}/key"
 KEY_NAME = "projects/test-project/secrets/run-key/versions/7"
@@ -284,7 +284,7 @@ def test_places_on_this_machines_disk_are_refused(
 ) -> None:
     """A worker would read nothing there, or publish the release to a disk that vanishes with it."""
     write_files(make_logs(300, 1, seed=0), tmp_path, 1)
-    (tmp_path / "key").write_bytes(SECRET)
+    write_key(tmp_path / "key")
     local = {"input": tmp_path / "*.parquet", "output": tmp_path / "out", "key_file": tmp_path / "key"}[field]
     assert cli.main(command(logs, "--key_file", KEY_PATH, f"--{field}", str(local), *dry)) == 2
     assert f"{field}: Dataflow's workers cannot reach {str(local)!r}" in capsys.readouterr().err

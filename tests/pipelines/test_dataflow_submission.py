@@ -36,12 +36,12 @@ from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release import open_release
 from tests.conftest import make_logs, write_files
 from tests.dataflow import Dataflow, dataflow
+from tests.keys import SECRET
 from tests.leaks import holds
 from tests.pipelines.test_dataflow import dofns, run_key
 from tests.storage import BUCKET, names, put, storage_emulator, upload
 
 ROOT = Path(__file__).parent.parent.parent
-SECRET = bytes(range(7, 39))
 DAY = "2026-11-20"
 DONE = ("JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_DONE")
 FAILED = (*DONE[:2], "JOB_STATE_FAILED")

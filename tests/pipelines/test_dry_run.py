@@ -34,6 +34,7 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.plan import RangesPlan
 from sfumato.transforms.release import open_release
 from tests.conftest import REGION
+from tests.keys import write_key
 
 REGION_OPTION = ["--region", "-1,50,1,51"]
 LEDGER = ["--dataset", "rides", "--period", "2026-11-20", "--budget", "2/365d,1/1d"]
@@ -123,7 +124,7 @@ def test_nothing_is_touched(
 
 def test_what_is_charged_and_whether_it_fits(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     key = tmp_path / "key"
-    key.write_bytes(b"0123456789abcdef" * 2)
+    write_key(key)
     command = [
         "heatmap",
         "--input",
@@ -147,8 +148,9 @@ def test_what_is_charged_and_whether_it_fits(logs, tmp_path: Path, capfd: pytest
         rf"{fits}.* limit: epsilon 1 in 1 day, .* limit: epsilon 2 in 365 days, of which 0 is spent .* it fits",
         dry("2026-11-20"),
     )
-    for day in ("2026-11-20", "2026-11-21"):
-        assert cli.main([*command, "--output", str(tmp_path / day), "--period", day, "--release_id", day]) == 0
+    for seed, day in enumerate(("2026-11-20", "2026-11-21")):
+        other = ["--input", logs(900, seed=seed), "--output", str(tmp_path / day)]
+        assert cli.main([*command, *other, "--period", day, "--release_id", day]) == 0
     capfd.readouterr()
     before = snapshot(tmp_path)
     assert "it would be refused: rides may spend epsilon 2 in 365 days" in dry("2026-11-22")
@@ -251,7 +253,8 @@ def test_a_model_of_ranges_is_told_as_it_will_be_made() -> None:
 def test_limited_contact_and_columns_of_any_length() -> None:
     plan = SamplePlan(contact="limited", population=100_000)
     text = sample_plan_text(plan, ColumnItems(ItemColumns("word", "user_id", PREFIXES)))
-    assert f"asked are {plan.asked:,} of 100,000 users\n" in text
+    assert plan.contact_plan is not None
+    assert f"about {plan.contact_plan.asked:,} of 100,000 users are asked\n" in text
     assert "else its text" in text
     cells = sample_plan_text(SamplePlan(), CellItems(LocationColumns(), Grid(REGION, 9)))
     assert "sends one item: 18 bits\n" in cells

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sfumato.schemas.errors import LedgerError
 from tests.conftest import make_logs, write_files
-from tests.pipelines.faults import KILLED, BucketPlace, LocalPlace, Scene, publish_before_charge, steps_of
+from tests.pipelines.faults import KILLED, BucketPlace, LocalPlace, Scene, forget_the_charge, steps_of
 
 DAYS = ["2026-11-19", "2026-11-20"]
 SCENARIOS = 200
@@ -104,15 +105,14 @@ def test_two_hundred_scenarios(tmp_path: Path, logs: Path, steps: dict[str, list
     assert deaths
 
 
-def test_the_harness_sees_a_release_before_its_charge(tmp_path: Path, logs: Path, steps: dict[str, list[str]]) -> None:
-    """Planted: the charge is only pretended. Killed anywhere after the noise is drawn, this must show."""
-    for number, name in enumerate(("after assembly", "after rename of the release")):
-        one = scene(tmp_path / str(number), logs, "histogram")
-        kill = steps["histogram"].index(name) - 4  # the pretended charge takes no steps
-        assert one.wait([one.start(DAYS[0], kill, publish_before_charge)]) == [KILLED]
-        one.look()
-        assert any("nobody was charged for" in problem for problem in one.problems)
-        assert any("records were read before" in problem for problem in one.problems)
+@pytest.mark.parametrize("job", ["heatmap", "histogram"])
+def test_the_harness_sees_noise_without_a_charge(tmp_path: Path, logs: Path, job: str) -> None:
+    """Planted: the charge is only pretended. Nothing is published then, and that noise was drawn must show."""
+    one = scene(tmp_path, logs, job)
+    assert one.wait([one.start(DAYS[0], None, forget_the_charge)]) == [LedgerError.exit_code]
+    one.look()
+    assert any("noise was drawn before" in problem for problem in one.problems)
+    assert one.releases() == []
 
 
 def test_two_refreshes_of_a_day_at_once(tmp_path: Path, logs: Path) -> None:

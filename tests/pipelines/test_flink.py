@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import shutil
 import subprocess
@@ -21,6 +20,8 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.pipelines.flink import JAR_VARIABLE
 from tests.conftest import make_logs, write_files
+from tests.digests import undated
+from tests.keys import write_key
 
 pytestmark = [
     pytest.mark.flink,
@@ -28,10 +29,9 @@ pytestmark = [
         "ignore::pytest.PytestUnraisableExceptionWarning"
     ),  # Beam leaves a pipe to the collector
 ]
-DATED = ("manifest.json", "index.html")
-
 REGION = ["--region", "-1,50,1,51"]
 NORTH = ["--column", "latitude", "--bits", "12", "--fraction_bits", "4"]
+ON_FLINK = ["--runner_config", "flink", "--flink_open_servers"]  # for a test, of made-up data
 SMALL = [*REGION, "--depth", "6", "--epsilon", "4", "--shard_size", "300", "--dropout", "0.4"]
 
 
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kinds = np.random.default_rng(1).geometric(0.2, table.num_rows)
     table = table.append_column("kind", pa.array([f"kind-{'abc'[k % 3]}-{k}" for k in kinds.tolist()]))
     write_files(table, folder / "logs", 4)
-    (folder / "key").write_bytes(bytes(range(16)))
+    write_key(folder / "key")
     return folder
 
 
@@ -71,13 +71,7 @@ def command(job: str, folder: Path, output: Path, *more: str, logs: str = "logs"
 
 def differences(one: Path, two: Path) -> list[str]:
     """Names of the files that only one release has or that differ by a byte; when each was created does not count."""
-
-    def contents(release: Path) -> dict[str, bytes]:
-        created = json.loads((release / "manifest.json").read_text())["created"].encode()
-        found = {path.name: path.read_bytes() for path in release.iterdir()}
-        return {name: data.replace(created, b"") if name in DATED else data for name, data in found.items()}
-
-    first, second = contents(one), contents(two)
+    first, second = undated(one), undated(two)
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 
@@ -106,7 +100,7 @@ def differences(one: Path, two: Path) -> list[str]:
 )
 def test_the_release_is_the_direct_runners(folder: Path, tmp_path: Path, job: str, options: list[str]) -> None:
     assert cli.main(command(job, folder, tmp_path / "direct", *options)) == 0
-    assert cli.main(command(job, folder, tmp_path / "flink", *options, "--runner_config", "flink")) == 0
+    assert cli.main(command(job, folder, tmp_path / "flink", *options, *ON_FLINK)) == 0
     assert differences(tmp_path / "direct", tmp_path / "flink") == []
     # What the comparison is worth: another key's release differs in all but its form.
     other = command(job, folder, tmp_path / "other", *options)
@@ -132,7 +126,7 @@ def terminal(arguments: list[str], temporary: Path) -> tuple[int, str, str]:
 
 def test_a_terminal_shows_what_it_shows_of_a_local_run(folder: Path, tmp_path: Path) -> None:
     direct = terminal(command("heatmap", folder, tmp_path / "direct", *SMALL), tmp_path / "1")
-    flink = terminal(command("heatmap", folder, tmp_path / "flink", *SMALL, "--runner_config", "flink"), tmp_path / "2")
+    flink = terminal(command("heatmap", folder, tmp_path / "flink", *SMALL, *ON_FLINK), tmp_path / "2")
     assert direct[0] == flink[0] == 0, flink[2]
     assert flink[1] == direct[1].replace("direct", "flink")
     assert sorted(flink[2].splitlines()) == sorted(direct[2].splitlines())
@@ -154,7 +148,7 @@ def test_a_workers_error_is_one_line(folder: Path, tmp_path: Path, logs: str, mo
         content = bytearray(damaged.read_bytes())
         content[200:5000] = bytes(4800)  # the footer, which is read before the job starts, is whole
         damaged.write_bytes(content)
-    flink = command("heatmap", folder, tmp_path / "out", *SMALL, *more, "--runner_config", "flink", logs=logs)
+    flink = command("heatmap", folder, tmp_path / "out", *SMALL, *more, *ON_FLINK, logs=logs)
     status, out, err = terminal(flink, tmp_path / "temporary")
     assert (status, out) == (1, "")
     shown = [line for line in err.splitlines() if not line.startswith("  ")]  # indented: progress
@@ -192,7 +186,7 @@ def test_work_that_flink_starts_again_gives_the_same_release(
         "restart-strategy.fixed-delay.attempts: 1\n"
         "restart-strategy.fixed-delay.delay: 100 ms\n"
     )
-    on_flink = [*SMALL, "--runner_config", "flink", "--flink_conf_dir", str(configuration)]
+    on_flink = [*SMALL, *ON_FLINK, "--flink_conf_dir", str(configuration)]
     with monkeypatch.context() as patch:
         calls = fail_once(patch)
         assert cli.main(command("heatmap", folder, tmp_path / "flink", *on_flink)) == 0
@@ -205,12 +199,12 @@ def test_without_retries_an_unexpected_error_ends_the_job_and_is_told(
 ) -> None:
     fail_once(monkeypatch)
     with pytest.raises(RuntimeError, match="a worker is lost"):
-        cli.main(command("heatmap", folder, tmp_path / "out", *SMALL, "--runner_config", "flink"))
+        cli.main(command("heatmap", folder, tmp_path / "out", *SMALL, *ON_FLINK))
     assert os.listdir(tmp_path) == []
 
 
 def test_a_job_that_is_told_to_end_takes_its_job_server_with_it(folder: Path, tmp_path: Path) -> None:
-    arguments = command("heatmap", folder, tmp_path / "out", *SMALL, "--runner_config", "flink")
+    arguments = command("heatmap", folder, tmp_path / "out", *SMALL, *ON_FLINK)
     with subprocess.Popen(
         [sys.executable, "-m", "sfumato.pipelines.cli", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as job:

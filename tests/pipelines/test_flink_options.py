@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,14 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, JobServerOptions
+from apache_beam.portability.api import beam_fn_api_pb2
 from apache_beam.runners.portability.flink_runner import FlinkRunner
 
-from sfumato.pipelines import cli
+from sfumato.pipelines import cli, flink
 from sfumato.pipelines.flink import JAR_VARIABLE, OneJobFlinkRunner
 from sfumato.pipelines.options import RunnerSettings, runner_settings
 from sfumato.schemas.errors import DataError, RequestError
-
-SECRET = bytes(range(11, 43))
+from tests.keys import SECRET, write_key
 
 
 def launcher(folder: Path, script: str = "exit 0") -> str:
@@ -46,7 +47,7 @@ def pipes_collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def settings(*flags: str) -> RunnerSettings:
-    return runner_settings("flink", None, flags)
+    return runner_settings("flink", None, ["--flink_open_servers", *flags])
 
 
 def test_the_jar_comes_from_the_option_then_the_variable_and_else_from_beam(
@@ -137,7 +138,7 @@ def test_the_graph_names_the_key_file_and_holds_no_secret(
 
     monkeypatch.setattr(FlinkRunner, "run_portable_pipeline", watch)
     key_file = tmp_path / "key"
-    key_file.write_bytes(SECRET)
+    write_key(key_file)
     arguments = [
         "heatmap", "--input", logs(600), "--output", str(tmp_path / "out"), "--region", "-1,50,1,51", "--depth", "6",
         "--shard_size", "100", "--runner_config", "flink", "--job_endpoint", "localhost:1",
@@ -156,3 +157,41 @@ def test_the_graph_names_the_key_file_and_holds_no_secret(
         assert not holds(text, secret)
         assert not holds(repr(options.get_all_options()).encode(), secret)
     assert not holds(text, b"/sfumato-")  # the data travel in line: a cluster's workers share no disk
+
+
+def test_a_job_server_that_others_could_reach_is_refused(
+    tmp_path: Path, jar: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Line 1 of the attack table: Beam's Java servers listen on all network interfaces."""
+    monkeypatch.setenv(JAR_VARIABLE, jar)
+    java = f"--job_server_java_launcher={launcher(tmp_path)}"
+    monkeypatch.setattr(flink, "_network_interfaces", lambda: ["eth0"])
+    with pytest.raises(RequestError, match=r"reached by eth0\..*--flink_open_servers"):
+        runner_settings("flink", None, [java])
+    assert runner_settings("flink", None, [java, "--flink_open_servers"])
+    assert runner_settings("flink", None, ["--job_endpoint=localhost:1"])  # somebody else's
+    monkeypatch.setattr(flink, "_network_interfaces", list)
+    assert runner_settings("flink", None, [java])
+
+
+def test_a_worker_is_started_for_a_server_of_this_user_on_loopback_alone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert flink.listens_for_us(f"localhost:{port}")
+        assert not flink.listens_for_us(f"192.0.2.1:{port}")
+        assert not flink.listens_for_us(f"127.0.0.1.example.com:{port}")
+        request = beam_fn_api_pb2.StartWorkerRequest(worker_id="1")
+        request.control_endpoint.url = f"192.0.2.1:{port}"
+        assert "is not served on loopback" in flink._OwnWorkers().StartWorker(request, None).error
+    assert not flink.listens_for_us(f"localhost:{port}")
+
+
+def test_flinks_own_servers_are_told_to_listen_on_loopback(tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    (given / "config.yaml").write_text("parallelism.default: 3")
+    made = flink._loopback_configuration(str(given), tmp_path / "made")
+    lines = Path(made, "config.yaml").read_text().splitlines()
+    assert {"parallelism.default: 3", "jobmanager.bind-host: localhost"} <= set(lines)
+    fresh = flink._loopback_configuration(None, tmp_path / "fresh")
+    assert "rest.bind-address: localhost" in Path(fresh, "flink-conf.yaml").read_text()

@@ -25,7 +25,7 @@ from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.heatmap.assemble import release_files
+from sfumato.transforms.heatmap.assemble import add_up_to, release_files
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -37,6 +37,7 @@ from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release import open_release
 from tests.conftest import REGION, make_logs, write_files
+from tests.keys import write_key
 from tests.pipelines import oracle
 
 KEY = RunKey.derive(FixedSecret(b"job tests" * 3), {"job": "heatmap"})
@@ -326,8 +327,8 @@ def test_python_m_and_relative_outputs(logs, tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "relative/out/manifest.json").is_file()
 
 
-def test_progress_from_worker_processes(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(command(logs(600), tmp_path / "out", "--runner_config", "direct_processes")) == 0
+def test_progress_from_worker_threads(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(command(logs(600), tmp_path / "out", "--runner_config", "direct_threads")) == 0
     shown = capfd.readouterr().err
     assert len(re.findall(r"sub-query 1: \d+ entries, epsilon", shown)) == 1
     assert "noise ±" in shown
@@ -346,7 +347,7 @@ def test_fresh_entropy_and_key_files(logs, tmp_path: Path) -> None:
     density_before = first.density
     assert cli.main([*arguments, "--overwrite"]) == 0
     assert not np.array_equal(open_release(tmp_path / "out").density, density_before)
-    (tmp_path / "key").write_bytes(b"0123456789abcdef")
+    write_key(tmp_path / "key")
     keyed = [*arguments, "--overwrite", "--key_file", str(tmp_path / "key"), "--release_id", "monday"]
     assert cli.main(keyed) == 0
     monday = open_release(tmp_path / "out")
@@ -409,7 +410,7 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         (["--input", "nothing/*.parquet"], "input: no file matches 'nothing/*.parquet'"),
         (["--user_id_column", "rider"], "no column 'rider'; set --user_id_column to one of: user_id, latitude"),
         (["--latitude_column", "user_name"], "no column 'user_name'; set --latitude_column"),
-        (["--modulus", "100", "--users", "3000"], "modulus: 100 is too small, the least that would do is"),
+        (["--modulus", "100", "--population", "3000"], "modulus: 100 is too small, the least that would do is"),
         (["--modulus", "many"], "modulus"),
         (["--noise", "gaussian"], "noise"),
         (["--runner_config", "nowhere"], "runner_config: no file 'nowhere'"),
@@ -457,17 +458,35 @@ def test_an_existing_output_is_refused(published: Path, logs, capsys) -> None:
     assert "exists already; name another, or give --overwrite" in capsys.readouterr().err
 
 
-def test_too_few_users_publish_nothing(logs, tmp_path: Path, capsys) -> None:
+def test_a_population_that_is_wrong_publishes_no_map(logs, tmp_path: Path, capsys) -> None:
     arguments = command(logs(100), tmp_path / "out", "--shard_size", "10000", "--population", "10000")
     assert cli.main(arguments) == 1
-    assert "too few users" in capsys.readouterr().err
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["logs-int-0"]
+    assert "--population says 10,000 users, and the logs hold about" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "cells.parquet").exists()
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["status"] == "refused"
+
+
+@pytest.mark.parametrize("users", [1, 100])
+def test_few_users_have_a_release_as_many_have(logs, tmp_path: Path, users: int) -> None:
+    """One shard, planned for a noisy number of users that may be far off."""
+    assert cli.main(command(logs(users), tmp_path / "out", "--shard_size", "10000")) == 0
+    manifest = open_release(tmp_path / "out").manifest
+    assert all(one["shards_lost"] == 0 for one in manifest["privacy"]["sub_queries"])
+    results = manifest["results"]
+    assert abs(results["users"] - users) < 12 * results["users_stddev"]
 
 
 @pytest.mark.parametrize("cohorts", ["shared", "disjoint"])
 def test_lost_shards_are_reported(logs, tmp_path: Path, cohorts: str) -> None:
-    """300 users a shard with 4% tolerance: about a quarter of the shards is lost to their varying sizes alone."""
+    """300 users a shard with 4% tolerance: about a quarter of the shards is lost to their varying sizes alone.
+
+    In the paper's participation model; no planned shard is lost.
+    """
     options = ("--dropout", "0.04", "--cohorts", cohorts)
+    assert cli.main(command(logs(9000), tmp_path / "planned", *options)) == 0
+    planned = open_release(tmp_path / "planned").manifest
+    assert [one["shards_lost"] for one in planned["privacy"]["sub_queries"] if one["shards_lost"]] == []
+    options = (*options, "--participation", "paper")
     assert cli.main(command(logs(9000), tmp_path / "out", *options)) == 0
     manifest = open_release(tmp_path / "out").manifest
     asked = [one["shards_lost"] for one in manifest["privacy"]["sub_queries"]]
@@ -476,8 +495,10 @@ def test_lost_shards_are_reported(logs, tmp_path: Path, cohorts: str) -> None:
     assert any(f"{lost} of 30 shards" in warning for warning in manifest["warnings"])
 
 
-@pytest.mark.parametrize(("bad", "status"), [(150, 0), (400, 1)])
-def test_bad_rows_are_tolerated_up_to_a_fraction(tmp_path: Path, capsys, bad: int, status: int) -> None:
+@pytest.mark.parametrize(("bad", "status"), [(150, 0), (1200, 1)])
+def test_users_without_a_usable_record_are_tolerated_up_to_a_fraction(
+    tmp_path: Path, capsys, bad: int, status: int
+) -> None:
     table = make_logs(2000, 1, 0)
     latitude = table["latitude"].to_numpy().copy()
     latitude[:bad] = np.nan
@@ -485,9 +506,10 @@ def test_bad_rows_are_tolerated_up_to_a_fraction(tmp_path: Path, capsys, bad: in
     assert cli.main(command(pattern, tmp_path / "out")) == status
     if status:
         error = capsys.readouterr().err
-        assert "more than max_bad_fraction=0.1 of the rows were dropped, most often as not_finite" in error
-        assert "400" not in error
-        assert not (tmp_path / "out").exists()
+        assert "have no usable record, more than --max_bad_fraction 0.1 allows" in error
+        assert "1200" not in error
+        assert "1,200" not in error
+        assert {path.name for path in (tmp_path / "out").iterdir()} == {"index.html", "manifest.json"}
 
 
 def test_a_damaged_file_is_named_and_nothing_is_published(logs, tmp_path: Path, capsys) -> None:
@@ -520,9 +542,10 @@ def test_raster_and_cells_of_the_release_are_of_the_methods_map(logs, options) -
     final = state.answers[-1]
     import io
 
-    made = parameters.method.decode(state, parameters.depth)
-    assert np.array_equal(made.counts, final.counts) == bool(options)
-    expected = density(final.encoding.tree, final.counts) if options else density_of(made)
+    made = add_up_to(parameters.method.decode(state, parameters.depth), state.users_estimate()[0])
+    # One answer's cells all move by the same to add up to the number of users.
+    assert np.ptp(made.counts - final.counts) < 1e-9 if options else len(made.counts) != len(final.counts)
+    expected = density(final.encoding.tree, made.counts) if options else density_of(made)
     assert np.array_equal(np.load(io.BytesIO(files["density.npy"])), expected)
     cells = pq.read_table(io.BytesIO(files["cells.parquet"]))
     assert np.array_equal(cells["count"].to_numpy(), made.counts)

@@ -18,8 +18,10 @@ from sfumato.transforms.moments import combine
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.release import open_release
 from tests.conftest import write_files
+from tests.digests import seal_again
+from tests.keys import SECRET, write_key
 from tests.leaks import holds
-from tests.pipelines.moment_logs import LENGTH, SECRET, contents, run, shows, table, usable, users_of
+from tests.pipelines.moment_logs import LENGTH, contents, run, shows, table, usable, users_of
 
 FILES = {"bits.parquet", "index.html", "manifest.json", "moments.parquet", "moments.png"}
 BUDGET = ["--dataset", "rides", "--period", "2026-11-20", "--budget", "0.8/1d"]
@@ -30,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Logs in three files of several row groups, and a key."""
     folder = tmp_path_factory.mktemp("moments")
     write_files(table(), folder / "logs", 3)
-    (folder / "key").write_bytes(SECRET)
+    write_key(folder / "key")
     return folder
 
 
@@ -138,7 +140,7 @@ def test_the_same_key_gives_the_same_release_on_every_runner(
     folder: Path, pattern: str, published: Path, tmp_path: Path
 ) -> None:
     statistics = ["--statistics", "mean,variance"]
-    runner = ["--runner_config", "direct_processes"]  # in threads: see rows that are users
+    runner = ["--runner_config", "direct_threads"]
     assert run(pattern, tmp_path / "out", *LENGTH, *statistics, *keyed(folder), *runner) == 0
     assert contents(tmp_path / "out") == contents(published)
     assert run(pattern, tmp_path / "tuesday", *LENGTH, *statistics, *keyed(folder, "tuesday")) == 0
@@ -287,6 +289,7 @@ def test_a_release_that_starts_from_another_has_one_round(folder: Path, pattern:
     bits = pq.read_table(copy / "bits.parquet")
     means = bits["mean"].to_numpy() * 0.99
     pq.write_table(bits.set_column(2, bits.schema.field("mean"), [means]), copy / "bits.parquet")
+    seal_again(copy)
     assert run(pattern, folder / "warmer", *warm[:-1], str(copy), "--statistics", "mean,moment:3") == 0
     other = open_release(folder / "warmer").manifest["parameters"]["warm_start"]
     assert other["release_id"] == "monday"
@@ -331,7 +334,7 @@ def test_releases_that_do_not_fit_are_refused(
         ({"format": "other/1"}, "the manifest's format is 'other/1'"),
         ({"fixed_point": None}, "warm_start: the release's manifest lacks its column or form"),
         ({"bits.parquet": b""}, "bits.parquet is damaged"),
-        ({"bits.parquet": None}, "a release of `sfumato moments` has no bits.parquet"),
+        ({"bits.parquet": None}, "bits.parquet is gone, which was published"),
         ({"nan": True}, "warm_start: the release's bit means are no"),
         ({"manifest.json": b"{"}, "no release here"),
     ],
@@ -347,6 +350,7 @@ def test_damaged_releases_are_refused(
             bits = pq.read_table(copy / "bits.parquet")
             means = np.where(np.arange(len(bits)) == 3, np.nan, bits["mean"].to_numpy())
             pq.write_table(bits.set_column(2, bits.schema.field("mean"), [means]), copy / "bits.parquet")
+            seal_again(copy)
         elif "." not in name:
             manifest = json.loads((copy / "manifest.json").read_text())
             (copy / "manifest.json").write_text(json.dumps({**manifest, name: value}))

@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, GoogleCloudOptions
 
@@ -20,7 +19,7 @@ def test_every_shipped_configuration_loads_by_path_and_by_name(path: Path) -> No
 
 
 def test_what_is_shipped() -> None:
-    assert {path.stem for path in SHIPPED} >= {"direct", "direct_processes", "direct_threads", "dataflow"}
+    assert {path.stem for path in SHIPPED} >= {"direct", "direct_threads", "dataflow"}
 
 
 def test_unknown_keys_are_refused_by_name(tmp_path: Path) -> None:
@@ -39,20 +38,30 @@ def test_what_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_the_command_line_wins_over_the_configuration() -> None:
-    settings = runner_settings("direct_processes", None, ["--direct_num_workers=3"])
+    settings = runner_settings("direct_threads", None, ["--direct_num_workers=3"])
     direct = settings.options.view_as(DirectOptions)
-    assert (direct.direct_running_mode, direct.direct_num_workers) == ("multi_processing", 3)
+    assert direct.direct_num_workers == 3
     assert settings.local
 
 
-def test_the_running_mode_follows_the_size_unless_it_was_chosen() -> None:
-    def mode(size: int, *flags: str) -> str:
-        return runner_settings(None, None, flags).sized(size).options.view_as(DirectOptions).direct_running_mode
+def test_the_number_of_threads_follows_the_size_unless_it_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sfumato.pipelines.options.processors", lambda: 6)
 
-    assert mode(10**6) == "in_memory"
-    assert mode(10**9) == "multi_threading"
-    assert mode(10**9, "--direct_running_mode=in_memory") == "in_memory"
-    assert mode(1000, "--direct_running_mode=multi_processing") == "multi_processing"
+    def threads(size: int, *flags: str) -> int:
+        return runner_settings(None, None, flags).sized(size).options.view_as(DirectOptions).direct_num_workers
+
+    assert threads(10**6) == 1
+    assert threads(10**9) == 6
+    assert threads(10**9, "--direct_num_workers=1") == 1
+    assert threads(1000, "--direct_num_workers=3") == 3
+
+
+@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
+@pytest.mark.parametrize("runner", ["DirectRunner", "FnApiRunner"])
+def test_modes_that_open_servers_are_refused(mode: str, runner: str) -> None:
+    with pytest.raises(RequestError, match=r"listen on all network interfaces.*--runner_config direct_threads"):
+        runner_settings(None, None, [f"--runner={runner}", f"--direct_running_mode={mode}"])
+    assert runner_settings(None, None, ["--direct_running_mode=in_memory"]).local
 
 
 def test_the_maps_region_is_not_dataflows() -> None:
@@ -111,26 +120,6 @@ def test_worker_errors_are_found_in_wrapped_tracebacks(kind: type[Exception]) ->
     assert type(found) is kind
     assert str(found).startswith("too few users; nothing")
     assert cli.worker_error(RuntimeError("something else")) is None
-
-
-@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
-def test_no_second_thread_flushes_the_local_runners_buffers(mode: str, monkeypatch) -> None:
-    """Beam's timed flush loses what is written meanwhile; see transforms/lossless.py."""
-    from apache_beam.runners.worker import data_plane
-
-    made: list[int] = []
-    create = data_plane.ClosableOutputStream.create
-
-    def watched(close_callback, flush_callback, data_buffer_time_limit_ms):
-        made.append(data_buffer_time_limit_ms)
-        return create(close_callback, flush_callback, data_buffer_time_limit_ms)
-
-    monkeypatch.setattr(data_plane.ClosableOutputStream, "create", staticmethod(watched))
-    settings = runner_settings(None, None, [f"--direct_running_mode={mode}", "--direct_num_workers=2"])
-    with settings.pipeline() as root:
-        _ = root | beam.Create(range(10)) | beam.Reshuffle() | beam.Map(str)
-    assert made
-    assert set(made) == {0}
 
 
 def test_a_misspelt_beam_option_is_named_with_the_nearest(tmp_path: Path) -> None:

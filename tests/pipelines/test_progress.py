@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apache_beam.portability.api import beam_fn_api_pb2
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.console import Console, console, current_console, identify, log_options, shown_on
 from sfumato.pipelines.progress import show_progress
 from sfumato.transforms import logs
-from sfumato.transforms.logs import EVENTS, PROGRESS, Event, read_event, say
+from sfumato.transforms.logs import PROGRESS, say
 
 FIELDS: dict[str, Any] = {
     "file": "gs://b/100% of, key 3.parquet",
@@ -69,42 +68,6 @@ def shown(log_format: str = "text", verbose: bool = False) -> tuple[Console, io.
     found = Console("heatmap", log_format, verbose)
     found.stream = io.StringIO()
     return found, found.stream
-
-
-@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.text[:20])
-def test_events_are_found_again_in_the_text_of_their_messages(event: Event, caplog: pytest.LogCaptureFixture) -> None:
-    named = {name: value for name, value in FIELDS.items() if f"{{{name}" in event.text}
-    with caplog.at_level(logging.INFO, logger=PROGRESS.name):
-        event.tell(**named)
-    (record,) = caplog.records
-    assert (record.event, record.fields) == (event.name, named)  # type: ignore[attr-defined]
-    assert read_event(record.getMessage()) == (event.name, named)
-    assert read_event("a message of Beam's") is None
-    assert read_event(f"{record.getMessage()}\nand more") is None or event.text.endswith("}")
-
-
-def test_what_worker_processes_forward_is_told_like_the_rest() -> None:
-    """Beam's two local services log a LogEntry's text; what is ours there is known by where it was logged."""
-    entry = beam_fn_api_pb2.LogEntry(message="sub-query 1: 4 entries, epsilon 0.5, 0.5 remaining, noise ±2 users")
-    entry.severity = beam_fn_api_pb2.LogEntry.Severity.INFO
-    entry.timestamp.seconds = 1_700_000_000
-    for place, ours in ((f"{logs.__file__}:50", True), ("/other/worker.py:50", False)):
-        entry.log_location = place
-        for module, text in (
-            ("worker_handlers", str(entry)),
-            ("local_job_service", "Worker: " + str(entry).replace("\n", " ")),
-        ):
-            found, stream = shown("json")
-            record = logging.LogRecord("root", logging.INFO, f"/beam/{module}.py", 1, text, None, None, "Logging")
-            found.handle(record)
-            if not ours:
-                assert stream.getvalue() == ""
-                continue
-            line = json.loads(stream.getvalue())
-            assert line["event"] == "sub_query"
-            assert line["time"] == "2023-11-14T22:13:20.000000Z"
-            assert (line["entries"], line["noise_users"]) == (4, 2)
-            assert "±" in line["message"]
 
 
 def test_values_that_json_has_no_word_for_become_text() -> None:
@@ -238,7 +201,7 @@ def test_options_of_a_command_line_that_may_be_wrong(given: list[str], found: tu
     assert log_options(given) == found
 
 
-@pytest.mark.parametrize("runner", ["direct", "direct_processes"])
+@pytest.mark.parametrize("runner", ["direct", "direct_threads"])
 def test_a_run_in_json(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str], runner: str) -> None:
     options = [*WITH_WARNING, "--log_format", "json", "--runner_config", runner]
     assert cli.main(arguments(logs(613), tmp_path / "out", *options)) == 0
@@ -286,11 +249,11 @@ def test_errors_in_json(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert cli.main(arguments(pattern, tmp_path / "out", *wrong)) == 2
     (line,) = written(capfd.readouterr().err)
     assert (line["severity"], line["event"], line["error"], line["exit_code"]) == ("ERROR", "failed", "RequestError", 2)
-    elsewhere = ["--log_format", "json", "--region", "10,10,11,11", "--release_id", "night-1"]
+    elsewhere = ["--log_format", "json", "--population", "5000", "--release_id", "night-1"]
     assert cli.main(arguments(pattern, tmp_path / "out", *elsewhere)) == 1
     *_, line = written(capfd.readouterr().err)
-    assert (line["error"], line["exit_code"], line["release_id"]) == ("DataError", 1, "night-1")
-    assert "out_of_region" in line["message"]
+    assert (line["error"], line["exit_code"], line["release_id"]) == ("NotAdmittedError", 1, "night-1")
+    assert "--population says 5,000 users" in line["message"]
     assert cli.main(["heatmp", "--log_format", "json"]) == 2
     (line,) = written(capfd.readouterr().err)
     assert line["job"] == "heatmp"

@@ -26,6 +26,7 @@ from sfumato.transforms.ranges.opening import open_model
 from sfumato.transforms.ranges.plan import METHODS
 from sfumato.transforms.release import open_release
 from tests.conftest import make_logs, write_files
+from tests.keys import SECRET, write_key
 from tests.leaks import holds
 from tests.pipelines.moment_logs import contents, shows
 
@@ -34,7 +35,6 @@ FILES = {"index.html", "manifest.json", "model.npz", "ranges.png"}
 REGION = ["--region", "-1,50,1,51"]
 SIZES = ["--sizes", "500,4000"]
 GRID = ["--method", "grid", "--cell_width", "4000"]
-SECRET = bytes(range(3, 35))
 BUDGET = ["--dataset", "rides", "--period", "2026-11-20", "--budget", "0.5/1d"]
 
 
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Logs in three files of several row groups, and a key."""
     folder = tmp_path_factory.mktemp("ranges")
     write_files(make_logs(USERS, RECORDS, 0), folder / "logs", 3)
-    (folder / "key").write_bytes(SECRET)
+    write_key(folder / "key")
     return folder
 
 
@@ -139,7 +139,7 @@ def test_a_release_of_one_file_and_of_many_are_of_the_same_people(
 
 
 def test_the_same_key_gives_the_same_release_on_every_runner(folder: Path, published: Path, tmp_path: Path) -> None:
-    assert build(folder, tmp_path / "out", *GRID, "--runner_config", "direct_processes") == 0
+    assert build(folder, tmp_path / "out", *GRID, "--runner_config", "direct_threads") == 0
     assert contents(tmp_path / "out") == contents(published)
     assert build(folder, tmp_path / "seed", *GRID, "--seed", "1") == 0
     assert (tmp_path / "seed" / "model.npz").read_bytes() != (published / "model.npz").read_bytes()
@@ -228,7 +228,7 @@ def test_a_region_too_large_for_the_usual_squares(
 
 @pytest.mark.parametrize("trust", [[], ["--trust", "secagg"]], ids=["central", "secagg"])
 def test_bad_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], trust: list[str]) -> None:
-    (tmp_path / "key").write_bytes(SECRET)
+    write_key(tmp_path / "key")
     logs = make_logs(50, 1, 0)
     for change, message in (
         (pa.array(np.full(50, 70.0)), "most often as out_of_region"),
@@ -314,7 +314,7 @@ def test_networks_are_learned_by_default(
 
 def test_a_tuner_chooses_and_the_manifest_tells_which(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    tuner = tmp_path / "tuner.joblib"
+    tuner = tmp_path / "tuner.npz"
     public = ["--public", str(folder / "logs" / "*.parquet"), "--region=-1,50,1,51", "--epsilons", "0.5"]
     assert cli.main(["ranges", "tune", *public, *SIZES, "--output", str(tuner)]) == 0
     assert build(folder, tmp_path / "out", "--tuner", str(tuner)) == 0

@@ -7,9 +7,11 @@ import platform
 import shutil
 import sqlite3
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from apache_beam.io.filesystem import BeamIOError
@@ -22,6 +24,7 @@ from sfumato.transforms.release import open_release
 from sfumato.transforms.release.facts import package_versions
 from sfumato.transforms.release.published import published_releases
 from tests.conftest import make_logs, write_files
+from tests.keys import SECRET, write_key
 
 PYTHON = platform.python_version()
 DAYS = ["2026-11-18", "2026-11-19", "2026-11-20"]
@@ -50,7 +53,7 @@ class Place:
     def __init__(self, folder: Path, days: Path, **changes: Any):
         self.folder, self.config = folder, folder / "refresh.yaml"
         shutil.copytree(days, folder / "logs")
-        (folder / "key").write_bytes(bytes(range(40)))
+        write_key(folder / "key")
         self.write(**changes)
 
     def write(self, **changes: Any) -> None:
@@ -297,15 +300,19 @@ def test_without_a_date_it_is_yesterdays(place: Place) -> None:
 
 
 def test_suspiciously_little_data(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    place.write(min_rows=1801)
-    assert place.refresh("--date", "2026-11-20") == 75
-    error = capsys.readouterr().err
-    assert "fewer rows than --min_rows 1,801; nothing is charged" in error
-    assert "1800" not in error
-    assert "1,800" not in error
-    assert not (place.folder / "ledger.db").exists()
-    place.write(min_rows=1800)
+    place.write(min_users=50_000)
+    for _ in range(2):  # the same data are refused again, by the same noisy count, at no further cost
+        assert place.refresh("--date", "2026-11-20") == 75
+        error = capsys.readouterr().err
+        assert "fewer than --min_users 50,000" in error
+        history = open_ledger(str(place.folder / "ledger.db")).history()
+        assert [charge.epsilon for charge in history.charges] == [Decimal("0.04")]
+    refused = place.folder / "published" / "releases" / "2026-11-20"
+    assert sorted(path.name for path in refused.iterdir()) == ["index.html", "manifest.json"]
+    place.write(min_users=50)
     assert place.refresh("--date", "2026-11-20") == 0
+    manifest = place.release("2026-11-20").manifest
+    assert manifest["privacy"]["epsilon_spent"] == 3.96  # with the refusal's 0.04 it is what a day may cost
 
 
 def test_a_backfill_goes_on_where_a_day_has_no_data(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,27 +343,29 @@ def test_other_limits_than_the_ledgers_are_refused(place: Place, capsys: pytest.
 
 
 def test_changed_input_after_a_crash_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    """Reserved, then crashed; then records arrived late. The same noise must not meet the new data."""
+    """Reserved, then crashed; then the records changed. The same noise must not meet the new data."""
     place.crash("2026-11-20")
-    entries = place.entries
-    write_files(make_logs(10, 1, seed=9), place.folder / "logs" / "dt=2026-11-20" / "late", 1)
-    late = place.folder / "logs" / "dt=2026-11-20" / "late" / "log-0.parquet"
-    late.rename(late.parent.parent / "late.parquet")
+    entries, file = place.entries, place.folder / "logs" / "dt=2026-11-20" / "log-1.parquet"
+    content = file.read_bytes()
+    pq.write_table(make_logs(10, 1, seed=9), file)
     assert place.refresh("--date", "2026-11-20") == 2
     assert "other input, another key or another version" in capsys.readouterr().err
-    (place.folder / "logs" / "dt=2026-11-20" / "late.parquet").unlink()
-    (place.folder / "key").write_bytes(b"another key, just as long as wanted")
+    file.write_bytes(content)
+    write_key(place.folder / "key", SECRET[::-1])
     assert place.refresh("--date", "2026-11-20") == 2
-    (place.folder / "key").write_bytes(bytes(range(40)))
+    write_key(place.folder / "key")
     place.write(options={**CONFIG["options"], "epsilon": 3})
     assert place.refresh("--date", "2026-11-20") == 2
     assert "was charged for another request" in capsys.readouterr().err
     assert place.entries == entries
     place.write()
     for file in (place.folder / "logs").rglob("*.parquet"):
-        file.touch()  # times do not matter, content does
-    assert place.refresh("--date", "2026-11-20") == 0
-    assert place.entries == entries + 1
+        file.rename(file.with_name(f"moved-{file.name}"))  # names and times do not matter, content does
+    pq.write_table(make_logs(10, 1, seed=9), place.folder / "logs" / "dt=2026-11-20" / "late.parquet")
+    for _ in range(2):  # resumed without the late file, then found published
+        assert place.refresh("--date", "2026-11-20") == 0
+        assert "1 file with 10 rows came after city-2026-11-20 was charged" in capsys.readouterr().err
+        assert place.entries == entries + 1
 
 
 def test_a_resumed_run_gives_what_the_first_would_have(place: Place, days: Path, tmp_path_factory: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -51,9 +52,15 @@ def check_guarantee(manifest: dict, epsilon: float = 1.0, most: float = 1e-8) ->
     assert privacy["delta"] == most
     (rate,) = {one["sampling_rate"] for one in privacy["rounds"]}
     (threshold,) = {one["threshold"] for one in privacy["rounds"]}
-    spent = rounds_delta(epsilon, rate, threshold, len(privacy["rounds"]))
-    assert spent <= privacy["delta_spent"] <= most
-    assert privacy["round_guarantee"] == {"epsilon": epsilon, "delta": delta(epsilon, rate, threshold)}
+    admission = privacy["admission"]
+    assert admission["epsilon"] == pytest.approx(0.01 * epsilon)
+    rest = privacy["rounds_guarantee"]["epsilon"]
+    assert rest + admission["epsilon"] <= epsilon * (1 + 1e-15)
+    assert rounds_delta(rest, rate, threshold, len(privacy["rounds"])) <= privacy["delta_spent"] <= most
+    assert privacy["rounds_guarantee"]["delta"] == privacy["delta_spent"]
+    assert privacy["round_guarantee"] == {"epsilon": rest, "delta": delta(rest, rate, threshold)}
+    error = (6000 * 3 + admission["noise_stddev"] ** 2) ** 0.5  # a quarter of the users is counted
+    assert abs(admission["users"] - 6000) < 6 * error
     assert "add or remove one user" in privacy["adjacency"]
     return privacy
 
@@ -178,10 +185,10 @@ def test_quantiles(pattern: str, tmp_path: Path, method: str, capfd: pytest.Capt
 
 
 def test_the_same_key_gives_the_same_release_and_another_does_not(pattern: str, tmp_path: Path) -> None:
-    for name in ("direct", "direct_threads", "direct_processes"):
+    for name in ("direct", "direct_threads"):
         assert run("histogram", pattern, tmp_path / name, "--column", "kind", "--runner_config", name) == 0
-    one, two, three = ((tmp_path / name / "items.parquet").read_bytes() for name in os.listdir(tmp_path))
-    assert one == two == three
+    one, two = ((tmp_path / name / "items.parquet").read_bytes() for name in os.listdir(tmp_path))
+    assert one == two
     assert cli.main(["histogram", "--input", pattern, "--output", str(tmp_path / "c"), "--column", "kind"]) == 0
     one, other = (open_release(tmp_path / name).items for name in ("direct", "c"))
     assert one["sampled"].tolist() != other["sampled"].tolist()
@@ -204,13 +211,17 @@ def test_values_beyond_the_range_are_warned_of(pattern: str, tmp_path: Path) -> 
         assert any("where values outside it count too" in warning for warning in warnings) == warned
 
 
-def test_too_small_a_population_for_limited_contact_ends_the_run(
-    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("population", [1000, 60000])
+def test_a_population_that_disagrees_publishes_its_refusal_alone(
+    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], population: int
 ) -> None:
-    more = ["--column", "kind", "--population", "1000", "--contact", "limited"]
+    more = ["--column", "kind", "--population", str(population), "--epsilon", "3"]
     assert run("histogram", pattern, tmp_path / "out", *more) == 1
-    assert "contact: more users drew themselves than are asked" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert f"--population says {population:,} users, and the logs hold about" in capsys.readouterr().err
+    assert set(os.listdir(tmp_path / "out")) == PLAIN
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["status"] == "refused"
+    assert manifest["privacy"]["epsilon_spent"] == pytest.approx(0.03)
 
 
 def test_limited_contact_says_whom_it_asks(pattern: str, tmp_path: Path) -> None:
@@ -220,8 +231,11 @@ def test_limited_contact_says_whom_it_asks(pattern: str, tmp_path: Path) -> None
     expected = 6000 * privacy["rounds"][0]["sampling_rate"]
     assert privacy["contact"]["kind"] == "limited"
     assert privacy["contact"]["asked"] == min(int(np.ceil(expected + 10 * expected**0.5)), 6000)
-    assert privacy["contact"]["overflow_chance"] < 1e-12
-    assert any("population of 6000: delta holds if there are no more" in one for one in privacy["assumptions"])
+    assert privacy["contact"]["asking_rate"] == privacy["contact"]["asked"] / 6000
+    everybody = tmp_path / "everybody"
+    assert run("histogram", pattern, everybody, "--column", "kind", "--population", "6000") == 0
+    same = check_guarantee(open_release(everybody).manifest)
+    assert privacy["delta_spent"] == same["delta_spent"]  # whoever is asked, the sample is the Poisson sample
 
 
 def test_nothing_raw_is_in_the_release_or_the_log(
@@ -330,15 +344,19 @@ def test_wrong_requests_end_before_any_work(
 
 
 def test_data_that_cannot_support_a_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    few = write_files(table(5, 1), tmp_path / "few", 1)
-    assert run("histogram", few, tmp_path / "out", "--column", "kind") == 1
-    assert "too few rows: an item is published if" in capsys.readouterr().err
     mixed = pa.table({"user_id": range(100), "code": [str(i) for i in range(100)]})
     write_files(table(500), tmp_path / "mixed", 1)
     pq.write_table(mixed, tmp_path / "mixed" / "other.parquet")
     assert run("histogram", str(tmp_path / "mixed" / "*.parquet"), tmp_path / "out", "--column", "code") == 2
     assert "column 'code' holds integers in" in capsys.readouterr().err
-    bad = pa.table({"user_id": range(1000), "kind": [None] * 500 + ["a"] * 500})
-    assert run("histogram", write_files(bad, tmp_path / "bad", 1), tmp_path / "out", "--column", "kind") == 1
-    assert "more than max_bad_fraction=0.1 of the rows were dropped" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_many_users_without_a_usable_record_are_refused_by_noisy_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = pa.table({"user_id": range(12000), "kind": [None] * 6000 + ["a"] * 6000})
+    assert run("histogram", write_files(bad, tmp_path / "bad", 1), tmp_path / "out", "--column", "kind") == 1
+    assert "have no usable record, more than --max_bad_fraction 0.1 allows" in capsys.readouterr().err
+    reason = json.loads((tmp_path / "out" / "manifest.json").read_text())["reason"]
+    assert not {"12,000", "6,000"} & set(re.findall(r"[\d,]+", reason))

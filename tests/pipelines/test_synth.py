@@ -79,19 +79,10 @@ def test_the_density_is_the_histogram_of_what_was_written(tmp_path: Path) -> Non
 def test_threads_write_the_same_files(tmp_path: Path) -> None:
     arguments = ["--users=1000", "--users_per_file=250"]
     synth.run([f"--output={tmp_path / 'one'}", *arguments])
-    threads = ["--direct_running_mode=multi_threading", "--direct_num_workers=2"]
+    threads = ["--direct_num_workers=2"]
     synth.run([f"--output={tmp_path / 'two'}", *arguments, *threads])
     for path in (tmp_path / "one").iterdir():
         assert pq.read_table(path).equals(pq.read_table(tmp_path / "two" / path.name))
-
-
-@pytest.mark.slow
-def test_processes_write_the_same_files(tmp_path: Path) -> None:
-    arguments = ["--users=1000", "--users_per_file=250"]
-    synth.run([f"--output={tmp_path / 'one'}", *arguments])
-    processes = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
-    synth.run([f"--output={tmp_path / 'two'}", *arguments, *processes])
-    assert read_sorted(tmp_path / "one").equals(read_sorted(tmp_path / "two"))
 
 
 @pytest.mark.parametrize(

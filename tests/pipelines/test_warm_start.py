@@ -21,6 +21,7 @@ from sfumato.transforms.heatmap.warm_start import digest
 from sfumato.transforms.heatmap.whole import PrivateHeatmap
 from sfumato.transforms.release import open_release
 from tests.conftest import REGION, make_logs, write_files
+from tests.digests import seal_again
 from tests.pipelines import oracle
 from tests.pipelines.test_heatmap import KEY, PAPER, SMALL, assert_same, command
 
@@ -84,6 +85,7 @@ def test_another_earlier_release_gives_other_noise(logs: str, monday: Path, tmp_
     counts = cells["count"].to_numpy().copy()
     counts[0] = np.nextafter(counts[0], np.inf)
     pq.write_table(cells.set_column(cells.schema.get_field_index("count"), "count", [counts]), copy / "cells.parquet")
+    seal_again(copy)
     starts = {"first": monday, "second": copy, "again": monday}
     found = {}
     for name, start in starts.items():
@@ -176,8 +178,10 @@ def test_a_damaged_release(
         file.unlink()
     elif damage == "column":
         pq.write_table(pq.read_table(file).drop_columns(["stddev"]), file)
+        seal_again(copy)
     elif damage == "geometry":  # is not read: no damage to what is
         pq.write_table(pq.read_table(file).drop_columns(["geometry"]), file)
+        seal_again(copy)
         assert cli.main(command(logs, tmp_path / "out", "--warm_start", str(copy))) == 0
         return
     else:
@@ -186,7 +190,7 @@ def test_a_damaged_release(
             {"cut": content[:middle], "empty": b"", "noise": content[:9] + bytes(middle) + content[-middle:]}[damage]
         )
     error = refused(capsys, logs, tmp_path / "out", "--warm_start", str(copy))
-    expected = {"missing": "has no cells.parquet", "column": "the release's cells are damaged ("}
+    expected = {"missing": "cells.parquet is gone, which was published", "column": "the release's cells are damaged ("}
     assert "warm_start: " in error
     assert expected.get(damage, "cells.parquet is damaged") in error
 

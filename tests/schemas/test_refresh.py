@@ -40,7 +40,7 @@ def test_limits_and_defaults() -> None:
         (Decimal(1), Decimal(0), 1),
         (Decimal(10), Decimal("1e-6"), 365),
     ]
-    assert (config.job, config.warm_start, config.min_rows, config.runner_config) == ("heatmap", True, 0, None)
+    assert (config.job, config.warm_start, config.min_users, config.runner_config) == ("heatmap", True, 0, None)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_limits_and_defaults() -> None:
         ),
         ({"warm_start": "yes"}, "warm_start must be true or false"),
         ({"options": "depth=4"}, "options must be a map"),
-        ({"min_rows": -1}, "min_rows must be a whole number"),
-        ({"min_rows": True}, "min_rows must be a whole number"),
-        ({"min_rows": "many"}, "min_rows must be a whole number"),
+        ({"min_users": -1}, "min_users must be a whole number"),
+        ({"min_users": True}, "min_users must be a whole number"),
+        ({"min_users": "many"}, "min_users must be a whole number"),
     ],
 )
 def test_bad_configurations(change: dict[Any, Any], message: str) -> None:

@@ -10,19 +10,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.schedule import plan, receive
+from sfumato.transforms.heatmap.schedule import admitted, plan, receive
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.locations.distributions import (
     Distributions,
     build_weighted_shard_group,
     split_distributions,
 )
-from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
+from sfumato.transforms.locations.shards import (
+    Cohort,
+    ShardGroup,
+    build_shard_group,
+    empty_shard_groups,
+    split_by_shard_group,
+)
 from sfumato.transforms.locations.spill import Spill, load
-from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.admission import UserCounts, count_users
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash
 from sfumato.transforms.secagg.shards import NOTHING, sum_shards
 
@@ -102,20 +107,29 @@ class Rows:
         else:
             many = Distributions(self.users, self.codes.astype(places.dtype), self.weights)
             split, build = split_distributions(many, cohort, places, spill), build_weighted_shard_group
-        chunks: dict[int, list[bytes]] = {}
+        chunks = {number: [empty] for number, empty in empty_shard_groups(cohort, self.weights is not None)}
         for number, chunk in split:
-            chunks.setdefault(number, []).append(chunk)
+            chunks[number].append(chunk)
         return [build(number, mine, cohort, places, spill) for number, mine in chunks.items()]
 
 
 def run_in_memory(
     rows: Rows, population: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None = None
 ) -> HeatmapState:
-    """The state after all sub-queries. Raises DataError where no shard has enough survivors.
+    """The state after all sub-queries, as the job's of as many users with this public figure.
 
-    population: users among whom the rows' users were drawn, as a public figure. prior: the map to start from.
+    Args:
+        rows: of the users, of all of them or of the cohort.
+        population: number of users among whom the rows' users were drawn: a public figure, which is counted as well.
+        parameters: of the run.
+        key: of the run.
+        prior: the map to start from.
+
+    Raises:
+        RefusedError: every shard of a sub-query was lost.
     """
-    state = plan(Population(float(population), "public"), Budget(parameters.epsilon), parameters, prior)
+    counted, budget = admitted(count_users(UserCounts(population), parameters.admission(), key), parameters)
+    state = plan(replace(counted, users=float(population), source="public"), budget, parameters, prior)
     groups = rows.shard_groups(state.cohort)
     while state.query is not None:
         parts = [

@@ -12,14 +12,15 @@ import numpy as np
 
 from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
-    ADJACENCY,
     ASSUMPTIONS,
     COMPOSITIONS,
     EXACT_NOISE,
     FLOATING_NOISE,
+    PARTICIPATION,
     PRIVACY_UNIT,
     TRUSTED_SERVER,
     WARM_START,
+    ZERO_OUT,
     SubQuery,
 )
 from sfumato.schemas.region import Grid
@@ -48,7 +49,6 @@ from sfumato.transforms.release.picture import render_picture
 from sfumato.transforms.release.picture_rates import render_rates_picture
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
-_NOTABLE_DELTA = 1e-6
 # A page with more cells is too much for a browser, so finer ones are added up for it: in the map, in all its layers.
 _MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
 # What only secure aggregation has. With central noise it is null in the manifest, and vector_length is what is counted.
@@ -81,7 +81,8 @@ def heatmap_manifest(
     """
     population, cohort = state.population, state.cohort
     central = parameters.noise == "central"
-    participation = participation_delta(state, parameters)
+    model = parameters.participation
+    users, users_stddev = state.users_estimate()
     spent = [answer.spent for answer in state.answers]
     together = _together(state)
     composition = "parallel" if state.in_parts else "sequential"
@@ -95,7 +96,7 @@ def heatmap_manifest(
         "privacy": {
             "unit": PRIVACY_UNIT,
             "contribution_bound": _contribution(parameters, facts),
-            "adjacency": ADD_OR_REMOVE if central else ADJACENCY,
+            "adjacency": ZERO_OUT if model == "paper" else ADD_OR_REMOVE,
             "epsilon": state.budget.total,
             "epsilon_spent": state.budget.spent,
             "delta": 0.0,
@@ -106,6 +107,7 @@ def heatmap_manifest(
                 "users": population.users,
                 "epsilon": population.epsilon,
                 "noise_stddev": population.noise_stddev,
+                "counted": population.counted,
             },
             "cohort": known(
                 {
@@ -118,9 +120,16 @@ def heatmap_manifest(
             "composition": composition,
             "composition_rule": COMPOSITIONS[composition],
             "sub_queries": [known(asdict(one)) for one in spent],
-            "participation": {"protected": central, "delta": participation},
+            "participation": {
+                "model": model,
+                "protected": model == "planned",
+                "epsilon": 0.0 if model == "planned" else None,
+                "delta": 0.0 if model == "planned" else 1.0,
+                "description": PARTICIPATION[model],
+            },
             "assumptions": _assumptions(parameters, facts),
         },
+        "results": {"users": users, "users_stddev": users_stddev},
         "communication": known(
             {
                 "vector_entries": together.vector_length,
@@ -129,7 +138,7 @@ def heatmap_manifest(
         ),
         **_auxiliary(parameters, facts),
     }
-    return release_manifest(facts, content, _warnings(state, parameters, participation))
+    return release_manifest(facts, content, _warnings(state, parameters))
 
 
 def _categories(parameters: HeatmapParameters, facts: ReleaseFacts) -> tuple[str, ...]:
@@ -169,7 +178,7 @@ def _assumptions(parameters: HeatmapParameters, facts: ReleaseFacts) -> list[str
     return [*ASSUMPTIONS, FLOATING_NOISE if parameters.noise == "client" else EXACT_NOISE, *earlier]
 
 
-def _warnings(state: HeatmapState, parameters: HeatmapParameters, participation: float) -> list[str]:
+def _warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
     warnings = []
     if parameters.users is not None and parameters.users > state.population.users:
         warnings.append(
@@ -177,36 +186,35 @@ def _warnings(state: HeatmapState, parameters: HeatmapParameters, participation:
         )
     if parameters.noise == "client":
         warnings.append(f"{FLOATING_NOISE} Publish what --noise shard makes.")
-    if participation > _NOTABLE_DELTA:
-        warnings.append(
-            f"Shards are so small that a user's taking part decides with chance {participation:.1g} whether her shard "
-            "is lost; a larger shard_size or dropout makes that negligible."
-        )
+    if parameters.participation == "paper":
+        warnings.append(f"Who takes part is not protected (participation paper). {PARTICIPATION['paper']}")
     asked, where = (_together(state), "") if state.in_parts else (state.answers[-1].spent, " in the last sub-query")
     if asked.shards_lost:
-        warnings.append(
-            f"{asked.shards_lost} of {asked.shards} shards had too few survivors{where}; the others speak for them."
-        )
+        warnings.append(f"{asked.shards_lost} of {asked.shards} shards were lost{where}; the others speak for them.")
     if parameters.allow_overflow and parameters.noise != "central":
         warnings.append("Overflow was allowed: counts may have wrapped around the modulus.")
     return warnings
 
 
-def participation_delta(state: HeatmapState, parameters: HeatmapParameters) -> float:
-    """Chance that one user's taking part decides in some sub-query whether her shard lives: a Poisson probability.
+def add_up_to(estimate: Estimate, users: float) -> Estimate:
+    """The estimate with cells that add up to this many users, the number that the release states.
 
-    0 with central noise, where no shard is lost.
+    Where no cell is negative all are scaled. Else the difference is spread over the cells by their variances, as least
+    squares would do it: for n cells of equal noise a cell moves by about 1 / sqrt(n) of its standard deviation.
+    Counts by category stay as they are.
 
-    A function of public figures: the expected size of a shard and the number of survivors that it needs.
+    Args:
+        estimate: of a method.
+        users: at least 0.
+
+    Returns:
+        The same tree with other counts; the estimate itself where nothing can be scaled.
     """
-    if parameters.noise == "central":
-        return 0.0
-    cohort, dropout = state.cohort, parameters.simulated_dropout
-    expected = max(cohort.users / cohort.shards * (1 - dropout), 1e-9)
-    others = cohort.required_survivors - 1
-    at_the_border = math.exp(others * math.log(expected) - expected - math.lgamma(others + 1))
-    answers = 1 if state.in_parts else len(state.answers)  # that she gives
-    return min(1.0, at_the_border * (answers if dropout else 1))
+    counts, variance = estimate.counts, estimate.stddev**2
+    total, spread = float(counts.sum()), float(variance.sum())
+    if counts.min() >= 0:
+        return replace(estimate, counts=counts * (users / total)) if total > 0 else estimate
+    return replace(estimate, counts=counts + variance * ((users - total) / spread)) if spread > 0 else estimate
 
 
 def release_files(
@@ -218,7 +226,8 @@ def release_files(
     the cells stay as they are.
     """
     manifest = heatmap_manifest(state, parameters, facts, grid)
-    estimate = parameters.method.decode(state, grid.depth)
+    users, users_stddev = state.users_estimate()
+    estimate = add_up_to(parameters.method.decode(state, grid.depth), users)
     categories = _categories(parameters, facts)
     rates = _rates(estimate, categories, state, state.answers[-1])
     raster = gaussian_heatmap(density_of(estimate), blur)
@@ -234,11 +243,12 @@ def release_files(
         PICTURE_FILE: render_picture(
             raster,
             grid.region,
-            users=state.cohort.users,
+            users=users,
+            users_stddev=users_stddev,
             epsilon=state.budget.total,
             safe=facts.safe,
             # The page's: it knows of noise, which a raster does not. A blurred map is another one.
-            top=map_top(layers[-1], asdict(grid.region), grid.depth, users=state.cohort.users) if not blur else None,
+            top=map_top(layers[-1], asdict(grid.region), grid.depth, users=users) if not blur else None,
         ),
         **pictures,
         PAGE_FILE: render_page(manifest, layers, raster).encode(),
@@ -250,12 +260,14 @@ def _rates_picture(estimate: Estimate, rates: Rates, state: HeatmapState, facts:
     """The picture of the one rate that two categories have."""
     shown, auxiliary = _for_page(rates), facts.parameters["columns"]["auxiliary"]
     name, column = rates.names[0], auxiliary["column"]
+    users, users_stddev = state.users_estimate()
     return render_rates_picture(
         painted(estimate.tree, shown.rate[0]),
         painted(estimate.tree, shown.high[0] - shown.low[0]),
         grid.region,
         category=column if name == "true" else f"{column} = {name}",
-        users=state.cohort.users,
+        users=users,
+        users_stddev=users_stddev,
         epsilon=state.budget.total,
         safe=facts.safe,
     )
@@ -268,8 +280,10 @@ def _layers(state: HeatmapState, estimate: Estimate, categories: Sequence[str]) 
         if isinstance(answer.encoding, TreeEncoding):
             layers.append((total_of(answer), answer, answer.spent, _remaining(state, place)))
     last = layers[-1][0] if layers else None
-    combined = last is None or last.tree != estimate.tree or not np.array_equal(last.counts, estimate.counts)
-    if combined:
+    combined = last is None or last.tree != estimate.tree or not np.array_equal(last.stddev, estimate.stddev)
+    if not combined:  # the last answer, with cells that add up to the number of users
+        layers[-1] = (estimate, *layers[-1][1:])
+    else:
         layers.append((estimate, state.answers[-1], _together(state), _remaining(state, len(state.answers) - 1)))
     rooms = _rooms([len(shown.counts) for shown, *_ in layers])
     made = []

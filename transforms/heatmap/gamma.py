@@ -36,6 +36,8 @@ from typing import TYPE_CHECKING
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, POPULATION_TOLERANCE, noise_quantile
+from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, least_window
 from sfumato.transforms.secagg.rounding import l1_sensitivity
@@ -48,6 +50,7 @@ ASKED = 0.01  # of the budget, for one sub-query
 MANY = 1 << 30  # users, where nobody says how many
 LARGEST_SHARD = 1 << 24
 LARGER = 1.05  # what shards may have above their size (`Cohort.plan`)
+COUNT_SHARE = 0.1  # of the chance that a sum wraps: that there are more users than the private count allows for
 
 
 def automatic_gamma(parameters: HeatmapParameters) -> int:
@@ -70,6 +73,12 @@ def automatic_gamma(parameters: HeatmapParameters) -> int:
     return gamma if central or parameters.modulus is None else _held(parameters, gamma, cohort, length)
 
 
+def most_counted(population: float, epsilon: float, chance: float) -> float:
+    """The most that a private count of this epsilon may come to without contradicting a public population."""
+    margin = noise_quantile(epsilon, min(COUNT_SHARE * chance, FALSE_REFUSAL_PROBABILITY))
+    return (1 + POPULATION_TOLERANCE) * population + margin
+
+
 def vector_length(parameters: HeatmapParameters, users: float, noisy_sums: int) -> int:
     """How many entries a tree has of what stands out of the noise: see above."""
     cells = parameters.categories << (2 * parameters.depth)
@@ -79,18 +88,21 @@ def vector_length(parameters: HeatmapParameters, users: float, noisy_sums: int) 
 
 def _held(parameters: HeatmapParameters, most: int, cohort: Cohort, length: int) -> int:
     """The largest gamma in 1..most of which the given modulus holds the sums, by bisection."""
-    modulus = parameters.modulus or MAX_MODULUS
+    modulus, epsilon = parameters.modulus or MAX_MODULUS, parameters.epsilon
+    chance = parameters.overflow_chance / parameters.method.rounds(parameters.depth)
+    counting = Budget(epsilon).affordable(epsilon * parameters.population_share)
+    counted = most_counted(min(cohort.users, LARGER * parameters.shard_size), counting, chance)
 
     def needed(gamma: int) -> int:
         return least_window(
-            expected_size=min(cohort.users, LARGER * parameters.shard_size),
-            required_survivors=cohort.required_survivors,
-            epsilon=ASKED * parameters.epsilon,
+            expected_size=counted + noise_quantile(counting, COUNT_SHARE * chance),
+            required_survivors=cohort.required_survivors if parameters.participation == "paper" else None,
+            epsilon=ASKED * epsilon,
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(ASKED * length)),
             contribution=gamma,
             entries=length,
             shards=cohort.shards,
-            chance=parameters.overflow_chance / parameters.method.rounds(parameters.depth),
+            chance=(1 - COUNT_SHARE) * chance,
         ).modulus
 
     if needed(1) > modulus:

@@ -14,6 +14,7 @@ from sfumato.transforms.heatmap.gamma import automatic_gamma
 from sfumato.transforms.heatmap.methods import Adaptive, Method
 from sfumato.transforms.heatmap.methods.base import Contribution
 from sfumato.transforms.locations.distributions import MAX_GAMMA
+from sfumato.transforms.locations.shards import PARTICIPATIONS, Participation
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.budget import Budget, check_epsilon
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
@@ -28,16 +29,22 @@ _NOISE_MODES = ("shard", "client", "central")
 class HeatmapParameters:
     """Everything that shapes the statistics. Raises RequestError naming the first field that is wrong.
 
-    users: cohort size, None for everybody. population: public number of users, None to count them privately with
-    population_share of the budget. modulus: None chooses it. contribution: None is the method's own. gamma: None is by
-    `automatic_gamma`. categories: how many values the auxiliary data can take, 1 where there are none.
+    users: cohort size, None for everybody. population: public number of users from which the run is planned, None to
+    plan it from the private count, which costs population_share of the budget in any case. modulus: None chooses it.
+    contribution: None is the method's own. gamma: None is by `automatic_gamma`. categories: how many values the
+    auxiliary data can take, 1 where there are none.
     """
 
     depth: int = option(10, "levels of the quadtree: the finest grid has 2^depth x 2^depth cells")
     epsilon: float = option(1.0, "privacy budget of the whole release")
     shard_size: int = option(10_000, "expected users a secure-aggregation shard (S)")
     dropout: float = option(
-        0.05, "largest share of a shard's users that may fail to answer; below that the shard is lost"
+        0.05, "largest share of a shard's clients that may fail to answer; below that the shard is lost"
+    )
+    participation: Participation = option(
+        "planned",
+        "planned: every planned shard answers with the planned noise, whoever is there; paper: shards are lost, and "
+        "noise grows, by who takes part, which is not protected (for experiments)",
     )
     users: int | None = option(None, "size of the cohort that takes part; everybody where it is not given")
     population: int | None = option(
@@ -61,7 +68,7 @@ class HeatmapParameters:
         "how a distribution becomes whole numbers: systematic (sensitivity gamma), or independent, entry by entry "
         "(gamma + the vector's length)",
     )
-    overflow_chance: float = option(1e-6, "chance that any shard's sum wraps around the modulus, in the whole run")
+    overflow_chance: float = option(1e-9, "chance that any shard's sum wraps around the modulus, in the whole run")
     modulus: int | None = option(None, "auto, or the modulus m of the secure sums")
     allow_overflow: bool = option(False, "run with a modulus that is too small")
     noise: NoiseMode = option(
@@ -107,6 +114,9 @@ class HeatmapParameters:
         if self.modulus is not None:
             check_whole("modulus", self.modulus, 2, MAX_MODULUS)
         check_choice("noise", self.noise, _NOISE_MODES)
+        check_choice("participation", self.participation, PARTICIPATIONS)
+        if self.participation == "paper" and self.noise == "central":
+            raise RequestError("participation: with central noise there are no shards; leave it out")
         twice = {one.name for one in fields(self)} & {one.name for one in fields(self.method)}
         if twice:  # the key is bound to options by name
             raise TypeError(

@@ -13,6 +13,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import advance, plan, window_for
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
 
@@ -36,6 +37,11 @@ class Plan:
     def central(self) -> bool:
         """Whether a trusted server adds the noise, so that there are no shards to lose and no modulus."""
         return self.parameters.noise == "central"
+
+    @property
+    def is_paper(self) -> bool:
+        """Whether shards can be lost because of who takes part: the paper's participation model."""
+        return self.parameters.participation == "paper"
 
     @property
     def spent(self) -> float:
@@ -75,9 +81,10 @@ class Plan:
         return encoding.tree.level if cells == math.inf else min(encoding.tree.level, int(math.log(cells, 4)))
 
     def shards_lost(self, dropout: float) -> float:
-        """Expected share of the shards that are lost where so large a share of the clients vanishes.
+        """Expected share of the shards that are lost where so large a share of the devices vanishes.
 
-        A shard's survivors are a Poisson number: who is in it depends on hashes.
+        Of a real protocol, and of the paper's participation model: a shard's survivors are a Poisson number, since who
+        is in it depends on hashes.
         """
         if self.central:
             return 0.0
@@ -95,9 +102,9 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
     if users is None:
         raise ValueError("users: a plan needs to know how many")
     epsilon = parameters.admission().epsilon
-    population = Population(float(users), "noisy" if parameters.population is None else "public", epsilon)
-    budget = Budget(parameters.epsilon).charge(epsilon)
-    state = plan(population, budget, parameters, prior)
+    source = "noisy" if parameters.population is None else "public"
+    population = Population(float(users), source, epsilon, discrete_laplace_stddev(epsilon), float(users))
+    state = plan(population, Budget(parameters.epsilon).charge(epsilon), parameters, prior)
     overflow = []
     while state.query is not None:
         query, cohort = state.query, state.cohort

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Iterable, Iterator
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 from apache_beam import typehints
 
+from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import receive, start
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
@@ -46,9 +48,11 @@ class StartRefinement(beam.PTransform):
         parameters, key, prior, admit = self._parameters, self._key, self._prior, self._admit
 
         def begin(_: None, users: UserCounts, rows: RowCounts) -> HeatmapState:
+            rows.check_ids()
             rows.tell()
             admission = admit(users + UserCounts(unusable=rows.without_id), key)
-            state = start(admission, parameters, prior)
+            with _refusing():
+                state = start(admission, parameters, prior)
             COUNTED_USERS.tell(users=admission.users, epsilon=admission.epsilon, noise_users=admission.noise_stddev)
             return state
 
@@ -134,10 +138,20 @@ class AskShards(beam.PTransform):
         return state
 
 
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """What cannot be asked once noisy values are known is a refusal: it is decided on them and on public figures."""
+    try:
+        yield
+    except RequestError as error:
+        raise RefusedError(str(error)) from error
+
+
 def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
     if state.query is None:
         return state
-    state = receive(state, totals, parameters, key)
+    with _refusing():
+        state = receive(state, totals, parameters, key)
     spent = state.answers[-1].spent
     (SUB_QUERY_WITH_LOSS if spent.shards_lost else SUB_QUERY).tell(
         sub_query=spent.index,

@@ -10,14 +10,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.transforms.heatmap.gamma import COUNT_SHARE, most_counted
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Answer, Estimate, HeatmapState, Question
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.admission import Admission
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, Window, choose_window, least_window
@@ -29,7 +31,7 @@ _LEAST_SHARE = 1e-5  # of the budget, for one sub-query: noise that wide says no
 def admitted(admission: Admission, parameters: HeatmapParameters) -> tuple[Population, Budget]:
     """The number of users that a run plans with, public or noisy, and what is left of its budget."""
     noisy = max(1.0, admission.users)
-    population = Population(noisy, "noisy", admission.epsilon, admission.noise_stddev)
+    population = Population(noisy, "noisy", admission.epsilon, admission.noise_stddev, admission.users)
     if parameters.population is not None:  # known from elsewhere, and checked against the noisy count
         population = replace(population, users=float(parameters.population), source="public")
     return population, Budget(parameters.epsilon).charge(admission.epsilon)
@@ -48,7 +50,9 @@ def plan(
 
     prior: the map of an earlier release on a grid of the same depth, where the method can start from one.
     """
-    cohort = Cohort.plan(population.users, parameters.users, parameters.shard_size, parameters.dropout)
+    cohort = Cohort.plan(
+        population.users, parameters.users, parameters.shard_size, parameters.dropout, parameters.participation
+    )
     noisy_sums = 1 if parameters.noise == "central" else cohort.shards
     state = HeatmapState(
         population,
@@ -71,7 +75,10 @@ def receive(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
 
 
 def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters) -> HeatmapState:
-    """Records the answer of the current sub-query and decides on the next one. Raises DataError if no shard lived."""
+    """Records the answer of the current sub-query and decides on the next one.
+
+    Raises RefusedError if every shard was lost. A planned shard is lost by simulated dropout alone.
+    """
     query, cohort = state.query, state.cohort
     if query is None:
         return state
@@ -79,16 +86,19 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
     asked = cohort.shards if query.asked is None else query.asked[1] - query.asked[0]
     live = asked if central else totals.live
     if live == 0:
-        raise DataError(
+        raise RefusedError(
             f"too few users: none of {asked} shards had the required {cohort.required_survivors} survivors; "
-            "nothing is published (use a smaller shard_size, a larger dropout, or more data)"
+            "use a smaller shard_size, a larger dropout, or more data"
+            if cohort.planned_clients is None
+            else f"simulated_dropout: it took all of {asked} planned shards; use less of it, or a larger dropout"
         )
     scale = cohort.shards / live  # the live shards speak for the lost ones, and for those that were not asked
     noise_stddev = state.noise_stddev(query.epsilon, query.encoding.sensitivity, query.encoding.length)
     if not central:
+        noise_stddev *= math.sqrt(scale)  # scale * sqrt(live) = sqrt(scale) * sqrt(shards)
+    if query.planned_clients is None and not central:  # survivors above the required number add noise
         expected = cohort.users / cohort.shards * (1 - parameters.simulated_dropout)
-        shape = max(expected / query.required_survivors, 1.0)  # survivors above the required number add noise
-        noise_stddev *= math.sqrt(scale * shape)  # scale * sqrt(live) = sqrt(scale) * sqrt(shards)
+        noise_stddev *= math.sqrt(max(expected / query.required_survivors, 1.0))
     length = query.encoding.length
     spent = SubQuery(
         index=query.index,
@@ -108,12 +118,19 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
 def check_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> None:
     """Raises RequestError where the first sub-query cannot be asked: the modulus is too small, or gamma too large.
 
-    Where the cohort's size is neither public nor stated, the first sub-query checks the modulus.
+    A given modulus is checked for the most users that a public population allows for.
     """
-    users = parameters.population or parameters.users
-    if users is None:
-        users, parameters = 2 * parameters.shard_size, replace(parameters, modulus=None)  # shards that can be divided
-    plan(Population(float(users), "public"), Budget(parameters.epsilon), parameters, prior)
+    given = parameters.modulus is not None and parameters.noise != "central"
+    if given and parameters.population is None and not parameters.allow_overflow:
+        raise RequestError(
+            "modulus: whether it holds the sums must be known before users are counted; give --population as well, or "
+            "leave it to auto"
+        )
+    epsilon = parameters.admission().epsilon
+    users = float(parameters.population or parameters.users or 2 * parameters.shard_size)  # shards that can be divided
+    most = most_counted(users, epsilon, parameters.overflow_chance)
+    population = Population(users, "public", epsilon, discrete_laplace_stddev(epsilon), most)
+    plan(population, Budget(parameters.epsilon).charge(epsilon), parameters, prior)
 
 
 def _ask(state: HeatmapState, parameters: HeatmapParameters) -> HeatmapState:
@@ -149,7 +166,15 @@ def _query(state: HeatmapState, question: Question, parameters: HeatmapParameter
     if parameters.noise != "central":
         window = choose_window(window, parameters.modulus, parameters.allow_overflow)
     return ShardQuery(
-        len(state.answers) + 1, encoding, epsilon, window, cohort.required_survivors, state.unit, state.rounding, asked
+        len(state.answers) + 1,
+        encoding,
+        epsilon,
+        window,
+        cohort.required_survivors,
+        state.unit,
+        state.rounding,
+        asked,
+        cohort.planned_clients,
     )
 
 
@@ -168,15 +193,19 @@ def _shards_of(question: Question, state: HeatmapState) -> tuple[int, int] | Non
 
 
 def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, chance: float) -> Window:
-    """The least window in which any sum of a sub-query wraps around with at most this chance."""
+    """The least window in which any sum of a sub-query wraps around with at most this chance.
+
+    A share of the chance is for more users than the private count allows for.
+    """
     cohort = state.cohort
+    users = state.most_users(COUNT_SHARE * chance) * cohort.sampling_rate
     return least_window(
-        expected_size=cohort.users / cohort.shards,
-        required_survivors=cohort.required_survivors,
+        expected_size=users / cohort.shards,
+        required_survivors=None if cohort.planned_clients is not None else cohort.required_survivors,
         epsilon=epsilon,
         sensitivity=state.sensitivity(encoding.length, encoding.sensitivity),
         contribution=state.unit,
         entries=encoding.length,
         shards=cohort.shards,
-        chance=chance,
+        chance=(1 - COUNT_SHARE) * chance,
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.guarantee import Population, SubQuery
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.privacy.admission import noise_quantile
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.encodings import Encoding
@@ -103,6 +104,43 @@ class HeatmapState:
         mine = self.purse.charge(epsilon)
         return max(self.budget, mine, key=lambda one: one.spent) if in_part else mine
 
+    def most_users(self, probability: float) -> float:
+        """A number of users that there are more than with at most this probability, by the private count alone."""
+        population = self.population
+        if population.counted is None:
+            return population.users
+        return max(1.0, population.counted + noise_quantile(population.epsilon, probability))
+
+    @property
+    def counted_users(self) -> float:
+        """The cohort's users by the private count alone, which may be negative; the planned ones without a count."""
+        counted = self.population.counted
+        return self.cohort.users if counted is None else counted * self.cohort.sampling_rate
+
+    def users_estimate(self) -> tuple[float, float]:
+        """The number of users of the cohort, and its standard deviation, from all noisy figures.
+
+        The private count and the total of every answer, each with weight by its inverse variance. Users who were drawn
+        for a sub-query are a sample of the cohort's. Not negative.
+
+        Returns:
+            Users and standard deviation, in users; the public figure and 0 where nothing was counted.
+        """
+        rate, counted = self.cohort.sampling_rate, self.counted_users
+        variance = (self.population.noise_stddev * rate) ** 2
+        if not (self.answers and variance):
+            return max(counted, 0.0), math.sqrt(variance)
+        size = max(counted, 1.0)  # of which a sample's variance is a share
+        totals, variances = [], []
+        for answer in self.answers:
+            spent, entries = answer.spent, answer.encoding.sensitivity
+            asked = (spent.shards - spent.shards_lost) / self.cohort.shards
+            totals.append(float(answer.counts.sum()) / entries)
+            variances.append(spent.vector_length * (spent.noise_stddev / entries) ** 2 + (1 / asked - 1) * size)
+        answered, error = _combined(totals, variances)
+        users, error = _combined([counted, answered], [variance, error + (1 - rate) * size])
+        return max(users, 0.0), math.sqrt(error)
+
     @property
     def _common(self) -> int:
         """How many charges every user bears, whatever her part."""
@@ -124,6 +162,13 @@ class HeatmapState:
         """
         one = discrete_laplace_stddev(epsilon, self.sensitivity(length, sensitivity)) / self.unit
         return math.sqrt(self.noisy_sums) * one
+
+
+def _combined(values: Sequence[float], variances: Sequence[float]) -> tuple[float, float]:
+    """The mean of independent values, weighted by inverse variance, and its variance."""
+    weights = [1 / max(variance, 1e-12) for variance in variances]
+    total = math.fsum(weights)
+    return math.fsum(w * value for w, value in zip(weights, values, strict=True)) / total, 1 / total
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,9 @@ class PrivateHeatmap(beam.PTransform):
         chunks, rows = paths | "ReadLocations" >> ReadLocations(columns, grid, key, spill)  # (user group, chunk)
         words, users = chunks | "BoundUsers" >> bound  # bytes
         state = users | "Start" >> StartRefinement(parameters, key, rows, self._admit, self._prior)  # HeatmapState
-        shards = words | "BuildShards" >> BuildShards(places, state | PlanCohort(), spill)  # ShardGroup
+        weighted = parameters.distribution_gamma is not None
+        build = BuildShards(places, state | PlanCohort(), spill, weighted)
+        shards = words | "BuildShards" >> build  # ShardGroup
         return shards | "Ask" >> AskShards(parameters, key, state)  # HeatmapState
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sfumato.schemas.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer
-from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, SampleRound
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, SAMPLING_ASSUMPTIONS, SampleRound
 from sfumato.schemas.release import (
     BINS_FILE,
     CELLS_FILE,
@@ -35,15 +35,20 @@ from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.prefixes import WHOLE
 from sfumato.transforms.histogram.tables import bins_table, cell_places, cells_table, item_names, items_table
 from sfumato.transforms.histogram.trie import Trie
+from sfumato.transforms.privacy.admission import Admission
 from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page_charts import render_cells_page, render_items_page, render_quantiles_page
 from sfumato.transforms.release.picture_cells import render_cells_picture
 from sfumato.transforms.release.picture_charts import render_items_picture, render_quantiles_picture
 
 _PICTURES = {"histogram": HISTOGRAM_PICTURE, "hotspots": HOTSPOTS_PICTURE}
-_BOUND = "one record a user, chosen uniformly among her records by the key"
+_BOUND = "one record a user, chosen uniformly among their records by the key"
 _BORDER_SHARE = 0.01  # of the users in one bin at a border of the range
-_MECHANISM = "sample and threshold: no noise is added"
+_MECHANISM = (
+    "sample and threshold: no noise is added to the counts of items; discrete Laplace noise is added to two counts of "
+    "users, on which the run is admitted"
+)
+_EMPTY = "No item was held by enough sampled users to be published: this release is empty."
 
 
 @dataclass(frozen=True)
@@ -60,14 +65,16 @@ def sample_manifest(
     facts: SampleFacts,
     rounds: Sequence[tuple[int, int]],
     users: float,
+    admission: Admission | None,
     warnings: Sequence[str] = (),
     cut: int | None = None,
 ) -> dict[str, Any]:
     """The manifest. rounds: (level, published items) of each; users: estimated users who hold what the first published.
 
-    cut: see SamplePlan.hidden_count.
+    admission: the noisy counts of users on which the run was admitted. cut: see SamplePlan.hidden_count.
     """
     plan, sampling = facts.plan, facts.plan.sampling
+    rounds_composition = "one round, exact" if plan.rounds == 1 else "privacy loss distributions"
     content: dict[str, Any] = {}
     if isinstance(facts.counted, CellItems):
         grid = facts.counted.grid
@@ -87,11 +94,15 @@ def sample_manifest(
         "mechanism": _MECHANISM,
         "randomness": facts.release.source,
         "rounds": [asdict(one) for one in shown],
-        "round_guarantee": {"epsilon": plan.epsilon, "delta": plan.round_delta},
-        "composition": "one round, exact" if plan.rounds == 1 else "privacy loss distributions",
+        "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
+        "round_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.round_delta},
+        "admission": None
+        if admission is None
+        else {**asdict(admission), "sampling_rate": plan.admission_rule.sampling_rate},
+        "composition": f"{rounds_composition}; the epsilon of the admission is added",
         "contact": plan.contact_manifest,
         "population": {"users": plan.population, "source": "unknown" if plan.population is None else "given"},
-        "assumptions": plan.assumptions,
+        "assumptions": list(SAMPLING_ASSUMPTIONS),
     }
     content["results"] = {
         "published": rounds[-1][1],
@@ -118,7 +129,7 @@ def _emptiness(trie: Trie, what: str) -> list[str]:
     if deepest is trie.levels[-1]:
         return []
     if deepest is None:
-        return ["No item was held by enough sampled users to be published: this release is empty."]
+        return [_EMPTY]
     return [
         f"No item of the last level was held by enough sampled users to be published; level {deepest.level} has "
         f"{len(deepest)}. A smaller {what} would spend the budget there."
@@ -128,7 +139,9 @@ def _emptiness(trie: Trie, what: str) -> list[str]:
 def trie_files(trie: Trie, facts: SampleFacts) -> dict[str, bytes]:
     """The files of a histogram (a trie of one level) or of hot spots by name, the manifest last."""
     shown = trie.deepest or trie.levels[-1]  # in the picture
-    manifest = sample_manifest(facts, _rounds(trie, facts), trie.users, _emptiness(trie, "--depth"), trie.cut)
+    manifest = sample_manifest(
+        facts, _rounds(trie, facts), trie.users, trie.admission, _emptiness(trie, "--depth"), trie.cut
+    )
     plan, release = facts.plan, facts.release
     words: dict[str, Any] = {
         "title": facts.title,
@@ -180,9 +193,10 @@ def search_files(search: Search, facts: SampleFacts) -> dict[str, bytes]:
     """The files of interactive quantiles by name, the manifest last."""
     rounds = [(WHOLE, published) for published in search.published]
     assert isinstance(facts.counted, NumberItems)
-    warnings = _border_warnings(search.curve, facts.counted)
-    manifest = sample_manifest(facts, rounds, float(np.mean(search.users)), warnings)
-    return _quantile_files(manifest, search.curve, list(search.quantiles), [], facts)
+    read = [users for users, published in zip(search.users, search.published, strict=True) if published]
+    warnings = _border_warnings(search.curve, facts.counted) if read else [_EMPTY]
+    manifest = sample_manifest(facts, rounds, float(np.mean(read or [0.0])), search.admission, warnings)
+    return _quantile_files(manifest, search.curve, list(search.quantiles), None, facts)
 
 
 def _rounds(trie: Trie, facts: SampleFacts) -> list[tuple[int, int]]:
@@ -207,22 +221,28 @@ def _border_warnings(curve: Curve, items: NumberItems) -> list[str]:
 def hierarchy_files(
     trie: Trie, facts: SampleFacts, shares: Sequence[float], ranges: Sequence[tuple[float, float]]
 ) -> dict[str, bytes]:
-    """The files of quantiles and ranges from a trie over bins by name, the manifest last. Raises DataError."""
+    """The files of quantiles and ranges from a trie over bins by name; they have no rows where it is empty."""
     items = facts.counted
     assert isinstance(items, NumberItems)
     hierarchy = build_hierarchy(trie, items.bits, items.low, items.high)
     curve = hierarchy.curve()
-    warnings = [*_emptiness(trie, "--bits"), *_border_warnings(curve, items)]
-    manifest = sample_manifest(facts, _rounds(trie, facts), hierarchy.users, warnings)
-    quantiles = [quantile(curve, share) for share in shares]
-    answers = [hierarchy.answer(low, high) for low, high in ranges]
+    warnings = [*_emptiness(trie, "--bits"), *(_border_warnings(curve, items) if hierarchy.users else ())]
+    manifest = sample_manifest(facts, _rounds(trie, facts), hierarchy.users, trie.admission, warnings)
+    quantiles = [quantile(curve, share) for share in shares] if hierarchy.users else []
+    answers = [hierarchy.answer(low, high) for low, high in ranges] if hierarchy.users else []
     bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
-    return {BINS_FILE: parquet_bytes(bins), **_quantile_files(manifest, curve, quantiles, answers, facts)}
+    files = _quantile_files(manifest, curve, quantiles, answers if ranges else None, facts)
+    return {BINS_FILE: parquet_bytes(bins), **files}
 
 
 def _quantile_files(
-    manifest: dict[str, Any], curve: Curve, quantiles: list[Quantile], ranges: list[RangeAnswer], facts: SampleFacts
+    manifest: dict[str, Any],
+    curve: Curve,
+    quantiles: list[Quantile],
+    ranges: list[RangeAnswer] | None,
+    facts: SampleFacts,
 ) -> dict[str, bytes]:
+    """The files of a distribution. ranges: None where none were asked for."""
     items = facts.counted
     assert isinstance(items, NumberItems)
     plan = facts.plan
@@ -231,7 +251,7 @@ def _quantile_files(
         QUANTILES_FILE: parquet_bytes(pa.Table.from_pylist([asdict(one) for one in quantiles], QUANTILES_SCHEMA)),
         **(
             {RANGES_FILE: parquet_bytes(pa.Table.from_pylist([asdict(one) for one in ranges], RANGES_SCHEMA))}
-            if ranges
+            if ranges is not None
             else {}
         ),
         CURVE_FILE: parquet_bytes(points),
@@ -244,6 +264,6 @@ def _quantile_files(
             delta=plan.delta,
             safe=facts.release.safe,
         ),
-        PAGE_FILE: render_quantiles_page(manifest, curve, quantiles, ranges).encode(),
+        PAGE_FILE: render_quantiles_page(manifest, curve, quantiles, ranges or []).encode(),
         MANIFEST_FILE: manifest_bytes(manifest),
     }

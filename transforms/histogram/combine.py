@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict, Unpack
 
 import apache_beam as beam
@@ -12,6 +12,13 @@ import pyarrow as pa
 from apache_beam import typehints
 
 from sfumato.schemas.errors import DataError
+from sfumato.transforms.histogram.admitted import (
+    AdmissionSampler,
+    UserDraw,
+    count_admitted,
+    merge_admitted,
+    split_admitted,
+)
 from sfumato.transforms.histogram.interactive import Search, search_quantiles
 from sfumato.transforms.histogram.items import Items, NumberItems
 from sfumato.transforms.histogram.prefixes import WHOLE, Prefixes
@@ -27,17 +34,19 @@ from sfumato.transforms.histogram.sample import (
 )
 from sfumato.transforms.histogram.sampling import Sampling
 from sfumato.transforms.histogram.trie import Trie, grow_trie
+from sfumato.transforms.locations.encode import NULL_USER
 from sfumato.transforms.locations.read import ROW_COUNTS, FileSlice, RowCounts, read_batches, slice_file, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import by_user_group
 from sfumato.transforms.logs import SAMPLED_USERS
 from sfumato.transforms.metrics import COUNT_TIME, Stopwatch
-from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.admission import Admission, Admit, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
 
 _COMPACT_ROWS = 1 << 20  # an accumulator grows by so many records at least before they are merged
 _SUMMED_AT_ONCE = 64
 _PART_BITS = 4
+_ADMITTED = "admitted"
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: neighbouring codes go to different parts
 
 
@@ -135,17 +144,23 @@ class SampleAndThreshold(MergeSamples):
 
 @typehints.with_input_types(FileSlice)
 class _SampleSliceFn(beam.DoFn):
-    def __init__(self, items: Items, sampler: Sampler):
+    def __init__(self, items: Items, sampler: Sampler, admission: AdmissionSampler | None):
         self._items = items
         self._sampler = sampler
+        self._admission = admission
 
     def process(self, part: FileSlice) -> Iterator[Any]:
         counts, stopwatch = RowCounts(), Stopwatch()
         for batch in stopwatch.over(read_batches(part, self._items.columns)):
             with stopwatch:
-                encoded = self._items.encode(batch, self._sampler.key, self._sampler.drawn_at_all)
+                draw = UserDraw(self._sampler, self._admission)
+                encoded = self._items.encode(batch, self._sampler.key, draw)
+                dropped = sum(encoded.dropped) - encoded.dropped[NULL_USER]
+                admitted = draw.admitted(batch.column(self._items.columns.user_id), dropped)
             counts += RowCounts.of(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
             yield from split_sample(encoded.sample)
+            for part_of_group in split_admitted(admitted):
+                yield beam.pvalue.TaggedOutput(_ADMITTED, part_of_group)
         counts.report(part, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 
@@ -193,23 +208,29 @@ def split_by_item(counts: SampledCounts) -> Iterator[tuple[int, SampledCounts]]:
 class Limits(TypedDict, total=False):
     """How CountSamples and what is made of it run.
 
-    max_bad_fraction: largest share of rows that may be unusable. asked: most users that may draw themselves in a round
-    of limited contact. spill: a place for bulky intermediate data (see Spill) where all workers share a disk or are
-    one process; None keeps these data in the runner's hands.
+    admit: decides, on noisy counts of users, whether the run may go on; None admits every run. spill: a place for bulky
+    intermediate data (see Spill) where all workers share a disk or are one process; None keeps these data in the
+    runner's hands.
     """
 
-    max_bad_fraction: float
-    asked: int | None
-    spill: str | None
     admit: Admit | None
+    spill: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class SampledRounds:
+    """Raw counts of every round, for a step that thresholds them, and the admission of the run, if there was one."""
+
+    counts: list[SampledCounts]
+    admission: Admission | None
 
 
 class CountSamples(beam.PTransform):
-    """Paths of Parquet files -> one list of SampledCounts, one a round; raw, for a step that thresholds them.
+    """Paths of Parquet files -> one SampledRounds: raw, for a step that thresholds its counts.
 
     least: counts of items that fewer sampled users hold are left out; 1 keeps all.
 
-    Raises DataError for damaged files, and where rows or users exceed the Limits.
+    Raises DataError for damaged files, and RefusedError where the run is not admitted.
     """
 
     def __init__(
@@ -229,13 +250,12 @@ class CountSamples(beam.PTransform):
         self._sampler = Sampler(bind_key(key, items, sampling, prefixes, levels), sampling, len(levels))
         self._items = items
         self.sampling, self.prefixes, self.levels = sampling, prefixes, levels
-        self._max_bad_fraction = limits.get("max_bad_fraction", 0.1)
-        self._asked = limits.get("asked")
         self._admit = limits.get("admit")
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         sampler, prefixes, levels = self._sampler, self.prefixes, self.levels
-        max_bad_fraction, asked, admit = self._max_bad_fraction, self._asked, self._admit
+        admit = self._admit
+        admission_sampler = None if admit is None else AdmissionSampler(sampler.key, admit.rule.sampling_rate)
 
         def count(group: tuple[int, Sample]) -> Iterator[tuple[tuple[int, int], SampledCounts]]:
             with COUNT_TIME.timed():
@@ -244,27 +264,28 @@ class CountSamples(beam.PTransform):
                 for part, some in split_by_item(counts):
                     yield (number, part), some
 
-        def collect(_: None, counts: dict[tuple[int, int], SampledCounts], rows: RowCounts) -> list[SampledCounts]:
+        def collect(
+            _: None, counts: dict[tuple[int, int], SampledCounts], rows: RowCounts, users: UserCounts
+        ) -> SampledRounds:
             rows.tell()
-            rows.check(max_bad_fraction)
-            if admit is not None and admit.gate is not None:
-                admit.gate.charge()
+            admission = None
+            if admit is not None and admission_sampler is not None:
+                without_id = admission_sampler.drawn_rows(rows.without_id)
+                admission = admit(users + UserCounts(unusable=without_id), sampler.key)
+            SAMPLED_USERS.tell()
             found = [
                 add_counts(one for (at, _), one in counts.items() if at == number) for number in range(len(levels))
             ]
-            if asked is not None and max(one.users for one in found) > asked:
-                raise DataError(
-                    "contact: more users drew themselves than are asked, and nothing is published; --population is "
-                    "probably too small, and delta holds only if there are no more users than it says"
-                )
-            SAMPLED_USERS.tell()
-            return found
+            return SampledRounds(found, admission)
 
         sampled = (
             paths
             | "Slice" >> beam.FlatMap(slice_file)  # FileSlice
             | "SpreadSlices" >> beam.Reshuffle()
-            | "Sample" >> beam.ParDo(_SampleSliceFn(self._items, sampler)).with_outputs(ROW_COUNTS, main="samples")
+            | "Sample"
+            >> beam.ParDo(_SampleSliceFn(self._items, sampler, admission_sampler)).with_outputs(
+                ROW_COUNTS, _ADMITTED, main="samples"
+            )
         )
         counts = (
             sampled.samples  # (user group, Sample)
@@ -274,11 +295,14 @@ class CountSamples(beam.PTransform):
             | "SumCounts" >> beam.CombinePerKey(SumCounts(self._least))  # ((round, part of the items), SampledCounts)
         )
         rows = sampled[ROW_COUNTS] | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
-        return (
-            paths.pipeline
-            | "Begin" >> beam.Create([None])
-            | "Collect" >> beam.Map(collect, beam.pvalue.AsDict(counts), beam.pvalue.AsSingleton(rows))
+        users = (
+            sampled[_ADMITTED]  # (user group, marked users)
+            | "MeetAdmitted" >> beam.CombinePerKey(merge_admitted)  # (user group, marked users)
+            | "CountAdmitted" >> beam.MapTuple(lambda _, users: count_admitted(users))  # UserCounts
+            | "SumUserCounts" >> beam.CombineGlobally(sum_user_counts)
         )
+        exact = [beam.pvalue.AsDict(counts), beam.pvalue.AsSingleton(rows), beam.pvalue.AsSingleton(users)]
+        return paths.pipeline | "Begin" >> beam.Create([None]) | "Collect" >> beam.Map(collect, *exact)
 
 
 class TrieHeavyHitters(beam.PTransform):
@@ -304,9 +328,9 @@ class TrieHeavyHitters(beam.PTransform):
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         sampling, prefixes, levels, top = self._counts.sampling, self._counts.prefixes, self._counts.levels, self._top
 
-        def publish(counts: list[SampledCounts]) -> Trie:
-            shown = [threshold(one, sampling, level) for one, level in zip(counts, levels, strict=True)]
-            return grow_trie(shown, prefixes, top)
+        def publish(rounds: SampledRounds) -> Trie:
+            shown = [threshold(one, sampling, level) for one, level in zip(rounds.counts, levels, strict=True)]
+            return replace(grow_trie(shown, prefixes, top), admission=rounds.admission)
 
         return paths | "Count" >> self._counts | "Threshold" >> beam.Map(publish)
 
@@ -335,7 +359,8 @@ class InteractiveQuantiles(beam.PTransform):
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         sampling, shares, items = self._counts.sampling, self._shares, self._items
 
-        def search(counts: list[SampledCounts]) -> Search:
-            return search_quantiles(counts, sampling, shares, items.low, items.high)
+        def search(rounds: SampledRounds) -> Search:
+            found = search_quantiles(rounds.counts, sampling, shares, items.low, items.high)
+            return replace(found, admission=rounds.admission)
 
         return paths | "Count" >> self._counts | "Search" >> beam.Map(search)

@@ -36,6 +36,12 @@ def banded(
     return Curve(value[twice], share[twice], np.repeat(low[:-1], 2), np.repeat(high[1:], 2))
 
 
+def unknown_curve(low: float, high: float) -> Curve:
+    """The curve over a range of which nothing was published: its band is everything."""
+    ends = np.array([0.0, 1.0])
+    return banded(np.array([low, high]), ends, ends, ends)
+
+
 def bounds(
     below: NDArray[np.float64],
     users: NDArray[np.float64] | float,

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import Curve, RangeAnswer
-from sfumato.schemas.errors import DataError
-from sfumato.transforms.histogram.curve import DEVIATIONS, banded, bounds
+from sfumato.transforms.histogram.curve import DEVIATIONS, banded, bounds, unknown_curve
 from sfumato.transforms.histogram.sampling import hidden_count
 from sfumato.transforms.histogram.trie import Trie
 
@@ -44,6 +43,8 @@ class Hierarchy:
 
     def curve(self) -> Curve:
         """The distribution function at the borders of the pieces."""
+        if not self.users:
+            return unknown_curve(float(self.edges[0]), float(self.edges[-1]))
         noise = DEVIATIONS * np.sqrt(self.path)
         spread = (self.fewer + noise, self.more + noise)
         low, high = bounds(self.below, self.users, spread, (self.absent, self.absent[-1] - self.absent))
@@ -62,12 +63,7 @@ class Hierarchy:
 
 
 def build_hierarchy(trie: Trie, bits: int, low: float, high: float) -> Hierarchy:
-    """The distribution that a trie over 2^bits bins of [low, high] tells of. Raises DataError where it is empty."""
-    if not len(trie.levels[0]):
-        raise DataError(
-            "no part of the range is held by enough users to be published; nothing is published, and the budget of "
-            "this run is spent all the same"
-        )
+    """The distribution that a trie over 2^bits bins of [low, high] shows; one of no users where the trie is empty."""
     sampling = trie.levels[0].sampling
     excess = (1 - sampling.rate) / sampling.rate
     top = trie.levels[0]

@@ -13,25 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import Curve, Quantile
-from sfumato.schemas.errors import DataError
-from sfumato.transforms.histogram.curve import DEVIATIONS, banded, bounds, quantile
+from sfumato.transforms.histogram.curve import DEVIATIONS, banded, bounds, quantile, unknown_curve
 from sfumato.transforms.histogram.sample import SampledCounts, threshold
 from sfumato.transforms.histogram.sampling import Sampling, hidden_count
-
-_NOTHING = (
-    "no half of the range is held by enough users for a single count to be published; nothing is published, and the "
-    "budget of this run is spent all the same"
-)
+from sfumato.transforms.privacy.admission import Admission
 
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """What the rounds published: the curve at all values tried, the quantiles, and estimated users, one a round."""
+    """What the rounds published: the curve at all values tried, the quantiles, and estimated users, one a round.
+
+    published: counts that a round published; after a round without any none is read. quantiles: none where the first
+    round published nothing. admission: see Trie.
+    """
 
     curve: Curve
     quantiles: tuple[Quantile, ...]
     users: tuple[float, ...]
     published: tuple[int, ...]
+    admission: Admission | None = None
 
 
 def search_quantiles(
@@ -40,30 +40,37 @@ def search_quantiles(
     """Binary searches for several quantiles of values in [low, high], one step a round.
 
     rounds: each round's sample, counted by bins 0..2^len(rounds) - 1; what is read of it is the one histogram that the
-    round asks for, after its threshold. Raises DataError where a round publishes nothing.
+    round asks for, after its threshold. Where a round publishes nothing, the searches end in the part of the range
+    that they have come to.
     """
     bits = len(rounds)
     first = np.zeros(len(shares), dtype=np.int64)
-    width = 1 << bits
+    size = 1 << bits  # of the part of the range that each search has come to
     tried, found, totals, published = [], [], [], []
     for sampled in rounds:
-        width //= 2
+        width = size // 2
         splits, place = np.unique(first + width, return_inverse=True)
         below, total, buckets = _shares_below(sampled, sampling, splits)
+        if not buckets:
+            break
+        size = width
         tried.append(splits)
         found.append(below)
         totals.append(total)
         published.append(buckets)
         first = np.where(below[0][place] < np.asarray(shares), first + width, first)
-    users = np.array(totals) / sampling.rate
     scale = (high - low) / (1 << bits)
+    if not tried:
+        return Search(unknown_curve(low, high), (), (0.0,) * bits, (0,) * bits)
+    unread = bits - len(tried)
+    users = np.array(totals + [0] * unread) / sampling.rate
     curve = _curve(np.concatenate(tried), np.concatenate(found, axis=1), 1 << bits, low, scale)
     answers = []
     for share, at in zip(shares, first.tolist(), strict=True):
-        value = low + (at + 0.5) * scale
+        value = low + (at + size / 2) * scale
         band = quantile(curve, share)
         answers.append(Quantile(share, value, min(band.low, value), max(band.high, value)))
-    return Search(curve, tuple(answers), tuple(users.tolist()), tuple(published))
+    return Search(curve, tuple(answers), tuple(users.tolist()), (*published, *[0] * unread))
 
 
 def _shares_below(
@@ -78,7 +85,7 @@ def _shares_below(
     np.add.at(counts, bucket, sampled.counts)
     histogram = threshold(SampledCounts(np.arange(len(counts), dtype=np.uint64), counts), sampling, 0)
     if not len(histogram):
-        raise DataError(_NOTHING)
+        return np.empty((3, len(splits))), 0, 0
     shown = np.zeros(len(counts), dtype=np.int64)
     shown[histogram.items.astype(np.int64)] = histogram.sampled
     total = int(shown.sum())

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import ItemColumns
-from sfumato.schemas.locations import Columns, LocationColumns, holds_text
+from sfumato.schemas.locations import LocationColumns, holds_text
 from sfumato.schemas.region import Grid
 from sfumato.transforms.histogram.prefixes import hash_texts
 from sfumato.transforms.histogram.sample import Sample
-from sfumato.transforms.locations.encode import DROP_REASONS, encode_locations, hash_users
+from sfumato.transforms.locations.encode import DROP_REASONS, NULL_USER, encode_locations, hash_users
 from sfumato.transforms.privacy.keys import RunKey
 
 Drawn = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
-_NULL_USER, _NOT_FINITE, _NULL_VALUE, _NO_CODE, _NOT_UTF8 = map(
-    DROP_REASONS.index, ("null_user_id", "not_finite", "null_value", "no_prefix_code", "not_utf8")
+_NOT_FINITE, _NULL_VALUE, _NO_CODE, _NOT_UTF8 = map(
+    DROP_REASONS.index, ("not_finite", "null_value", "no_prefix_code", "not_utf8")
 )
 
 
@@ -42,7 +42,7 @@ class Items(Protocol):
     """Where items come from: the columns that are read, and how a batch of them is encoded."""
 
     @property
-    def columns(self) -> Columns: ...
+    def columns(self) -> LocationColumns | ItemColumns: ...
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
         """drawn: which of some users, uint64[n] hashes, are in the sample, bool[n]."""
@@ -149,7 +149,7 @@ def _present(batch: pa.RecordBatch, columns: ItemColumns) -> tuple[pa.RecordBatc
     dropped = np.zeros(len(DROP_REASONS), dtype=np.int64)
     null_user, null_value = (pc.is_null(column) for column in rows.columns)
     if rows.column(0).null_count or pc.any(null_value).as_py():
-        dropped[_NULL_USER] = pc.sum(null_user).as_py()
+        dropped[NULL_USER] = pc.sum(null_user).as_py()
         dropped[_NULL_VALUE] = pc.sum(pc.and_not(null_value, null_user)).as_py()
         rows = rows.filter(pc.invert(pc.or_(null_user, null_value)))
     return rows, dropped

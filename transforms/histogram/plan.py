@@ -6,27 +6,30 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.guarantee import SAMPLING_ASSUMPTIONS
+from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import check_delta, delta
 from sfumato.transforms.histogram.choose import choose
 from sfumato.transforms.histogram.composition import rounds_delta
 from sfumato.transforms.histogram.contact import ContactPlan, refuse_fixed_size
 from sfumato.transforms.histogram.sampling import Sampling, check_count, hidden_count
+from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.budget import check_epsilon
+from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 
 CONTACTS = ("everybody", "limited", "fixed")
-_CONTACT_SHARE = 2.0**-10  # of delta, for the event that more users draw themselves than are asked
+_ADMISSION_SHARE = 0.01  # of epsilon, for the noisy counts of users on which a run is admitted
+_ADMISSION_RATE = 0.25  # of the users, for these counts
 
 
 @dataclass(frozen=True)
 class SamplePlan:
     """A budget for `rounds` rounds, and the sampling rate and threshold of least expected error that keep it.
 
-    population: users in the logs, known from elsewhere. items: how many different items there are about; both only
-    steer the choice, and neither is needed. contact: everybody draws herself; or `limited`: only m + c sqrt(m) users
-    are asked, and delta holds if there are no more users than `population`. Raises RequestError for values out of
-    range, and where no item of such a population could pass.
+    A share of epsilon pays for the admission, which takes a sample of its own; the rounds have the rest and all of
+    delta, and both add up. population: users in the logs, known from elsewhere; the run is refused where the logs hold
+    others. items: how many different items there are about. Both steer the choice, and neither is needed. contact:
+    everybody is asked whether they take part, or `limited`: each user with a probability (see ContactPlan). Raises
+    RequestError for values out of range, and where no item of such a population could pass.
     """
 
     epsilon: float = 1.0
@@ -40,6 +43,8 @@ class SamplePlan:
     def __post_init__(self) -> None:
         check_epsilon("epsilon", self.epsilon)
         check_delta(self.delta)
+        if self.admission_rule.noise_epsilon < MIN_NOISE_EPSILON:
+            raise RequestError(f"epsilon: {self.epsilon:g} is too small for the admission of a run; raise it")
         for name in ("population", "items"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
@@ -52,11 +57,25 @@ class SamplePlan:
         if self.contact == "limited" and self.population is None:
             raise RequestError("contact: limited contact asks a number of users, so it needs --population")
 
+    @property
+    def admission_rule(self) -> AdmissionRule:
+        """What the noisy counts of users have to show, and what they cost."""
+        return AdmissionRule(
+            epsilon=_ADMISSION_SHARE * self.epsilon,
+            max_bad_fraction=self.max_bad_fraction,
+            population=self.population,
+            sampling_rate=_ADMISSION_RATE,
+        )
+
+    @property
+    def rounds_epsilon(self) -> float:
+        """The epsilon of all rounds together."""
+        return self.epsilon - self.admission_rule.epsilon
+
     @cached_property
     def sampling(self) -> Sampling:
         """The sampling of every round."""
-        share = 1 - _CONTACT_SHARE if self.contact == "limited" else 1.0
-        return choose(self.epsilon, self.delta * share, self.population, self.items, self.rounds)
+        return choose(self.rounds_epsilon, self.delta, self.population, self.items, self.rounds)
 
     @cached_property
     def contact_plan(self) -> ContactPlan | None:
@@ -66,28 +85,15 @@ class SamplePlan:
         assert self.population is not None
         return ContactPlan(self.population, self.sampling.rate)
 
-    @property
-    def asked(self) -> int | None:
-        """How many users a round may ask, where contact is limited."""
-        return self.contact_plan.asked if self.contact_plan else None
-
     @cached_property
     def delta_spent(self) -> float:
-        """The exact delta of all rounds at epsilon, at most `delta`."""
-        sampling = self.sampling
-        extra = self.contact_plan.extra_delta(self.epsilon, self.rounds) if self.contact_plan else 0.0
-        spent = rounds_delta(self.epsilon, sampling.rate, sampling.threshold, self.rounds) + extra
-        if spent > self.delta:
-            raise RequestError(
-                f"delta: {spent:g} would be spent of {self.delta:g}, {extra:.2g} of it on the chance that more users "
-                "draw themselves than are asked; use --contact everybody"
-            )
-        return spent
+        """The exact delta of all rounds at their epsilon, at most `delta`."""
+        return rounds_delta(self.rounds_epsilon, self.sampling.rate, self.sampling.threshold, self.rounds)
 
     @cached_property
     def round_delta(self) -> float:
-        """The exact delta of one round alone at epsilon."""
-        return delta(self.epsilon, self.sampling.rate, self.sampling.threshold)
+        """The exact delta of one round alone at the epsilon of all."""
+        return delta(self.rounds_epsilon, self.sampling.rate, self.sampling.threshold)
 
     @property
     def contact_manifest(self) -> dict[str, Any]:
@@ -95,13 +101,7 @@ class SamplePlan:
         plan = self.contact_plan
         if plan is None:
             return {"kind": self.contact}
-        return {"kind": self.contact, "asked": plan.asked, "overflow_chance": plan.overflow_chance}
-
-    @property
-    def assumptions(self) -> list[str]:
-        """What the guarantee rests on."""
-        limited = [f"Users were asked as for a population of {self.population}: delta holds if there are no more."]
-        return [*(limited if self.contact == "limited" else []), *SAMPLING_ASSUMPTIONS]
+        return {"kind": self.contact, "asked": plan.asked, "asking_rate": plan.asking_rate}
 
     def hidden_count(self, cut: int | None = None) -> int:
         """The largest true count that an absent item can have at 99%.
@@ -110,11 +110,3 @@ class SamplePlan:
         """
         least = self.sampling.threshold if cut is None else cut + 1
         return hidden_count(Sampling(self.sampling.words, least), rounds=self.rounds)
-
-    def check_rows(self, rows: int) -> None:
-        """Raises DataError where so many rows, a bound on the users, let no item pass."""
-        if rows < self.sampling.threshold:
-            raise DataError(
-                f"too few rows: an item is published if {self.sampling.threshold} sampled users hold it, and the files "
-                "have fewer rows than that; a larger epsilon or delta lowers the threshold"
-            )

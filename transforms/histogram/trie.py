@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sfumato.transforms.histogram.prefixes import Prefixes
 from sfumato.transforms.histogram.published import Histogram
+from sfumato.transforms.privacy.admission import Admission
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,13 +20,15 @@ class Trie:
     levels: one Histogram a level, of which every prefix extends one of the level above. parents: for each level but the
     first the rows of its prefixes' parents, int64[m]. users: estimated users of the first level's prefixes, those that
     `top` left out with them. cut: the sampled count that prefixes of the last level had at most which `top` left out,
-    or None where it left none out.
+    or None where it left none out. admission: the noisy counts of users on which the run was admitted, if it counted
+    them.
     """
 
     levels: tuple[Histogram, ...]
     parents: tuple[NDArray[np.int64], ...]
     users: float
     cut: int | None = None
+    admission: Admission | None = None
 
     @property
     def deepest(self) -> Histogram | None:

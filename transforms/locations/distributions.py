@@ -93,19 +93,13 @@ def bound_distributions(
 def split_distributions(
     rows: Distributions, cohort: Cohort, places: Places, spill: Spill
 ) -> Iterator[tuple[int, bytes]]:
-    """Distributions -> (shard group, the rows of the users who take part, stored). Group 0 is always among them."""
-    yield 0, spill.store(b"", b"", b"")
+    """Distributions -> (shard group, the rows of the users who take part, stored). See `split_by_shard_group`."""
     shard = shards_of(rows.users, cohort, places)  # ascending, as the hashes are
     taking_part = int(np.searchsorted(shard, cohort.shards))
-    group, keys = keys_in_groups(shard[:taking_part], rows.codes[:taking_part], _group_shift(cohort), places)
+    group, keys = keys_in_groups(shard[:taking_part], rows.codes[:taking_part], cohort.shift(True), places)
     numbers, starts, counts = np.unique(group, return_index=True, return_counts=True)
     for number, start, end in zip(numbers.tolist(), starts, starts + counts, strict=True):
         yield number, spill.store(rows.users[start:end].data, rows.weights[start:end].data, keys[start:end].data)
-
-
-def _group_shift(cohort: Cohort) -> int:
-    """Shards are kept in smaller groups than with one location a user: a user may have many rows."""
-    return max(0, cohort.group_shift - 4)
 
 
 def build_weighted_shard_group(
@@ -116,7 +110,7 @@ def build_weighted_shard_group(
     users = np.concatenate([np.frombuffer(columns[0], np.uint64) for columns in stored])
     weights = np.concatenate([np.frombuffer(columns[1], np.int64) for columns in stored])
     keys = np.concatenate([np.frombuffer(columns[2], key_dtype(places)) for columns in stored])
-    first, shards = shards_in(group, cohort, _group_shift(cohort))
+    first, shards = shards_in(group, cohort, cohort.shift(True))
     order = np.argsort(users, kind="stable")  # fast: it merges chunks, in which the users are in order
     users, weights, keys = users[order], weights[order], keys[order]
     new = np.ones(len(users), dtype=bool)

@@ -30,6 +30,7 @@ DROP_REASONS = (
     "unknown_category",
     "negative_value",
 )
+NULL_USER = DROP_REASONS.index("null_user_id")
 _VALUE_REASONS = [DROP_REASONS.index(reason) for reason in REASONS]
 _BYTES_OF = (
     (pt.is_string, pa.binary()),

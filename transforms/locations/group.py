@@ -20,7 +20,13 @@ from sfumato.transforms.locations.distributions import (
     check_gamma,
     split_distributions,
 )
-from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
+from sfumato.transforms.locations.shards import (
+    Cohort,
+    ShardGroup,
+    build_shard_group,
+    empty_shard_groups,
+    split_by_shard_group,
+)
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.locations.users import Contribution, bound_users, count_unusable, split_unusable
 from sfumato.transforms.metrics import BOUNDED_USERS, SHARD_GROUP_BYTES, SHARD_GROUP_USERS
@@ -143,19 +149,27 @@ class _BuildShardGroupFn(beam.DoFn):
 
 
 class BuildShards(beam.PTransform):
-    """Bounded users (bytes, of `BoundUsers`) and a singleton Cohort -> ShardGroups; deterministic, given the key."""
+    """Bounded users (bytes, of `BoundUsers`) and a singleton Cohort -> every ShardGroup of the cohort.
 
-    def __init__(self, places: Places, cohort: beam.PCollection, spill: Spill):
+    Deterministic, given the key. weighted: whether the users have distributions.
+    """
+
+    def __init__(self, places: Places, cohort: beam.PCollection, spill: Spill, weighted: bool = False):
         super().__init__()
         self._places = places
         self._spill = spill
-        self._cohort = beam.pvalue.AsSingleton(cohort)
+        self._weighted = weighted
+        self._cohort = cohort
 
     def expand(self, bounded: beam.PCollection) -> beam.PCollection:
+        cohort = beam.pvalue.AsSingleton(self._cohort)
+        filled = bounded | "SplitByShard" >> beam.ParDo(_SplitByShardGroupFn(self._places, self._spill), cohort)
+        empty = self._cohort | "EmptyGroups" >> beam.FlatMap(empty_shard_groups, self._weighted).with_output_types(
+            tuple[int, bytes]
+        )
         return (
-            bounded
-            | "SplitByShard"
-            >> beam.ParDo(_SplitByShardGroupFn(self._places, self._spill), self._cohort)  # (shard group, rows)
+            (filled, empty)  # (shard group, rows)
+            | "AllGroups" >> beam.Flatten()
             | "GroupByShard" >> beam.GroupByKey()
-            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(self._places, self._spill), self._cohort)
+            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(self._places, self._spill), cohort)
         )

@@ -116,6 +116,11 @@ class RowCounts:
         dropped = {why: number for why, number in zip(DROP_REASONS, self.dropped, strict=True) if number}
         READ_COUNTS.tell(rows=self.rows, dropped=dropped, clamped=self.clamped)
 
+    def check_ids(self) -> None:
+        """Raises DataError where ids have two types, in files' schemas: one user could count as two."""
+        if 0 < self.text_ids < self.rows:
+            raise DataError("user ids are integers in some files and text in others, and a user would count twice")
+
     def check(self, max_bad_fraction: float) -> None:
         """Raises DataError where too many rows were dropped, or where one user could count as two.
 
@@ -123,8 +128,7 @@ class RowCounts:
         """
         if self.rows == 0:
             raise DataError("the input files hold no rows")
-        if 0 < self.text_ids < self.rows:
-            raise DataError("user ids are integers in some files and text in others, and a user would count twice")
+        self.check_ids()
         if sum(self.dropped) > max_bad_fraction * self.rows:
             reasons = sorted(zip(self.dropped, DROP_REASONS, strict=True), reverse=True)
             raise DataError(
@@ -167,6 +171,12 @@ def inspect_file(path: str, columns: Columns) -> FileFacts:
     """Reads a file's footer. Raises RequestError for a missing or mistyped column."""
     with open_parquet(path) as file:
         return FileFacts(file.metadata.num_rows, columns.check(file.schema_arrow, path))
+
+
+def count_rows(path: str) -> int:
+    """The rows of a file, from its footer. Raises DataError."""
+    with open_parquet(path) as file:
+        return int(file.metadata.num_rows)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,18 @@ from sfumato.schemas.places import Places
 from sfumato.transforms.locations.spill import Spill, load
 
 _MAX_GROUP_SHIFT = 6
+# What a release shows of who takes part. planned: nothing; every planned shard answers with the planned noise. paper:
+# shards are lost, and noise grows, by how many users there are (paper 000).
+Participation = Literal["planned", "paper"]
+PARTICIPATIONS: tuple[Participation, ...] = ("planned", "paper")
 
 
 @dataclass(frozen=True)
 class Cohort:
     """How the users who take part are spread over shards; every figure is public or differentially private.
 
-    users: expected number of users who take part. required_survivors: a shard with fewer reveals nothing.
+    users: expected number of users who take part. required_survivors: clients whose shares of the noise make up the
+    planned noise; with fewer a shard of the paper's model reveals nothing.
     """
 
     population: float
@@ -34,14 +39,33 @@ class Cohort:
     sampling_rate: float
     shards: int
     required_survivors: int
+    participation: Participation = "planned"
+
+    @property
+    def planned_clients(self) -> int | None:
+        """Clients for which a shard is planned, whoever is there; None in the paper's model."""
+        if self.participation == "paper":
+            return None
+        return max(self.required_survivors, round(self.users / self.shards))
 
     @property
     def group_shift(self) -> int:
         """Shards are kept in groups of 2^group_shift: about a million users, and at most 64 shards."""
         return max(0, min(_MAX_GROUP_SHIFT, 20 - int(self.users / self.shards).bit_length()))
 
+    def shift(self, weighted: bool) -> int:
+        """`group_shift`, or less where users have distributions: a user may then have many rows."""
+        return max(0, self.group_shift - 4) if weighted else self.group_shift
+
     @classmethod
-    def plan(cls, population: float, users: float | None, shard_size: int, dropout: float) -> Cohort:
+    def plan(
+        cls,
+        population: float,
+        users: float | None,
+        shard_size: int,
+        dropout: float,
+        participation: Participation = "planned",
+    ) -> Cohort:
         """ceil(U / S) shards of equal expected size, about `shard_size` (5% above it rather than half of it)."""
         population = max(population, 1.0)
         expected = population if users is None else min(float(users), population)
@@ -54,6 +78,7 @@ class Cohort:
             sampling_rate=expected / population,
             shards=shards,
             required_survivors=max(1, math.ceil((1 - dropout) * min(shard_size, expected / shards))),
+            participation=participation,
         )
 
 
@@ -225,9 +250,8 @@ def split_by_shard_group(
 ) -> Iterator[tuple[int, bytes]]:
     """Words of `bound_users` -> (shard group, the keys of the users who take part, stored).
 
-    Group 0 is always among them, if with no keys: a run without any group would have nobody to say that it failed.
+    Groups without users are missing; `empty_shard_groups` has every group.
     """
-    yield 0, spill.store(b"")
     shard = shards_of(words, cohort, places)
     if cohort.sampling_rate < 1:
         takes_part = shard < cohort.shards
@@ -239,6 +263,20 @@ def split_by_shard_group(
         chosen = keys[group == number]
         if len(chosen):
             yield number, spill.store(chosen.data)
+
+
+def empty_shard_groups(cohort: Cohort, weighted: bool = False) -> Iterator[tuple[int, bytes]]:
+    """Every shard group of the cohort, without users: (shard group, stored columns).
+
+    Which groups exist must not depend on who is there: also one without users answers, with noise alone.
+
+    Args:
+        cohort: whose shards they are.
+        weighted: whether users have distributions.
+    """
+    empty = Spill().store(*[b""] * (3 if weighted else 1))
+    for group in range(-(-cohort.shards >> cohort.shift(weighted))):
+        yield group, empty
 
 
 def build_shard_group(group: int, chunks: Iterable[bytes], cohort: Cohort, places: Places, spill: Spill) -> ShardGroup:

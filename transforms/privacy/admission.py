@@ -16,7 +16,7 @@ import numpy as np
 from sfumato.schemas.errors import LedgerError, NotAdmittedError, TooFewUsersError
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.privacy.noise import discrete_laplace
+from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, discrete_laplace
 
 # Probability that the noise of one count exceeds the margin that a refusal needs: a clean run is refused with at most
 # a few times this.
@@ -47,8 +47,9 @@ def sum_user_counts(counts: Iterable[UserCounts]) -> UserCounts:
 class AdmissionRule:
     """What a run needs to go on.
 
-    epsilon: of both counts. max_bad_fraction: largest share of users without a usable record. min_users: fewest users.
-    population: a public number of users, None where there is none. sampling_rate: share of the users who are counted.
+    epsilon: of both counts. max_bad_fraction: largest share of users without a usable record. min_users: fewest users,
+    0 for any number. population: a public number of users, None where there is none. sampling_rate: share of the users
+    who are counted, a Poisson sample by keyed coins that nothing else shows.
     """
 
     epsilon: float
@@ -56,6 +57,14 @@ class AdmissionRule:
     min_users: int = 0
     population: int | None = None
     sampling_rate: float = 1.0
+
+    @property
+    def noise_epsilon(self) -> float:
+        """The epsilon of the noise: of a secret sample at rate r it costs ln(1 + r (e^noise_epsilon - 1)) = epsilon."""
+        epsilon = min(self.epsilon, MAX_NOISE_EPSILON)
+        if self.sampling_rate == 1:
+            return epsilon
+        return min(math.log1p(math.expm1(epsilon) / self.sampling_rate), MAX_NOISE_EPSILON)
 
 
 @dataclass(frozen=True)
@@ -121,13 +130,13 @@ class Admit:
 def count_users(counts: UserCounts, rule: AdmissionRule, key: RunKey) -> Admission:
     """Both counts with discrete Laplace noise, scaled from the sample to all users."""
     streams = np.zeros(1, dtype=np.uint64)
-    noise = discrete_laplace(key, "admission", streams, 2, rule.epsilon)[0]
+    noise = discrete_laplace(key, "admission", streams, 2, rule.noise_epsilon)[0]
     rate = rule.sampling_rate
     return Admission(
         users=(counts.usable + int(noise[0])) / rate,
         unusable=(counts.unusable + int(noise[1])) / rate,
         epsilon=rule.epsilon,
-        noise_stddev=discrete_laplace_stddev(rule.epsilon) / rate,
+        noise_stddev=discrete_laplace_stddev(rule.noise_epsilon) / rate,
     )
 
 
@@ -137,7 +146,7 @@ def check_admission(admission: Admission, rule: AdmissionRule) -> None:
     A refusal for bad records or for a public population needs more than noise and sampling explain at
     FALSE_REFUSAL_PROBABILITY. The minimum of users is compared with the noisy count as it is.
     """
-    margin = noise_quantile(rule.epsilon, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
+    margin = noise_quantile(rule.noise_epsilon, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
     users, unusable = admission.users, admission.unusable
     error = 2 * admission.noise_stddev
     limit = rule.max_bad_fraction
@@ -157,7 +166,7 @@ def check_admission(admission: Admission, rule: AdmissionRule) -> None:
                 f"--population says {rule.population:,} users, and the logs hold about {max(users, 0):,.0f} "
                 f"(+-{error:,.0f}); correct it, or leave it out"
             )
-    if users < rule.min_users:
+    if rule.min_users and users < rule.min_users:  # without a minimum a negative count is no reason
         raise TooFewUsersError(
             f"about {max(users, 0):,.0f} users (+-{error:,.0f}), fewer than --min_users {rule.min_users:,}"
         )

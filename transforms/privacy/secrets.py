@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import stat
 from dataclasses import dataclass
 from typing import Any
 
 from sfumato.schemas.errors import NotReadyError, RequestError
-from sfumato.transforms.files import read_file
+from sfumato.transforms.files import is_remote, read_file
 from sfumato.transforms.google_errors import may_pass
+from sfumato.transforms.privacy.key_strength import key_weakness
 from sfumato.transforms.privacy.keys import FixedSecret
 
-MIN_SECRET_BYTES = 16
+SECRET_BYTES = 32  # of a new key
 ANSWER_S = 60.0  # for how long Secret Manager is waited for, and asked again
 _SECRET_NAME = re.compile(r"projects/[^/\s]+/secrets/[A-Za-z0-9_-]{1,255}/versions/(?P<version>[^/\s]+)")
 
 
 def entropy_secret() -> FixedSecret:
     """32 bytes of the operating system's entropy."""
-    return FixedSecret(os.urandom(32))
+    return FixedSecret(os.urandom(SECRET_BYTES))
 
 
 def seed_secret(seed: int) -> FixedSecret:
@@ -34,17 +37,71 @@ class FileSecret:
     path: str
 
     def read(self) -> bytes:
-        """The file's bytes. Raises RequestError where it cannot be read or holds fewer than 16 bytes."""
+        """The file's bytes. Raises RequestError where it cannot be read or holds a weak key (see key_weakness)."""
         try:
             secret = read_file(self.path)
         except OSError as error:
             raise RequestError(f"key_file: {self.path} cannot be read ({type(error).__name__})") from None
-        if len(secret) < MIN_SECRET_BYTES:
-            raise RequestError(
-                f"key_file: {self.path} holds {len(secret)} bytes; a secret needs {MIN_SECRET_BYTES} or more "
-                "(make one with: head -c 32 /dev/urandom > FILE)"
-            )
+        if weakness := key_weakness(secret):
+            raise RequestError(f"key_file: {self.path} {weakness}; make a key with: sfumato key new FILE")
         return secret
+
+    def check_private(self) -> None:
+        """Raises RequestError where others than the owner may read or replace a local file."""
+        if is_remote(self.path):
+            return
+        try:
+            mode = stat.S_IMODE(os.stat(self.path).st_mode)
+        except OSError:
+            return  # `read` says so
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise RequestError(
+                f"key_file: others than the owner may use {self.path} (mode {mode:04o}), and with it take the noise "
+                f"away; run: chmod 600 {shlex.quote(self.path)} (or, if somebody may have read it, make another one: "
+                "sfumato key new FILE)"
+            )
+        check_folder(self.path)
+
+
+def check_folder(path: str) -> None:
+    """Raises RequestError where everybody may put another file in the place of this local one."""
+    folder = os.path.dirname(os.path.realpath(path))
+    try:
+        mode = os.stat(folder).st_mode
+    except OSError as error:
+        raise RequestError(f"key_file: {folder} cannot be read ({type(error).__name__})") from None
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise RequestError(
+            f"key_file: everybody may replace files in {folder}; run: chmod o-w {shlex.quote(folder)}, or keep the "
+            "key elsewhere"
+        )
+
+
+def create_key_file(path: str) -> None:
+    """Writes a new key into a new local file that only its owner may read.
+
+    Args:
+        path: of the file. What exists is never overwritten.
+
+    Raises:
+        RequestError: the path is not local, exists or cannot be written, or everybody may replace files beside it.
+    """
+    if is_remote(path):
+        raise RequestError(f"FILE: must be a local path, got {path!r}; copy the key there afterwards")
+    check_folder(path)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise RequestError(
+            f"FILE: {path} exists, and a key that was used is never replaced; name another file"
+        ) from None
+    except OSError as error:
+        raise RequestError(f"FILE: {path} cannot be written ({error.strerror})") from None
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, 0o600)  # whatever the process masks
+        file.write(entropy_secret().read())
+        file.flush()
+        os.fsync(descriptor)
 
 
 @dataclass(frozen=True)
@@ -70,8 +127,8 @@ class SecretManagerSecret:
     def read(self) -> bytes:
         """The secret's bytes.
 
-        Raises RequestError where there is none of the name, it may not be read or holds fewer than 16 bytes, and
-        NotReadyError where Secret Manager cannot be reached now.
+        Raises RequestError where there is none of the name, it may not be read or holds a weak key (see key_weakness),
+        and NotReadyError where Secret Manager cannot be reached now.
         """
         try:
             from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound
@@ -102,10 +159,10 @@ class SecretManagerSecret:
                 raise RequestError(f"key_secret: no credentials for Google Cloud ({kind})") from None
             raise RequestError(f"key_secret: {self.name} cannot be read ({kind}); is it enabled?") from None
         secret = bytes(answer.payload.data)
-        if len(secret) < MIN_SECRET_BYTES:
+        if weakness := key_weakness(secret):
             raise RequestError(
-                f"key_secret: {self.name} holds {len(secret)} bytes; a secret needs {MIN_SECRET_BYTES} or more "
-                "(add a version: head -c 32 /dev/urandom | gcloud secrets versions add NAME --data-file=-)"
+                f"key_secret: {self.name} {weakness}; make a key with: sfumato key new FILE, and add it as a version: "
+                "gcloud secrets versions add NAME --data-file=FILE"
             )
         return secret
 

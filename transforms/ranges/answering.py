@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from apache_beam import typehints
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.schemas.ranges import ANSWERS_SCHEMA
+from sfumato.schemas.ranges import answers_schema
 from sfumato.transforms.logs import READ_FILE
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.opening import open_model
@@ -37,11 +37,11 @@ def sum_tallies(tallies: Iterable[Tally]) -> Tally:
 
 
 def answer_batch(model: RangeModel, queries: pa.RecordBatch) -> pa.RecordBatch:
-    """Answers of ANSWERS_SCHEMA to a batch of QUERIES_SCHEMA, row by row."""
+    """Answers of `answers_schema` to a batch of QUERIES_SCHEMA, row by row."""
     x, y, size = (queries.column(name).to_numpy() for name in ("x", "y", "size"))
     answers, inside = model.answer(x, y, size)
-    columns = (x, y, size, answers.users, answers.stddev, inside)
-    return pa.RecordBatch.from_arrays([pa.array(one, pa.float64()) for one in columns], schema=ANSWERS_SCHEMA)
+    columns, schema = (x, y, size, answers.users, answers.stddev, inside), answers_schema(model.model.ERROR)
+    return pa.RecordBatch.from_arrays([pa.array(one, pa.float64()) for one in columns], schema=schema)
 
 
 def tally_batch(answers: pa.RecordBatch) -> Tally:
@@ -64,7 +64,7 @@ class _AnswerFileFn(beam.DoFn):
         tally = Tally()
         with (
             FileSystems.create(answers) as sink,
-            pq.ParquetWriter(sink, ANSWERS_SCHEMA, use_dictionary=False) as writer,
+            pq.ParquetWriter(sink, answers_schema(self._model.model.ERROR), use_dictionary=False) as writer,
         ):
             for batch in read_queries(queries):
                 answered = answer_batch(self._model, batch)
@@ -78,9 +78,9 @@ class _AnswerFileFn(beam.DoFn):
 class AnswerFiles(beam.PTransform):
     """Pairs of paths, of a query file and of the file for its answers -> one Tally of all.
 
-    Answers stand in the order of their queries, a Parquet file of ANSWERS_SCHEMA for each query file; a retried element
-    writes the same bytes. Files are answered beside each other, the queries of one in turn: many millions are answered
-    sooner in several files. Raises RequestError or DataError as `read_queries` and `open_model` do.
+    Answers stand in the order of their queries, a Parquet file of `answers_schema` for each query file; a retried
+    element writes the same bytes. Files are answered beside each other, the queries of one in turn: many millions are
+    answered sooner in several files. Raises RequestError or DataError as `read_queries` and `open_model` do.
 
     model: path of a released model, which the workers open.
     """

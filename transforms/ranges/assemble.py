@@ -20,6 +20,7 @@ from sfumato.transforms.heatmap.assemble import heatmap_manifest
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.ranges.collect import Built, Counts
 from sfumato.transforms.ranges.counts import NoisyGrid
+from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.model import Model, RangeModel, model_bytes
 from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.ranges.networks.paper import PaperNetworks
@@ -53,10 +54,13 @@ def ranges_files(built: Built, plan: RangesPlan, facts: ReleaseFacts) -> dict[st
         del privacy["population"]  # told below
     if {"workload", "tuner"} & set(plan.options):
         privacy["assumptions"] = [*privacy["assumptions"], _PUBLIC]
+    if built.diverged:
+        rest = "the noisy grid answers" if built.model.method == PlainGrid.NAME else "the others answer"
+        warnings = [*warnings, f"The training of {built.diverged} of the networks diverged; {rest}."]
     counts = collected.counts
     noise = counts.noise_stddev if isinstance(counts, NoisyGrid) else None
     content = {
-        **_place(plan.field, collected.answered_by, plan.sizes),
+        **_place(plan.field, built.model.method, plan.sizes),
         "cell_metres": _cell_metres(counts, plan.field),
         "privacy": {**privacy, "trust": plan.trust, "noise_stddev": noise},
         "population": asdict(collected.population),
@@ -137,7 +141,7 @@ def _central_privacy(plan: RangesPlan, facts: ReleaseFacts) -> dict[str, Any]:
 
 def _results(model: Model, counts: Counts) -> dict[str, Any]:
     users = counts.counts if isinstance(counts, Estimate) else counts.users
-    return {"kind": model.KIND, "parts": users.size, "users": float(users.sum())}
+    return {"kind": model.KIND, "parts": users.size, "users": float(users.sum()), "stated_error": model.ERROR}
 
 
 def _learned(model: Model) -> dict[str, Any]:

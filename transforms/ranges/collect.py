@@ -23,6 +23,7 @@ from sfumato.transforms.privacy.mechanism import epsilon_for_stddev
 from sfumato.transforms.ranges.counts import NoisyGrid, Partition
 from sfumato.transforms.ranges.methods.automatic import Automatic
 from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.model import Model, RangeModel
 from sfumato.transforms.ranges.people import People
 from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan, make_method
@@ -69,10 +70,11 @@ class Collected:
 
 @dataclass(frozen=True)
 class Built:
-    """A model, and what it was made of."""
+    """A model, and what it was made of. diverged: how many networks were left out, as their training diverged."""
 
     collected: Collected
     model: RangeModel
+    diverged: int = 0
 
 
 def collect(people: People, admission: Admission, plan: RangesPlan, key: RunKey) -> Collected:
@@ -106,6 +108,9 @@ def grid_of(estimate: Estimate) -> NoisyGrid:
 
 
 def build(collected: Collected, plan: RangesPlan, trained: Sequence[Any]) -> Built:
-    """The finished model. trained: of all trainings, in their order."""
-    model = RangeModel(plan.field, collected.model(trained), collected.answered_by, plan.counting.epsilon)
-    return Built(collected, model)
+    """The finished model. trained: of all trainings, in their order; None for those that diverged."""
+    model, method = collected.model(trained), collected.answered_by
+    diverged = sum(one is None for one in trained)
+    if diverged and diverged == len(trained):
+        method = PlainGrid.NAME
+    return Built(collected, RangeModel(plan.field, model, method, plan.counting.epsilon), diverged)

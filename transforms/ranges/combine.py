@@ -99,6 +99,7 @@ class CollectPeople(beam.PTransform):
 def _collect(
     people: People, counts: UserCounts, rows: RowCounts, admit: Admit, plan: RangesPlan, key: RunKey
 ) -> Collected:
+    rows.check_ids()
     rows.tell()
     admission = admit(counts + UserCounts(unusable=rows.without_id), key)
     COUNTED_USERS.tell(users=admission.users, epsilon=admission.epsilon, noise_users=admission.noise_stddev)

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.ranges.table import Table
+from sfumato.schemas.ranges import Boxes
+from sfumato.transforms.ranges.table import Table, paint
+
+LEAST_CLUMPING = 0.3
+"""How unevenly users are spread inside cells at least, as `clumping` has it. Measured (docs/ranges.md)."""
 
 
 def edges(side: int, cells: float) -> NDArray[np.int64]:
@@ -51,6 +55,23 @@ def check_grid(grid: NoisyGrid) -> None:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Which of some numbered parts each cell of a grid of edges belongs to: number int32[rows, columns]."""
+
+    x_edges: NDArray[np.int64]
+    y_edges: NDArray[np.int64]
+    number: NDArray[np.int32]
+
+    def at(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.int32]:
+        """The parts that hold points of the field: int32[q]."""
+        column, row = (
+            np.clip(np.searchsorted(edges, point, "right") - 1, 0, len(edges) - 2)
+            for edges, point in ((self.x_edges, x), (self.y_edges, y))
+        )
+        return np.asarray(self.number[row, column])
+
+
+@dataclass(frozen=True)
 class Partition:
     """Rectangles that cover a field without overlap, each with its number of users as a method estimates it.
 
@@ -68,7 +89,39 @@ class Partition:
     def table(self, values: NDArray[np.float64] | None = None) -> Table:
         """Sums over boxes of the users, or of other values of the rectangles, spread evenly inside each."""
         values = self.users if values is None else values
-        return Table.of_rectangles(self.side, self.x0, self.y0, self.x1, self.y1, values)
+        return Table(*paint(self.side, self.x0, self.y0, self.x1, self.y1, values, spread=True))
+
+    def places(self) -> Places:
+        """Which rectangle is where."""
+        numbers = np.arange(len(self.users), dtype=np.float64)
+        x_edges, y_edges, painted = paint(self.side, self.x0, self.y0, self.x1, self.y1, numbers, spread=False)
+        return Places(x_edges, y_edges, np.rint(painted).astype(np.int32))
+
+
+def centre_variance(boxes: Boxes, cells: Boxes, users: NDArray[np.float64], clumps: float) -> NDArray[np.float64]:
+    """What the users in the middle of boxes add to the variances of answers: float64[q].
+
+    Squares are asked for where somebody is: take one user to be in the middle. The answer leaves them out: 1 squared.
+    And a box that cuts a small share s out of a cell of c users cuts out the place where that user is, and more of the
+    cell's users than c s are there. Let each halving of the cell pass on (1 + d) / 2 of its users to a half, d of mean
+    0 and variance r. A box of share s about a random user then holds W c users with E (W - s)^2 = s^(2 - b) -
+    2 s^(2 - a) + s^2, a = log2(1 + r), b = log2(1 + 3 r). At r = 0 this is 0, at r = 1, where all are in one place,
+    (1 - s)^2.
+
+    Args:
+        boxes: that are asked about, q.
+        cells: those that hold the boxes' middles, q.
+        users: in these cells, as they were counted.
+        clumps: r as `clumping` found it between cells, and as the caller has counted it in already, r (s - s^2) c^2.
+            Inside cells nothing was counted; r is taken to be LEAST_CLUMPING there or more.
+    """
+    across = np.minimum(boxes.x1, cells.x1) - np.maximum(boxes.x0, cells.x0)
+    down = np.minimum(boxes.y1, cells.y1) - np.maximum(boxes.y0, cells.y0)
+    share = np.clip(np.maximum(across, 0) * np.maximum(down, 0) / cells.areas, 1e-12, 1.0)
+    inside = max(clumps, LEAST_CLUMPING)
+    a, b = math.log2(1 + inside), math.log2(1 + 3 * inside)
+    uneven = share ** (2 - b) - 2 * share ** (2 - a) + share**2 - clumps * (share - share**2)
+    return np.asarray(1 + np.maximum(users, 0.0) ** 2 * np.maximum(uneven, 0.0))
 
 
 def clumping(grid: NoisyGrid) -> float:

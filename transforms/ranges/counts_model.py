@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.counts import NoisyGrid, Partition, check_grid, clumping
+from sfumato.transforms.ranges.counts import NoisyGrid, Partition, Places, centre_variance, check_grid, clumping
 from sfumato.transforms.ranges.model import Answers, Model
 
 
@@ -28,7 +28,8 @@ def grid_of(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> Noi
 class GridModel(Model):
     """A noisy grid. Counts below 0 count as they are: cut off, half of the noise of every empty cell would add up.
 
-    Its error is that of the noise and, where a box cuts cells, of users who are not spread evenly in them.
+    Its error is that of the noise and, where a box cuts cells, of users who are not spread evenly in them; squares are
+    taken to be about somebody (`centre_variance`).
     """
 
     KIND: ClassVar[str] = "grid"
@@ -36,14 +37,19 @@ class GridModel(Model):
     def __init__(self, grid: NoisyGrid):
         self.grid = grid
         users, noise = np.maximum(grid.users, 0.0), grid.noise_stddev**2
-        uneven = users + clumping(grid) * np.maximum(grid.users**2 - noise, 0.0)
+        self._clumping = clumping(grid)
+        uneven = users + self._clumping * np.maximum(grid.users**2 - noise, 0.0)
         self._users = grid.table()
         self._noise = grid.table(np.full(users.shape, noise))
         self._uneven = grid.table(uneven)
+        self._places = Places(grid.x_edges, grid.y_edges, np.arange(users.size, dtype=np.int32).reshape(users.shape))
+        self._cells = Boxes.between(grid.x_edges, grid.y_edges)
 
     def answer(self, boxes: Boxes) -> Answers:
         """See Model.answer."""
         variance = self._noise.sum_of_squares(boxes) + self._uneven.sum(boxes) - self._uneven.sum_of_squares(boxes)
+        middle = self._places.at(*boxes.middles)
+        variance += centre_variance(boxes, self._cells.part(middle), self.grid.users.ravel()[middle], self._clumping)
         return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -61,19 +67,29 @@ class GridModel(Model):
 
 
 class PartitionModel(Model):
-    """Rectangles with their users. Its error is that of the noise alone: a method ends where parts look even."""
+    """Rectangles with their users.
+
+    Its error is a lower bound: that of the noise, and of the rectangle in a square's middle as if nothing clumped there
+    more than LEAST_CLUMPING. A method ends where noise hides how uneven a part is, so it cannot know more of it.
+    """
 
     KIND: ClassVar[str] = "partition"
+    ERROR: ClassVar[str] = "lower bound"
 
     def __init__(self, partition: Partition):
         self.partition = partition
         self._users = partition.table()
         self._variance = partition.table(partition.variance)
+        self._places = partition.places()
+        edges = (partition.x0, partition.y0, partition.x1, partition.y1)
+        self._cells = Boxes(*(one.astype(np.float64) for one in edges))
 
     def answer(self, boxes: Boxes) -> Answers:
         """See Model.answer."""
-        users = np.maximum(self._users.sum(boxes), 0.0)
-        return Answers(users, np.sqrt(np.maximum(self._variance.sum(boxes), 0.0)))
+        middle = self._places.at(*boxes.middles)
+        variance = self._variance.sum(boxes)
+        variance += centre_variance(boxes, self._cells.part(middle), self.partition.users[middle], 0.0)
+        return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """See Model.arrays."""

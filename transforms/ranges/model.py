@@ -6,12 +6,6 @@ among them that says what they are.
 
 from __future__ import annotations
 
-import io
-import json
-import lzma
-import tokenize
-import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -24,41 +18,27 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import LARGEST, SMALLEST, Boxes, Field
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.privacy.budget import check_epsilon
+from sfumato.transforms.ranges.archive import DAMAGED, archive_bytes, read_archive
 
 FORMAT = "sfumato-ranges/1"
-_FACTS = "facts"
-_MOST_BYTES = 1 << 31
-_BROKEN = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    tokenize.TokenError,
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    IndexError,
-    KeyError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What NumPy's reader and a model's `load` raise for damaged bytes."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """users: float64[q], 0 or more. stddev: float64[q], the estimated root mean square error of `users`."""
+    """users: float64[q], 0 or more. stddev: float64[q], the root mean square error of `users` (see Model.ERROR)."""
 
     users: NDArray[np.float64]
     stddev: NDArray[np.float64]
 
 
 class Model(ABC):
-    """What answers boxes. KIND names it in a file; `arrays` and `facts` are all of it, and `load` makes it anew."""
+    """What answers boxes. KIND names it in a file; `arrays` and `facts` are all of it, and `load` makes it anew.
+
+    ERROR: what its answers' `stddev` is, one of `ERROR_KINDS`.
+    """
 
     KIND: ClassVar[str]
+    ERROR: ClassVar[str] = "estimate"
 
     @abstractmethod
     def answer(self, boxes: Boxes) -> Answers:
@@ -126,14 +106,7 @@ def model_bytes(model: RangeModel) -> bytes:
         "depth": model.field.grid.depth,
         "model": model.model.facts(),
     }
-    text = np.frombuffer(json.dumps(facts, sort_keys=True, allow_nan=False).encode(), np.uint8)
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:  # what np.savez_compressed writes, without the time of day
-        for name, values in {_FACTS: text, **model.model.arrays()}.items():
-            one = io.BytesIO()
-            np.lib.format.write_array(one, np.ascontiguousarray(values), allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), one.getvalue(), zipfile.ZIP_DEFLATED, 6)
-    return file.getvalue()
+    return archive_bytes(facts, model.model.arrays())
 
 
 def read_model(content: bytes, name: str) -> RangeModel:
@@ -141,31 +114,19 @@ def read_model(content: bytes, name: str) -> RangeModel:
     from sfumato.transforms.ranges.kinds import KINDS  # which import this module
 
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if sum(one.file_size for one in archive.infolist()) > _MOST_BYTES:
-                raise ValueError("unpacked, it would fill the memory")
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            facts = json.loads(archive[_FACTS].tobytes())
-            stated = facts["format"]
-            if stated == FORMAT:
-                arrays = {one: _numbers(archive[one]) for one in archive.files if one != _FACTS}
-                field = Field(Grid(Region(**facts["region"]), facts["depth"]))
-                sides = {
-                    facts["model"].get("side", field.side),
-                    *arrays.get("x_edges", np.array([field.side]))[-1:].tolist(),
-                }
-                if sides != {field.side}:
-                    raise ValueError("counts of another field")
-                model = KINDS[facts["kind"]].load(arrays, facts["model"])
-                epsilon = check_epsilon("epsilon", float(facts["epsilon"]))
-                return RangeModel(field, model, str(facts["method"]), epsilon, facts["safe"] is True)
-    except (*_BROKEN, RequestError) as error:
+        facts, arrays = read_archive(content)
+        stated = facts["format"]
+        if stated == FORMAT:
+            field = Field(Grid(Region(**facts["region"]), facts["depth"]))
+            sides = {
+                facts["model"].get("side", field.side),
+                *arrays.get("x_edges", np.array([field.side]))[-1:].tolist(),
+            }
+            if sides != {field.side}:
+                raise ValueError("counts of another field")
+            model = KINDS[facts["kind"]].load(arrays, facts["model"])
+            epsilon = check_epsilon("epsilon", float(facts["epsilon"]))
+            return RangeModel(field, model, str(facts["method"]), epsilon, facts["safe"] is True)
+    except (*DAMAGED, RequestError) as error:
         raise RequestError(f"model: {name} is no model of range queries, or damaged ({type(error).__name__})") from None
     raise RequestError(f"model: {name} has format {stated!r}; this version of sfumato reads {FORMAT!r}")
-
-
-def _numbers(values: NDArray[Any]) -> NDArray[Any]:
-    """The array, where it holds integers or finite numbers. Raises ValueError where it does not."""
-    if values.dtype.kind not in "iuf" or not np.isfinite(values).all() or (np.abs(values.astype(float)) > 1e30).any():
-        raise ValueError("no array of numbers")
-    return values

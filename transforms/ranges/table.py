@@ -23,28 +23,6 @@ class Table:
         np.cumsum(sums[1:, 1:], axis=1, out=sums[1:, 1:])
         self._sums = sums
 
-    @classmethod
-    def of_rectangles(
-        cls,
-        side: int,
-        x0: NDArray[np.int64],
-        y0: NDArray[np.int64],
-        x1: NDArray[np.int64],
-        y1: NDArray[np.int64],
-        values: NDArray[np.float64],
-    ) -> Table:
-        """Of rectangles that cover a field without overlap: int64[r] each, half open; values float64[r]."""
-        x_edges, y_edges = np.unique(np.append(x0, side)), np.unique(np.append(y0, side))
-        density = values / ((x1 - x0) * (y1 - y0))
-        # A rectangle adds its density at its corner and takes it away behind each side: two sums paint them all.
-        painted = np.zeros((len(y_edges) + 1, len(x_edges) + 1))
-        left, right = np.searchsorted(x_edges, x0), np.searchsorted(x_edges, x1)
-        top, bottom = np.searchsorted(y_edges, y0), np.searchsorted(y_edges, y1)
-        for row, column, sign in ((top, left, 1), (top, right, -1), (bottom, left, -1), (bottom, right, 1)):
-            np.add.at(painted, (row, column), sign * density)
-        painted = painted.cumsum(axis=0).cumsum(axis=1)[: len(y_edges) - 1, : len(x_edges) - 1]
-        return cls(x_edges, y_edges, painted * np.diff(y_edges)[:, None] * np.diff(x_edges)[None, :])
-
     @property
     def total(self) -> float:
         """The sum over the whole field."""
@@ -104,3 +82,36 @@ class _Axis:
         begin = np.where(same, 0.0, 1 - (1 - into) ** 2)
         end = np.where(same, (upto - into) ** 2, upto**2)
         return (first, begin), (last, end)
+
+
+def paint(
+    side: int,
+    x0: NDArray[np.int64],
+    y0: NDArray[np.int64],
+    x1: NDArray[np.int64],
+    y1: NDArray[np.int64],
+    values: NDArray[np.float64],
+    spread: bool,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Values of rectangles that cover a field without overlap, as values of the cells between their edges.
+
+    Args:
+        side: of the field, in base cells.
+        x0, y0, x1, y1: of the rectangles, int64[r] each, half open.
+        values: float64[r].
+        spread: whether each value is spread over its rectangle's cells by area; else each cell has it.
+
+    Returns:
+        The edges in x and in y, int64, and the values, float64[rows, columns].
+    """
+    x_edges, y_edges = np.unique(np.append(x0, side)), np.unique(np.append(y0, side))
+    density = values / ((x1 - x0) * (y1 - y0)) if spread else values
+    # A rectangle adds its density at its corner and takes it away behind each side: two sums paint them all.
+    painted = np.zeros((len(y_edges) + 1, len(x_edges) + 1))
+    left, right = np.searchsorted(x_edges, x0), np.searchsorted(x_edges, x1)
+    top, bottom = np.searchsorted(y_edges, y0), np.searchsorted(y_edges, y1)
+    for row, column, sign in ((top, left, 1), (top, right, -1), (bottom, left, -1), (bottom, right, 1)):
+        np.add.at(painted, (row, column), sign * density)
+    painted = painted.cumsum(axis=0).cumsum(axis=1)[: len(y_edges) - 1, : len(x_edges) - 1]
+    areas = np.diff(y_edges)[:, None] * np.diff(x_edges)[None, :] if spread else 1
+    return x_edges, y_edges, painted * areas

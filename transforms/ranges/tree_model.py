@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes
-from sfumato.schemas.tree import Tree, node_levels, node_paths
+from sfumato.schemas.region import interleave
+from sfumato.schemas.tree import Tree, node_levels, node_paths, node_positions
 from sfumato.transforms.heatmap.raster import by_row, density
 from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.ranges.counts import centre_variance
 from sfumato.transforms.ranges.model import Answers, Model
 from sfumato.transforms.ranges.table import Table
 
@@ -24,10 +26,13 @@ _MAX_SQUARES_LEVEL = 10  # of finer cells a box cuts so little that it does not 
 class TreeModel(Model):
     """A heatmap's estimate. Cells below 0 count as 0, and slope towards their neighbours as in the heatmap's density.
 
-    Its error is that of the cells' users and, where a box cuts cells, of users who are not spread evenly in them.
+    Its error is that of the cells' users and, where a box cuts cells, of users who are not spread evenly in them;
+    squares are taken to be about somebody (`centre_variance`). It is a lower bound: errors of neighbouring cells go
+    together, and an estimate holds only those of single cells.
     """
 
     KIND: ClassVar[str] = "tree"
+    ERROR: ClassVar[str] = "lower bound"
 
     def __init__(self, estimate: Estimate):
         self.estimate = estimate
@@ -40,7 +45,8 @@ class TreeModel(Model):
         entry_level = node_levels(tree.entries)
         cut = entry_level <= _MAX_SQUARES_LEVEL
         # A box that covers a share s of a cell has s^2 of the cell's variance, and s - s^2 of what is uneven in it.
-        uneven = np.where(cut, users + _clumping(tree, users) * users**2, noise)
+        self._shown, self._counts, self._clumping = tree, users, _clumping(tree, users)
+        uneven = np.where(cut, users + self._clumping * users**2, noise)
         self._uneven = _table(density(tree, uneven, level) * uneven.sum())
         self._squares = []
         for own in np.unique(entry_level[cut]).tolist():
@@ -54,7 +60,19 @@ class TreeModel(Model):
         variance = self._uneven.sum(boxes)
         for squares in self._squares:
             variance += squares.sum_of_squares(boxes)
+        cells, users = self._middles(boxes)
+        variance += centre_variance(boxes, cells, users, self._clumping)
         return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
+
+    def _middles(self, boxes: Boxes) -> tuple[Boxes, NDArray[np.float64]]:
+        """The tree's cells that hold the boxes' middles, and their users."""
+        tree = self._shown
+        fine = float(1 << tree.depth) / (1 << BASE_DEPTH)
+        x, y = (np.clip(one * fine, 0, (1 << tree.depth) - 1).astype(np.uint32) for one in boxes.middles)
+        entry = tree.index.owners(interleave(x, y))
+        level, column, row = node_positions(tree.entries[entry])
+        width = float(1 << BASE_DEPTH) / (1 << level)
+        return Boxes(column * width, row * width, (column + 1) * width, (row + 1) * width), self._counts[entry]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """See Model.arrays."""

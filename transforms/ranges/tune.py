@@ -9,15 +9,10 @@ are better than the grid: where there was nothing to learn from, a tuner says wh
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
-import pickle
-import warnings
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from importlib import import_module
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +23,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Region
+from sfumato.transforms.ranges.archive import DAMAGED, archive_bytes, read_archive
 from sfumato.transforms.ranges.people import People
 from sfumato.transforms.ranges.search import QUERIES, Found, Questions, measure, search
 from sfumato.transforms.ranges.widths import default_width, fitting
@@ -36,24 +32,15 @@ if TYPE_CHECKING:  # one of the methods uses this module
     from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
 
 TREES, TREE_DEPTH = 150, 7  # paper 003, Section 6.1
+FEATURES = 8
 GRID = "grid"
-FORMAT = "sfumato-tuner/1"
+FORMAT = "sfumato-tuner/2"
 Maker = Callable[[float], "RangeMethod"]  # of a width in metres
 _STEP, _REACH = 2.0**0.35, 3  # widths are tried by steps of a quarter, from a third to three times the rule's
 _NEAR = (0.8, 1.0, 1.25)  # what networks are tried at, times the grid's best width
 _SAME_PLACE = 0.5  # regions that share half of their joint area are one place
-_BROKEN = (
-    AttributeError,
-    EOFError,
-    ImportError,
-    IndexError,
-    KeyError,
-    TypeError,
-    UnicodeDecodeError,
-    ValueError,
-    pickle.UnpicklingError,
-    zlib.error,
-)
+_MAX_BYTES = 1 << 26  # of a tuner's file, unpacked; one of four methods takes about 3 MB
+_MAX_VALUE = 50.0  # of a logarithm of a ratio, beyond which exp is of no use
 
 
 @dataclass(frozen=True)
@@ -109,7 +96,7 @@ def label_of(people: People, wanted: Wanted, held: float, others: Mapping[str, M
 def features(wanted: Wanted, held: float) -> NDArray[np.float64]:
     """Of paper 003, Section 5.1: (n, epsilon, 1 / (n epsilon), 1 / sqrt(n epsilon), entropy); and sizes and lengths.
 
-    held: the entropy, in nats. float64[8], the last three LOW, HIGH and the region's length in metres.
+    held: the entropy, in nats. float64[FEATURES], the last three LOW, HIGH and the region's length in metres.
     """
     users = max(wanted.users, 1.0)
     scale = users * wanted.epsilon
@@ -119,15 +106,81 @@ def features(wanted: Wanted, held: float) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
+class Forest:
+    """Regression trees as plain arrays; a prediction is the mean of what the leaves say.
+
+    roots: int64[t], each tree's first node. feature int64[n], threshold float64[n] and children int64[n, 2]: a node
+    with a feature up to the threshold leads to the first child, or else to the second; a leaf leads to itself. value:
+    float64[n]. Raises ValueError where the arrays are no trees of at most TREE_DEPTH levels.
+    """
+
+    roots: NDArray[np.int64]
+    feature: NDArray[np.int64]
+    threshold: NDArray[np.float64]
+    children: NDArray[np.int64]
+    value: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        nodes = len(self.value)
+        shapes = {"feature": (nodes,), "threshold": (nodes,), "children": (nodes, 2), "value": (nodes,)}
+        whole = all(getattr(self, name).dtype.kind in "iu" for name in ("roots", "feature", "children"))
+        if not whole or any(getattr(self, name).shape != shape for name, shape in shapes.items()):
+            raise ValueError("arrays that do not fit together")
+        inside = all(((one >= 0) & (one < nodes)).all() for one in (self.roots, self.children))
+        if not (inside and self.roots.ndim == 1 and 0 < len(self.roots) <= nodes):
+            raise ValueError("nodes that are not there")
+        if not (((self.feature >= 0) & (self.feature < FEATURES)).all() and (np.abs(self.value) <= _MAX_VALUE).all()):
+            raise ValueError("features or values of no tuner")
+        reached = self.roots
+        for _ in range(TREE_DEPTH):
+            reached = np.unique(self.children[reached])
+        if (self.children[reached] != reached[:, None]).any():
+            raise ValueError("trees that are too deep, or run in a circle")
+
+    @classmethod
+    def from_sklearn(cls, trees: Sequence[Any]) -> Forest:
+        """The trees of a fitted ensemble (its `estimators_`)."""
+        held = [one.tree_ for one in trees]
+        counts = np.array([one.node_count for one in held])
+        roots = np.cumsum(counts) - counts
+        left, right = (
+            np.concatenate([getattr(one, f"children_{side}") + first for one, first in zip(held, roots, strict=True)])
+            for side in ("left", "right")
+        )
+        feature = np.concatenate([one.feature for one in held]).astype(np.int64)
+        leaf = feature < 0
+        children = np.where(leaf[:, None], np.arange(len(leaf))[:, None], np.stack([left, right], axis=1))
+        return cls(
+            roots,
+            np.where(leaf, 0, feature),
+            np.concatenate([one.threshold for one in held]),
+            children,
+            np.concatenate([one.value[:, 0, 0] for one in held]),
+        )
+
+    def predict(self, inputs: NDArray[np.float64]) -> float:
+        """For one row of features, exactly what scikit-learn predicts: float32 features, sums in the trees' order."""
+        seen, at = inputs.astype(np.float32), self.roots
+        for _ in range(TREE_DEPTH):
+            beyond = seen[self.feature[at]] > self.threshold[at]
+            at = self.children[at, beyond.astype(np.int64)]
+        return float(np.cumsum(self.value[at])[-1] / len(self.roots))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Its arrays by name."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+
+@dataclass(frozen=True)
 class Tuner:
     """widths: by method, a regression of log(best width / the rule's). gains: of log(error / the grid's error).
 
     places: the regions it was trained on, with the entropy of the public data of each. digest: of what it was trained
-    on, and once it is opened of its file, to which a run's key is bound.
+    on, and once it is opened that of its file.
     """
 
-    widths: Mapping[str, Any]
-    gains: Mapping[str, Any]
+    widths: Mapping[str, Forest]
+    gains: Mapping[str, Forest]
     places: tuple[tuple[Region, float], ...]
     digest: str
 
@@ -152,18 +205,21 @@ class Tuner:
         """What of it stands in a manifest."""
         return {"format": FORMAT, "digest": self.digest}
 
-    def _told(self, learned: Any, wanted: Wanted, held: float | None) -> float:
-        held = self.entropy(wanted.field) if held is None else held
-        return float(learned.predict(features(wanted, held)[None])[0])
+    def _told(self, learned: Forest, wanted: Wanted, held: float | None) -> float:
+        return learned.predict(features(wanted, self.entropy(wanted.field) if held is None else held))
 
 
 def train(labels: Sequence[Label], seed: int) -> Tuner:
     """A tuner; the same for the same labels and seed. Raises RequestError where scikit-learn is missing."""
-    trees = _library("sklearn.ensemble").ExtraTreesRegressor
+    try:
+        from sklearn.ensemble import ExtraTreesRegressor
+    except ImportError:
+        raise RequestError("tuner: needs scikit-learn, which is not installed; pip install 'sfumato[neural]'") from None
 
-    def learn(name: str, targets: Mapping[str, NDArray[np.float64]]) -> Any:
+    def learn(name: str, targets: Mapping[str, NDArray[np.float64]]) -> Forest:
         inputs = np.stack([features(one.wanted, one.entropy) for one in having[name]])
-        return trees(TREES, max_depth=TREE_DEPTH, random_state=seed).fit(inputs, targets[name])
+        trees = ExtraTreesRegressor(TREES, max_depth=TREE_DEPTH, random_state=seed).fit(inputs, targets[name])
+        return Forest.from_sklearn(trees.estimators_)
 
     having: dict[str, list[Label]] = {}
     for one in labels:
@@ -183,10 +239,18 @@ def train(labels: Sequence[Label], seed: int) -> Tuner:
 
 def save_tuner(tuner: Tuner, path: str) -> None:
     """Writes a tuner's file, whole or not at all. Raises RequestError where it cannot be written."""
+    facts = {
+        "format": FORMAT,
+        "widths": list(tuner.widths),
+        "gains": list(tuner.gains),
+        "places": [[asdict(region), held] for region, held in tuner.places],
+    }
+    forests = {f"{kind}/{name}": one for kind in ("widths", "gains") for name, one in getattr(tuner, kind).items()}
+    arrays = {f"{name}/{part}": values for name, one in forests.items() for part, values in one.arrays().items()}
     target = Path(path)
     staged = target.with_name(f".{target.name}.staging")
     try:
-        _library("joblib").dump({"format": FORMAT, "tuner": tuner}, staged, compress=3)
+        staged.write_bytes(archive_bytes(facts, arrays))
         staged.replace(target)
     except OSError as error:
         raise RequestError(f"output: {path} cannot be written ({error.strerror or error})") from None
@@ -195,33 +259,41 @@ def save_tuner(tuner: Tuner, path: str) -> None:
 
 
 def open_tuner(path: str) -> Tuner:
-    """Opens a tuner's file. It is a pickle, and opening one runs code from it: open only those that you made.
+    """Opens a tuner's file, which holds plain arrays: nothing in it is run.
 
-    Raises RequestError where it cannot be read, is no tuner's, or was made by another version of scikit-learn.
+    Args:
+        path: of a local file of `save_tuner`.
+
+    Returns:
+        The tuner. Its digest is the file's SHA-256: a run's key is bound to it, since other trees under the same key
+        would show other counts under the same noise.
+
+    Raises:
+        RequestError: the file cannot be read, is damaged, or holds no tuner of this format.
     """
-    joblib = _library("joblib")
-    _library("sklearn")
     try:
-        content = Path(path).read_bytes()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of trees that another version of scikit-learn has made
-            held = joblib.load(io.BytesIO(content))
-        if isinstance(held, dict) and held["format"] == FORMAT and isinstance(held["tuner"], Tuner):
-            # Of its trees too: under one key, other widths would show other counts under the same noise.
-            return replace(held["tuner"], digest=hashlib.sha256(content).hexdigest())
+        with open(path, "rb") as file:
+            content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise RequestError(f"tuner: {path} cannot be read ({error.strerror or error})") from None
-    except (*_BROKEN, Warning) as error:
-        raise RequestError(f"tuner: {path} cannot be opened ({error}); make it again: sfumato ranges tune") from None
-    raise RequestError(f"tuner: {path} holds none of this version; make it again: sfumato ranges tune")
-
-
-def _library(name: str) -> Any:
     try:
-        return import_module(name)
-    except ImportError:
+        facts, arrays = read_archive(content, _MAX_BYTES)
+        if facts["format"] != FORMAT:
+            raise ValueError("another format")
+        names = [one.name for one in fields(Forest)]
+        widths, gains = (
+            {name: Forest(*(arrays[f"{kind}/{name}/{part}"] for part in names)) for name in facts[kind]}
+            for kind in ("widths", "gains")
+        )
+        places = tuple((Region(**region), float(held)) for region, held in facts["places"])
+        known = {GRID} <= widths.keys() and gains.keys() <= widths.keys()
+        if not (known and places and all(0 <= held < _MAX_VALUE for _, held in places)):
+            raise ValueError("no trees of the grid, or no place")
+        return Tuner(widths, gains, places, hashlib.sha256(content).hexdigest())
+    except (*DAMAGED, RequestError) as error:
         raise RequestError(
-            f"tuner: needs {name.split('.')[0]}, which is not installed; pip install 'sfumato[neural]'"
+            f"tuner: {path} is no tuner of this version, or damaged ({type(error).__name__}); make it again: "
+            "sfumato ranges tune"
         ) from None
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import os
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +20,9 @@ import pyarrow.parquet as pq
 
 from sfumato.schemas.release import MANIFEST_FORMAT
 
+_SOURCES = ("schemas", "transforms", "pipelines")
+# What draws noise, or decides what it is added to.
+_DRAWING = ("apache-beam", "cryptography", "numpy", "pandas", "pyarrow", "scipy")
 _PACKAGES = ("sfumato", "apache-beam", "numpy", "pyarrow", "scipy")
 UNSAFE = "The key came from a seed that anybody can guess: this release protects nobody."
 
@@ -63,6 +71,28 @@ def release_manifest(facts: ReleaseFacts, content: Mapping[str, Any], warnings: 
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages on which results depend."""
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}}
+
+
+@cache
+def code_digest() -> str:
+    """The SHA-256 of the code that runs: sfumato's own sources, and the versions of what draws noise.
+
+    A run's key is bound to it, since other code under the same key might add the same noise to other numbers.
+
+    Returns:
+        64 hexadecimal digits, the same on every machine and for every place of installation.
+    """
+    root = Path(__file__).resolve().parents[2]  # .../sfumato/transforms/release/facts.py
+    found = hashlib.sha256(f"python {sys.version_info[0]}.{sys.version_info[1]}".encode())
+    for name in _DRAWING:
+        found.update(f"\0{name} {metadata.version(name)}".encode())
+    walks = [walk for folder in _SOURCES for walk in os.walk(root / folder)]
+    paths = [os.path.join(folder, name) for folder, _, names in walks for name in names if name.endswith(".py")]
+    for path in sorted(paths):
+        with open(path, "rb") as file:
+            content = hashlib.sha256(file.read()).hexdigest()
+        found.update(f"\0{path[len(str(root)) + 1 :]} {content}".encode())
+    return found.hexdigest()
 
 
 def parquet_bytes(table: pa.Table) -> bytes:

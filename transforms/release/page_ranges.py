@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
-from sfumato.transforms.ranges.counts import NoisyGrid, clumping, edges
+from sfumato.transforms.ranges.counts import LEAST_CLUMPING, NoisyGrid, clumping, edges
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.networks.features import AROUND
@@ -103,7 +103,13 @@ def embedded_model(model: RangeModel) -> dict[str, Any]:
         parts = _partition(own)
     else:
         parts = _raster(model)
-    return {"side": model.field.side, "metres": list(model.field.metres), **parts}
+    return {
+        "side": model.field.side,
+        "metres": list(model.field.metres),
+        "least_clumping": LEAST_CLUMPING,
+        "error": own.ERROR,
+        **parts,
+    }
 
 
 def _network(model: LocalNetwork) -> dict[str, Any]:

@@ -39,6 +39,17 @@
     down.forEach((tall, row) => across.forEach((wide, column) => visit((top + row) * columns + left + column, wide * tall)));
   }
 
+  /** What the users in a box's middle add to the variance, as `centre_variance` has it. cell: that holds the middle. */
+  function centreVariance(box, cell, users, clumps) {
+    const overlap = (low, high) => Math.max(Math.min(box[high], cell[high]) - Math.max(box[low], cell[low]), 0);
+    const share = clamp((overlap("x0", "x1") * overlap("y0", "y1")) / areaOf(cell), 1e-12, 1);
+    const inside = Math.max(clumps, model.least_clumping);
+    const [a, b] = [Math.log2(1 + inside), Math.log2(1 + 3 * inside)];
+    const uneven = share ** (2 - b) - 2 * share ** (2 - a) + share ** 2 - clumps * (share - share ** 2);
+    return 1 + Math.max(users, 0) ** 2 * Math.max(uneven, 0);
+  }
+  const partAt = (i) => ({ x0: parts.x0[i], y0: parts.y0[i], x1: parts.x1[i], y1: parts.y1[i] });
+
   /** By kind of model, the answer {users, variance} to a box within the region. */
   const ASK = {
     grid(box) {
@@ -48,10 +59,14 @@
         users += model.users[i] * share;
         variance += model.noise * share ** 2 + uneven * (share - share ** 2);
       });
+      const [x, y] = [(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2];
+      const middle = covered(model.y_edges, y, y)[0] * (model.x_edges.length - 1) + covered(model.x_edges, x, x)[0];
+      variance += centreVariance(box, partAt(middle), model.users[middle], model.clumping);
       return { users, variance };
     },
     partition(box) {
       let [users, variance] = [0, 0];
+      const [x, y] = [(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2];
       for (let i = 0; i < parts.n; i++) {
         const wide = Math.min(box.x1, parts.x1[i]) - Math.max(box.x0, parts.x0[i]);
         const tall = Math.min(box.y1, parts.y1[i]) - Math.max(box.y0, parts.y0[i]);
@@ -59,6 +74,9 @@
         const share = (wide * tall) / ((parts.x1[i] - parts.x0[i]) * (parts.y1[i] - parts.y0[i]));
         users += model.users[i] * share; // rectangles below 0 count as such, but no answer is
         variance += model.variance[i] * share;
+        if (parts.x0[i] <= x && x < parts.x1[i] && parts.y0[i] <= y && y < parts.y1[i]) {
+          variance += centreVariance(box, partAt(i), model.users[i], 0);
+        }
       }
       return { users, variance };
     },

@@ -61,6 +61,6 @@
       if (area > model.high[0] * model.high[1] * 1.05) return ASK.grid(box); // larger than they were trained for
       const small = clamp(Math.sqrt(area / (model.low[0] * model.low[1])), 1e-9, 1); // smaller: its share, by area
       const { users, variance } = read(about((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2, (box.x1 - box.x0) / small, (box.y1 - box.y0) / small));
-      return { users: users * small ** 2, variance: variance * small ** 2 };
+      return { users: users * small ** 2, variance: variance * small ** 2 + 1 };
     };
   }

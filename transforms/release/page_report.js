@@ -20,11 +20,16 @@
   }
 
   const population = get("privacy.population", get("population", {}));
-  const populationEpsilon = population.source === "noisy" && isNumber(population.epsilon) ? population.epsilon : 0;
+  const populationEpsilon = isNumber(population.epsilon) ? population.epsilon : 0;
   const spent = parallel ? ofUser + populationEpsilon : get("privacy.epsilon_spent", ofUser + populationEpsilon);
   const epsilon = get("privacy.epsilon", spent + last.remaining);
 
-  const users = get("cohort.users", get("privacy.cohort.users", population.users ?? null));
+  const users = get("results.users", get("cohort.users", get("privacy.cohort.users", population.users ?? null)));
+  const usersMargin = 1.96 * get("results.users_stddev", 0); // at 95%
+  /** The number of users with its error where that is 1% or more; a bound where they may be none. */
+  const usersInWords = () => usersMargin > 0 && users < usersMargin
+    ? `Fewer than ${large(Math.ceil(users + usersMargin))} users, too few to tell from none`
+    : `About ${large(users)}${usersMargin > 0 && usersMargin >= 0.01 * users ? ` ± ${large(usersMargin)}` : ""} users`;
   const pledge = () => promised("map", epsilon);
 
   function buildPanel() {
@@ -93,9 +98,10 @@
         ["What each answers", parallel ? `one of ${whole(rounds.length)} sub-queries; budgets do not add up` : null],
         ["What each adds", get("privacy.contribution_bound")],
         ["Privacy budget", `ε = ${significant(epsilon)}, of which ${significant(spent)} is spent.${epsilon <= VAGUE ? " The factor above is e to the power ε." : ""}`],
-        ["Chance of failure", delta > 0 ? `δ = ${significant(delta)}: the bound may fail with about this chance` : `none: δ = 0${noise === "central" ? "" : ", given which devices take part"}`],
+        ["Chance of failure", delta > 0 ? `δ = ${significant(delta)}: the bound may fail with about this chance` : `none: δ = 0${get("privacy.participation.protected", true) ? "" : ", given who takes part, which is not protected"}`],
+        ["Who takes part", get("privacy.participation.protected", true) ? null : get("privacy.participation.description")],
         ["Source of the noise", source && `${source}${unsafe ? " (known to others: not private)" : source === "key file" ? ": private as long as the key stays secret" : ""}`],
-        ["Number of users", population.source === "noisy" ? `estimated with noise of its own, ± ${whole(1.96 * (population.stddev ?? population.noise_stddev ?? 0))} at 95%, for ε = ${significant(populationEpsilon)}` : population.source === "public" ? "public knowledge, given to the job" : null],
+        ["Number of users", populationEpsilon ? `counted with noise of its own, ± ${whole(1.96 * (population.noise_stddev ?? 0))} at 95%, for ε = ${significant(populationEpsilon)}; with all answers ± ${whole(usersMargin)}` : population.source === "public" ? "public knowledge, given to the job" : null],
         ["Share of users asked", isNumber(samplingRate) ? percent(samplingRate) : null],
       ])));
   }
@@ -131,7 +137,7 @@
 
   // ---------------------------------------------------------------- begin
 
-  showHeader(isNumber(users) ? `About ${large(users)} users${unsafe ? "" : ", no one in particular"}` : "Private heatmap", [
+  showHeader(isNumber(users) ? `${usersInWords()}${unsafe ? "" : ", no one in particular"}` : "Private heatmap", [
     ["Privacy budget", `ε = ${significant(epsilon)}`],
     ["Ground", `${metres(groundWidth)} × ${metres(groundHeight)}`],
     method !== "adaptive_grid" && [coarsened && !oneSize ? "Finest cell shown" : "Finest cell", metres(groundWidth / 2 ** finest)],

@@ -37,6 +37,7 @@ def render_picture(
     *,
     title: str = "Private heatmap",
     users: float | None = None,
+    users_stddev: float = 0.0,
     epsilon: float | None = None,
     safe: bool = True,
     top: float | None = None,
@@ -50,6 +51,7 @@ def render_picture(
         title: the line above the map.
         users: how many users the density's sum stands for; colours are then in users per km^2, else in
             percent of all users per km^2.
+        users_stddev: standard deviation of `users`, for the caption.
         epsilon: the privacy budget that the caption states.
         safe: False for noise from a known seed; the caption then says that the picture is not private.
         top: the density of the brightest colour, in the colours' unit, such as `page_layer.map_top` gives it; by
@@ -76,7 +78,7 @@ def render_picture(
         unit="% of all users per km²" if users is None else "users per km²",
         extend="max" if clipped else "neither",
         title=title,
-        captions=[_caption(users, epsilon, safe)],
+        captions=[_caption(users, epsilon, safe, users_stddev)],
         colour=SOFT if safe else ALARM,
     )
 
@@ -298,11 +300,24 @@ def tiny(value: float) -> str:
     return ("" if float(mantissa) == 1 else f"{float(mantissa):g} × ") + f"10⁻{raised}"
 
 
-def _caption(users: float | None, epsilon: float | None, safe: bool) -> str:
+def users_in_words(users: float, stddev: float = 0.0) -> str:
+    """A number of users with its error at 95%, where that is 1% of it or more; a bound where they may be none.
+
+    Args:
+        users: at least 0.
+        stddev: standard deviation of `users`; 0 where it is not known.
+    """
+    margin = 1.96 * stddev
+    if stddev > 0 and users < margin:
+        return f"Fewer than {in_words(math.ceil(users + margin))} users, too few to tell from none"
+    return f"About {in_words(users)}" + (f" ± {in_words(margin)}" if margin >= 0.01 * users > 0 else "") + " users"
+
+
+def _caption(users: float | None, epsilon: float | None, safe: bool, users_stddev: float = 0.0) -> str:
     """The line under the map."""
     if not safe:
         return UNSAFE
-    who = "" if users is None else f"About {in_words(users)} users"
+    who = "" if users is None else users_in_words(users, users_stddev)
     if epsilon is None:
         return f"{who}." if who else ""
     budget = f"differential privacy with ε = {epsilon:g}"

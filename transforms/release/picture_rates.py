@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.region import Region
-from sfumato.transforms.release.picture import ALARM, SOFT, UNSAFE, in_words, map_picture
+from sfumato.transforms.release.picture import ALARM, SOFT, UNSAFE, map_picture, users_in_words
 from sfumato.transforms.release.picture_scale import RATE_PALETTE, WIDE, nice, rate_ends
 
 RATES_GROUND = "#1b1922"  # where there is no rate: none of the scale's colours
@@ -30,6 +30,7 @@ def render_rates_picture(
     category: str,
     title: str = "Private rates",
     users: float | None = None,
+    users_stddev: float = 0.0,
     epsilon: float | None = None,
     safe: bool = True,
 ) -> bytes:
@@ -42,6 +43,7 @@ def render_rates_picture(
         category: what the rate is the share of, for the scale.
         title: the line above the map.
         users: how many users the map speaks of.
+        users_stddev: standard deviation of `users`.
         epsilon: the privacy budget that the caption states.
         safe: False for noise from a known seed; the caption then says that the picture is not private.
 
@@ -69,7 +71,7 @@ def render_rates_picture(
         ticks=ticks,
         unit=f"share of users, {readable(category)}",
         title=title,
-        captions=_captions(users, epsilon, safe, wide, values, high - low),
+        captions=_captions(users, users_stddev, epsilon, safe, wide, values, high - low),
         colour=SOFT if safe else ALARM,
         extend=_beyond(values, low, high),
         percent=True,
@@ -109,13 +111,14 @@ def _hatching(norm: Normalize, values: NDArray[np.float64], wide: NDArray[np.boo
 
 def _captions(
     users: float | None,
+    users_stddev: float,
     epsilon: float | None,
     safe: bool,
     wide: NDArray[np.bool_],
     values: NDArray[np.float64],
     extent: float,
 ) -> list[str]:
-    who = "Every user is" if users is None else f"About {in_words(users)} users, each"
+    who = "Every user is" if users is None else f"{users_in_words(users, users_stddev)}, each"
     promise = "" if epsilon is None else f"{who} protected by differential privacy with ε = {epsilon:g}."
     hatched = f"Hatched: known to ± {100 * WIDE * extent / 2:.2g} points or worse, at 95%." if wide.any() else ""
     dark = "Dark: too few users to tell." if np.isnan(values).any() else ""

@@ -43,6 +43,7 @@ from sfumato.schemas.release import (
     RELEASE_FILES,
 )
 from sfumato.transforms.files import content_type, is_remote, matching, read_file, storage_errors
+from sfumato.transforms.release.facts import manifest_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,8 +85,10 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
     On a disk the release is written beside its place and moved there in one step. A bucket has no such step: there
     all files are uploaded to a folder inside the output and then moved, the manifest last, and a folder without a
     manifest is no release. A repeated call for a release that stands already (the same manifest, byte for byte) does
-    nothing, so a retried bundle does no harm; nor does what a lost worker left behind in a bucket.
+    nothing, so a retried bundle does no harm; nor does what a lost worker left behind in a bucket. The manifest is
+    written with the digest of every other file (see `with_digests`).
     """
+    files = with_digests(files)
     standing = standing_manifest(output)
     if standing == files[MANIFEST_FILE]:
         return
@@ -103,6 +106,17 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
                 return
             check_output(output, overwrite, kind)
         _publish_local(Path(output), files, release_id, overwrite)
+
+
+def with_digests(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files of a release, its manifest listing the SHA-256 and the size in bytes of every other one."""
+    listed = {
+        name: {"sha256": hashlib.sha256(files[name]).hexdigest(), "bytes": len(files[name])}
+        for name in sorted(files)
+        if name != MANIFEST_FILE
+    }
+    manifest = {**json.loads(files[MANIFEST_FILE]), "files": listed}
+    return {**files, MANIFEST_FILE: manifest_bytes(manifest)}
 
 
 def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
@@ -293,15 +307,56 @@ class Release:
 
     def table(self, name: str) -> pa.Table:
         """A Parquet file of the release. Raises RequestError where there is none or it is damaged."""
-        try:
-            content = _read(self.path, name)
-        except FileNotFoundError:
-            job = self.manifest.get("job")
-            raise RequestError(f"{self.path}: a release of `sfumato {job}` has no {name}") from None
+        content = self.read(name)
         try:
             return pq.read_table(io.BytesIO(content))
         except (pa.ArrowException, OSError) as error:  # OSError: damage inside, with the footer intact
             raise RequestError(f"{self.path}: {name} is damaged ({error})") from None
+
+    def read(self, name: str) -> bytes:
+        """The content of a file of the release, checked against the manifest's digest of it.
+
+        Raises RequestError where there is none, or it is not what was published. Releases of earlier versions list no
+        digests, and are read unchecked.
+        """
+        listed = self.listed
+        try:
+            if listed is not None and name not in listed:
+                raise FileNotFoundError
+            content = _read(self.path, name)
+        except FileNotFoundError:
+            if listed is not None and name in listed:
+                raise RequestError(f"{self.path}: {name} is gone, which was published") from None
+            job = self.manifest.get("job")
+            raise RequestError(f"{self.path}: a release of `sfumato {job}` has no {name}") from None
+        if listed is not None and listed[name] != hashlib.sha256(content).hexdigest():
+            raise RequestError(f"{self.path}: {name} is damaged: it is not the file that was published")
+        return content
+
+    @property
+    def listed(self) -> dict[str, str] | None:
+        """The SHA-256 of every other file by name; None where the manifest lists none. Raises RequestError."""
+        files = self.manifest.get("files")
+        if files is None:
+            return None
+        try:
+            return {str(name): str(facts["sha256"]) for name, facts in files.items() if _is_file_name(name)}
+        except (AttributeError, KeyError, TypeError):
+            raise RequestError(f"{self.path}: the manifest's list of files is damaged") from None
+
+    def damage(self) -> list[str]:
+        """What is not as it was published, in words; reads every file that the manifest lists."""
+        try:
+            names = list(self.listed or ())
+        except RequestError as error:
+            return [str(error)]
+        found = []
+        for name in names:
+            try:
+                self.read(name)
+            except (RequestError, OSError) as error:
+                found.append(str(error))
+        return found
 
     def _table(self, name: str) -> pd.DataFrame:
         frame: pd.DataFrame = self.table(name).to_pandas()
@@ -310,7 +365,7 @@ class Release:
     @cached_property
     def density(self) -> NDArray[np.float64]:
         """float64[2^d, 2^d], row 0 in the north; sums to 1."""
-        return np.asarray(np.load(io.BytesIO(_read(self.path, DENSITY_FILE))))
+        return np.asarray(np.load(io.BytesIO(self.read(DENSITY_FILE)), allow_pickle=False))
 
 
 def open_release(path: str | os.PathLike[str]) -> Release:
@@ -321,7 +376,7 @@ def open_release(path: str | os.PathLike[str]) -> Release:
         manifest = json.loads(content)
         if not isinstance(manifest, dict):
             raise ValueError("no object")
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise RequestError(f"{text}: no release here (no {MANIFEST_FILE} that can be read)") from None
     if manifest.get("format") == EVALUATION_FORMAT:
         raise RequestError(f"{text}: an evaluation of methods on exact data, no release")
@@ -330,6 +385,11 @@ def open_release(path: str | os.PathLike[str]) -> Release:
     if manifest.get("format") != MANIFEST_FORMAT:
         raise RequestError(f"{text}: the manifest's format is {manifest.get('format')!r}, not {MANIFEST_FORMAT!r}")
     return Release(text, manifest, hashlib.sha256(content).hexdigest())
+
+
+def format_at(path: str) -> str | None:
+    """The format that the manifest in a folder states; None where there is none or it states none."""
+    return _format_of(standing_manifest(path))
 
 
 def standing_manifest(output: str) -> bytes | None:
@@ -341,6 +401,10 @@ def standing_manifest(output: str) -> bytes | None:
         return _read(output, MANIFEST_FILE)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _is_file_name(name: str) -> bool:
+    return "/" not in name and name not in ("", ".", "..", MANIFEST_FILE)
 
 
 def _read(folder: str, name: str) -> bytes:
@@ -395,5 +459,5 @@ def is_refusal(manifest: bytes | None) -> bool:
 def _format_of(manifest: bytes | None) -> str | None:
     try:
         return None if manifest is None else json.loads(manifest).get("format")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return None

@@ -94,6 +94,7 @@ def _spending(history: History | None, dataset: str, releases: list[_Dated]) -> 
     """What each of the dataset's limits had spent in the window that ends on each day."""
     if history is None:
         return []
+    dataset = dataset.casefold()
     first, last = (date.fromisoformat(one.date) for one in (releases[0], releases[-1]))
     days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
     return [
@@ -101,7 +102,7 @@ def _spending(history: History | None, dataset: str, releases: list[_Dated]) -> 
             float(limit.epsilon),
             float(limit.delta),
             limit.days,
-            [(str(day), float(spent_in_window(history.charges, dataset, day, limit.days))) for day in days],
+            [(str(day), float(spent_in_window(history.charges, dataset, day, limit))) for day in days],
         )
         for limit in history.limits.get(dataset, ())
     ]

@@ -16,7 +16,7 @@ from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.metrics import RELEASE_BYTES, RELEASE_TIME
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.release.facts import ReleaseFacts
-from sfumato.transforms.release.store import clear_lost, publish, standing_manifest
+from sfumato.transforms.release.store import clear_lost, open_release, publish, standing_manifest, with_digests
 
 
 def charged(facts: ReleaseFacts) -> ReleaseFacts:
@@ -46,6 +46,7 @@ class WriteRelease(beam.PTransform):
 
     def expand(self, files: beam.PCollection) -> beam.PCollection:
         def write(content: dict[str, bytes], output: str, facts: ReleaseFacts, overwrite: bool) -> str:
+            content = with_digests(content)
             check_same_result(content, charged(facts))
             with RELEASE_TIME.timed():
                 publish(output, content, facts.release_id, overwrite)
@@ -105,11 +106,18 @@ class KeepBooks(beam.PTransform):
 
 
 def close_books(output: str, release_id: str, timeline: str | None, ledger: str | None) -> str:
-    """Notes in the ledger that the reserved release stands at `output`, then updates the timeline. Returns `output`."""
+    """Notes in the ledger that the reserved release stands at `output`, then updates the timeline. Returns `output`.
+
+    Raises LedgerError where a file of the release is not the one that its manifest lists.
+    """
     reservation = None if ledger is None else open_ledger(ledger).history().reservations.get(release_id)
     if ledger is not None and reservation is not None:
         digest = published_digest(output, reservation)
         if digest is not None:
+            if damage := open_release(output).damage():
+                raise LedgerError(
+                    f"ledger: {'; '.join(damage)}; put it back from a copy, or move the folder away and run again"
+                )
             open_ledger(ledger).commit(reservation.charge.release_id, digest)
             clear_lost(output, reservation.charge.release_id)
     if timeline is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.privacy.admission import noise_quantile
 
 MAX_MODULUS = 1 << 62  # sums modulo m, and what is added to them on the way, are 64-bit integers
 
@@ -55,7 +56,7 @@ def _upper_tail_exponent(expected: float, excess: float) -> float:
 def least_window(
     *,
     expected_size: float,
-    required_survivors: int,
+    required_survivors: int | None,
     epsilon: float,
     sensitivity: int,
     contribution: int,
@@ -65,11 +66,16 @@ def least_window(
 ) -> Window:
     """The least window that wraps with at most this chance anywhere in a sub-query.
 
-    contribution: the largest value that one client adds to one entry. Half the chance is for shards larger than
-    planned, half for noise.
+    expected_size: an upper bound of the expected number of users in a shard. required_survivors: in the paper's model,
+    where all survivors add noise; None where a shard's noise is discrete Laplace. contribution: the largest value that
+    one client adds to one entry. Half the chance is for shards larger than expected, half for noise.
     """
     users = size_bound(expected_size, chance / (2 * shards))
-    bound = noise_bound(epsilon, sensitivity, users / required_survivors, chance / (4 * shards * entries))
+    tail = chance / (4 * shards * entries)
+    if required_survivors is None:
+        bound = noise_quantile(epsilon, tail, sensitivity)
+    else:
+        bound = noise_bound(epsilon, sensitivity, max(users / required_survivors, 1.0), tail)
     return Window(users * contribution + 2 * bound + 1, bound)
 
 

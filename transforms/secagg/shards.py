@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import bdtr
 
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.keys import RunKey, random_words
@@ -30,9 +31,11 @@ class ShardQuery:
 
     unit: what a client's vector adds up to, for each entry to which a location adds. rounding: independent where her
     weights, which then have `fraction_bits` behind the point, are still to be rounded, entry by entry.
-    required_survivors: below it a shard reveals nothing, and a client's share of the noise is
-    Polya(1 / required_survivors). asked: the first of the shards that are asked, and the one after the last; None for
-    all.
+    required_survivors: a client's share of the noise is Polya(1 / required_survivors). planned_clients: clients for
+    which a shard is planned; its noise is then that of required_survivors clients, whoever is there, and no shard is
+    lost but by simulated dropout. None is the paper's model: every survivor adds noise, and a shard with fewer than
+    required_survivors reveals nothing. asked: the first of the shards that are asked, and the one after the last; None
+    for all.
     """
 
     index: int
@@ -43,6 +46,7 @@ class ShardQuery:
     unit: int = 1
     rounding: Rounding = "systematic"
     asked: tuple[int, int] | None = None
+    planned_clients: int | None = None
 
     @property
     def sensitivity(self) -> int:
@@ -82,10 +86,12 @@ def sum_shards(
 ) -> ShardTotals:
     """The decoded sum over the live shards of a group.
 
-    simulated_dropout: chance that a client vanishes after the noise is decided, and its value and share with it.
-    With central noise there is no secure aggregation: no shard is lost and the sum is exact, for `add_central_noise`.
+    simulated_dropout: chance that a client vanishes, and its value with it; in the paper's model its share of the noise
+    as well. With central noise there is no secure aggregation: no shard is lost and the sum is exact, for
+    `add_central_noise`.
     """
     present = survivors(group, query.index, key, simulated_dropout)
+    kept = planned_shards(group.numbers(), query, key, simulated_dropout)
     key = query.bind(key)
     answering = group if present is None else group.only(present)
     sizes = answering.sizes()
@@ -96,7 +102,12 @@ def sum_shards(
         step = max(1, min(step, _BLOCK_USERS * group.shards // (1 + len(answering.keys))))
     for first in range(0, group.shards, step):
         block = slice(first, min(first + step, group.shards))
-        live = sizes[block] >= (0 if noise == "central" else query.required_survivors)
+        if noise == "central":
+            live = np.ones(block.stop - block.start, dtype=bool)
+        elif query.planned_clients is None:
+            live = sizes[block] >= query.required_survivors
+        else:
+            live = kept[block].copy()
         if query.asked is not None:
             numbers = np.arange(group.first + block.start, group.first + block.stop)
             live &= (numbers >= query.asked[0]) & (numbers < query.asked[1])
@@ -154,20 +165,46 @@ def survivors(group: ShardGroup, index: int, key: RunKey, dropout: float) -> NDA
         return None
     shard = np.repeat(np.arange(group.shards), group.sizes())
     rank = np.arange(len(shard)) - group.user_starts[shard]
-    words = random_words(key.subkey("dropout", index), group.numbers()[shard], rank.astype(np.uint64))
-    return np.asarray((words[:, 0] >> np.uint64(11)) * 2.0**-53 >= dropout)
+    return _coins(key.subkey("dropout", index), group.numbers()[shard], rank.astype(np.uint64)) >= dropout
+
+
+def planned_shards(shards: NDArray[np.uint64], query: ShardQuery, key: RunKey, dropout: float) -> NDArray[np.bool_]:
+    """Which shards keep `required_survivors` of their planned clients, each of whom vanishes with this probability.
+
+    The coins belong to the plan: they depend on the key, the sub-query and the shard's number, and not on who is there.
+
+    Args:
+        shards: uint64[n], the shards' numbers.
+        query: of which the planned and the required number of clients are.
+        key: of the run.
+        dropout: probability, in [0, 1].
+
+    Returns:
+        bool[n]; all true without dropout, or in the paper's model, where the users themselves decide.
+    """
+    if query.planned_clients is None or dropout <= 0:
+        return np.ones(len(shards), dtype=bool)
+    lost = float(bdtr(query.required_survivors - 1, query.planned_clients, 1 - dropout))
+    return _coins(key.subkey("planned dropout", query.index), shards, np.zeros_like(shards)) >= lost
+
+
+def _coins(subkey: bytes, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1), one a pair."""
+    return np.asarray((random_words(subkey, high, low)[:, 0] >> np.uint64(11)) * 2.0**-53)
 
 
 def shard_noise(
     shards: NDArray[np.uint64], sizes: NDArray[np.int64], query: ShardQuery, key: RunKey
 ) -> NDArray[np.int64]:
-    """The noise of all survivors of each shard in closed form: int64[shards, T].
+    """The noise of each shard in closed form: int64[shards, T].
 
-    Discrete Laplace (exact), and what the survivors above the required number add to it. Only for live shards;
-    other rows lack noise and must not be used.
+    Discrete Laplace (exact) and nothing else for planned shards. In the paper's model also what the survivors above the
+    required number add; rows of shards with fewer then lack noise and must not be used.
     """
     entries = query.encoding.length
     noise = discrete_laplace(key, f"shard noise {query.index}", shards, entries, query.epsilon, query.sensitivity)
+    if query.planned_clients is not None:
+        return noise
     surplus = np.maximum(sizes / query.required_survivors - 1, 0.0)
     events = polya_difference_events(
         key,
@@ -185,23 +222,26 @@ def shard_noise(
 def client_noise(
     group: ShardGroup, block: slice, present: NDArray[np.bool_] | None, query: ShardQuery, key: RunKey
 ) -> NDArray[np.int64]:
-    """Every client's share, sparsely, summed over the survivors of each shard: int64[shards of block, T].
+    """Every client's share, sparsely, summed over each shard: int64[shards of block, T].
 
-    A slot is a (client, entry) pair, a client being its rank in the shard.
+    A slot is a (client, entry) pair. Of a planned shard the clients are the required ones, whoever is there, so that
+    the sum is discrete Laplace; in the paper's model they are the survivors, by their rank in the shard.
     """
     entries = query.encoding.length
-    offsets = group.user_starts[block]
+    offsets, sizes = group.user_starts[block], group.sizes()[block]
     events = polya_difference_events(
         key,
         f"client noise {query.index}",
         group.numbers()[block],
         np.full(len(offsets), 1 / query.required_survivors),
-        group.sizes()[block] * entries,
+        (sizes if query.planned_clients is None else np.full_like(sizes, query.required_survivors)) * entries,
         query.epsilon,
         query.sensitivity,
     )
     client, entry = np.divmod(events.slot, entries)
-    kept = np.ones(len(client), dtype=bool) if present is None else present[offsets[events.row] + client]
+    kept = np.ones(len(client), dtype=bool)
+    if present is not None and query.planned_clients is None:
+        kept = present[offsets[events.row] + client]
     noise = np.zeros((len(offsets), entries), dtype=np.int64)
     np.add.at(noise, (events.row[kept], entry[kept]), events.value[kept])
     return noise

@@ -101,7 +101,10 @@ def test_an_earlier_release_is_of_the_earlier_cohort_under_a_key_of_its_own() ->
 
 
 def test_a_run_whose_shards_are_all_lost_has_no_figures() -> None:
-    rows, (case,) = crowd(), cases("flat", dropout=[0.5], dropout_margin=[0.0], shard_size=[10_000])
+    rows, (case,) = (
+        crowd(),
+        cases("flat", dropout=[0.5], dropout_margin=[0.0], shard_size=[10_000], participation=["paper"]),
+    )
     half = rows.only(np.arange(USERS) % 4 == 0)
     (outcome,) = judge_case(case, half, USERS, 0, Judge(("mse",)), rows.histogram(), KEY)
     assert math.isnan(outcome.metrics["mse"])

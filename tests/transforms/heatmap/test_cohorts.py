@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.evaluation.memory import Rows, run_in_memory
@@ -24,14 +24,15 @@ from sfumato.transforms.heatmap.methods.trees import last_answer
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
-from sfumato.transforms.heatmap.schedule import advance, check_plan, start
+from sfumato.transforms.heatmap.schedule import advance, check_plan, plan
 from sfumato.transforms.heatmap.state import EVERYTHING, Estimate, HeatmapState, Question
-from sfumato.transforms.locations.shards import ShardGroup
+from sfumato.transforms.locations.shards import PARTICIPATIONS, Cohort, Participation, ShardGroup
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shards import NOTHING, ShardQuery, ShardTotals, sum_shards
+from tests.admitted import count_population, start
 from tests.keys import earlier_key
 from tests.transforms.heatmap.methods.oracle import group_of
 
@@ -82,10 +83,11 @@ def one_more(rows: Rows, position: float) -> Rows:
 
 
 def run(
-    groups: Sequence[ShardGroup], parameters: HeatmapParameters, users: int = 0, key: RunKey = KEY
+    groups: Sequence[ShardGroup], parameters: HeatmapParameters, users: int | None = None, key: RunKey = KEY
 ) -> tuple[HeatmapState, list[ShardQuery]]:
     """The final state over these groups, and what was asked."""
-    state, asked = start(users, parameters, key), []
+    there = sum(int(group.sizes().sum()) for group in groups) if users is None else users
+    state, asked = start(there, parameters, key), []
     while state.query is not None:
         asked.append(state.query)
         state = advance(state, total(groups, state.query, parameters, key), parameters)
@@ -238,12 +240,12 @@ def test_each_part_has_the_whole_rest_of_the_budget_and_nobody_spends_more(
         users=users,
         method=Asking(parts, cost),
     )
-    state, rng = start(users, parameters, KEY), np.random.default_rng(0)
-    shards_planned = state.cohort.shards
+    population, budget = count_population(users, parameters, KEY)
+    if Cohort.plan(population.users, users, 100, parameters.dropout).shards != shards:
+        return  # the private count came out far lower
+    state, rng = plan(population, budget, parameters), np.random.default_rng(0)
     counted = state.population.epsilon
-    assert (counted > 0) == (not public)
-    if shards_planned != shards:  # the private count came out far lower
-        return
+    assert counted > 0  # also where a public figure makes the plan
     while state.query is not None:
         assert state.purse.remaining == epsilon - counted
         state = advance(state, respond(state, rng), parameters)
@@ -284,15 +286,15 @@ def test_what_a_client_sends_and_spends_is_one_answer() -> None:
         assert planned.entries == max(lengths)
         assert planned.bits == max(one.bits_per_client for one in planned.sub_queries)
         assert {one.epsilon for one in planned.sub_queries} == {planned.spent}
-        assert planned.spent == (1.0 if population else planned.state.budget.total - planned.state.population.epsilon)
-        assert (planned.spent < 1.0) == (population is None)
+        assert planned.spent == planned.state.budget.total - planned.state.population.epsilon
+        assert math.isclose(planned.spent, 0.99)
 
 
 # --- noise and scale ---
 
 
 def test_each_part_has_its_own_sub_querys_noise_and_only_its_shards() -> None:
-    """With as many users as required there is no surplus: a shard's noise is one draw, of its sub-query's label."""
+    """A planned shard's noise is one draw, of its sub-query's label, however many users it has."""
     parameters = disjoint(4000, 40, dropout=0.0, epsilon=0.7)
     group = even(40, 100)
     state, asked = run([group], parameters)
@@ -301,7 +303,10 @@ def test_each_part_has_its_own_sub_querys_noise_and_only_its_shards() -> None:
         first, last = query.asked or (0, 0)
         assert query.index == answer.spent.index
         shards = np.arange(first, last, dtype=np.uint64)
-        noise = discrete_laplace(query.bind(KEY), f"shard noise {query.index}", shards, query.encoding.length, 0.7)
+        assert math.isclose(query.epsilon, 0.99 * 0.7)
+        noise = discrete_laplace(
+            query.bind(KEY), f"shard noise {query.index}", shards, query.encoding.length, query.epsilon
+        )
         exact = query.encoding.count(group, slice(first, last))
         assert np.allclose(answer.counts, (exact + noise).sum(axis=0) * (40 / (last - first)), rtol=1e-12)
         drawn.append(noise)
@@ -313,12 +318,15 @@ def test_each_part_has_its_own_sub_querys_noise_and_only_its_shards() -> None:
 
 @pytest.mark.parametrize("vanish", [0.0, 0.2])
 @pytest.mark.parametrize("noise", ["shard", "client"])
-def test_noise_of_a_part_scaled_to_all_has_the_stated_deviation(noise: str, vanish: float) -> None:
+@pytest.mark.parametrize("participation", PARTICIPATIONS)
+def test_noise_of_a_part_scaled_to_all_has_the_stated_deviation(
+    participation: Participation, noise: str, vanish: float
+) -> None:
     """Over 60 keys, of 2 of 8 shards and of the other 6; the variance is neither that of 30% more nor of 30% less."""
     group, keys, wrong = even(8, 100), 60, {0.7: 0, 1.3: 0}
     parameters = HeatmapParameters(
         depth=DEPTH, epsilon=0.5, population=800, shard_size=100, dropout=0.5, simulated_dropout=vanish,
-        noise=noise, method=Asking(level=3),
+        noise=noise, participation=participation, method=Asking(level=3),
     )  # fmt: skip
     errors: dict[int, list[np.ndarray]] = {1: [], 2: []}
     stated = {}
@@ -340,7 +348,9 @@ def test_noise_of_a_part_scaled_to_all_has_the_stated_deviation(noise: str, vani
             assert abs(ratio / scale**2 - 1) > deviations
     # Two of eight shards, scaled by four: twice the deviation of all eight. The others by 4/3.
     assert math.isclose(stated[1] / stated[2], math.sqrt(3))
-    whole = math.sqrt(8) * discrete_laplace_stddev(0.5) * math.sqrt((1 - vanish) * 100 / 50)
+    # Only in the paper's model does the noise grow with those who are there, twice as many as are required.
+    shape = (1 - vanish) * 100 / 50 if participation == "paper" else 1
+    whole = math.sqrt(8 * shape) * discrete_laplace_stddev(asked[0].epsilon)
     assert math.isclose(stated[1], 2 * whole)
 
 
@@ -361,7 +371,7 @@ def test_lost_shards_of_a_part_are_spoken_for_by_those_of_the_part() -> None:
     sizes = [100, 20, 100, 100, 100, 30, 100, 100]
     group = group_of([(s, 9, 1) for s, size in enumerate(sizes) for _ in range(size)], 8, DEPTH)
     parameters = HeatmapParameters(
-        depth=DEPTH, epsilon=30, population=800, shard_size=100, dropout=0.5,
+        depth=DEPTH, epsilon=30, population=800, shard_size=100, dropout=0.5, participation="paper",
         method=Asking(((0, 0.5), (0.5, 1))),
     )  # fmt: skip
     state, _ = run([group], parameters)
@@ -373,14 +383,16 @@ def test_lost_shards_of_a_part_are_spoken_for_by_those_of_the_part() -> None:
 
 
 @pytest.mark.parametrize("empty", [0, 1])
-def test_a_part_without_any_user_publishes_nothing(empty: int) -> None:
+def test_a_part_without_any_user_is_refused_in_the_papers_model_alone(empty: int) -> None:
     filled = range(4, 8) if empty == 0 else range(4)
     group = group_of([(s, 9, 1) for s in filled for _ in range(100)], 8, DEPTH)
     parameters = HeatmapParameters(
         depth=DEPTH, population=800, shard_size=100, dropout=0.5, method=Asking(((0, 0.5), (0.5, 1)))
     )
-    with pytest.raises(DataError, match="none of 4 shards had the required 50 survivors"):
-        run([group], parameters)
+    with pytest.raises(RefusedError, match="none of 4 shards had the required 50 survivors"):
+        run([group], replace(parameters, participation="paper"))
+    state, _ = run([group], parameters)
+    assert [answer.spent.shards_lost for answer in state.answers] == [0, 0]
 
 
 def test_groups_without_a_shard_of_the_part_add_nothing() -> None:

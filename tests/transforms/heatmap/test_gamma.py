@@ -13,7 +13,7 @@ from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.evaluation.memory import Rows, run_in_memory
-from sfumato.transforms.heatmap.gamma import ASKED, COST, vector_length
+from sfumato.transforms.heatmap.gamma import ASKED, COST, most_counted, vector_length
 from sfumato.transforms.heatmap.methods import METHODS, Emd, Flat, Method
 from sfumato.transforms.heatmap.methods.trees import last_answer
 from sfumato.transforms.heatmap.options import heatmap_parameters
@@ -22,6 +22,7 @@ from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.schedule import check_plan, plan
 from sfumato.transforms.heatmap.state import EVERYTHING, Estimate, HeatmapState, Question
 from sfumato.transforms.locations.distributions import MAX_GAMMA
+from sfumato.transforms.privacy.admission import noise_quantile
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -120,15 +121,18 @@ def test_a_modulus_holds_its_gamma_and_not_the_next(
         parameters, many = HeatmapParameters(**values, gamma=gamma), users or 1 << 30
         state = plan(Population(float(many), "public"), Budget(epsilon), parameters)
         d = vector_length(parameters, many, state.cohort.shards)
+        chance = parameters.overflow_chance / parameters.method.rounds(6)
+        counting = parameters.admission().epsilon
+        counted = most_counted(min(many, 1.05 * shard_size), counting, chance)
         return least_window(
-            expected_size=min(many, 1.05 * shard_size),
-            required_survivors=state.cohort.required_survivors,
+            expected_size=counted + noise_quantile(counting, 0.1 * chance),
+            required_survivors=None,
             epsilon=ASKED * epsilon,
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(ASKED * d)),
             contribution=gamma,
             entries=d,
             shards=state.cohort.shards,
-            chance=parameters.overflow_chance / parameters.method.rounds(6),
+            chance=0.9 * chance,
         ).modulus
 
     if (least := needed(1)) > 1 << bits:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
@@ -15,16 +15,12 @@ from sfumato.transforms.heatmap.methods.trees import tree_of
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
-from sfumato.transforms.heatmap.schedule import (
-    advance,
-    check_plan,
-    count_population,
-    start,
-)
-from sfumato.transforms.locations.shards import ShardGroup, key_dtype
+from sfumato.transforms.heatmap.schedule import advance, check_plan
+from sfumato.transforms.locations.shards import Participation, ShardGroup, key_dtype
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.shards import ShardTotals, sum_shards
+from tests.admitted import count_population, start
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 
 KEY = RunKey.derive(FixedSecret(b"schedule" * 4), {})
@@ -48,8 +44,11 @@ def flat() -> np.ndarray:
 
 
 def test_the_papers_run_of_10_000_users() -> None:
-    """Paper 000, Table 1 and Appendix A: vector length 340 = 4 + 16 + 64 + 256, and 0.76 left for the last."""
-    state = finish(HeatmapParameters(population=10_000, dropout=0, method=PAPER), 10_000, flat())
+    """Paper 000, Table 1 and Appendix A: vector length 340 = 4 + 16 + 64 + 256, and 0.76 left for the last.
+
+    The paper does not count its users; here a hundredth of epsilon is for that, besides its 1.
+    """
+    state = finish(HeatmapParameters(population=10_000, epsilon=1 / 0.99, dropout=0, method=PAPER), 10_000, flat())
     assert [a.spent.vector_length for a in state.answers] == [4, 16, 64, 256]
     assert round(state.answers[-1].spent.epsilon, 2) == 0.76
 
@@ -75,7 +74,7 @@ def test_the_papers_spending_never_exceeds_the_budget_and_ends_equal_to_it(
     )
     shares = np.random.default_rng(seed).dirichlet(np.full(4**6, 0.05))
     state = finish(parameters, users, shares)
-    charges = [a.spent.epsilon for a in state.answers] + ([] if public else [state.population.epsilon])
+    charges = [a.spent.epsilon for a in state.answers] + [state.population.epsilon]
     assert math.fsum(charges) == epsilon
     assert state.budget.spent == epsilon
     assert len(state.answers) <= stages
@@ -98,10 +97,10 @@ def test_the_target_is_two_standard_deviations_over_all_shards() -> None:
 def test_ablations_split_by_a_count_and_spend_equal_shares() -> None:
     """Paper 000, Table 3: a fixed epsilon of 0.1 a level and a fixed threshold of 10 users."""
     method = replace(PAPER, split_count=10, sub_query_share=0.1)
-    state = finish(HeatmapParameters(population=10_000, dropout=0, method=method), 10_000, flat())
+    state = finish(HeatmapParameters(population=10_000, epsilon=1, dropout=0, method=method), 10_000, flat())
     spent = [a.spent.epsilon for a in state.answers]
     assert [round(one, 9) for one in spent[:-1]] == [0.1] * (len(spent) - 1)
-    assert math.fsum(spent) == 1.0
+    assert math.fsum([*spent, state.population.epsilon]) == 1.0
     assert [a.spent.vector_length for a in state.answers][:5] == [4, 16, 64, 256, 1024]
     sizes = {len(a.counts) for a in state.answers}
     assert max(sizes) == 1024  # 10,000 / 1024 users a cell are fewer than 10
@@ -125,7 +124,7 @@ def test_a_tree_that_stops_changing_gets_the_rest_of_the_budget() -> None:
     trees = [tree_of(a) for a in state.answers]
     assert trees[-1] == trees[-2]
     assert state.answers[-1].spent.epsilon == state.budget.total - math.fsum(
-        a.spent.epsilon for a in state.answers[:-1]
+        [state.population.epsilon, *(a.spent.epsilon for a in state.answers[:-1])]
     )
 
 
@@ -141,13 +140,13 @@ def test_lost_shards_are_spoken_for_and_counted() -> None:
 
 
 def test_with_central_noise_no_figure_but_the_counts_depends_on_who_is_there() -> None:
-    """Shards without users do not exist; a public population far above the users must not tell how many there are."""
+    """A public population far above the users must not tell how many there are; only the noisy counts may differ."""
     parameters = HeatmapParameters(population=10**8, noise="central", method=PAPER)
     states = [
         advance(start(users, parameters, KEY), ShardTotals(np.full(4, users), live), parameters)
         for users, live in ((10, 640), (11, 704), (0, 0))
     ]
-    assert len({(one.answers[0].spent, one.budget, one.population) for one in states}) == 1
+    assert len({(one.answers[0].spent, one.budget, one.cohort) for one in states}) == 1
     assert states[0].answers[0].spent.shards_lost == 0
     assert states[0].answers[0].counts.tolist() == [10.0] * 4  # not scaled: no shard is spoken for
 
@@ -179,7 +178,8 @@ def test_no_sub_query_has_more_entries_than_are_allowed(schedule: str, categorie
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 2.0])
 def test_no_crumb_of_the_budget_is_left_that_buys_nothing(share: float, epsilon: float) -> None:
     made = make_plan(HeatmapParameters(population=10**5, epsilon=epsilon, method=replace(PAPER, sub_query_share=share)))
-    assert math.fsum(one.epsilon for one in made.sub_queries) == epsilon
+    counting = made.state.population.epsilon
+    assert math.fsum([counting, *(one.epsilon for one in made.sub_queries)]) == epsilon
     assert min(one.epsilon for one in made.sub_queries) > 0.01 * epsilon
 
 
@@ -225,10 +225,18 @@ def test_a_methods_own_options_may_not_hide_those_of_every_method() -> None:
         HeatmapParameters(method=Hiding())
 
 
-def test_no_live_shard_fails() -> None:
-    parameters = HeatmapParameters(population=100_000)
-    with pytest.raises(DataError, match="too few users"):
-        advance(start(5, parameters, KEY), ShardTotals(np.zeros(4, dtype=np.int64), 0), parameters)
+@pytest.mark.parametrize(
+    ("model", "words"), [("paper", "too few users"), ("planned", "simulated_dropout: it took all")]
+)
+def test_no_live_shard_is_a_refusal_in_words_of_public_figures(model: Participation, words: str) -> None:
+    parameters = HeatmapParameters(population=100_000, participation=model)
+    told = set()
+    for users in (5, 100_000):
+        state = start(users, parameters, KEY)
+        with pytest.raises(RefusedError, match=words) as caught:
+            advance(state, ShardTotals(np.zeros(4, dtype=np.int64), 0), parameters)
+        told.add(str(caught.value))
+    assert len(told) == 1
 
 
 def test_the_population_is_counted_privately_and_paid_for() -> None:
@@ -245,17 +253,25 @@ def test_the_population_is_counted_privately_and_paid_for() -> None:
     state = start(50_000, parameters, KEY)
     assert state.budget.charges == (0.5,)
     assert state.population.epsilon == 0.5
-    assert start(50_000, HeatmapParameters(population=50_000), KEY).budget.charges == ()
+    known = start(50_000, HeatmapParameters(population=49_000), KEY)  # which is counted as well, and planned from
+    assert known.budget.charges == (known.population.epsilon,)
+    assert math.isclose(known.population.epsilon, 0.01)
+    assert (known.population.users, known.population.source, known.cohort.users) == (49_000, "public", 49_000)
+    assert known.population.counted is not None
+    assert 0 < abs(known.population.counted - 50_000) < 2300
 
 
 def test_a_modulus_that_is_too_small_is_refused_with_the_least_that_would_do() -> None:
     with pytest.raises(RequestError, match=r"modulus: 10000 is too small, the least that would do is (\d+)") as caught:
-        check_plan(HeatmapParameters(users=100_000, modulus=10_000))
+        check_plan(HeatmapParameters(population=100_000, modulus=10_000))
     least = int(str(caught.value).split("would do is ")[1].split()[0])
-    check_plan(HeatmapParameters(users=100_000, modulus=least))
+    check_plan(HeatmapParameters(population=100_000, modulus=least))
     with pytest.raises(RequestError):
-        check_plan(HeatmapParameters(users=100_000, modulus=least - 1))
-    check_plan(HeatmapParameters(users=100_000, modulus=10_000, allow_overflow=True))
+        check_plan(HeatmapParameters(population=100_000, modulus=least - 1))
+    check_plan(HeatmapParameters(population=100_000, modulus=10_000, allow_overflow=True))
+    # Without a public figure it would be known only after the users are counted, and paid for.
+    with pytest.raises(RequestError, match=r"modulus: .* give --population as well"):
+        check_plan(HeatmapParameters(users=100_000, modulus=1 << 30))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from sfumato.schemas.errors import DataError
 from sfumato.schemas.items import NUMBERS, ItemColumns
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
+from sfumato.transforms.histogram.admitted import AdmissionSampler
 from sfumato.transforms.histogram.combine import (
     CountSamples,
     InteractiveQuantiles,
@@ -32,6 +33,7 @@ from sfumato.transforms.histogram.prefixes import NumberPrefixes, TextPrefixes
 from sfumato.transforms.histogram.sample import SampledCounts, Sampler
 from sfumato.transforms.histogram.sampling import Sampling
 from sfumato.transforms.locations.encode import hash_users
+from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.conftest import REGION, make_logs, write_files
 
@@ -123,7 +125,7 @@ def test_counted_cells_equal_the_in_memory_answer(tmp_path: Path, users, records
     pattern = write_files(table, tmp_path / "logs", files, row_group_size=300)
     items, prefixes, levels = CellItems(LocationColumns(), GRID), NumberPrefixes(4, GRID.depth), (2, 4, 5)
     sampler = Sampler(bind_key(KEY, items, SAMPLING, prefixes, levels), SAMPLING, len(levels))
-    found = run(pattern, CountSamples(items, SAMPLING, KEY, prefixes, levels), *options)
+    found = run(pattern, CountSamples(items, SAMPLING, KEY, prefixes, levels), *options).counts
     expected = expected_counts(table, sampler, Cells(), levels)
     for counts, wanted in zip(found, expected, strict=True):
         assert dict(zip(counts.items.tolist(), counts.counts.tolist(), strict=True)) == wanted
@@ -249,22 +251,44 @@ def test_one_key_for_other_items_or_another_rate_draws_other_users(tmp_path: Pat
     assert len({key.subkey("participation") for key in keys}) == len(keys)
 
 
-def test_more_participants_than_are_asked_end_the_run(tmp_path: Path) -> None:
-    table = with_items(1000, 1)
-    pattern = write_files(table, tmp_path / "logs", 2)
-    items = ColumnItems(ItemColumns("category"))
-    sampler = Sampler(bind_key(KEY, items, SAMPLING, None, (0,)), SAMPLING)
-    users = hash_users(table["user_id"].combine_chunks(), sampler.key.subkey("users"))
-    taking_part = int(sampler.drawn(users).sum())
-    assert run(pattern, CountSamples(items, SAMPLING, KEY, asked=taking_part))[0].users == taking_part
-    with pytest.raises(Exception, match="contact: more users drew themselves than are asked"):
-        run(pattern, CountSamples(items, SAMPLING, KEY, asked=taking_part - 1))
+def with_unusable(usable: int, unusable: int, both: int, without_id: int) -> pa.Table:
+    """Rows of users with a category, without one, with one in one of two rows, and rows of nobody."""
+    ids = [*range(usable + unusable), *np.repeat(np.arange(10**6, 10**6 + both), 2).tolist(), *[None] * without_id]
+    kinds = ["a"] * usable + [None] * unusable + ["b", None] * both + ["c"] * without_id
+    order = np.random.default_rng(0).permutation(len(ids))
+    table = pa.table({"user_id": pa.array(ids, pa.int64()), "category": kinds})
+    return table.take(pa.array(order))
 
 
-def test_too_many_bad_rows_end_the_run(tmp_path: Path) -> None:
-    table = pa.table({"user_id": range(100), "category": ["a"] * 80 + [None] * 20})
-    pattern = write_files(table, tmp_path / "logs", 1)
+@pytest.mark.parametrize("files", [1, 3])
+def test_admission_counts_users_and_not_rows(tmp_path: Path, files: int) -> None:
+    """At a rate of 1 and with next to no noise: users with a usable record, and those without any."""
+    pattern = write_files(with_unusable(900, 40, 60, 7), tmp_path / "logs", files)
+    admit = Admit(AdmissionRule(epsilon=50.0, max_bad_fraction=1.0))
+    found = run(pattern, CountSamples(ColumnItems(ItemColumns("category")), SAMPLING, KEY, admit=admit))
+    assert (found.admission.users, found.admission.unusable) == (960, 47)
+
+
+def test_admission_samples_users_of_its_own(tmp_path: Path) -> None:
+    """Its sample has the size of its rate, and its coins say nothing of who takes part in a round."""
+    sampler = Sampler(KEY, Sampling.of(0.5, 8))
+    admission = AdmissionSampler(KEY, 0.25)
+    users = np.random.default_rng(3).integers(0, 2**64, 100_000, np.uint64)
+    drawn = np.isin(users, admission.drawn(users))
+    assert abs(drawn.sum() - 25_000) < 6 * (100_000 * 0.25 * 0.75) ** 0.5
+    both = (drawn & sampler.drawn_at_all(users)).sum()
+    assert abs(both - 12_500) < 6 * (100_000 * 0.125 * 0.875) ** 0.5
+    assert abs(admission.drawn_rows(100_000) - 25_000) < 6 * (100_000 * 0.25 * 0.75) ** 0.5
+    assert [admission.drawn_rows(rows) for rows in range(60)] == sorted(
+        admission.drawn_rows(rows) for rows in range(60)
+    )
+
+
+def test_too_many_bad_users_are_refused_by_their_noisy_number(tmp_path: Path) -> None:
+    pattern = write_files(with_unusable(2400, 600, 0, 0), tmp_path / "logs", 1)
     items = ColumnItems(ItemColumns("category"))
-    assert run(pattern, CountSamples(items, SAMPLING, KEY, max_bad_fraction=0.2))
-    with pytest.raises(Exception, match=r"more than max_bad_fraction=0\.19 of the rows were dropped, most often"):
-        run(pattern, CountSamples(items, SAMPLING, KEY, max_bad_fraction=0.19))
+    allowed = Admit(AdmissionRule(epsilon=1.0, max_bad_fraction=0.2, sampling_rate=0.5))
+    assert run(pattern, CountSamples(items, SAMPLING, KEY, admit=allowed)).admission.users == pytest.approx(2400, 0.1)
+    strict = Admit(AdmissionRule(epsilon=1.0, max_bad_fraction=0.01, sampling_rate=0.5))
+    with pytest.raises(Exception, match=r"about \d+ of 3,\d+ users \(.*more than --max_bad_fraction 0\.01 allows"):
+        run(pattern, CountSamples(items, SAMPLING, KEY, admit=strict))

@@ -1,10 +1,9 @@
-"""Limited contact is the Poisson sample up to a stated chance; the paper's way of asking, and a fixed size, are not."""
+"""Limited contact is the Poisson sample; the paper's way of asking, and a fixed size, are not."""
 
 from __future__ import annotations
 
 import math
 
-import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -19,35 +18,14 @@ from tests.transforms.histogram.oracle import hockey_stick
 @pytest.mark.parametrize(
     ("population", "rate", "slack"), [(1000, 0.1, 3.0), (10**6, 0.3, 5.0), (50, 0.5, 1.0), (10**9, 0.01, 6.0)]
 )
-def test_overflow_chances_are_safe_and_close(population: int, rate: float, slack: float) -> None:
+def test_as_many_are_asked_as_in_the_paper(population: int, rate: float, slack: float) -> None:
     plan = ContactPlan(population, rate, slack)
     mean = population * rate
     assert plan.asked == math.ceil(mean + slack * math.sqrt(mean))
-    with mpmath.workdps(50):
-        p = mpmath.mpf(rate)
-        term = mpmath.binomial(population, plan.asked) * p**plan.asked * (1 - p) ** (population - plan.asked)
-        tail, v = mpmath.mpf(0), plan.asked
-        while v < population and (not tail or term > tail * 1e-15):
-            term *= mpmath.mpf(population - v) / (v + 1) * p / (1 - p)
-            tail += term
-            v += 1
-        # Terms fall at least geometrically with the last ratio, which is below 1.
-        assert tail <= plan.overflow_chance * (1 + 1e-11)
-        assert plan.overflow_chance <= tail * (1 + 1e-6)
-
-
-def test_the_usual_slack_costs_next_to_nothing() -> None:
-    plan = ContactPlan(10**6, 0.1)
-    assert plan.asked == 103_163
-    assert plan.extra_delta(1.0, rounds=12) < 1e-18
-
-
-def test_extra_delta_is_the_union_over_rounds_and_both_neighbours() -> None:
-    plan = ContactPlan(1000, 0.1, 4.0)
-    assert plan.extra_delta(1.0, 3) == pytest.approx(3 * (1 + math.e) * plan.overflow_chance)
-    assert plan.extra_delta(800.0) == 1.0
-    everybody = ContactPlan(100, 0.9)
-    assert (everybody.asked, everybody.overflow_chance, everybody.extra_delta(1.0)) == (100, 0.0, 0.0)
+    assert rate <= plan.asking_rate <= 1
+    assert plan.asking_rate * population == pytest.approx(plan.asked)
+    assert ContactPlan(10**6, 0.1).asked == 103_163
+    assert ContactPlan(100, 0.9).asking_rate == 1  # everybody
 
 
 def contacted(n: int, holders: int, asked: int, chance: float, threshold: int) -> NDArray[np.float64]:
@@ -71,27 +49,14 @@ def test_coins_of_a_fixed_group_are_not_the_poisson_sample() -> None:
     assert leak > 200 * delta(epsilon, rate, threshold)
 
 
-def test_first_come_contact_stays_within_its_delta() -> None:
-    """The Poisson sample of two items, abandoned if more than `asked` users draw themselves: all outcomes."""
-    n, rate, epsilon, threshold = 24, 0.3, 0.5, 3
-    plan = ContactPlan(n, rate, 1.0)
-    assert plan.overflow_chance > 1e-3
-
-    def law(first: int, second: int) -> NDArray[np.float64]:
-        joint = np.outer(
-            stats.binom.pmf(np.arange(n + 1), first, rate), stats.binom.pmf(np.arange(n + 1), second, rate)
-        )
-        total = np.add.outer(np.arange(n + 1), np.arange(n + 1))
-        out = np.zeros((n + 1, n + 1))
-        shown = np.where(np.arange(n + 1) >= threshold, np.arange(n + 1), 0)
-        kept = total <= plan.asked
-        np.add.at(out, (shown[np.nonzero(kept)[0]], shown[np.nonzero(kept)[1]]), joint[kept])
-        return np.append(out, joint[~kept].sum())
-
-    allowed = delta(epsilon, rate, threshold) + plan.extra_delta(epsilon)
-    for first in range(1, n + 1):
-        more, less = law(first, n - first), law(first - 1, n - first)
-        assert max(hockey_stick(more, less, epsilon), hockey_stick(less, more, epsilon)) <= allowed
+@pytest.mark.parametrize("population", [10, 300, 1000])
+def test_asking_each_user_independently_is_the_poisson_sample(population: int) -> None:
+    """Whatever --population says: coins of rate a, then p / a, thin a count as one coin of rate p does."""
+    n, rate = 300, 0.15
+    plan = ContactPlan(population, rate, 0.5)
+    asked = stats.binom.pmf(np.arange(n + 1), n, plan.asking_rate)
+    taking_part = stats.binom.pmf(np.arange(n + 1)[:, None], np.arange(n + 1), rate / plan.asking_rate) @ asked
+    assert taking_part == pytest.approx(stats.binom.pmf(np.arange(n + 1), n, rate), abs=1e-12)
 
 
 def test_a_fixed_size_is_refused() -> None:
@@ -116,11 +81,3 @@ def test_a_fixed_size_is_refused() -> None:
 def test_bad_plans_are_refused(arguments: tuple[int, float], name: str) -> None:
     with pytest.raises(RequestError, match=f"{name}: must be"):
         ContactPlan(*arguments)
-
-
-def test_bad_budgets_are_refused() -> None:
-    plan = ContactPlan(100, 0.1)
-    with pytest.raises(RequestError, match="epsilon: must be"):
-        plan.extra_delta(math.inf)
-    with pytest.raises(RequestError, match="rounds: must be"):
-        plan.extra_delta(1.0, 0)

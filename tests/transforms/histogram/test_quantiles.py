@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.curve import banded, check_shares, quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.interactive import search_quantiles
@@ -121,8 +121,31 @@ def test_a_search_reads_only_what_passes_the_threshold() -> None:
     found, expected = (search_quantiles(r, sampling, (0.01,), 0.0, 256.0) for r in (few, none))
     assert found.quantiles == expected.quantiles
     assert np.array_equal(found.curve.share, expected.curve.share)
-    with pytest.raises(DataError, match="nothing is published"):
-        search_quantiles([SampledCounts(np.array([0], np.uint64), np.array([9]))] * BITS, sampling, (0.5,), 0.0, 1.0)
+
+
+def test_a_search_ends_where_a_round_publishes_nothing() -> None:
+    """It says what it has found: nothing at all, or the part of the range that it has come to."""
+    sampling = Sampling(2**31, 10)
+    nothing = SampledCounts(np.array([0], np.uint64), np.array([9]))
+    empty = search_quantiles([nothing] * BITS, sampling, (0.5,), 0.0, 1.0)
+    assert (empty.quantiles, empty.users, empty.published) == ((), (0.0,) * BITS, (0,) * BITS)
+    assert (empty.curve.low == 0).all()
+    assert (empty.curve.high == 1).all()
+    some = SampledCounts(np.array([10, 200], np.uint64), np.array([100, 300]))  # a quarter lies below 128
+    search = search_quantiles([some, some, *[nothing] * (BITS - 2)], sampling, (0.5,), 0.0, 256.0)
+    (found,) = search.quantiles
+    assert found.value == 224  # the middle of [192, 256), the second half of the second half
+    assert found.low <= 200 <= found.high
+    assert search.published == (2, 2, *[0] * (BITS - 2))
+
+
+def test_an_empty_trie_is_a_distribution_of_which_nothing_is_known() -> None:
+    empty = Histogram(3, Sampling(2**31, 10), np.empty(0, np.uint64), np.empty(0, np.int64))
+    finer = Histogram(8, Sampling(2**31, 10), np.array([5], np.uint64), np.array([20]))
+    hierarchy = build_hierarchy(grow_trie([empty, finer], NumberPrefixes(2, BITS)), BITS, 0.0, 256.0)
+    assert hierarchy.users == 0
+    curve = hierarchy.curve()
+    assert (curve.value.tolist(), curve.low.tolist(), curve.high.tolist()) == ([0, 256], [0, 0], [1, 1])
 
 
 def test_the_band_is_ordered_and_encloses_all_that_may_be_between_two_points() -> None:

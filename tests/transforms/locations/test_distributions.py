@@ -17,16 +17,22 @@ from sfumato.transforms.locations import records as records_module
 from sfumato.transforms.locations.distributions import (
     MAX_GAMMA,
     Distributions,
-    _group_shift,
     bound_distributions,
     build_weighted_shard_group,
     split_distributions,
 )
 from sfumato.transforms.locations.encode import EncodedLocations
 from sfumato.transforms.locations.group import BoundUsers, BuildShards, ShardGroupCoder
-from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
+from sfumato.transforms.locations.shards import (
+    Cohort,
+    ShardGroup,
+    build_shard_group,
+    empty_shard_groups,
+    split_by_shard_group,
+)
 from sfumato.transforms.locations.spill import Spill, forget, load
 from sfumato.transforms.locations.users import bound_users, split_by_user_group
+from sfumato.transforms.privacy.admission import UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import keyed_hash
 from tests.statistics import FLAKE_RATE
 
@@ -80,12 +86,12 @@ def groups_of(records: Records, cohort: Cohort, depth: int, gamma: int, parts: i
         codes = np.array([records[i][1] for i in batch], Places(depth).dtype)
         for number, chunk in split_by_user_group(EncodedLocations(users, codes, len(users), (), False), Spill()):
             by_user_group.setdefault(number, []).append(chunk)
-    chunks: dict[int, list[bytes]] = {}
+    chunks = {number: [empty] for number, empty in empty_shard_groups(cohort, weighted=True)}
     for mine in by_user_group.values():
         for part in bound_distributions(mine, Places(depth), gamma).store(Spill()):
             rows = Distributions.of_columns(load(part), Places(depth))
             for number, chunk in split_distributions(rows, cohort, Places(depth), Spill()):
-                chunks.setdefault(number, []).append(chunk)
+                chunks[number].append(chunk)
     return {n: build_weighted_shard_group(n, mine, cohort, Places(depth), Spill()) for n, mine in chunks.items()}
 
 
@@ -151,8 +157,8 @@ def test_shard_sums_against_an_oracle(depth: int, share: float, shards: int) -> 
     users = 0
     for number, group in groups_of(records, cohort, depth, gamma).items():
         assert (group.first, group.shards) == (
-            number << _group_shift(cohort),
-            min(1 << _group_shift(cohort), shards - group.first),
+            number << cohort.shift(True),
+            min(1 << cohort.shift(True), shards - group.first),
         )
         sizes, starts = group.sizes(), group.user_starts
         assert starts[0] == 0
@@ -310,8 +316,8 @@ def test_the_pipeline_builds_what_the_pure_stages_build(gamma: int | None) -> No
         chunks += list(split_by_user_group(encoded, Spill()))
     if gamma is None:
         words = bound_users([pack(records, depth)], Places(depth))
-        ((_, empty), (_, chunk)) = split_by_shard_group(words, cohort, Places(depth), Spill())
-        expected = [build_shard_group(0, [empty, chunk], cohort, Places(depth), Spill())]
+        ((_, chunk),) = split_by_shard_group(words, cohort, Places(depth), Spill())
+        expected = [build_shard_group(0, [chunk], cohort, Places(depth), Spill())]
     else:
         expected = list(groups_of(records, cohort, depth, gamma).values())
         assert len(expected) > 1
@@ -319,7 +325,9 @@ def test_the_pipeline_builds_what_the_pure_stages_build(gamma: int | None) -> No
         elements = pipeline | "Chunks" >> beam.Create(chunks)
         bound = BoundUsers(Places(depth), Spill(), "one" if gamma is None else "all", gamma)
         bounded, users = elements | bound
-        shards = bounded | BuildShards(Places(depth), pipeline | "Cohort" >> beam.Create([cohort]), Spill())
+        planned = pipeline | "Cohort" >> beam.Create([cohort])
+        shards = bounded | BuildShards(Places(depth), planned, Spill(), weighted=gamma is not None)
         encoded = [ShardGroupCoder().encode(group) for group in expected]
         assert_that(shards | beam.Map(ShardGroupCoder().encode), equal_to(encoded))
-        assert_that(users | beam.CombineGlobally(sum), equal_to([len({user for user, _ in records})]), label="users")
+        expected = UserCounts(len({user for user, _ in records}))
+        assert_that(users | beam.CombineGlobally(sum_user_counts), equal_to([expected]), label="users")

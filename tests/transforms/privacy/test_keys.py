@@ -6,6 +6,7 @@ import pytest
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash, random_words, random_words_16
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
+from tests.keys import SECRET
 
 KEY = RunKey.derive(FixedSecret(b"s" * 32), {"epsilon": 1.0, "release_id": "a"})
 
@@ -25,11 +26,11 @@ def test_every_part_of_the_request_changes_the_key() -> None:
 def test_secrets_stay_out_of_texts_and_keys_out_of_pickles(tmp_path) -> None:
     assert "ssss" not in repr(KEY)
     path = tmp_path / "key"
-    path.write_bytes(b"very secret secret" * 2)
+    path.write_bytes(SECRET)
     key = RunKey.derive(FileSecret(str(path)), {"a": 1})
     derived = key.subkey("x")
     pickled = pickle.dumps(key)
-    assert b"very secret" not in pickled
+    assert SECRET not in pickled
     assert key._key not in pickled
     assert pickle.loads(pickled).subkey("x") == derived
 

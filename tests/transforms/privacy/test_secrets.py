@@ -13,11 +13,12 @@ from sfumato.schemas.errors import NotReadyError, RequestError
 from sfumato.transforms.privacy import secrets
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import SecretManagerSecret
+from tests.keys import SECRET
 from tests.secret_manager import SecretManager, secret_manager
 
 NAME = "projects/my-project/secrets/run-key/versions/3"
 SHORT = "projects/my-project/secrets/short/versions/1"
-CONTENT = bytes(range(200, 232))
+CONTENT = SECRET
 SHORT_CONTENT = b"fifteen letters"
 
 

@@ -7,14 +7,21 @@ from numpy.random import Generator
 
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region, interleave
+from sfumato.transforms.privacy.admission import Admission, Admit, UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.counts import Partition
 from sfumato.transforms.ranges.methods.base import Wanted
 from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.plan import RangesPlan
 
 
 def run_key(number: int) -> RunKey:
     return RunKey.derive(FixedSecret(b"ranges" * 6), {"number": number})
+
+
+def admission_of(people: People, plan: RangesPlan, key: RunKey) -> Admission:
+    """What a job has counted where all rows are usable."""
+    return Admit(plan.counting.admission())(UserCounts(int(people.users.sum())), key)
 
 
 def people_at(depth: int, x: np.ndarray, y: np.ndarray) -> People:

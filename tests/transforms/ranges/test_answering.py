@@ -40,6 +40,7 @@ def test_a_batch_is_answered_row_by_row() -> None:
     for model in (grid_model(400), partition_model()):
         answers = answer_batch(model, batch_of(x, y, size))
         assert answers.schema == ANSWERS_SCHEMA
+        assert answers.schema.field("stddev").metadata == {b"error": model.model.ERROR.encode()}
         alone = [answer_batch(model, batch_of(x[i : i + 1], y[i : i + 1], size[i : i + 1])) for i in range(400)]
         np.testing.assert_allclose(
             np.array([answers[name] for name in ANSWERS_SCHEMA.names]),

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from sfumato.schemas.errors import DataError
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.ranges import Boxes
 from sfumato.schemas.tree import Tree
@@ -20,9 +19,10 @@ from sfumato.transforms.ranges.collect import Collected, build, collect, grid_of
 from sfumato.transforms.ranges.counts import NoisyGrid, Partition
 from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
 from sfumato.transforms.ranges.people import People
-from sfumato.transforms.ranges.plan import METHODS
+from sfumato.transforms.ranges.plan import METHODS, RangesPlan
 from sfumato.transforms.ranges.tree_model import TreeModel
 from tests.conftest import REGION
+from tests.transforms.ranges.oracle import admission_of
 from tests.transforms.ranges.test_plan import plan
 
 KEY = RunKey.derive(FixedSecret(b"collect ranges" * 3), {"job": "ranges"})
@@ -50,19 +50,25 @@ def people(users: int, seed: int = 0) -> People:
     return People.of(12, np.random.default_rng(seed).integers(0, 4**12, users).astype(np.uint64))
 
 
+def counted(crowd: People, asked: RangesPlan) -> Collected:
+    return collect(crowd, admission_of(crowd, asked, KEY), asked, KEY)
+
+
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, Seen.NAME, Seen)
 
 
-def test_a_public_number_of_users_leaves_all_of_epsilon(seen: None) -> None:
-    collected = collect(people(100), plan("seen", epsilon=0.7, population=120), KEY)
-    assert (collected.wanted.users, collected.wanted.epsilon) == (120.0, 0.7)
-    assert collected.population == Population(120.0, "public")
+def test_a_public_number_of_users_is_planned_with_and_checked_at_a_cost(seen: None) -> None:
+    collected = counted(people(100), plan("seen", epsilon=0.7, population=120, population_share=0.2))
+    population = collected.population
+    assert (collected.wanted.users, population.users, population.source) == (120.0, 120.0, "public")
+    assert population.epsilon == pytest.approx(0.14)
+    assert population.epsilon + collected.wanted.epsilon == 0.7  # exactly
 
 
 def test_the_count_of_users_is_paid_from_epsilon(seen: None) -> None:
-    collected = collect(people(100), plan("seen", epsilon=0.7, population_share=0.2), KEY)
+    collected = counted(people(100), plan("seen", epsilon=0.7, population_share=0.2))
     population = collected.population
     assert population.source == "noisy"
     assert population.epsilon == pytest.approx(0.14)
@@ -70,13 +76,15 @@ def test_the_count_of_users_is_paid_from_epsilon(seen: None) -> None:
     assert population.noise_stddev == discrete_laplace_stddev(population.epsilon)
     assert isinstance(collected.counts, NoisyGrid)
     assert collected.counts.users[0, 0] == population.users != 100
-    again = collect(people(100), plan("seen", epsilon=0.7, population_share=0.2), KEY)
+    again = counted(people(100), plan("seen", epsilon=0.7, population_share=0.2))
     assert again.population == population  # a retry draws nothing anew
 
 
-def test_nobody() -> None:
-    with pytest.raises(DataError, match="too few users: no row has a usable user and place"):
-        collect(people(0), plan(cell_width=800.0), KEY)
+@pytest.mark.parametrize("method", ["auto", "grid", "ug", "ag", "privtree", "dawa"])
+def test_a_model_of_nobody_is_one_of_noise(method: str) -> None:
+    """Whether a release exists may not tell whether anybody is in the logs."""
+    asked = plan(method, epsilon=0.5, **({"cell_width": 800.0} if method == "grid" else {}))
+    assert counted(people(0), asked).counts.users.size > 0
 
 
 @pytest.mark.parametrize(
@@ -86,7 +94,7 @@ def test_methods_count_everybody_where_they_are(method: str, own: dict[str, Any]
     """Cells end at the middle lines of the field, so that halves of it have no error but the noise."""
     asked = plan(method, epsilon=10.0, population=5000, **own)
     crowd = People.of(12, np.append(people(3000).codes, np.full(2000, 5, np.uint64)))  # the north-west is crowded
-    built = build(collect(crowd, asked, KEY), asked, ())
+    built = build(counted(crowd, asked), asked, ())
     assert (built.model.method, built.model.epsilon) == (method, 10.0)
     (x, y), zero, half, whole = crowd.xy, np.zeros(1), np.full(1, 2048.0), np.full(1, 4096.0)
     for box, inside in ((Boxes(zero, zero, half, whole), x < 2048), (Boxes(zero, zero, whole, half), y < 2048)):
@@ -125,7 +133,7 @@ def test_what_is_trained_reaches_the_model_in_order(seen: None, monkeypatch: pyt
         "model",
         lambda self, counts, wanted, trained: given.append(trained) or RangeMethod.model(self, counts, wanted, trained),
     )
-    collected = collect(people(10), plan("seen", population=10), KEY)
+    collected = counted(people(10), plan("seen", population=10))
     assert list(collected.trainings()) == ["a", "b", "c"]
     built = build(collected, plan("seen", population=10), ["A", "B", "C"])
     assert given == [["A", "B", "C"]]

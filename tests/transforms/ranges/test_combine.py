@@ -23,6 +23,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.locations.spill import Spill
+from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.collect import Built, collect, of_state
 from sfumato.transforms.ranges.combine import BuildRanges, CollectPeople, CountPeople
@@ -34,6 +35,7 @@ from sfumato.transforms.ranges.people import People
 from sfumato.transforms.ranges.plan import METHODS, RangesPlan
 from tests.conftest import REGION, make_logs, write_files
 from tests.pipelines import oracle
+from tests.transforms.ranges.oracle import admission_of
 from tests.transforms.ranges.test_plan import plan
 
 KEY = RunKey.derive(FixedSecret(b"combine ranges" * 3), {"job": "ranges"})
@@ -110,7 +112,7 @@ def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tupl
     people = exact_people(pattern, asked, columns)
     assert people.users.sum() == USERS
     key = KEY.narrowed({**asked.facts(), "columns": asdict(columns)})
-    expected = collect(people, asked, key)
+    expected = collect(people, admission_of(people, asked, key), asked, key)
     assert isinstance(built, Built)
     same_counts(built.collected.counts, expected.counts)
     assert built.collected.population == expected.population
@@ -130,9 +132,10 @@ def test_weights_choose_the_places_that_count(table: pa.Table, tmp_path: Path) -
     weights = np.random.default_rng(1).exponential(1.0, len(table))
     pattern = write_files(table.append_column("weight", pa.array(weights)), tmp_path / "logs", 2)
     asked, columns = plan("grid", cell_width=4000.0, epsilon=9.0), LocationColumns(weight="weight")
-    found = run(pattern, CollectPeople(asked, KEY, columns))
+    found = run(pattern, CollectPeople(asked, KEY, columns, None, Admit(asked.counting.admission())))
     key = KEY.narrowed({**asked.facts(), "columns": asdict(columns)})
-    same_counts(found.counts, collect(exact_people(pattern, asked, columns), asked, key).counts)
+    people = exact_people(pattern, asked, columns)
+    same_counts(found.counts, collect(people, admission_of(people, asked, key), asked, key).counts)
 
 
 @pytest.mark.parametrize("method", ["grid", "ug", "adaptive"])

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.transforms.ranges.counts import NoisyGrid, Partition, edges
+from sfumato.schemas.ranges import Boxes
+from sfumato.transforms.ranges.counts import LEAST_CLUMPING, NoisyGrid, Partition, centre_variance, edges
 from sfumato.transforms.ranges.counts import clumping as clumping_of
 from sfumato.transforms.ranges.noise import noisy
 from tests.transforms.ranges.oracle import assert_covers_once, people_at, run_key, town
@@ -60,6 +61,33 @@ def test_noise_is_not_taken_for_clumps() -> None:
 def test_nobody_does_not_clump() -> None:
     assert clumping_of(noisy_grid(np.zeros((4, 4)))) == 0
     assert clumping_of(noisy_grid(np.zeros((1, 1)))) == 0
+
+
+@pytest.mark.parametrize("halvings", [1, 2, 3, 6])
+@pytest.mark.parametrize("clumps", [0.3, 0.6, 1.0])
+def test_a_box_about_somebody_holds_more_than_its_share(halvings: int, clumps: float) -> None:
+    """Every way in which halvings pass on (1 + d) / 2 of a cell's users, d = +-sqrt(r), to one user's half."""
+    share = 0.5**halvings
+    half = (1 + np.array([1, -1]) * np.sqrt(clumps)) / 2
+    held = np.ones(1)
+    for _ in range(halvings):
+        held = np.outer(held, half).ravel()  # of each part, which holds the user with this probability
+    expected = (held * (held - share) ** 2).sum()
+    cell, box = (
+        Boxes(*(np.array([at]) for at in corners)) for corners in ((0.0, 0.0, 1.0, 1.0), (0.0, 0.0, share, 1.0))
+    )
+    found = centre_variance(box, cell, np.full(1, 50.0), 0.0)
+    if clumps == LEAST_CLUMPING:
+        assert found == pytest.approx(1 + 50.0**2 * expected)
+    counted = clumps * (share - share**2)
+    found = centre_variance(box, cell, np.full(1, 50.0), clumps)
+    assert found == pytest.approx(1 + 50.0**2 * max(expected - counted, 0))
+
+
+def test_a_box_that_covers_its_middles_cell_is_off_by_its_own_user_alone() -> None:
+    cell, box = (Boxes(*(np.array([at]) for at in corners)) for corners in ((2.0, 2.0, 4.0, 4.0), (1.0, 2.0, 4.0, 5.0)))
+    assert centre_variance(box, cell, np.full(1, 1e6), 0.2).tolist() == [1.0]
+    assert centre_variance(box, cell, np.full(1, -5.0), 0.2).tolist() == [1.0]
 
 
 def test_a_grid_and_a_partition_of_the_same_cells_have_the_same_sums() -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.table import Table
+from sfumato.transforms.ranges.table import Table, paint
 from tests.transforms.ranges.oracle import overlap, random_boxes
 
 SIDE = 16
@@ -72,11 +72,11 @@ def test_rectangles_are_painted_as_a_loop_paints_them(seed: int) -> None:
         painted[y0:y1, x0:x1] = value / ((x1 - x0) * (y1 - y0))
     every = np.arange(SIDE + 1)
     columns = np.array(parts).T
-    found = Table.of_rectangles(SIDE, *columns, values)
+    found = Table(*paint(SIDE, *columns, values, spread=True))
     np.testing.assert_allclose(found.sum(BOXES), Table(every, every, painted).sum(BOXES), rtol=0, atol=1e-10)
     assert found.total == pytest.approx(values.sum())
 
 
 def test_one_rectangle() -> None:
-    one = Table.of_rectangles(8, *(np.array([at]) for at in (0, 0, 8, 8)), np.array([5.0]))
+    one = Table(*paint(8, *(np.array([at]) for at in (0, 0, 8, 8)), np.array([5.0]), spread=True))
     assert one.sum(Boxes(*(np.array([at]) for at in (0.0, 2.0, 4.0, 4.0)))) == pytest.approx([5 / 8])

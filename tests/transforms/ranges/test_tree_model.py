@@ -12,6 +12,7 @@ from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.ranges.counts import centre_variance
 from sfumato.transforms.ranges.model import RangeModel, model_bytes, read_model
 from sfumato.transforms.ranges.tree_model import TreeModel
 from tests.conftest import REGION
@@ -102,8 +103,13 @@ def test_the_error_of_boxes_that_cover_cells_and_that_cut_them() -> None:
     for number in range(len(boxes)):
         share = np.bincount(owner.ravel(), overlaps(boxes, number, 64).ravel()) / cells
         expected = (share**2 * stddev**2 + (share - share**2) * users).sum()
-        found = model.answer(boxes.part(slice(number, number + 1))).stddev[0]
-        assert found == pytest.approx(np.sqrt(expected), rel=1e-6)
+        one = boxes.part(slice(number, number + 1))
+        x, y = (int(middle[0]) * 64 // SIDE for middle in one.middles)
+        row, column = np.nonzero(owner == owner[y, x])
+        corners = (column.min(), row.min(), column.max() + 1, row.max() + 1)
+        cell = Boxes(*(np.array([corner * SIDE / 64]) for corner in corners))
+        expected += centre_variance(one, cell, np.full(1, 50.0), 0.0)[0]
+        assert model.answer(one).stddev[0] == pytest.approx(np.sqrt(expected), rel=1e-6)
 
 
 def test_the_error_is_that_of_people_who_are_spread_as_the_model_says() -> None:
@@ -116,9 +122,13 @@ def test_the_error_is_that_of_people_who_are_spread_as_the_model_says() -> None:
     tree, runs, noise = Tree.uniform(6, 1), 10_000, 14.0
     box = Boxes(*(np.array([at * SIDE]) for at in (0.0, 0.0, 1 / 3, 0.5)))  # two thirds of one quadrant
     counts = rng.normal(400.0, noise, (runs, 4))
-    answers = [TreeModel(Estimate(tree, users, np.full(4, noise))).answer(box) for users in counts]
+    cell = Boxes(*(np.array([at]) for at in (0.0, 0.0, SIDE / 2, SIDE / 2)))
+    models = [TreeModel(Estimate(tree, users, np.full(4, noise))) for users in counts]
+    answers = [model.answer(box) for model in models]
     users, stddev = (np.array([getattr(one, name)[0] for one in answers]) for name in ("users", "stddev"))
-    squares = np.square((users - rng.binomial(400, 2 / 3, runs)) / stddev).sum()
+    # Without what is said of squares about somebody: these are not.
+    middle = [centre_variance(box, cell, model._counts[:1], model._clumping)[0] for model in models]
+    squares = (np.square(users - rng.binomial(400, 2 / 3, runs)) / (stddev**2 - middle)).sum()
     low, high = stats.chi2(runs).ppf([FLAKE_RATE, 1 - FLAKE_RATE])
     assert low < squares < high
 
@@ -136,11 +146,11 @@ def test_nobody_in_a_cell_is_never_certain() -> None:
     model = TreeModel(Estimate(tree, np.zeros(16), np.full(16, 1e-12)))
     answers = model.answer(Boxes(*(np.array([at]) for at in (0.0, 0.0, 1024.0, 1024.0))))
     assert answers.users[0] == 0
-    assert answers.stddev[0] == pytest.approx(1.0)
+    assert answers.stddev[0] == pytest.approx(np.sqrt(1.0 + 1.0))
     users = np.where(np.arange(16) < 4, 0.0, 50.0)  # somebody is elsewhere, known to 10 and more
     model = TreeModel(Estimate(tree, users, np.where(users > 0, 10.0, 0.0)))
     answers = model.answer(Boxes(*(np.array([at]) for at in (0.0, 0.0, 1024.0, 1024.0))))
-    assert (answers.users[0], answers.stddev[0]) == (0, pytest.approx(10.0))
+    assert (answers.users[0], answers.stddev[0]) == (0, pytest.approx(np.sqrt(101.0)))
 
 
 def test_a_tree_that_is_finer_than_what_is_told_apart() -> None:

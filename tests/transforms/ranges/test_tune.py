@@ -15,6 +15,10 @@ from sfumato.transforms.ranges.methods.base import Wanted
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.search import Questions
 from sfumato.transforms.ranges.tune import (
+    FEATURES,
+    TREE_DEPTH,
+    TREES,
+    Forest,
     Label,
     Tuner,
     features,
@@ -27,8 +31,7 @@ from sfumato.transforms.ranges.tune import (
 from sfumato.transforms.ranges.widths import default_width
 from tests.transforms.ranges.oracle import town
 
-joblib = pytest.importorskip("joblib")
-pytest.importorskip("sklearn")
+ExtraTreesRegressor = pytest.importorskip("sklearn.ensemble").ExtraTreesRegressor
 
 REGION, FAR = Region(0, -0.05, 0.1, 0.05), Region(40, -0.05, 40.1, 0.05)
 SIZES = Sizes(50.0, 200.0)
@@ -101,41 +104,62 @@ def test_the_same_labels_and_seed_make_the_same_tuner() -> None:
     assert pickle.dumps(again) == pickle.dumps(TUNER)
     other = train([label(1.0, None, 5.0, wanted())], 1)
     assert other.digest != train([label(1.0, None, 5.0, wanted())], 2).digest != TUNER.digest
-    assert TUNER.facts() == {"format": "sfumato-tuner/1", "digest": TUNER.digest}
+    assert TUNER.facts() == {"format": "sfumato-tuner/2", "digest": TUNER.digest}
 
 
 def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
-    path = tmp_path / "tuner.joblib"
+    path = tmp_path / "tuner.npz"
     save_tuner(TUNER, str(path))
     opened = open_tuner(str(path))
-    assert [one.name for one in tmp_path.iterdir()] == ["tuner.joblib"]
+    assert [one.name for one in tmp_path.iterdir()] == ["tuner.npz"]
     assert opened.width(wanted(3e4, 0.3)) == TUNER.width(wanted(3e4, 0.3))
     assert opened.choose(wanted(1e6, 0.4)) == "grid"
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04nothing", b"\x80\x04.", b"x\x9c damaged"])
 def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "tuner.joblib"
+    path = tmp_path / "tuner.npz"
     path.write_bytes(content)
     with pytest.raises(RequestError, match=r"^tuner: .*make it again"):
         open_tuner(str(path))
 
 
-def test_files_of_other_versions_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "tuner.joblib"
-    for held in ([1, 2], {"format": "sfumato-tuner/0", "tuner": TUNER}, {"format": "sfumato-tuner/1", "tuner": 3}):
-        joblib.dump(held, path)
-        with pytest.raises(RequestError, match="holds none of this version"):
-            open_tuner(str(path))
+def test_places_that_cannot_be_read_or_written_are_told(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"tuner: .* cannot be read"):
         open_tuner(str(tmp_path / "none"))
     with pytest.raises(RequestError, match=r"output: .* cannot be written"):
-        save_tuner(TUNER, str(tmp_path / "no folder" / "tuner.joblib"))
+        save_tuner(TUNER, str(tmp_path / "no folder" / "tuner.npz"))
+
+
+def test_trees_predict_exactly_what_scikit_learn_does() -> None:
+    """On 500 points, some of them on the borders that the trees have: equal, not only near."""
+    rng = np.random.default_rng(5)
+    inputs = rng.lognormal(0, 3, (120, FEATURES)).astype(np.float32).astype(np.float64)
+    trees = ExtraTreesRegressor(TREES, max_depth=TREE_DEPTH, random_state=1).fit(inputs, rng.normal(size=120))
+    forest = Forest.from_sklearn(trees.estimators_)
+    points = rng.lognormal(0, 3, (500, FEATURES))
+    inner = np.nonzero(forest.children[:, 0] != np.arange(len(forest.value)))[0][: len(points) // 2]
+    points[np.arange(len(inner)), forest.feature[inner]] = forest.threshold[inner]
+    assert [forest.predict(one) for one in points] == trees.predict(points).tolist()
+
+
+def test_a_tuner_is_opened_and_used_without_scikit_learn(tmp_path: Path) -> None:
+    save_tuner(TUNER, str(tmp_path / "tuner.npz"))
+    code = f"""import sys
+for name in ('sklearn', 'joblib', 'jax'): sys.modules[name] = None
+from sfumato.transforms.ranges.tune import open_tuner
+from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.schemas.ranges import Field, Sizes
+from sfumato.schemas.region import Grid, Region
+tuner = open_tuner({str(tmp_path / "tuner.npz")!r})
+print(tuner.width(Wanted(Field(Grid(Region(0, -0.05, 0.1, 0.05), 12)), 30000.0, 0.3, Sizes(50.0, 200.0))))"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == TUNER.width(wanted(3e4, 0.3))
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
-    with pytest.raises(RequestError, match=r"needs sklearn, .*sfumato\[neural\]"):
+    with pytest.raises(RequestError, match=r"needs scikit-learn, .*sfumato\[neural\]"):
         train([label(1.0, None, 5.0, wanted())], 1)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, interleave
 from sfumato.transforms.evaluation.memory import Rows, run_in_memory
-from sfumato.transforms.heatmap.assemble import release_files
+from sfumato.transforms.heatmap.assemble import add_up_to, release_files
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
@@ -253,7 +253,8 @@ def city_release(method: str, depth: int = 6, users: int = 4000, **options: Any)
     state = run_in_memory(rows, users, parameters, RunKey.derive(FixedSecret(b"city" * 8), {}))
     facts = ReleaseFacts("heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, parameters.facts())
     files = release_files(state, parameters, facts, Grid(Region(**REGION), depth))
-    return CityRelease(state, parameters, parameters.method.decode(state, depth), files)
+    estimate = add_up_to(parameters.method.decode(state, depth), state.users_estimate()[0])
+    return CityRelease(state, parameters, estimate, files)
 
 
 HOTSPOT = (0.40, 0.32)  # of the rate, from the north-west

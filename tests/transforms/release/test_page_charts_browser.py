@@ -481,12 +481,12 @@ def test_an_empty_finest_level_is_not_opened(opened: Callable[..., Visit]) -> No
 
 def test_the_report_names_key_rounds_and_contact(opened: Callable[..., Visit]) -> None:
     manifest = sample_manifest("hotspots", LENGTHS)
-    manifest["privacy"]["contact"] = {"kind": "limited", "asked": 4321, "overflow_chance": 1e-20}
+    manifest["privacy"]["contact"] = {"kind": "limited", "asked": 4321, "asking_rate": 0.01}
     visit = opened(render_items_page(manifest, prefix_items(n=300)))
     text = visit.page.inner_text("body")
     assert "Randomness\na secret key from the operating system" in text
     assert "all rounds together: ε = 1, δ = 10⁻⁸" in text
-    assert "Each round asked 4,321 users" in text
+    assert "Each round asked about 4,321 users" in text
     assert visit.page.inner_text("h1") == "About 3.91 million users who hold what the first level shows"
 
 

@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import Region
-from sfumato.transforms.release.picture import coarsened, log_like, per_square_km, render_picture
+from sfumato.transforms.release.picture import coarsened, log_like, per_square_km, render_picture, users_in_words
 
 MANHATTAN = Region(-74.04, 40.68, -73.88, 40.80)
 
@@ -158,3 +158,14 @@ def test_fine_densities_are_added_up_not_thinned_out() -> None:
 
 def test_nobody_at_all_is_drawn_too() -> None:
     assert b"About 0 users" in render_picture(np.zeros((4, 4)), MANHATTAN, users=0.0, epsilon=1.0)
+
+
+def test_a_number_of_users_is_stated_with_its_error_and_few_users_with_a_bound() -> None:
+    assert users_in_words(54_600_000, 200.0) == "About 54.6 million users"
+    assert users_in_words(212.0, 28.0) == "About 212 ± 55 users"
+    assert users_in_words(212.0) == "About 212 users"
+    # 0 lies within the error: nothing tells these users from none.
+    assert users_in_words(30.0, 28.0) == "Fewer than 85 users, too few to tell from none"
+    assert users_in_words(0.0, 8.7) == "Fewer than 18 users, too few to tell from none"
+    picture = render_picture(np.zeros((4, 4)), MANHATTAN, users=30.0, users_stddev=28.0, epsilon=1.0)
+    assert b"Fewer than 85 users, too few to tell from none, each protected" in picture

@@ -44,16 +44,14 @@ def combine(state: HeatmapState) -> Posterior:
     if state.prior is not None:
         before = from_prior(state.prior, state.cohort.users)
         guide = [before.full.values_at(level, codes, before.users) for level, codes in enumerate(full.codes)]
-    users, sampling = state.cohort.users, sampling_of(state)
-    # The count of everybody may be noisy. That the cohort is as large as chance has it is no doubt of what is
-    # estimated: the users that are expected of it.
-    doubt = (state.population.noise_stddev * state.cohort.sampling_rate) ** 2
+    # As a total what all noisy figures say together: sums of shrunk counts would be too large, as none is negative.
+    users, sampling = max(state.users_estimate()[0], 1e-6), sampling_of(state)
     if not any(one.sampling for one in measured):
-        return infer(full, measure(full, measured), users, sampling, None, guide, doubt)
+        return infer(full, measure(full, measured), users, sampling, None, guide)
     noise = measure(full, measured)
-    expected = [np.full(len(codes), users / 4.0**level) for level, codes in enumerate(full.codes)]
+    expected = [np.full(len(codes), max(users, 1.0) / 4.0**level) for level, codes in enumerate(full.codes)]
     for _ in range(2):  # the variance of a sample wants to know of how many users it is
-        posterior = infer(full, measure(full, measured, expected), users, sampling, noise, guide, doubt)
+        posterior = infer(full, measure(full, measured, expected), users, sampling, noise, guide)
         expected = [np.maximum(one, 0.5) for one in posterior.users]
     return posterior
 

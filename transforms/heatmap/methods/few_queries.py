@@ -87,11 +87,11 @@ def choose_parts(plan: Plan, state: HeatmapState) -> bool:
 
     In parts the last sub-query has variance n s^2(eps) / (1 - f) + f / (1 - f) T for a cell of T users, n shards, a
     share f of them asked first; together it has n s^2(0.8 eps). Parts it is where that is less for the cells that
-    matter, those of T = 2 deviations of the noise. Together it is also where the first part's few shards might all be
-    lost, so that there would be no release: shards' sizes are Poisson numbers.
+    matter, those of T = 2 deviations of the noise. Together it is also where a private count plans a single shard, and
+    in the paper's model where the first part's few shards might all be lost: shards' sizes are Poisson numbers.
     """
     shards = state.cohort.shards
-    if plan.cohorts == "disjoint" and shards < _LEAST_SHARDS:
+    if plan.cohorts == "disjoint" and shards < _LEAST_SHARDS and state.population.source == "public":
         raise RequestError("cohorts: there is one shard, which cannot be divided; use shared, or a smaller shard_size")
     if shards < _LEAST_SHARDS or state.central:
         return False
@@ -112,8 +112,10 @@ def _first_part(shards: int) -> float:
 
 
 def _all_lost(state: HeatmapState, shards: int) -> float:
-    """The chance that so many shards all have too few survivors, if no client vanishes."""
+    """The chance that so many shards all have too few survivors, if no client vanishes. 0 for planned shards."""
     cohort = state.cohort
+    if cohort.planned_clients is not None:
+        return 0.0
     return float(pdtr(cohort.required_survivors - 1, cohort.users / cohort.shards)) ** shards
 
 

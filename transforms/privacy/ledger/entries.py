@@ -10,15 +10,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from datetime import date
 from decimal import Decimal
 from typing import Any
 
 from sfumato.schemas.errors import LedgerError, RequestError
-from sfumato.schemas.ledger import Charge, Limit, Period, plain
+from sfumato.schemas.ledger import (
+    ADD_OR_REMOVE,
+    CENTRAL,
+    UNIT,
+    Charge,
+    Limit,
+    Period,
+    amount,
+    dataset_name,
+    parse_day,
+    plain,
+)
 
 FORMAT = "sfumato-ledger/1"
-RESERVE, SETTLE, COMMIT, LIMITS = "reserve", "settle", "commit", "limits"
+KINDS = RESERVE, SETTLE, COMMIT, LIMITS = "reserve", "settle", "commit", "limits"
 FIRST = "0" * 64  # what comes before the first entry
 _FIELDS = {"format", "index", "previous", "time", "mark", "kind", "content"}
 
@@ -44,18 +54,22 @@ def read_entries(entries: Sequence[bytes]) -> list[dict[str, Any]]:
         try:
             body = json.loads(entry)
             whole = isinstance(body, dict) and set(body) == {*_FIELDS, "hash"} and isinstance(body["content"], dict)
-            if not whole or entry != _canonical(body):
+            if (
+                not whole
+                or not all(isinstance(body[name], str) for name in ("time", "mark", "kind"))
+                or entry != _canonical(body)
+            ):
                 raise ValueError("not as this program writes them")
             stated = body.pop("hash")
             if body["format"] != FORMAT:
                 raise ValueError(f"of format {body['format']!r}, not {FORMAT!r}")
-            if body["index"] != index:
+            if type(body["index"]) is not int or body["index"] != index:
                 raise ValueError(f"numbered {body['index']}")
             if body["previous"] != previous:
                 raise ValueError("not the one that followed the entry before it")
             if stated != _hash(body):
                 raise ValueError("not what it was when it was written")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise LedgerError(
                 f"ledger: entry {index} is {error}; the ledger is damaged or has been tampered with, nothing is charged"
             ) from None
@@ -77,22 +91,39 @@ def charge_content(charge: Charge) -> dict[str, Any]:
         "request": charge.request,
         "binding": charge.binding,
         "starts_from": charge.starts_from,
+        "unit": UNIT,
+        "adjacency": charge.adjacency,
+        "trust": charge.trust,
+        "files": list(charge.files),
+        "also": [[dataset, str(period)] for dataset, period in charge.also],
     }
 
 
 def charge_of(content: Mapping[str, Any]) -> Charge:
-    """What `charge_content` wrote. Raises LedgerError."""
+    """What `charge_content` wrote, or an earlier version, which left out what stands after `starts_from`.
+
+    Raises LedgerError.
+    """
     try:
+        if content.get("unit", UNIT) != UNIT:
+            raise ValueError("of another privacy unit")
+        texts = [content[name] for name in ("release_id", "job", "dataset", "request", "binding")]
+        if not all(isinstance(one, str) for one in texts):
+            raise ValueError("a name or digest is no text")
         return Charge(
-            content["release_id"],
-            content["job"],
-            content["dataset"],
-            Period(date.fromisoformat(content["first"]), date.fromisoformat(content["last"])),
-            Decimal(content["epsilon"]),
-            Decimal(content["delta"]),
-            content["request"],
-            content["binding"],
-            content["starts_from"],
+            release_id=content["release_id"],
+            job=content["job"],
+            dataset=content["dataset"],
+            period=Period(parse_day("first", content["first"]), parse_day("last", content["last"])),
+            epsilon=amount("epsilon", content["epsilon"]),
+            delta=amount("delta", content["delta"]),
+            request=content["request"],
+            binding=content["binding"],
+            starts_from=None if content["starts_from"] is None else str(content["starts_from"]),
+            adjacency=content.get("adjacency", ADD_OR_REMOVE),
+            trust=content.get("trust", CENTRAL),
+            files=tuple(content.get("files", ())),
+            also=tuple((str(dataset), Period.parse(days)) for dataset, days in content.get("also", ())),
         )
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise LedgerError(f"ledger: a charge cannot be read ({error})") from None
@@ -105,14 +136,14 @@ def settle_content(release_id: str, epsilon: Decimal, delta: Decimal, reason: st
 
 def limits_content(dataset: str, limits: Sequence[Limit]) -> dict[str, Any]:
     """A dataset's limits in JSON's types."""
-    return {"dataset": dataset, "limits": [str(limit) for limit in limits]}
+    return {"dataset": dataset_name(dataset), "limits": [str(limit) for limit in limits]}
 
 
 def limits_of(content: Mapping[str, Any]) -> tuple[str, tuple[Limit, ...]]:
     """What `limits_content` wrote. Raises LedgerError."""
     try:
-        return str(content["dataset"]), tuple(Limit.parse(text) for text in content["limits"])
-    except (KeyError, TypeError, RequestError) as error:
+        return dataset_name(content["dataset"]), tuple(Limit.parse(text) for text in content["limits"])
+    except (KeyError, TypeError, AttributeError, RequestError) as error:
         raise LedgerError(f"ledger: limits cannot be read ({error})") from None
 
 

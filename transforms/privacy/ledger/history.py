@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import Any
 
 from sfumato.schemas.errors import LedgerError
-from sfumato.schemas.ledger import Charge, Limit, Reservation
+from sfumato.schemas.ledger import Charge, Limit, Reservation, amount
 from sfumato.transforms.privacy.ledger.entries import (
     COMMIT,
     FIRST,
@@ -19,7 +18,7 @@ from sfumato.transforms.privacy.ledger.entries import (
     limits_of,
     read_entries,
 )
-from sfumato.transforms.privacy.ledger.windows import overrun
+from sfumato.transforms.privacy.ledger.windows import bounded, overrun
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class History:
     @property
     def charges(self) -> list[Charge]:
         """What every charge counts; all that a crashed run reserved counts as spent."""
-        return [one.charge for one in (*self.refusals, *self.reservations.values())]
+        return _all_charges((*self.refusals, *self.reservations.values()))
 
 
 def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
@@ -79,9 +78,7 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
             if charge.dataset not in limits:
                 raise LedgerError(f"ledger: entry {index} charges a dataset that has no limits, {charge.dataset}")
             if with_limits:
-                earlier = [one.charge for one in (*refusals, *reservations.values())]
-                if (over := overrun(earlier, charge, limits[charge.dataset])) is not None:
-                    raise LedgerError(f"ledger: entry {index} exceeds the limit of {over.limit.words()}")
+                _check_limits(index, _all_charges((*refusals, *reservations.values())), charge, limits)
             reservations[charge.release_id] = Reservation(charge, index, entry["hash"], entry["time"])
         elif kind == SETTLE:
             standing = reservations.get(str(content.get("release_id")))
@@ -100,8 +97,25 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
     return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals))
 
 
+def _all_charges(reservations: Sequence[Reservation]) -> list[Charge]:
+    return [charge for one in reservations for charge in one.charge.each()]
+
+
+def _check_limits(index: int, earlier: list[Charge], new: Charge, limits: Mapping[str, tuple[Limit, ...]]) -> None:
+    """Raises LedgerError where a charge exceeded the limits in force."""
+    for charge in new.each():
+        in_force = limits.get(charge.dataset, ())
+        if not bounded(charge, in_force):
+            raise LedgerError(f"ledger: entry {index} charges {charge.dataset} beside its limits")
+        if (over := overrun(earlier, charge, in_force)) is not None:
+            raise LedgerError(f"ledger: entry {index} exceeds the limit of {over.limit.words()}")
+        earlier = [*earlier, charge]
+
+
 def _settled(standing: Reservation, index: int, content: Mapping[str, Any]) -> Reservation:
     try:
-        return standing.settled(Decimal(content["epsilon"]), Decimal(content["delta"]), str(content["reason"]))
+        return standing.settled(
+            amount("epsilon", content["epsilon"]), amount("delta", content["delta"]), str(content["reason"])
+        )
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:  # ValueError: of which RequestError is one
         raise LedgerError(f"ledger: entry {index} cannot be read ({error})") from None

@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sfumato.schemas.errors import BudgetError, LedgerError, NotReadyError, RequestError
-from sfumato.schemas.ledger import Charge, Limit, Reservation, amount, plain
+from sfumato.schemas.ledger import Charge, Limit, Reservation, amount, dataset_name, plain
 from sfumato.transforms.privacy.ledger.entries import (
     COMMIT,
+    KINDS,
     LIMITS,
     RESERVE,
     SETTLE,
@@ -22,16 +23,20 @@ from sfumato.transforms.privacy.ledger.entries import (
     limits_content,
     settle_content,
 )
+from sfumato.transforms.privacy.ledger.files import charged_elsewhere
 from sfumato.transforms.privacy.ledger.history import History, replay
 from sfumato.transforms.privacy.ledger.store import LedgerStore
-from sfumato.transforms.privacy.ledger.windows import next_fit, overrun
+from sfumato.transforms.privacy.ledger.windows import bounded, next_fit, overrun
 
 _PATIENCE = 600.0  # seconds of others being faster
-_KINDS = (RESERVE, SETTLE, COMMIT, LIMITS)
 
 
 class ReusedError(RequestError):
     """A release id that stands in the ledger for another request, other input or another key."""
+
+
+class ReusedFileError(RequestError):
+    """An input file that was charged to another dataset, or to other days."""
 
 
 class Ledger:
@@ -45,7 +50,7 @@ class Ledger:
         """The ledger as it stands. Raises LedgerError; with_limits: also where a charge exceeded its limits."""
         return replay(self._store.read(), with_limits=with_limits)
 
-    def reserve(self, charge: Charge, limits: Sequence[Limit] = ()) -> Reservation:
+    def reserve(self, charge: Charge, limits: Sequence[Limit] = (), *, allow_reuse: bool = False) -> Reservation:
         """Charges a release, or returns its standing reservation: a release id is charged once.
 
         A refused release, which was settled, is charged anew where its input or request was mended, beside what the
@@ -55,6 +60,8 @@ class Ledger:
             charge: what the release costs, and for what.
             limits: what the caller takes the dataset's limits to be. They are written down with its first charge and
                 must be the same ever after (`set_limits` changes them).
+            allow_reuse: charge input files that were charged to another dataset or to other days before. Such a charge
+                counts for those as well.
 
         Returns:
             The reservation.
@@ -62,6 +69,7 @@ class Ledger:
         Raises:
             RequestError: the limits differ, there are none, or the release starts from one that is not in the ledger;
                 ReusedError: the release id stands for something else.
+                ReusedFileError: an input file was charged elsewhere, and that is not allowed.
             BudgetError: a limit would be exceeded.
             LedgerError: the ledger is damaged.
         """
@@ -72,18 +80,20 @@ class Ledger:
                 return standing
             if (missing := check_limits(history, charge.dataset, limits)) is not None:
                 return LIMITS, limits_content(charge.dataset, missing)
-            check_budget(history, charge)
-            return RESERVE, charge_content(charge)
+            new = with_earlier_uses(history, charge, allow_reuse=allow_reuse)
+            check_budget(history, new)
+            return RESERVE, charge_content(new)
 
         reservation: Reservation = self._until(decide)
         return reservation
 
-    def check(self, charge: Charge, limits: Sequence[Limit] = ()) -> Reservation | None:
+    def check(self, charge: Charge, limits: Sequence[Limit] = (), *, allow_reuse: bool = False) -> Reservation | None:
         """Raises what `reserve` would raise now, and writes nothing. Returns the reservation that stands, if any."""
         history = self.history()
         standing = _reserved(history, charge)
         if standing is None:
-            check_budget(history, charge, check_limits(history, charge.dataset, limits))
+            missing = check_limits(history, charge.dataset, limits)
+            check_budget(history, with_earlier_uses(history, charge, allow_reuse=allow_reuse), missing)
         return standing
 
     def settle(self, release_id: str, epsilon: float | str, delta: float | str, reason: str) -> Reservation:
@@ -142,11 +152,50 @@ class Ledger:
         """Changes a dataset's limits from here on; what has been spent stays spent. Raises LedgerError."""
 
         def decide(history: History) -> tuple[Limit, ...] | tuple[str, Mapping[str, Any]]:
-            if history.limits.get(dataset) == tuple(limits):
+            if history.limits.get(dataset_name(dataset)) == tuple(limits):
                 return tuple(limits)
             return LIMITS, limits_content(dataset, limits)
 
         self._until(decide)
+
+    def backup(self, earlier: bytes = b"") -> bytes:
+        """A copy of the ledger: its entries, a line each, the chain unbroken.
+
+        Args:
+            earlier: the copy that this one will take the place of.
+
+        Raises:
+            LedgerError: the ledger is damaged, or lacks entries of the earlier copy.
+        """
+        entries, before = self._store.read(), earlier.splitlines()
+        replay(entries)
+        if entries[: len(before)] != before:
+            raise LedgerError(
+                f"ledger: the copy that stands there has {len(before)} entries, which are not the first ones of the "
+                f"{len(entries)} of this ledger; it was put back from an old copy, or is another one"
+            )
+        return b"".join(entry + b"\n" for entry in entries)
+
+    def restore(self, copy: bytes) -> int:
+        """Appends the entries of a copy that the ledger lacks. Returns how many.
+
+        Raises:
+            RequestError: the ledger has newer entries than the copy.
+            LedgerError: the copy or the ledger is damaged, or the copy is of another ledger.
+        """
+        entries, standing = copy.splitlines(), self._store.read()
+        replay(standing)
+        replay(entries)
+        if len(standing) > len(entries):
+            raise RequestError(
+                f"restore: the ledger has {len(standing)} entries, and the copy {len(entries)}; nothing is written over"
+            )
+        if entries[: len(standing)] != standing:
+            raise LedgerError("ledger: the copy is of another ledger than the one that stands there")
+        for index in range(len(standing), len(entries)):
+            if not self._store.append(index, entries[index]):
+                raise NotReadyError("ledger: others write to it while it is restored; stop them, and try again")
+        return len(entries) - len(standing)
 
     def _until(self, decide: Callable[[History], Any]) -> Any:
         """Appends what `decide` says of the history, until it says that nothing is left to append."""
@@ -154,7 +203,7 @@ class Ledger:
         while True:
             history = self.history()
             decided = decide(history)
-            if not (isinstance(decided, tuple) and len(decided) == 2 and decided[0] in _KINDS):
+            if not (isinstance(decided, tuple) and len(decided) == 2 and decided[0] in KINDS):
                 return decided
             kind, content = decided
             stamp = self._now().isoformat(timespec="seconds")
@@ -167,6 +216,7 @@ class Ledger:
 
 def check_limits(history: History, dataset: str, limits: Sequence[Limit]) -> tuple[Limit, ...] | None:
     """The limits that the ledger still lacks, None where it has them. Raises RequestError where they contradict it."""
+    dataset = dataset_name(dataset)
     standing = history.limits.get(dataset)
     given = tuple(limits)
     if standing is None:
@@ -181,16 +231,44 @@ def check_limits(history: History, dataset: str, limits: Sequence[Limit]) -> tup
     return None
 
 
-def check_budget(history: History, charge: Charge, limits: Sequence[Limit] | None = None) -> None:
-    """Raises BudgetError, which says when it would fit, where a charge exceeds its dataset's limits.
+def with_earlier_uses(history: History, charge: Charge, *, allow_reuse: bool) -> Charge:
+    """The charge, counting also wherever its input files were charged before.
 
-    limits: instead of the ledger's own.
+    Raises ReusedFileError where they were charged elsewhere and that is not allowed.
     """
-    in_force = history.limits[charge.dataset] if limits is None else limits
-    over = overrun(history.charges, charge, in_force)
+    elsewhere = charged_elsewhere(history.charges, charge)
+    if elsewhere and not allow_reuse:
+        one = elsewhere[0]
+        raise ReusedFileError(
+            f"input: release {one.release_id} of dataset {one.dataset}, data of {one.period}, was charged for a file "
+            f"of this input, which would now be charged to dataset {charge.dataset}, data of {charge.period}; take the "
+            "file out, or give --allow_reuse to charge both"
+        )
+    return replace(charge, also=tuple(sorted({(one.dataset, one.period) for one in elsewhere}, key=str)))
+
+
+def check_budget(history: History, charge: Charge, limits: Sequence[Limit] | None = None) -> None:
+    """Raises BudgetError, which says when it would fit, where a charge exceeds the limits of what it counts for.
+
+    limits: of the charge's own dataset, instead of the ledger's. Raises RequestError where no limit bounds the charge.
+    """
+    charges = history.charges
+    for one in charge.each():
+        own = limits if one.dataset == charge.dataset else None
+        _check_budget(charges, one, history.limits[one.dataset] if own is None else own)
+        charges.append(one)
+
+
+def _check_budget(charges: Sequence[Charge], charge: Charge, in_force: Sequence[Limit]) -> None:
+    if not bounded(charge, in_force):
+        raise RequestError(
+            f"budget: no limit of dataset {charge.dataset!r} bounds a release whose adjacency is {charge.adjacency}; "
+            f"add one with `sfumato ledger limit`, such as 10/365d@{charge.adjacency}"
+        )
+    over = overrun(charges, charge, in_force)
     if over is None:
         return
-    later = next_fit(history.charges, charge, in_force)
+    later = next_fit(charges, charge, in_force)
     when = "a single release of this epsilon never fits" if later is None else f"data of {later} or later would fit"
     raise BudgetError(
         f"ledger: {charge.dataset} may spend {over.limit.words()}; epsilon {plain(over.spent)} is spent on the data of "
@@ -213,9 +291,10 @@ def _reserved(history: History, charge: Charge) -> Reservation | None:
 
 
 def _check_same(standing: Charge, charge: Charge) -> None:
+    standing = replace(standing, also=charge.also)  # what was charged since does not make it another request
     if standing == charge:
         return
-    if replace(standing, binding=charge.binding) == charge:
+    if replace(standing, binding=charge.binding, files=charge.files) == charge:
         what = "other input, another key or another version of sfumato"
     else:
         what = "another request"

@@ -11,13 +11,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal, localcontext
 
-from sfumato.schemas.ledger import Charge, Limit, Period
+from sfumato.schemas.ledger import ADD_OR_REMOVE, REPLACE, ZERO_OUT, Charge, Limit, Period
 
 # Below this a delta is lost among the rounding errors of the convolutions behind a loss distribution.
 _LEAST_DELTA = Decimal("1e-12")
 _SLACK = 1 + 1e-9  # what floating point may have lost of a composed delta
+_EXACT = Context(prec=250)  # amounts have 28 digits and are 1e-100 at least, so no sum of them is rounded
+# How many steps of the first adjacency make one of the second. Where there is none, nothing is known.
+_STEPS = {(ADD_OR_REMOVE, ZERO_OUT): 1, (ADD_OR_REMOVE, REPLACE): 2, (ZERO_OUT, REPLACE): 2}
+_MOST_DELTA = 1 - Decimal("1e-28")
 
 
 @dataclass(frozen=True)
@@ -31,13 +35,46 @@ class Overrun:
 
 def overrun(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) -> Overrun | None:
     """The first limit that the new charge would exceed beside those of its dataset; None where it fits."""
-    same = [charge for charge in charges if charge.dataset == new.dataset]
     for limit in limits:
+        counted = converted(new, limit.adjacency)
+        if counted is None:
+            continue
+        same = _counted(charges, new.dataset, limit.adjacency)
         for window in _windows(same, new.period, limit.days):
-            within = [charge for charge in same if _meets(charge.period, window)]
-            if not fits([*within, new], limit):
+            within = [charge for charge in same if charge.period.meets(window)]
+            if not fits([*within, counted], limit):
                 return Overrun(limit, window, _total(within))
     return None
+
+
+def converted(charge: Charge, adjacency: str) -> Charge | None:
+    """The charge as it counts towards a limit of an adjacency; None where it bounds nothing of it.
+
+    What tells apart logs with and without a user tells no more of logs from which the user's records are taken out
+    while the number of users is public (zero-out). To replace a user takes two steps, out and in: at (epsilon, delta)
+    each they are (2 epsilon, (1 + e^epsilon) delta). The other way there is no bound, since replace and zero-out
+    say nothing of the number of users.
+    """
+    if charge.adjacency == adjacency:
+        return charge
+    steps = _STEPS.get((charge.adjacency, adjacency))
+    if steps is None:
+        return None
+    delta = charge.delta
+    if steps == 2 and delta:
+        # A larger delta than 1 protects nothing, nor does the largest below it.
+        delta = _MOST_DELTA if charge.epsilon > 1000 else min(delta * (1 + charge.epsilon.exp()), _MOST_DELTA)
+    return replace(charge, epsilon=steps * charge.epsilon, delta=delta, adjacency=adjacency)
+
+
+def bounded(charge: Charge, limits: Sequence[Limit]) -> bool:
+    """Whether any of the limits bounds the charge."""
+    return any(converted(charge, limit.adjacency) is not None for limit in limits)
+
+
+def _counted(charges: Sequence[Charge], dataset: str, adjacency: str) -> list[Charge]:
+    same = [converted(charge, adjacency) for charge in charges if charge.dataset == dataset]
+    return [charge for charge in same if charge is not None]
 
 
 def fits(charges: Sequence[Charge], limit: Limit) -> bool:
@@ -47,7 +84,7 @@ def fits(charges: Sequence[Charge], limit: Limit) -> bool:
     loss distributions (the best that is known of an (epsilon, delta) mechanism: randomised response with a chance delta
     of telling all; Kairouz, Oh and Viswanath, ICML 2015) holds for amounts that were not; it needs a delta to spend.
     """
-    epsilon, delta = _total(charges), sum((charge.delta for charge in charges), Decimal(0))
+    epsilon, delta = _total(charges), _sum([charge.delta for charge in charges])
     if epsilon <= limit.epsilon and delta <= limit.delta:
         return True
     if limit.delta < _LEAST_DELTA or delta > limit.delta:
@@ -83,30 +120,31 @@ def next_fit(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) ->
     return None
 
 
-def spent_in_window(charges: Sequence[Charge], dataset: str, last: date, days: int) -> Decimal:
-    """Epsilons, added up, of a dataset's charges for the so many days that end on a day."""
-    window = Period(last - timedelta(days=days - 1), last)
-    return _total([one for one in charges if one.dataset == dataset and _meets(one.period, window)])
+def spent_in_window(charges: Sequence[Charge], dataset: str, last: date, limit: Limit) -> Decimal:
+    """Epsilons that count towards a dataset's limit, added up, in its window that ends on a day."""
+    window = Period(last - timedelta(days=limit.days - 1), last)
+    return _total([one for one in _counted(charges, dataset, limit.adjacency) if one.period.meets(window)])
 
 
-def most_spent(charges: Sequence[Charge], dataset: str, days: int) -> tuple[Period, Decimal] | None:
-    """The window of so many days in which most epsilon is spent, and how much; None where nothing is.
+def most_spent(charges: Sequence[Charge], dataset: str, limit: Limit) -> tuple[Period, Decimal] | None:
+    """The window of a limit in which most epsilon is spent, and how much; None where nothing is.
 
     It may be moved on until it begins on the last day of a charge without losing any, so those are looked at.
     """
-    same = [one for one in charges if one.dataset == dataset]
+    same = _counted(charges, dataset, limit.adjacency)
     starts = sorted({one.period.last for one in same})
-    found = [Period(start, start + timedelta(days=days - 1)) for start in starts]
-    spent = [(window, _total([one for one in same if _meets(one.period, window)])) for window in found]
+    found = [Period(start, start + timedelta(days=limit.days - 1)) for start in starts]
+    spent = [(window, _total([one for one in same if one.period.meets(window)])) for window in found]
     return max(spent, key=lambda one: one[1], default=None)
 
 
 def _total(charges: Sequence[Charge]) -> Decimal:
-    return sum((charge.epsilon for charge in charges), Decimal(0))
+    return _sum([charge.epsilon for charge in charges])
 
 
-def _meets(period: Period, window: Period) -> bool:
-    return period.first <= window.last and window.first <= period.last
+def _sum(amounts: Sequence[Decimal]) -> Decimal:
+    with localcontext(_EXACT):
+        return sum(amounts, Decimal(0))
 
 
 def _windows(charges: Sequence[Charge], period: Period, days: int) -> list[Period]:

@@ -37,8 +37,7 @@ class Automatic(RangeMethod):
     cell_width: float | None = None
     tuner: Tuner | None = option(
         None,
-        "file of `sfumato ranges tune`, by which the width of cells and the method are chosen; opening one runs code "
-        "from it, so give only what you made",
+        "file of `sfumato ranges tune`, by which the width of cells and the method are chosen",
     )
     models: int | None = option(None, _TEXTS["models"])
     workload: Boxes | None = option(None, _TEXTS["workload"])

@@ -13,11 +13,13 @@ from sfumato.schemas.ranges import Boxes, Field
 from sfumato.transforms.heatmap.checks import check_choice, check_whole, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.model import Model
 from sfumato.transforms.ranges.networks.local import LocalNetwork, LocalTraining, train_local
 from sfumato.transforms.ranges.networks.paper import PaperNetworks, PaperTraining, paper_training, train_paper
+from sfumato.transforms.ranges.networks.training import DivergedError
 from sfumato.transforms.ranges.networks.worlds import Squares
 from sfumato.transforms.ranges.people import People
 
@@ -77,11 +79,14 @@ class SpatialNeural(RangeMethod):
         ]
 
     def train(self, training: Any) -> Any:
-        """See RangeMethod.train. Raises RequestError without JAX and optax."""
-        if isinstance(training, LocalTraining):
-            return train_local(training, self._checkpoint(f"local-{training.seed}"))
-        place = self._checkpoint(f"paper-{training.size:g}")
-        return train_paper([training], seed=self.training_seed, checkpoint=place)[0]
+        """See RangeMethod.train. None for a network that diverged. Raises RequestError without JAX and optax."""
+        try:
+            if isinstance(training, LocalTraining):
+                return train_local(training, self._checkpoint(f"local-{training.seed}"))
+            place = self._checkpoint(f"paper-{training.size:g}")
+            return train_paper([training], seed=self.training_seed, checkpoint=place)[0]
+        except DivergedError:  # the counts are paid for: without this network there are others, or the counts
+            return None
 
     def _checkpoint(self, name: str) -> str | None:
         if self.checkpoints is None:
@@ -90,11 +95,13 @@ class SpatialNeural(RangeMethod):
         return os.path.join(self.checkpoints, f"{name}.npz")
 
     def model(self, counts: NoisyGrid | Partition, wanted: Wanted, trained: Sequence[Any]) -> Model:
-        """See RangeMethod.model."""
-        grid = _grid(counts)
+        """See RangeMethod.model: of the networks that did not diverge; where all did, the counts answer as they are."""
+        grid, found = _grid(counts), [one for one in trained if one is not None]
+        if not found:
+            return GridModel(grid)
         if self.network == "paper":
-            return PaperNetworks.of(grid, wanted, trained)
-        return LocalNetwork(grid, wanted.smoothing, self._squares(wanted), trained)
+            return PaperNetworks.of(grid, wanted, found)
+        return LocalNetwork(grid, wanted.smoothing, self._squares(wanted), found)
 
     def _squares(self, wanted: Wanted) -> Squares:
         (width, height), sizes = wanted.field.cell_metres, wanted.sizes

@@ -147,7 +147,8 @@ class LocalNetwork(Model):
             answer, error = _forward(one, inputs, own, deviation)
             answers += np.maximum(answer, 0.0) / len(self.networks)
             squares += error**2 / len(self.networks)
-        users, stddev = answers * small**2, np.sqrt(squares) * small
+        # Squares are asked for where somebody is, which a world of expected users does not hold: 1 squared.
+        users, stddev = answers * small**2, np.sqrt(squares * small**2 + 1)
         highest = self.squares.high[0] * self.squares.high[1] * 1.05
         large = boxes.areas > highest
         if large.any():

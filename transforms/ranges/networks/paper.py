@@ -218,6 +218,7 @@ class PaperNetworks(Model):
     """
 
     KIND: ClassVar[str] = "paper_networks"
+    ERROR: ClassVar[str] = "lower bound"
 
     def __init__(
         self,

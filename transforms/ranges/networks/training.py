@@ -24,6 +24,10 @@ _PIECE = 8192  # examples whose layers a processor has in memory at a time
 _DIGEST = "digest"
 
 
+class DivergedError(DataError):
+    """A training came to parameters or losses that are no finite numbers."""
+
+
 class _State(NamedTuple):
     """Of all members, each leaf with a leading axis of them. since: epochs without a better loss."""
 
@@ -69,8 +73,8 @@ def fit(
     checkpoint: a local file to which the state is written every half minute and at the end, and from which the same
     training goes on. title: of the progress bar, which only a terminal shows.
 
-    Raises RequestError where JAX, optax or tqdm are missing, or the checkpoint is of another training; DataError where
-    parameters or losses are no finite numbers.
+    Raises RequestError where JAX, optax or tqdm are missing, or the checkpoint is of another training; DivergedError
+    where parameters or losses are no finite numbers.
     """
     try:
         import jax
@@ -119,7 +123,7 @@ def fit(
     found = jax.tree.map(np.asarray, state.parameters if patience is None else state.best)
     judged_once = patience is None or bool(np.isfinite(state.loss).all())
     if not (judged_once and all(np.isfinite(one).all() for one in jax.tree.leaves(found))):
-        raise DataError(f"network: the {title} diverged; lower the learning rate of {learning_rate:g}")
+        raise DivergedError(f"network: the {title} diverged; lower the learning rate of {learning_rate:g}")
     return jax.tree.map(lambda one: one[0], found) if alone else found
 
 

@@ -93,10 +93,14 @@ def test_cells_are_divided_by_their_noisy_counts(share: float, constant: float) 
     state = finish(method, 2000)
     first, second = state.answers
     assert first.encoding == GridEncoding(DEPTH, DEPTH, 3, (1,) * 9)
-    assert math.isclose(first.spent.epsilon, share)
-    assert math.isclose(second.spent.epsilon, 1 - share)
+    left = 1 - state.population.epsilon
+    assert math.isclose(first.spent.epsilon, share * left)
+    assert math.isclose(second.spent.epsilon, (1 - share) * left)
     assert state.budget.spent == 1
-    n = [min(10, max(1, int(math.sqrt(max(count, 0) * (1 - share) / constant)))) for count in first.counts.tolist()]
+    n = [
+        min(10, max(1, int(math.sqrt(max(count, 0) * second.spent.epsilon / constant))))
+        for count in first.counts.tolist()
+    ]
     assert second.encoding.divisions == tuple(n)
     assert len(set(n)) > 1
     assert 10 in n or constant == 10

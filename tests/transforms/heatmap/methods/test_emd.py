@@ -20,7 +20,7 @@ from sfumato.transforms.heatmap.methods.emd import Emd, emd_aggregate
 from sfumato.transforms.heatmap.methods.emd_program import Cells
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.raster import density
-from sfumato.transforms.heatmap.schedule import advance, check_plan, start
+from sfumato.transforms.heatmap.schedule import advance, check_plan
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.locations.distributions import (
     bound_distributions,
@@ -33,6 +33,7 @@ from sfumato.transforms.locations.users import split_by_user_group
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shards import ShardTotals, sum_shards
+from tests.admitted import start
 from tests.statistics import FLAKE_RATE
 from tests.transforms.heatmap.methods.test_emd_program import dense_cost, dense_pyramid
 

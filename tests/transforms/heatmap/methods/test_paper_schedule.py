@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.methods.trees import tree_of
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.raster import density
-from sfumato.transforms.heatmap.schedule import advance, start
+from sfumato.transforms.heatmap.schedule import advance, plan
 from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
+from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.secagg.shards import ShardQuery, sum_shards
 from tests.keys import earlier_key
 
@@ -52,8 +56,19 @@ def crowd(users: int, shards: int) -> ShardGroup:
     return ShardGroup(0, shards, Places(DEPTH), np.sort(keys.astype(key_dtype(Places(DEPTH)))))
 
 
+def earlier_start(users: int, parameters: HeatmapParameters) -> HeatmapState:
+    """A run's begin as it was: a public number of users cost nothing, and a private count had a label of its own."""
+    budget = Budget(parameters.epsilon)
+    if parameters.population is not None:
+        return plan(Population(float(parameters.population), "public"), budget, parameters)
+    epsilon = parameters.admission().epsilon
+    noise = discrete_laplace(KEY, "population", np.zeros(1, dtype=np.uint64), 1, epsilon)
+    population = Population(float(users + noise[0, 0]), "noisy", epsilon, discrete_laplace_stddev(epsilon))
+    return plan(population, budget.charge(epsilon), parameters)
+
+
 def finish(users: int, parameters: HeatmapParameters) -> HeatmapState:
-    state = start(users, parameters, KEY)
+    state = earlier_start(users, parameters)
     group = crowd(users, state.cohort.shards)
     while state.query is not None:
         totals = sum_shards(group, state.query, KEY, parameters.noise, parameters.simulated_dropout)
@@ -62,7 +77,9 @@ def finish(users: int, parameters: HeatmapParameters) -> HeatmapState:
 
 
 def paper(values: dict[str, Any]) -> HeatmapParameters:
-    return heatmap_parameters("adaptive", {"depth": DEPTH, "schedule": "paper", "estimator": "last", **values})
+    model = "planned" if values.get("noise") == "central" else "paper"
+    own = {"depth": DEPTH, "schedule": "paper", "estimator": "last", "participation": model}
+    return heatmap_parameters("adaptive", {**own, **values})
 
 
 @pytest.mark.parametrize(("run", "known"), list(zip(RUNS, KNOWN, strict=True)))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 from datetime import UTC, datetime
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 from sfumato.schemas.ledger import Charge, Period, amount
@@ -32,3 +35,11 @@ def charge(
 def ledger(folder: Path) -> Ledger:
     """A ledger in a file, at whose place the clock stands still."""
     return Ledger(SqliteLedger(str(folder / "ledger.db")), lambda: datetime(2026, 11, 21, 3, tzinfo=UTC))
+
+
+def forks() -> ForkServerContext:
+    """Processes that one without threads forks: a fork of this one may hang where a library has started some."""
+    context = multiprocessing.get_context("forkserver")
+    folder = __name__.rpartition(".")[0]
+    context.set_forkserver_preload([name for name in sys.modules if name.startswith(f"{folder}.test_")])
+    return context

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from sfumato.transforms.privacy.ledger import bucket
 from sfumato.transforms.privacy.ledger.bucket import BucketLedger
 from sfumato.transforms.privacy.ledger.store import LedgerStore
 from tests.storage import BUCKET, Emulator, names, put, storage_emulator
+from tests.transforms.privacy.ledger.helpers import forks
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,8 @@ def test_entries_are_fetched_once(place: str, emulator: Emulator) -> None:
     assert len(emulator.requests) - before == 3  # create, list, and the new one
 
 
-def _append(place: str, number: int, start: Any) -> None:
+def _append(url: str, place: str, number: int, start: Any) -> None:
+    os.environ["STORAGE_EMULATOR_HOST"] = url  # the server that forks may be older than the emulator
     store = BucketLedger(place)
     start.wait()
     index = len(store.read())
@@ -82,11 +84,10 @@ def _append(place: str, number: int, start: Any) -> None:
         index += 1
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # the emulator's thread sleeps while they fork
-def test_fifty_processes_at_once_lose_nothing(place: str) -> None:
-    fork = multiprocessing.get_context("fork")
+def test_fifty_processes_at_once_lose_nothing(place: str, emulator: Emulator) -> None:
+    fork = forks()
     start = fork.Barrier(50)
-    processes = [fork.Process(target=_append, args=(place, number, start)) for number in range(50)]
+    processes = [fork.Process(target=_append, args=(emulator.url, place, number, start)) for number in range(50)]
     for process in processes:
         process.start()
     for process in processes:

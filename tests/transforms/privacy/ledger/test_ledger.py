@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import shutil
 import sqlite3
@@ -20,7 +19,7 @@ from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import Ledger, ReusedError
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.privacy.ledger.sqlite import SqliteLedger
-from tests.transforms.privacy.ledger.helpers import charge, ledger
+from tests.transforms.privacy.ledger.helpers import charge, forks, ledger
 
 LIMITS = Limit.parse_all("3/7d,1/1d")
 
@@ -309,7 +308,7 @@ def _charge_one(folder: Path, number: int) -> None:
 
 def test_fifty_processes_lose_no_entry_and_exceed_no_limit(tmp_path: Path) -> None:
     """Fifty want a tenth each, and forty may have it."""
-    fork = multiprocessing.get_context("fork")
+    fork = forks()
     processes = [fork.Process(target=_refused_quietly, args=(tmp_path, number)) for number in range(50)]
     for process in processes:
         process.start()

@@ -145,18 +145,19 @@ def test_one_release_above_the_limit_never_hides_in_the_delta() -> None:
 
 def test_what_is_spent_in_a_window() -> None:
     standing = [charge("a", at(0)), charge("b", at(3, 2), "0.5"), charge("c", at(9), "0.25")]
-    assert spent_in_window(standing, "taxis", ORIGIN + timedelta(days=4), 5) == Decimal("1.5")
-    assert spent_in_window(standing, "taxis", ORIGIN + timedelta(days=4), 4) == Decimal("0.5")
-    assert spent_in_window(standing, "bikes", ORIGIN + timedelta(days=4), 5) == 0
+    assert spent_in_window(standing, "taxis", ORIGIN + timedelta(days=4), Limit.parse("1/5d")) == Decimal("1.5")
+    assert spent_in_window(standing, "taxis", ORIGIN + timedelta(days=4), Limit.parse("1/4d")) == Decimal("0.5")
+    assert spent_in_window(standing, "bikes", ORIGIN + timedelta(days=4), Limit.parse("1/5d")) == 0
 
 
 @given(st.lists(charges, min_size=1, max_size=8), st.integers(1, 12))
 def test_the_fullest_window(standing: list[Charge], days: int) -> None:
-    everywhere = [spent_in_window(standing, "taxis", ORIGIN + timedelta(days=end), days) for end in range(-5, 60)]
-    found = most_spent(standing, "taxis", days)
+    limit = Limit.parse(f"1/{days}d")
+    everywhere = [spent_in_window(standing, "taxis", ORIGIN + timedelta(days=end), limit) for end in range(-5, 60)]
+    found = most_spent(standing, "taxis", limit)
     assert found is not None
     assert found[1] == max(everywhere)
-    assert spent_in_window(standing, "taxis", found[0].last, days) == found[1]
+    assert spent_in_window(standing, "taxis", found[0].last, limit) == found[1]
 
 
 def test_a_period_counts_in_each_window_that_it_touches() -> None:

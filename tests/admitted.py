@@ -1,0 +1,21 @@
+"""The first steps of a heatmap's run for tests: a number of users is counted with noise, as the job counts it."""
+
+from __future__ import annotations
+
+from sfumato.schemas.guarantee import Population
+from sfumato.transforms.heatmap import schedule
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.privacy.admission import UserCounts, count_users
+from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.keys import RunKey
+
+
+def count_population(users: int, parameters: HeatmapParameters, key: RunKey) -> tuple[Population, Budget]:
+    """The population to plan from and what is left of the budget, for a true number of users; nothing is refused."""
+    return schedule.admitted(count_users(UserCounts(users), parameters.admission(), key), parameters)
+
+
+def start(users: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None = None) -> HeatmapState:
+    """The cohort's plan and the first sub-query, for a true number of users; nothing is refused."""
+    return schedule.plan(*count_population(users, parameters, key), parameters, prior)

@@ -1,0 +1,45 @@
+"""Small releases that a ledger charged, without a run: what the attacks on ledger and releases start from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sfumato.schemas.ledger import Limit, Reservation, plain
+from sfumato.transforms.privacy.ledger.ledger import Ledger
+from sfumato.transforms.release.store import publish
+from sfumato.transforms.release.write import close_books, ledger_facts
+from tests.transforms.privacy.ledger.helpers import charge, ledger
+
+LIMITS = Limit.parse_all("1/1d,10/365d")
+
+
+def manifest_of(reservation: Reservation) -> dict[str, Any]:
+    """The least that a manifest says."""
+    one = reservation.charge
+    return {
+        "format": "sfumato-release/1",
+        "release_id": one.release_id,
+        "job": one.job,
+        "created": reservation.time,
+        "privacy": {"epsilon": float(plain(one.epsilon)), "delta": float(plain(one.delta))},
+        "ledger": ledger_facts(reservation),
+    }
+
+
+def publish_release(folder: Path, release_id: str, day: str, place: str | None = None, **more: Any) -> Path:
+    """Charges the ledger in the folder, publishes two files beside the manifest, and notes it in the ledger."""
+    book: Ledger = ledger(folder)
+    reservation = book.reserve(charge(release_id, day, **more), LIMITS)
+    output = folder / (place or f"out/releases/{day}")
+    manifest = manifest_of(reservation)
+    files = {
+        "density.npy": f"density {release_id}".encode(),
+        "cells.parquet": f"cells {release_id}".encode(),
+        "index.html": b"<!doctype html>",
+        "manifest.json": (json.dumps(manifest, indent=2) + "\n").encode(),
+    }
+    publish(str(output), files, release_id, overwrite=True)
+    close_books(str(output), release_id, None, str(folder / "ledger.db"))
+    return output

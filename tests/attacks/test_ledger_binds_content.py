@@ -1,0 +1,244 @@
+"""Lines 7, 9 and 16: one charge stands for one content, under one name, with one program.
+
+7: only the manifest was hashed, and it held no hashes of the files. 9: the same file was charged under another day or
+dataset, each within its limit. 16: the code changed between a kill and the next run, the version did not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfumato.pipelines import cli
+from sfumato.schemas.errors import BudgetError, LedgerError
+from sfumato.schemas.ledger import Limit, Period
+from sfumato.transforms.privacy.ledger.files import file_digest, select_files
+from sfumato.transforms.privacy.ledger.ledger import ReusedError, ReusedFileError
+from sfumato.transforms.release import facts
+from sfumato.transforms.release.facts import code_digest
+from sfumato.transforms.release.store import open_release, with_digests
+from tests.attacks.releases import LIMITS, publish_release
+from tests.conftest import make_logs, write_files
+from tests.transforms.privacy.ledger.helpers import charge, ledger
+
+SECRET = bytes(range(32))
+ONE, TWO, THREE = (file_digest(SECRET, hashlib.sha256(name).hexdigest()) for name in (b"one", b"two", b"three"))
+
+
+# --- line 7: the manifest holds the digest of every other file ---
+
+
+def test_a_manifest_lists_every_other_file(tmp_path: Path) -> None:
+    output = publish_release(tmp_path, "one", "2026-11-20")
+    listed = json.loads((output / "manifest.json").read_text())["files"]
+    assert set(listed) == {"density.npy", "cells.parquet", "index.html"}
+    for name, stated in listed.items():
+        content = (output / name).read_bytes()
+        assert stated == {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+
+
+def test_the_ledger_binds_every_file_and_not_only_the_manifest(tmp_path: Path) -> None:
+    """Another content of any file gives another manifest, which is refused under the first one's charge."""
+    files = {"cells.parquet": b"cells", "manifest.json": b'{"format": "sfumato-release/1"}'}
+    sealed = with_digests(files)
+    assert with_digests(sealed) == sealed  # an attempt that is repeated is the same
+    assert with_digests({**files, "cells.parquet": b"cellt"})["manifest.json"] != sealed["manifest.json"]
+    book = ledger(tmp_path)
+    book.reserve(charge("one"), LIMITS)
+    book.commit("one", hashlib.sha256(sealed["manifest.json"]).hexdigest())
+    other = with_digests({**files, "cells.parquet": b"cellt"})["manifest.json"]
+    with pytest.raises(LedgerError, match="another manifest"):
+        book.commit("one", hashlib.sha256(other).hexdigest())
+
+
+def test_names_in_a_manifest_reach_no_other_file(tmp_path: Path) -> None:
+    output = publish_release(tmp_path, "one", "2026-11-20")
+    path = output / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"] = {name: {"sha256": "0" * 64, "bytes": 1} for name in ("../secret", "manifest.json", "..")}
+    path.write_text(json.dumps(manifest))
+    assert open_release(output).listed == {}
+    for broken in (["density.npy"], {"density.npy": None}, 7):
+        path.write_text(json.dumps({**manifest, "files": broken}))
+        assert "list of files is damaged" in str(open_release(output).damage())
+
+
+# --- line 9: the same file under another day or dataset ---
+
+
+@pytest.mark.parametrize("elsewhere", [{"period": "2026-11-21"}, {"dataset": "bikes"}])
+def test_a_file_is_charged_to_one_day_and_dataset(tmp_path: Path, elsewhere: dict[str, str]) -> None:
+    book = ledger(tmp_path)
+    book.set_limits("bikes", LIMITS)
+    book.reserve(charge("one", files=(ONE, TWO)), LIMITS)
+    again = charge("two", **{"files": (TWO, THREE), **elsewhere})
+    before = book.history().entries
+    with pytest.raises(ReusedFileError, match="release one of dataset taxis, data of 2026-11-20"):
+        book.check(again)
+    with pytest.raises(ReusedFileError, match="--allow_reuse"):
+        book.reserve(again)
+    assert book.history().entries == before
+    book.reserve(charge("three", **{"files": (THREE,), **elsewhere}), LIMITS)  # another file
+
+
+def test_a_reuse_that_is_allowed_is_charged_to_both(tmp_path: Path) -> None:
+    """Five releases of one file under five datasets, each within its limit of 1, are over the first one's limit."""
+    book = ledger(tmp_path)
+    book.reserve(charge("r0", epsilon="0.5", files=(ONE,)), Limit.parse_all("1/1d"))
+    granted = 0
+    for number in range(1, 5):
+        try:
+            more = charge(f"r{number}", epsilon="0.5", dataset=f"copy{number}", files=(ONE,))
+            book.reserve(more, Limit.parse_all("1/1d"), allow_reuse=True)
+            assert book.reserve(more, allow_reuse=True).charge.also == (("taxis", Period.parse("2026-11-20")),)
+            granted += 1
+        except BudgetError:
+            pass
+    assert granted == 1
+    history = book.history(with_limits=True)
+    assert sum(one.epsilon for one in history.charges if one.dataset == "taxis") == Decimal(1)
+    with pytest.raises(BudgetError):  # so the first dataset has nothing left either
+        book.reserve(charge("more", epsilon="0.1"))
+
+
+def test_the_same_day_may_be_looked_at_twice(tmp_path: Path) -> None:
+    """Another attempt, another job and a week with the day in it are charged to the day, and its limits count them."""
+    book = ledger(tmp_path)
+    book.reserve(charge("one", epsilon="0.2", files=(ONE,)), LIMITS)
+    book.reserve(charge("two", epsilon="0.2", files=(ONE,), job="moments"))
+    book.reserve(charge("week", "2026-11-16:2026-11-22", epsilon="0.2", files=(ONE, TWO)))
+    with pytest.raises(ReusedFileError):
+        book.reserve(charge("tomorrow", "2026-11-23", epsilon="0.2", files=(ONE,)))
+
+
+def test_a_resumed_run_is_not_a_reuse(tmp_path: Path) -> None:
+    book = ledger(tmp_path)
+    mine = charge("one", files=(ONE,), epsilon="0.4")
+    reservation = book.reserve(mine, LIMITS)
+    book.reserve(charge("other", "2026-11-21", epsilon="0.4", files=(ONE,)), allow_reuse=True)
+    assert book.reserve(mine) == reservation
+    with pytest.raises(ReusedError, match="other input"):
+        book.reserve(charge("one", files=(TWO,), epsilon="0.4", binding="other"))
+
+
+def test_digests_tell_content_to_who_has_the_secret_alone() -> None:
+    content = hashlib.sha256(b"a log").hexdigest()
+    assert file_digest(SECRET, content) == file_digest(SECRET, content)
+    assert file_digest(SECRET, content) != file_digest(bytes(32), content)
+    assert len({ONE, TWO, THREE}) == 3
+    assert content[:32] != file_digest(SECRET, content)
+
+
+digests = st.lists(st.sampled_from([ONE, TWO, THREE]), max_size=6)
+
+
+@given(digests, digests)
+def test_charged_late_and_missing_files_are_told_apart(charged: list[str], found: list[str]) -> None:
+    selection = select_files(charged, found)
+    assert sorted((*selection.charged, *selection.late)) == list(range(len(found)))
+    kept = [found[place] for place in selection.charged]
+    assert sorted([*kept, *selection.missing]) == sorted(charged)
+    for digest in (ONE, TWO, THREE):
+        assert kept.count(digest) == min(charged.count(digest), found.count(digest))
+
+
+def test_a_late_file_does_not_lose_the_day() -> None:
+    selection = select_files((ONE, TWO), [THREE, TWO, ONE])  # renamed, so in another order
+    assert (selection.charged, selection.late, selection.missing) == ((1, 2), (0,), ())
+
+
+# --- line 16: the code ---
+
+
+def test_the_code_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed line of any module, a module more and another version of a library that draws noise all show."""
+    root = Path(facts.__file__).resolve().parents[2]
+    for folder in ("schemas", "transforms", "pipelines"):
+        shutil.copytree(root / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    here = code_digest()
+    monkeypatch.setattr(facts, "__file__", str(tmp_path / "transforms" / "release" / "facts.py"))
+    digest = code_digest.__wrapped__
+    assert digest() == here  # wherever it is installed
+    found = {here}
+    for name in ("transforms/privacy/noise.py", "pipelines/heatmap.py", "schemas/ledger.py"):
+        with (tmp_path / name).open("a") as file:
+            file.write("\n")
+        found.add(digest())
+    (tmp_path / "transforms" / "more.py").write_text("")
+    found.add(digest())
+    (tmp_path / "transforms" / "notes.txt").write_text("no code")
+    found.add(digest())
+    version = facts.metadata.version
+    for name in ("numpy", "cryptography", "pandas", "scipy", "pyarrow", "apache-beam"):
+        monkeypatch.setattr(facts.metadata, "version", lambda one, name=name: "0" if one == name else version(one))
+        found.add(digest())
+    assert len(found) == 1 + 4 + 6
+
+
+def test_the_digest_costs_next_to_nothing() -> None:
+    digest = code_digest.__wrapped__
+    digest()
+    seconds = []
+    for _ in range(5):
+        start = time.process_time()
+        digest()
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.1
+    assert code_digest() is code_digest()
+
+
+# --- a job ---
+
+
+def test_a_job_from_a_kill_to_a_lost_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Killed, resumed by other code, its release edited, its file charged to another day, its ledger deleted."""
+    write_files(make_logs(900, 2, seed=3), tmp_path / "logs", 1)
+    (tmp_path / "key").write_bytes(bytes(range(40)))
+    (tmp_path / "key").chmod(0o600)
+
+    def run(output: str, release_id: str, *more: str, dataset: str = "City", period: str = "2026-11-20") -> int:
+        return cli.main([
+            "heatmap", "--input", str(tmp_path / "logs" / "*.parquet"), "--output", str(tmp_path / output),
+            "--region", "-1,50,1,51", "--depth", "6", "--epsilon", "4", "--key_file", str(tmp_path / "key"),
+            "--release_id", release_id, "--ledger", str(tmp_path / "ledger.db"), "--budget", "4/1d",
+            "--dataset", dataset, "--period", period, *more,
+        ])  # fmt: skip
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sfumato.transforms.release.write.publish", lambda *_: 1 / 0)
+        with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
+            run("one", "one")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sfumato.pipelines.job.code_digest", lambda: "0" * 64)
+        assert run("one", "one") == 2
+    assert "another version" in capsys.readouterr().err
+    assert run("one", "one") == 0
+    check = ["ledger", "verify", "--ledger", str(tmp_path / "ledger.db"), "--releases", str(tmp_path / "one")]
+    assert cli.main(check) == 0
+    (charged,) = ledger(tmp_path).history().charges
+    assert (charged.dataset, len(charged.files)) == ("city", 1)
+
+    assert run("two", "two", period="2026-11-21") == 2
+    assert run("two", "two", dataset="town") == 2
+    assert "--allow_reuse" in capsys.readouterr().err
+    assert run("two", "two", dataset="city") == 3  # City and city are one
+
+    density = bytearray((tmp_path / "one" / "density.npy").read_bytes())
+    density[-1] ^= 1
+    (tmp_path / "one" / "density.npy").write_bytes(density)
+    assert cli.main(check) == 4
+    assert run("one", "one") == 4
+    assert "density.npy is damaged" in capsys.readouterr().err
+
+    (tmp_path / "ledger.db").unlink()
+    assert run("two", "two") == 4
+    assert "it was lost" in capsys.readouterr().err
+    assert not (tmp_path / "ledger.db").exists()

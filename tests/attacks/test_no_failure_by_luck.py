@@ -1,0 +1,185 @@
+"""Attacks 5 and 18 of the table: 11 to 30% of default runs of 1,000 to 3,000 users were charged and published nothing.
+
+Exact computation: the probability that a run of N users fails after the charge, and that any sum wraps around. And runs
+in memory under many keys.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sfumato.schemas.guarantee import Population
+from sfumato.schemas.places import Places
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.evaluation.memory import Rows
+from sfumato.transforms.heatmap.assemble import add_up_to
+from sfumato.transforms.heatmap.gamma import COUNT_SHARE
+from sfumato.transforms.heatmap.methods import METHODS
+from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.schedule import plan, receive, window_for
+from sfumato.transforms.heatmap.schedule import start as start_admitted
+from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, Admission, check_admission, noise_quantile
+from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.secagg.modulus import Window
+from sfumato.transforms.secagg.shards import NOTHING, ShardTotals, sum_shards
+from tests.admitted import start
+
+SIZES = [50, 200, 1000, 2000, 3000, 10_000, 100_000, 1_000_000]
+GRID = Grid(Region(-74.04, 40.68, -73.88, 40.80), 6)
+
+
+def tail(epsilon: float, above: float, sensitivity: int = 1) -> float:
+    """P[Z > above] of discrete Laplace noise, exact (Eq. 4)."""
+    rate = epsilon / sensitivity
+    return math.exp(-rate * (math.floor(above) + 1)) / (1 + math.exp(-rate))
+
+
+def wraps(users: int, state: HeatmapState, window: Window) -> float:
+    """The probability that any entry of any shard wraps: exact tails of a shard's size and of the noise.
+
+    A union bound over shards and entries. The tail of the noise is convex, so that of all ways in which a shard's users
+    may be spread over its entries the worst has all of them at the same ones.
+    """
+    query, cohort = state.query, state.cohort
+    assert query is not None
+    size = stats.binom(users, min(cohort.sampling_rate, 1) / cohort.shards)
+    sizes = np.arange(int(size.mean() + 12 * size.std() + 60) + 1)
+    room = window.modulus - window.low - 1  # the largest value that is read as it is
+    full, empty = query.encoding.sensitivity, query.encoding.length - query.encoding.sensitivity
+    high = [tail(query.epsilon, max(room - n * state.unit, -1), query.sensitivity) for n in sizes.tolist()]
+    none = tail(query.epsilon, room, query.sensitivity)
+    over = float((size.pmf(sizes) * np.minimum(full * np.array(high) + empty * none, 1)).sum() + size.sf(sizes[-1]))
+    return cohort.shards * (over + query.encoding.length * tail(query.epsilon, window.low, query.sensitivity))
+
+
+def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
+    """The probability of a wrong count in a run whose private count came out with this noise."""
+    epsilon = parameters.admission().epsilon
+    counted = users + noise
+    population = Population(max(1.0, counted), "noisy", epsilon, discrete_laplace_stddev(epsilon), float(counted))
+    state = plan(population, Budget(parameters.epsilon).charge(epsilon), parameters)
+    rounds = parameters.method.rounds(parameters.depth)
+    total = 0.0
+    while state.query is not None:
+        query = state.query
+        least = window_for(query.encoding, query.epsilon, state, parameters.overflow_chance / rounds)
+        assert query.window.modulus >= least.modulus
+        total += wraps(users, state, least)
+        first, last = query.asked or (0, state.cohort.shards)
+        share = users * (last - first) / state.cohort.shards
+        sums = np.round(query.encoding.shares * share * state.unit).astype(np.int64)
+        state = receive(state, ShardTotals(sums, last - first), parameters, RunKey.derive(FixedSecret(b"x" * 32), {}))
+    return total
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("users", SIZES)
+def test_no_count_is_wrong_but_with_a_billionth(users: int, epsilon: float) -> None:
+    parameters = HeatmapParameters(epsilon=epsilon)
+    counting, rounds = parameters.admission().epsilon, parameters.method.rounds(parameters.depth)
+    assert parameters.overflow_chance == 1e-9
+    margin = noise_quantile(counting, COUNT_SHARE * 0.9e-9 / rounds)
+    beyond = tail(counting, margin)  # that the count allows for fewer users than there are
+    scale = int(discrete_laplace_stddev(counting))
+    given = max(wrong(users, noise, parameters) for noise in (-margin, -margin // 2, -scale, 0, scale))
+    assert rounds * beyond + given <= 1e-9
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("contribution", ["one", "all"])
+def test_nor_in_any_other_method(method: str, contribution: str) -> None:
+    parameters = heatmap_parameters(method, {"contribution": contribution, "depth": 6})
+    margin = noise_quantile(parameters.admission().epsilon, COUNT_SHARE * 0.9e-9 / parameters.method.rounds(6))
+    assert max(wrong(2000, noise, parameters) for noise in (-margin, -300, 0)) <= 1e-9
+
+
+@pytest.mark.parametrize("chance", [0.3, 0.05])
+def test_a_probability_that_can_be_seen_is_kept(chance: float) -> None:
+    """1,000 users at epsilon 0.1, the count's noise of scale 1,000: by simulation of 4,000 counts, sizes and noises.
+
+    Without room for the count's noise nearly half of the windows would be too small.
+    """
+    rng, trials, users = np.random.default_rng(7), 4000, 1000
+    parameters = heatmap_parameters("flat", {"epsilon": 0.1, "level": 1, "overflow_chance": chance, "depth": 6})
+    epsilon = parameters.admission().epsilon
+    failed = without = 0
+    for noise in (rng.geometric(-math.expm1(-epsilon), trials) - rng.geometric(-math.expm1(-epsilon), trials)).tolist():
+        counted = float(users + noise)
+        population = Population(max(1.0, counted), "noisy", epsilon, discrete_laplace_stddev(epsilon), counted)
+        state = plan(population, Budget(0.1).charge(epsilon), parameters)
+        query, cohort = state.query, state.cohort
+        assert query is not None
+        window = window_for(query.encoding, query.epsilon, state, chance)
+        sizes = rng.multinomial(users, np.full(cohort.shards, 1 / cohort.shards))
+        p = -math.expm1(-query.epsilon)
+        drawn = rng.geometric(p, (cohort.shards, 4)) - rng.geometric(p, (cohort.shards, 4))
+        drawn[:, 0] += sizes  # all users in one cell, the largest entry there can be
+        failed += bool((drawn >= window.modulus - window.low).any() or (drawn < -window.low).any())
+        known = replace(state, population=replace(population, counted=None))  # as if the count had no noise
+        small = window_for(query.encoding, query.epsilon, known, chance)
+        without += bool((drawn >= small.modulus - small.low).any() or (drawn < -small.low).any())
+    assert failed <= chance * trials + 6 * math.sqrt(chance * trials)
+    assert without > 0.35 * trials
+
+
+def test_a_clean_run_is_refused_with_less_than_a_millionth() -> None:
+    """A public population that is right, no user without a usable record, any number of users.
+
+    check_admission refuses where |Z1| exceeds the margin, or where (1 - limit) Z2 - limit (users + Z1) does: a mean of
+    Z2 and -Z1 with weights that add up to 1, so that one of them does. Four tails in all. Nothing later can refuse:
+    every planned shard answers.
+    """
+    for epsilon in (0.1, 1.0, 3.0):
+        rule = HeatmapParameters(epsilon=epsilon, population=1000).admission()
+        margin = noise_quantile(rule.epsilon, FALSE_REFUSAL_PROBABILITY)
+        assert 4 * tail(rule.epsilon, margin) <= 1e-6
+
+
+def test_a_count_below_nobody_refuses_nothing() -> None:
+    """50 users at epsilon 1: the count is negative in 3 of 10 runs."""
+    for epsilon in (0.1, 1.0):
+        rule = HeatmapParameters(epsilon=epsilon).admission()
+        noise = noise_quantile(rule.epsilon, 1e-9)
+        for users in (50.0 - noise, -1.0, 0.0):
+            admission = Admission(users, 0.0, rule.epsilon, discrete_laplace_stddev(rule.epsilon))
+            check_admission(admission, rule)
+            assert start_admitted(admission, HeatmapParameters(epsilon=epsilon)).query is not None
+
+
+def run_of(users: int, epsilon: float, number: int, **values: object) -> HeatmapState:
+    """A run with all defaults but a coarser grid, whose number of users is counted privately."""
+    key = RunKey.derive(FixedSecret(b"luck" * 8), {"number": number, "users": users, "epsilon": epsilon})
+    parameters = heatmap_parameters("adaptive", {"depth": GRID.depth, "epsilon": epsilon, **values})
+    rng, low = np.random.default_rng(number), np.uint64(2 * GRID.depth)
+    hashes = np.sort(rng.integers(0, 1 << 64, users, dtype=np.uint64)) >> low << low
+    rows = Rows(Places(GRID.depth), hashes, (rng.normal(2000, 200, users) % 4**GRID.depth).astype(np.uint64))
+    state = start(users, parameters, key)
+    groups = rows.shard_groups(state.cohort)
+    while state.query is not None:
+        totals = sum((sum_shards(group, state.query, key) for group in groups), start=NOTHING)
+        state = receive(state, totals, parameters, key)
+    return state
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+@pytest.mark.parametrize("users", [0, 50, 200, 1000, 2000, 10_000])
+def test_every_run_publishes_and_its_cells_add_up_to_what_it_states(users: int, epsilon: float) -> None:
+    """20 keys each. The number of users is stated with an error that covers it: within 12 deviations always."""
+    parameters = heatmap_parameters("adaptive", {"depth": GRID.depth, "epsilon": epsilon})
+    for number in range(20):
+        state = run_of(users, epsilon, number)
+        assert all(answer.spent.shards_lost == 0 for answer in state.answers)
+        stated, stddev = state.users_estimate()
+        assert stddev < state.population.noise_stddev
+        assert abs(stated - users) < 12 * stddev
+        counts = add_up_to(parameters.method.decode(state, GRID.depth), stated).counts
+        assert math.isclose(float(counts.sum()), stated, rel_tol=1e-9, abs_tol=1e-5)

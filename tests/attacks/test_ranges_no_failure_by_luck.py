@@ -1,0 +1,125 @@
+"""Attacks 5 and 18, for `sfumato ranges build`: a run that is charged and then fails by its noise.
+
+Every method with its defaults is run in memory, from the noisy count of users to the files, for few users and many
+keys. A training that diverges does not lose the charge: the other networks answer, or the noisy grid does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sfumato.schemas.ranges import Boxes
+from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE
+from sfumato.transforms.heatmap.schedule import admitted
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.ranges.assemble import ranges_files
+from sfumato.transforms.ranges.collect import Built, Collected, build, collect
+from sfumato.transforms.ranges.counts_model import GridModel
+from sfumato.transforms.ranges.methods import neural
+from sfumato.transforms.ranges.methods.neural import SpatialNeural
+from sfumato.transforms.ranges.model import read_model
+from sfumato.transforms.ranges.networks.local import LocalNetwork, LocalTraining
+from sfumato.transforms.ranges.networks.training import DivergedError
+from sfumato.transforms.ranges.networks.worlds import examples
+from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.plan import RangesPlan
+from tests.transforms.ranges.oracle import admission_of
+from tests.transforms.ranges.test_assemble import FACTS
+from tests.transforms.ranges.test_plan import plan
+
+COUNTING = ("grid", "ug", "ag", "privtree")  # dawa draws noise for a million cells: of it fewer runs
+ALL = Boxes(*(np.array([at]) for at in (0.0, 0.0, 4096.0, 4096.0)))
+
+
+def run_key(number: int) -> RunKey:
+    return RunKey.derive(FixedSecret(b"no failure by luck"), {"number": number})
+
+
+def few(users: int, seed: int = 0) -> People:
+    return People.of(12, np.random.default_rng(seed).integers(0, 4**12, users).astype(np.uint64))
+
+
+def collected(people: People, asked: RangesPlan, key: RunKey) -> Collected:
+    return collect(people, admission_of(people, asked, key), asked, key)
+
+
+def files_of(built: Built, asked: RangesPlan) -> dict[str, Any]:
+    """The files, as they are published, and a model that can be read and answers."""
+    files = ranges_files(built, asked, FACTS)
+    answers = read_model(files[MODEL_FILE], "it").model.answer(ALL)
+    assert np.isfinite(answers.users).all()
+    assert (answers.stddev > 0).all()
+    return dict(json.loads(files[MANIFEST_FILE]))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+@pytest.mark.parametrize("users", [50, 200, 1000])
+def test_counting_methods_never_fail(users: int, epsilon: float) -> None:
+    for method in COUNTING:
+        asked = plan(method, epsilon=epsilon)
+        for number in range(12):
+            built = build(collected(few(users), asked, run_key(number)), asked, ())
+            answers = built.model.model.answer(ALL)
+            assert np.isfinite(answers.users).all()
+            assert (answers.stddev > 0).all()
+
+
+@pytest.mark.parametrize("method", [*COUNTING, "dawa"])
+def test_their_files_are_made(method: str) -> None:
+    asked = plan(method, epsilon=0.1)
+    manifest = files_of(build(collected(few(50), asked, run_key(3)), asked, ()), asked)
+    assert manifest["warnings"] == []
+
+
+@pytest.mark.parametrize("noisy_users", [-10_000.0, 0.0, 1.0])
+@pytest.mark.parametrize("method", [*COUNTING, "auto"])
+def test_a_count_of_users_far_below_nothing_is_no_failure(method: str, noisy_users: float) -> None:
+    """The noise of the count has a mean size of 1,000 users at epsilon 0.1, so it may be anything."""
+    asked, people = plan(method, epsilon=0.1), few(50)
+    admission = admission_of(people, asked, run_key(1))
+    low = type(admission)(noisy_users, 0.0, admission.epsilon, admission.noise_stddev)
+    assert admitted(low, asked.counting)[0].users >= 1
+    assert collect(people, low, asked, run_key(1)).counts.users.size > 0
+
+
+@pytest.mark.parametrize("users", [0, 50, 1000])
+def test_networks_find_what_to_learn_from_in_any_noise(users: int) -> None:
+    asked = plan("auto", epsilon=0.1)
+    for number in range(3):
+        first, *_ = collected(few(users), asked, run_key(number)).trainings()
+        assert isinstance(first, LocalTraining)
+        found = examples(first.grid, first.users, first.smoothing, first.squares, 1, 500, np.random.default_rng(number))
+        assert len(found.users) > 0
+        assert all(np.isfinite(column).all() for column in found.columns)
+
+
+def diverge(spared: set[int]) -> Callable[..., Any]:
+    """A training that diverges, but for the networks of some seeds, whose weights are random."""
+
+    def train(training: LocalTraining, checkpoint: str | None = None) -> dict[str, np.ndarray]:
+        if training.seed not in spared:
+            raise DivergedError("network: diverged")
+        rng = np.random.default_rng(training.seed)
+        shapes = {"w1": (24, 64), "w2": (64, 64), "w3": (64, 2), "w4": (64, 1), "b1": 64, "b2": 64, "b3": 2, "b4": 1}
+        return {name: rng.normal(0, 0.01, shape).astype(np.float32) for name, shape in shapes.items()}
+
+    return train
+
+
+@pytest.mark.parametrize("spared", [set(), {1}])
+def test_a_training_that_diverges_does_not_lose_the_charge(spared: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neural, "train_local", diverge(spared))
+    asked = plan("snh", epsilon=0.5)
+    counted = collected(few(200), asked, run_key(1))
+    assert isinstance(counted.method, SpatialNeural)
+    built = build(counted, asked, [counted.method.train(one) for one in counted.trainings()])
+    assert isinstance(built.model.model, LocalNetwork if spared else GridModel)
+    manifest = files_of(built, asked)
+    assert manifest["method"] == ("snh" if spared else "grid")
+    (warning,) = manifest["warnings"]
+    assert warning.startswith(f"The training of {3 - len(spared)} of the networks diverged; ")

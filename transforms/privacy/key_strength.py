@@ -1,0 +1,91 @@
+"""Whether bytes can be a random key: what a key file must not hold. Pure.
+
+Every test refuses what random bytes are with a stated probability only. So for 32 random bytes, raw, in hexadecimal or
+in base64, the tests together refuse with a probability below 1e-9 (`false_refusal_probability`). They find keys that
+nobody drew: zeros, repeated or counted bytes, words. No test can tell whether a key that looks random was random.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+import math
+import string
+
+MIN_SECRET_BYTES = 16
+_LEVEL = 1e-10  # probability of refusing random symbols, of each of the two tests that count symbols
+_PRINTABLE = frozenset(string.printable.encode())
+_BASE64 = len(string.ascii_letters) + 12  # 10 digits, two signs
+
+
+def key_weakness(secret: bytes) -> str | None:
+    """Says what is wrong with a key.
+
+    Args:
+        secret: the content of a key file. White space around text does not count.
+
+    Returns:
+        A phrase for an error message, which holds nothing of the key but its length; None for a good key.
+    """
+    if len(secret) < MIN_SECRET_BYTES:
+        return f"holds {len(secret)} bytes; a secret needs {MIN_SECRET_BYTES} or more"
+    symbols, alphabet, random_bytes = _symbols(secret)
+    if alphabet == 0:
+        return "holds text that is neither hexadecimal nor base64 of random bytes"
+    if random_bytes < MIN_SECRET_BYTES:
+        return f"holds text that stands for {random_bytes} bytes; a secret needs {MIN_SECRET_BYTES} or more"
+    steps = bytes((after - before) % 256 for before, after in itertools.pairwise(symbols))
+    for found in (symbols, steps) if alphabet == 256 else (symbols,):
+        if few_distinct_probability(len(found), len(set(found)), alphabet) <= _LEVEL:
+            return "is not random: the same few bytes, or steps between bytes, again and again"
+    return None
+
+
+def few_distinct_probability(length: int, distinct: int, alphabet: int) -> float:
+    """Bounds the probability that random symbols have so few distinct ones: C(alphabet, distinct) (d / a)^length.
+
+    The union over all sets of `distinct` symbols of the event that every symbol is one of them.
+    """
+    if distinct >= alphabet:
+        return 1.0
+    return min(1.0, math.exp(math.log(math.comb(alphabet, distinct)) + length * math.log(distinct / alphabet)))
+
+
+def false_refusal_probability(random_bytes: int) -> dict[str, float]:
+    """Bounds the probability that `key_weakness` refuses random bytes, by the form in which they are written.
+
+    raw: both counting tests, or every byte is printable. hexadecimal: both counting tests. base64: the counting test of
+    the characters, or letters of one case alone.
+    """
+    characters = random_bytes * 4 // 3
+    return {
+        "raw": 2 * _LEVEL + (len(_PRINTABLE) / 256) ** random_bytes,
+        "hexadecimal": 2 * _LEVEL,
+        "base64": _LEVEL + 2 * ((_BASE64 - 26) / _BASE64) ** characters,
+    }
+
+
+def _symbols(secret: bytes) -> tuple[bytes, int, int]:
+    """What ought to be random: symbols, how many there may be (0: it is other text), the bytes that they stand for."""
+    if not _PRINTABLE.issuperset(secret):
+        return secret, 256, len(secret)
+    text = secret.strip()
+    try:
+        decoded = bytes.fromhex(text.decode())
+        return decoded, 256, len(decoded)
+    except ValueError:
+        pass
+    body = text.rstrip(b"=")
+    try:
+        decoded = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=_sign_characters(body), validate=True)
+    except binascii.Error:
+        return b"", 0, 0
+    if body.islower() or body.isupper():  # words; bytes know case as text does
+        return b"", 0, 0
+    return body[: len(decoded) * 4 // 3], _BASE64, len(decoded)
+
+
+def _sign_characters(body: bytes) -> bytes:
+    """The two signs of this base64: those for URLs, or the usual ones."""
+    return b"-_" if set(body) & set(b"-_") else b"+/"

@@ -1,0 +1,85 @@
+"""Files of plain arrays: a NumPy archive (.npz) with one JSON text. Reading one runs no code. Pure."""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_BYTES = 1 << 31
+DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    tokenize.TokenError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What `read_archive` raises for damaged bytes, and what a reader of its facts and arrays may raise."""
+_FACTS = "facts"
+
+
+def archive_bytes(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """The bytes of a file. The same content gives the same bytes.
+
+    Args:
+        facts: what the arrays are, in JSON's types; finite numbers only.
+        arrays: integers or floats, of any shapes, by name.
+
+    Returns:
+        What `np.savez_compressed` writes, without the time of day.
+    """
+    text = np.frombuffer(json.dumps(facts, sort_keys=True, allow_nan=False).encode(), np.uint8)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, values in {_FACTS: text, **arrays}.items():
+            one = io.BytesIO()
+            np.lib.format.write_array(one, np.ascontiguousarray(values), allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), one.getvalue(), zipfile.ZIP_DEFLATED, 6)
+    return file.getvalue()
+
+
+def read_archive(content: bytes, max_bytes: int = MAX_BYTES) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """The facts and the arrays of a file. Pickles are refused, so nothing in the file is run.
+
+    Args:
+        content: the file's bytes.
+        max_bytes: a file that needs more when it is unpacked is refused.
+
+    Returns:
+        The facts, and the arrays by name: integers or finite floats, at most 1e30.
+
+    Raises:
+        One of DAMAGED where the content is no such file.
+    """
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if sum(one.file_size for one in archive.infolist()) > max_bytes:
+            raise ValueError("unpacked, it would fill the memory")
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        facts = json.loads(archive[_FACTS].tobytes())
+        if not isinstance(facts, dict):
+            raise TypeError("the facts are no mapping")
+        return facts, {one: _numbers(archive[one]) for one in archive.files if one != _FACTS}
+
+
+def _numbers(values: NDArray[Any]) -> NDArray[Any]:
+    if values.dtype.kind not in "iuf" or not np.isfinite(values).all() or (np.abs(values.astype(float)) > 1e30).any():
+        raise ValueError("no array of numbers")
+    return values
