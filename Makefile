@@ -34,7 +34,7 @@ demo: $(VENV)/.installed
 	  --region $(REGION) --depth 8 --users 10000,100000 --epsilon 0.5,1,2 --keys 3
 	rm -rf demo/nightly
 	$(BIN)/sfumato synth --users 100000 --days 2026-11-17:2026-11-20 --output demo/nightly/logs
-	head -c 32 /dev/urandom > demo/nightly/key
+	$(BIN)/sfumato key new demo/nightly/key
 	cp runner_configs/schedules/refresh.yaml demo/nightly/
 	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-17
 	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-17
@@ -49,7 +49,7 @@ tuner: $(VENV)/.installed
 	$(BIN)/sfumato synth --users 400000 --seed 1 --region=$(REGION) --output demo/tuner/wide --overwrite
 	$(BIN)/sfumato synth --users 400000 --seed 2 --region=-122.47,37.73,-122.39,37.79 --output demo/tuner/near --overwrite
 	$(BIN)/sfumato ranges tune --public 'demo/tuner/wide/*.parquet' 'demo/tuner/near/*.parquet' --region=$(REGION) \
-	  --region=-122.47,37.73,-122.39,37.79 --sizes 25,100 100,400 --output demo/tuner/tuner.joblib --overwrite
+	  --region=-122.47,37.73,-122.39,37.79 --sizes 25,100 100,400 --output demo/tuner/tuner.npz --overwrite
 
 test: check
 	$(BIN)/python -m pytest -n auto

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release import open_release
 from tests.conftest import write_files
 from tests.pipelines.moment_logs import KINDS, LENGTH, REGION, run, shows, table, usable, users_of
@@ -49,8 +50,12 @@ def test_small_and_unknown_groups_are_other(by_kind: Path) -> None:
     assert manifest["results"]["groups_published"] == 3
     privacy = manifest["privacy"]
     noise = privacy["groups"]["noise_stddev"]
-    assert privacy["groups"] == {"epsilon": 2.5, "min_group": 100, "noise_stddev": pytest.approx(1.06094, abs=1e-4)}
-    assert noise == pytest.approx(1 / (math.sqrt(2) * math.sinh(0.625)))
+    assert privacy["groups"] == {
+        "epsilon": 2.5,
+        "min_group": 100,
+        "noise_stddev": pytest.approx(discrete_laplace_stddev(0.99 * 2.5)),
+    }
+    assert noise == pytest.approx(1 / (math.sqrt(2) * math.sinh(0.99 * 1.25)))
     # That is of one count; of a group there are two rounds of so many bits, each with ones and zeros.
     counts = 2 * 2 * len(pq.read_table(by_kind / "bits.parquet"))
     for number, shown in ((exact["walk"], True), (exact["helicopter"] + exact["zeppelin"], False)):

@@ -84,7 +84,8 @@ def moments_files(progress: Progress, facts: MomentsFacts) -> dict[str, bytes]:
     clients, stddev = progress.clients(plan), float(np.sqrt(progress.clients_variance(plan).item()))
     names: list[str] = []
     if grouping is not None:
-        names, places = grouping.settle(clients, stddev / math.sqrt(len(clients)))
+        settled, places = grouping.settle(clients, stddev / math.sqrt(len(clients)))
+        names = settled
         known = _known(names, np.bincount(places, clients).tolist(), grouping.min_group)
         estimates += [one for one in progress.estimates(plan, names, places) if one.group in known]
         names = [name for name in names if name in known]
@@ -101,7 +102,7 @@ def moments_files(progress: Progress, facts: MomentsFacts) -> dict[str, bytes]:
         grid = grouping.groups.grid
         located = {name: place for place, name in enumerate(grouping.groups.names())}
         codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
-        differs = differing(progress, plan, names, places, estimates[0].statistic)
+        differs = differing(progress, plan, settled, places, estimates[0].statistic)
         tables[CELLS_FILE] = _cells_table(estimates, shown, differs, codes, grid)
         cells = _cell_means(shown, differs, codes, grid)
     words: dict[str, Any] = {

@@ -69,9 +69,9 @@ def disagreement(release: Release, history: History) -> str | None:
         return f"release {release_id} has been changed since it was published"
     try:
         privacy = release.manifest["privacy"]
-        # Of local reports the larger counts: what their collector learns, or who reads the release.
-        collected = privacy.get("collector") or {"epsilon": 0}
-        epsilon = max(amount("epsilon", privacy["epsilon"]), amount("epsilon", collected["epsilon"]))
+        # Of bit pushing whoever collects the reports may learn more than readers do: the larger is charged.
+        collector = privacy.get("collector") or {"epsilon": 0}
+        epsilon = max(amount("epsilon", privacy["epsilon"]), amount("epsilon", collector["epsilon"]))
         cost = epsilon, amount("delta", privacy.get("delta", 0))
     except (KeyError, TypeError, AttributeError, RequestError):
         return f"release {release_id} does not state its cost"
