@@ -102,7 +102,7 @@ def add_accounting_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ledger",
         metavar="PLACE",
-        help="privacy ledger that is charged before any data are read: an SQLite file, or gs://bucket/folder",
+        help="privacy ledger that is charged before any noise is drawn: an SQLite file, or gs://bucket/folder",
     )
     parser.add_argument("--dataset", metavar="NAME", help="what is charged: name of the logs (with --ledger)")
     parser.add_argument(

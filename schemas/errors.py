@@ -8,7 +8,7 @@ class SfumatoError(Exception):
 
 
 class DataError(SfumatoError):
-    """The data cannot support a release (a damaged file, too few users, too many bad rows). Nothing is published."""
+    """The data cannot support a release, such as a damaged file. Nothing is charged or published."""
 
 
 class RefusedError(DataError):
