@@ -76,8 +76,8 @@ def test_small_and_unknown_groups_are_other(by_kind: Path) -> None:
 def test_nothing_but_listed_names_and_noisy_sizes_is_in_the_release(
     by_kind: Path, pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Noise may be 0, here of sums with a deviation of 18: once in 45 keys."""
-    assert run(pattern, tmp_path / "out", *LENGTH, *BY_KIND[:-1], "0.5") == 0
+    """Noise may be 0, here of sums with a deviation of 36: once in 90 keys, and not under this one."""
+    assert run(pattern, tmp_path / "out", *LENGTH, *BY_KIND[:-1], "0.6") == 0
     told = capfd.readouterr().err
     exact = sizes()
     raw = [exact["bus"], sum(exact.values())]

@@ -185,7 +185,7 @@ def test_a_tenth_of_bad_values_is_left_out_and_counted(tmp_path: Path, capfd: py
         (0, 1, []),
         (15, 1, []),
         (40, 4, ["--rows_are_users", "--statistics", "variance,moment:3"]),
-        (40, 4, [*LISTED]),
+        (40, 4, [*LISTED, "--epsilon", "0.5"]),
     ],
 )
 def test_however_few_clients_a_release_is_published(tmp_path: Path, rows: int, records: int, more: list[str]) -> None:
@@ -254,8 +254,8 @@ def test_a_dry_run_is_what_the_run_does(pattern: str, tmp_path: Path, capsys: py
     stated = manifest["privacy"]["groups"]
     noise = float(re.search(r"noise ±([\d.]+) on every count", text)[1])  # type: ignore[index]
     assert noise == pytest.approx(stated["noise_stddev"], rel=0.01)
-    assert f"2 groups, and `other`; central epsilon {stated['epsilon']:g}" in text
-    assert f"a group is shown if it has {stated['min_group']} users by that count" in text
+    assert f"epsilon {stated['epsilon']:g} for adding or removing one user" in text
+    assert f"2 groups, and `other`; a group is shown if it has {stated['min_group']} users by noisy counts" in text
     form = manifest["fixed_point"]
     assert f"values lie in {form['low']:g} to {form['high']:g}, in steps of {form['step']:g}" in text
     assert f"with chance {manifest['privacy']['meter']['truth_chance']:.4f}" in text
