@@ -1,4 +1,4 @@
-"""Reserve, then commit: a release is charged before any noise is drawn, and only once, whatever crashes or runs twice."""
+"""Reserve, then commit: a release is charged before noise is drawn, and only once, whatever crashes or runs twice."""
 
 from __future__ import annotations
 
