@@ -15,7 +15,7 @@ from sfumato.transforms.moments.tally import Tally
 
 Z_95 = 1.959963984540054  # standard deviations on each side that hold 95% of a normal law
 _CLEAR = 3.5  # standard deviations above 0 from which a bit is set in some values for certain
-_EMPTY = 0.005  # the chance to be in use up to which a bit is taken for empty
+EMPTY = 0.005  # the chance to be in use up to which a bit is taken for empty
 _UNKNOWN = 0.25  # variance of the mean of a bit of which nothing is known
 _SHRINK = 2.0  # reports that everybody's bit mean counts for in a group whose tallies carry noise
 
@@ -49,7 +49,7 @@ class Bits:
     together: int = 1
     everybody: Bits | None = None
 
-    def total(self, slots: Slots, level: float = 0.95) -> Total:
+    def total(self, slots: Slots, level: float = 0.95, empty: float = EMPTY) -> Total:
         """The quantity's mean (Equation 2) with an interval of this level.
 
         The value is averaged over the highest bit in use. The interval needs no such prior. Up to the highest bit that
@@ -59,6 +59,8 @@ class Bits:
         - what each of them may add by its own reports, where the steps by which shares fall from bit to bit do not
           grow smaller above the bits that stand out. (So do shares of values with one tail, as heavy as Pareto's. A few
           values far above all others are not covered by this.)
+
+        Bits whose chance to be in use is not above `empty` add nothing.
         """
         share = np.clip(self.mean, 0, 1)
         # At most: k errors of one client have no more variance in all than k times the sum of theirs.
@@ -69,7 +71,7 @@ class Bits:
         unseen = [
             (len(cases) - 1, 0.0)
             if cases[-1] == 1  # all bits are in use
-            else _unseen(every.mean[0, side], every.variance[0, side], np.abs(slots.weight[side]), cases, half)
+            else _unseen(every.mean[0, side], every.variance[0, side], np.abs(slots.weight[side]), cases, half, empty)
             for side, cases in zip(slots.sides(), self.in_use.highest, strict=True)
         ]
         seen = np.zeros(len(slots), bool)
@@ -95,6 +97,7 @@ def _unseen(
     weight: NDArray[np.float64],
     highest: NDArray[np.float64],
     z: float,
+    empty: float,
 ) -> tuple[int, float]:
     """Up to which bit everybody's stand out clearly, 0..S, and at most how much those above add; float64[S] each."""
     stddev = np.sqrt(variance)
@@ -108,7 +111,7 @@ def _unseen(
             fall = min(most[bit + 1] / least[bit], 1.0)
             above = np.minimum(above, most[bit + 1] * fall ** (np.arange(seen, len(mean)) - bit - 1))
     used = np.cumsum(highest[::-1])[::-1][1:][seen:]
-    return seen, float((above * weight[seen:])[used > _EMPTY].sum())
+    return seen, float((above * weight[seen:])[used > empty].sum())
 
 
 def evidence(

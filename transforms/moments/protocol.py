@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, BitMeans, FixedPoint, Method, MomentEstimate, Statistic
 from sfumato.transforms.moments.allocation import Tuning, by_variance, by_weight, watching
-from sfumato.transforms.moments.estimate import Bits, bit_means, evidence
+from sfumato.transforms.moments.estimate import EMPTY, Bits, bit_means, evidence
 from sfumato.transforms.moments.fixed_point import encode
 from sfumato.transforms.moments.in_use import InUse, above_threshold, posterior
 from sfumato.transforms.moments.quantities import Quantity, Slots
@@ -267,7 +267,9 @@ class Progress:
         found = {}
         for kind in plan.kinds:
             quantity = self.of(kind)[0][0].quantity
-            total = self.bits(plan, kind, groups).total(quantity.slots, level)
+            # Under randomised response rare bits look empty, and of powers they make up much of the mean.
+            empty = 0.0 if quantity.rounded and plan.epsilon is not None else EMPTY
+            total = self.bits(plan, kind, groups).total(quantity.slots, level, empty)
             clients = _by_group(self.clients(plan, kind), groups)
             value, low, high = (one - quantity.base for one in (total.value, total.low, total.high))
             found[kind] = Means(value, total.variance, low, high, clients)
