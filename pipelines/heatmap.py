@@ -16,7 +16,7 @@ from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments,
 from sfumato.pipelines.options import JobParser, RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import CENTRAL, SECAGG, Cost
+from sfumato.schemas.ledger import ADD_OR_REMOVE, CENTRAL, SECAGG, ZERO_OUT, Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import CELLS_FILE
@@ -69,7 +69,13 @@ class HeatmapRequest(ReleaseRequest):
         return heatmap_plan_text(self.heatmap, self.prior)
 
     def cost(self) -> Cost:
-        return Cost(self.heatmap.epsilon, trust=CENTRAL if self.heatmap.noise == "central" else SECAGG)
+        central = self.heatmap.noise == "central"
+        protected = central or self.heatmap.participation == "planned"
+        return Cost(
+            self.heatmap.epsilon,
+            adjacency=ADD_OR_REMOVE if protected else ZERO_OUT,
+            trust=CENTRAL if central else SECAGG,
+        )
 
     def source(self) -> LocationColumns:
         return self.columns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from functools import cached_property
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Columns
-from sfumato.transforms.files import file_version, is_remote, matching
+from sfumato.transforms.files import content_digest, file_version, matching
 from sfumato.transforms.locations.read import LogFile, inspect_file
 
 
@@ -26,11 +25,8 @@ class InputFile:
 
     @cached_property
     def digest(self) -> str:
-        """What tells its content: SHA-256 of a local file, in a bucket what changes with every write."""
-        if is_remote(self.path):
-            return self.version
-        with open(self.path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        """What tells its content, wherever it lies."""
+        return content_digest(self.path)
 
     @property
     def log(self) -> LogFile:

@@ -9,6 +9,7 @@ import os
 import sys
 import uuid
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
@@ -27,20 +28,21 @@ from sfumato.pipelines.inputs import InputFile, content_digests, inspect, match_
 from sfumato.pipelines.options import RunnerSettings, add_runner_arguments
 from sfumato.pipelines.progress import show_progress, tell_metrics
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
+from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
-from sfumato.schemas.ledger import Charge, Cost, Reservation, amount
+from sfumato.schemas.ledger import ZERO_OUT, Charge, Cost, Reservation, amount
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.locations.read import LogFile, count_rows
-from sfumato.transforms.logs import say
+from sfumato.transforms.logs import LATE_ROWS, say
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.ledger.files import file_digest, select_files
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
 from sfumato.transforms.release.facts import ReleaseFacts, code_digest, package_versions
 from sfumato.transforms.release.refusal import refusal_files
-from sfumato.transforms.release.store import check_output, publish, standing_manifest
+from sfumato.transforms.release.store import check_output, is_refusal, publish, standing_manifest
 from sfumato.transforms.release.write import KeepBooks, charged, published_digest
 
 
@@ -136,7 +138,9 @@ class LedgerGate:
 
     def settle(self, epsilon: float, reason: str) -> None:
         """See ChargeGate.settle."""
-        self.accounting.book.settle(self.bound.release_id, rounded_up(epsilon), 0, message_of(reason))
+        self.accounting.book.settle(
+            self.bound.release_id, rounded_up(epsilon), 0, message_of(reason), binding=self.bound.binding
+        )
 
 
 # (pipeline, inputs, key, facts) -> the published folder's path
@@ -226,6 +230,8 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     settings = settings.sized(rows)
     say("files", f"{len(files)} file{'s'[: len(files) != 1]} to read", files=len(files))
     rule, logs = request.admission(), [file.log for file in files]
+    if request.kept_secret() is not None and request.release_id is not None:
+        logs = named_by_content(files)
     try:
         with (
             scratch(settings, request.stored_bytes(rows)) as spill,
@@ -255,12 +261,22 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
 
 
+def named_by_content(files: Sequence[InputFile]) -> list[LogFile]:
+    """What a pipeline reads, under names that follow from the content: they do not change when files are moved."""
+    copies: Counter[str] = Counter()
+    logs = []
+    for file, digest in zip(files, content_digests(files), strict=True):
+        logs.append(replace(file.log, name=f"{digest} {copies[digest]}"))
+        copies[digest] += 1
+    return logs
+
+
 def tell_late(late: Sequence[InputFile], release_id: str) -> None:
     """Tells the operator what came after a release was charged; nothing where nothing did."""
     if late:
-        rows = sum(count_rows(file.path) for file in late)
-        text = f"{len(late)} file{'s'[: len(late) != 1]} with {rows:,} rows came after {release_id} was charged"
-        say("late_files", f"{text}, and are not in it", logging.WARNING, files=len(late), rows=rows)
+        text = f"{len(late)} file{'s'[: len(late) != 1]} came after {release_id} was charged, and are not in it"
+        say("late_files", f"{text} (--verbose shows their rows)", logging.WARNING, files=len(late))
+        LATE_ROWS.tell(rows=sum(count_rows(file.path) for file in late))
 
 
 def select_input(
@@ -278,14 +294,17 @@ def select_input(
     if secret is None:
         return list(files), [], []
     kept = secret.read()  # a bad key is a bad request
-    marks = [file_digest(kept, digest) for digest in content_digests(files)]
+    # Empty files are alike on all days: to refuse them as used before would tell that nobody is in them.
+    empty = [file for file in files if count_rows(file.path) == 0]
+    filled = [file for file in files if file not in empty]
+    marks = [file_digest(kept, digest) for digest in content_digests(filled)]
     if resumed is None or resumed.refused is not None:  # what was refused may have been mended
         return list(files), [], marks
     selection = select_files(resumed.charge.files, marks)
-    if selection.missing or not selection.charged:
+    if selection.missing:
         return list(files), [], marks  # other input, which the ledger refuses
-    chosen = [files[place] for place in selection.charged]
-    return chosen, [files[place] for place in selection.late], [marks[place] for place in selection.charged]
+    chosen = [filled[place] for place in selection.charged]
+    return chosen, [filled[place] for place in selection.late], [marks[place] for place in selection.charged]
 
 
 def rounded_up(epsilon: float) -> str:
@@ -294,12 +313,19 @@ def rounded_up(epsilon: float) -> str:
 
 
 def _publish_refusal(request: ReleaseRequest, facts: ReleaseFacts, rule: AdmissionRule, refusal: RefusedError) -> None:
-    """Publishes why a release was refused, in its place."""
+    """Publishes why a release was refused, in its place; a result that stands there is left as it is."""
+    standing = standing_manifest(request.output)
+    if standing is not None and not is_refusal(standing):
+        return
     epsilon, delta = amount("epsilon", request.cost().epsilon), amount("delta", request.cost().delta)
     spent = (epsilon, delta)
     if isinstance(refusal, NotAdmittedError):
         spent = (amount("epsilon", rounded_up(rule.epsilon)), amount("delta", 0))
-    files = refusal_files(facts, str(refusal), epsilon, *spent)
+    admitted = not isinstance(refusal, NotAdmittedError)
+    zero_out = admitted and request.cost().adjacency == ZERO_OUT
+    files = refusal_files(
+        facts, str(refusal), epsilon, *spent, adjacency=guarantee.ZERO_OUT if zero_out else guarantee.ADD_OR_REMOVE
+    )
     publish(request.output, files, facts.release_id, request.overwrite)
 
 
@@ -364,7 +390,7 @@ def key_and_facts(
     if request.kept_secret() is not None and request.release_id is not None:
         # Only here does nothing random tell two runs apart, so the fingerprint must see every change of the data; and
         # a copy of the same data, under other names or with other times, must resume what a crashed run began.
-        fingerprint = sorted(content_digests(files))
+        fingerprint = sorted(content_digests([file for file in files if count_rows(file.path)]))
     # Other code may add the same noise to other numbers. A seed protects nobody, and gives the same result for ever.
     code = None if request.seed is not None else code_digest()
     scheme = {"job": request.JOB, "versions": package_versions(), "code": code}

@@ -31,7 +31,7 @@ from sfumato.pipelines.options import (
     settings_of,
 )
 from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReadyError, RequestError
-from sfumato.schemas.ledger import Period, Reservation, parse_day, plain
+from sfumato.schemas.ledger import Period, Reservation, amount, parse_day, plain
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.files import matching, read_file
@@ -187,7 +187,9 @@ class Refresh:
         if reservation is None:
             return None
         if reservation.reserved is not None:
-            return plain(reservation.reserved.epsilon)
+            configured = self.config.options.get("epsilon")
+            most = reservation.reserved.epsilon
+            return plain(most if configured is None else min(most, amount("epsilon", configured)))
         refused = {one.charge.release_id for one in history.refusals}
         return plain(reservation.charge.epsilon) if reservation.charge.release_id in refused else None
 

@@ -5,6 +5,7 @@ Beam's file systems let through whatever a storage's client raises; Google's err
 
 from __future__ import annotations
 
+import hashlib
 import mimetypes
 import os
 import threading
@@ -126,6 +127,23 @@ def content_version(path: str) -> str:
         blob = _blob(path)
         blob.reload()
         return f"{blob.generation}-{blob.crc32c}"
+
+
+def content_digest(path: str) -> str:
+    """What tells a file's content wherever it lies: SHA-256 of a local file, in Google's storage size and MD5.
+
+    An object that was composed of others has no MD5; its version stands for it, which a copy does not share.
+    Raises OSError.
+    """
+    if not is_remote(path):
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    if not path.startswith("gs://"):
+        return content_version(path)
+    with storage_errors(path):
+        blob = _blob(path)
+        blob.reload()
+        return f"{blob.size}-{blob.md5_hash}" if blob.md5_hash else f"{blob.generation}-{blob.crc32c}"
 
 
 def file_version(path: str) -> str:

@@ -61,11 +61,13 @@ SUB_QUERY_WITH_LOSS = Event("sub_query", f"{_SUB_QUERY}, {{shards_lost}} of {{sh
 ASKED = Event("round", "{quantity}, round {round}: {clients:,.0f} clients told {reports:,.0f} bits")
 TRAINED = Event("trained", "trained network {number} of {networks} in {seconds:.0f} s")
 COMPARED = Event("compared", "compared {setting}, key {key}")
+LATE_ROWS = Event("late_rows", "rows that came after the charge: {rows:,}", raw=True)
 READ_COUNTS = Event("read_rows", "rows read: {rows:,}; dropped: {dropped}; clamped: {clamped:,}", raw=True)
 METRICS_COUNTED = Event("metrics", "metrics", raw=True)
 METRICS_MISSING = Event("no_metrics", "the runner does not tell the metrics: {error}", raw=True)
 EVENTS = (
     READ_FILE,
+    LATE_ROWS,
     COUNTED_USERS,
     SAMPLED_USERS,
     SUB_QUERY_WITH_LOSS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import yaml
 from tests.conftest import write_files
 
 REGION = ["--region", "-122.51,37.70,-122.35,37.82"]
-SECRET = bytes(range(3, 35))
+SECRET = hashlib.sha256(b"the key of a city").digest()
 
 
 def make_city(folder: Path, users: int) -> str:

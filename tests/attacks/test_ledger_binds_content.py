@@ -27,6 +27,7 @@ from sfumato.transforms.release.facts import code_digest
 from sfumato.transforms.release.store import open_release, with_digests
 from tests.attacks.releases import LIMITS, publish_release
 from tests.conftest import make_logs, write_files
+from tests.keys import write_key
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 SECRET = bytes(range(32))
@@ -201,8 +202,7 @@ def test_the_digest_costs_next_to_nothing() -> None:
 def test_a_job_from_a_kill_to_a_lost_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Killed, resumed by other code, its release edited, its file charged to another day, its ledger deleted."""
     write_files(make_logs(900, 2, seed=3), tmp_path / "logs", 1)
-    (tmp_path / "key").write_bytes(bytes(range(40)))
-    (tmp_path / "key").chmod(0o600)
+    write_key(tmp_path / "key")
 
     def run(output: str, release_id: str, *more: str, dataset: str = "City", period: str = "2026-11-20") -> int:
         return cli.main([

@@ -202,7 +202,7 @@ def test_a_comparison_replaces_a_comparison(logs, tmp_path: Path, capsys) -> Non
         (("--methods", "flat", "--users", "300", "--earlier_releases", "1"), 2, "earlier_releases: method flat starts"),
         (("--warm_start", "somewhere"), 2, "warm_start"),
         (("--auxiliary", "infected"), 2, "auxiliary"),
-        (("--modulus", "64"), 2, "modulus: 64 is too small"),
+        (("--modulus", "64"), 2, "modulus: whether it holds the sums must be known before users are counted"),
     ],
 )
 def test_bad_requests_are_refused_by_name(

@@ -283,6 +283,7 @@ def test_a_bucket_that_cannot_be_listed_now_is_not_an_empty_one(
         raise BeamIOError("List operation failed", {"": error})
 
     monkeypatch.setattr("apache_beam.io.gcp.gcsfilesystem.GCSFileSystem._list", fail)
+    monkeypatch.setattr("sfumato.transforms.files._check_credentials", lambda: None)
     place.write(**{listed: "gs://bucket/folder"})
     assert place.refresh("--date", "2026-11-20") == 75
     assert "gs://bucket/folder" in (error_text := capsys.readouterr().err)
@@ -364,7 +365,7 @@ def test_changed_input_after_a_crash_is_refused(place: Place, capsys: pytest.Cap
     pq.write_table(make_logs(10, 1, seed=9), place.folder / "logs" / "dt=2026-11-20" / "late.parquet")
     for _ in range(2):  # resumed without the late file, then found published
         assert place.refresh("--date", "2026-11-20") == 0
-        assert "1 file with 10 rows came after city-2026-11-20 was charged" in capsys.readouterr().err
+        assert "1 file came after city-2026-11-20 was charged" in capsys.readouterr().err
         assert place.entries == entries + 1
 
 

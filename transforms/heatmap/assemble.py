@@ -313,6 +313,8 @@ def _layers(state: HeatmapState, estimate: Estimate, categories: Sequence[str]) 
             layers.append((total_of(answer), answer, answer.spent, _remaining(state, place)))
     last = layers[-1][0] if layers else None
     combined = last is None or last.tree != estimate.tree or not np.array_equal(last.stddev, estimate.stddev)
+    if last is not None and not combined:  # or the method has left some of its cells out
+        combined = bool(np.any((estimate.counts == 0) & (last.counts != 0)))
     if not combined:  # the last answer, with cells that add up to the number of users
         layers[-1] = (estimate, *layers[-1][1:])
     else:

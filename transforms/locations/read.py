@@ -49,10 +49,15 @@ _HINTS = {
 
 @dataclass(frozen=True)
 class LogFile:
-    """A Parquet file to read. version: what `file_version` said when the run began, None where nobody looked."""
+    """A Parquet file to read.
+
+    version: what `file_version` said when the run began, None where nobody looked. name: what tells it from the other
+    files of a run, where rows are told apart by it; by default its path.
+    """
 
     path: str
     version: str | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True)

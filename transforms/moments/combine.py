@@ -42,7 +42,7 @@ class _EncodeSliceFn(beam.DoFn):
             with stopwatch:
                 encoded = self._values.encode(batch, self._key)
             if encoded.users is None:
-                name = f"{part.path}:{part.row_groups[0]}:{counts.rows}"
+                name = f"{part.file.name or part.path}:{part.row_groups[0]}:{counts.rows}"
                 for block in row_blocks(encoded, name, self._key):
                     yield 0, pack(block, self._spill)
             else:

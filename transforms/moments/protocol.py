@@ -122,7 +122,7 @@ class MomentsPlan:
         if epsilon is None:
             return list(tallies)
         pairs = zip(asks, tallies, strict=True)
-        return [protected(counted, ask.name, self.bits_per_client, epsilon, key) for ask, counted in pairs]
+        return [protected(counted, ask.name, self.bits_per_client, epsilon, ask.bind(key)) for ask, counted in pairs]
 
     @cached_property
     def told(self) -> RandomisedResponse:

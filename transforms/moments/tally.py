@@ -72,6 +72,15 @@ class Ask:
         """Tells it from all others of the run."""
         return self.quantity.kind, self.round
 
+    def bind(self, key: RunKey) -> RunKey:
+        """The key for this very question: what follows from earlier noisy tallies in floating point may be another.
+
+        A run that is resumed on another machine must not show two rounds' tallies under one noise.
+        """
+        numbers = (float(one).hex() for one in (self.quantity.centre, self.first, self.last))
+        question = (*self.name, *numbers, self.chances.tobytes().hex())
+        return key.narrowed({"ask": repr(question)})
+
 
 @dataclass(frozen=True, eq=False)
 class Tally:

@@ -13,7 +13,7 @@ from typing import Any
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.schemas.errors import LedgerError, RequestError
-from sfumato.schemas.ledger import Reservation, amount
+from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Reservation, amount
 from sfumato.schemas.release import (
     EVALUATION_FILES,
     EVALUATION_FORMAT,
@@ -73,10 +73,14 @@ def disagreement(release: Release, history: History) -> str | None:
         collector = privacy.get("collector") or {"epsilon": 0}
         epsilon = max(amount("epsilon", privacy["epsilon"]), amount("epsilon", collector["epsilon"]))
         cost = epsilon, amount("delta", privacy.get("delta", 0))
+        participation = privacy.get("participation") or {"protected": True}
+        adjacency = ADD_OR_REMOVE if participation["protected"] else ZERO_OUT
     except (KeyError, TypeError, AttributeError, RequestError):
         return f"release {release_id} does not state its cost"
     if cost != (reservation.charge.epsilon, reservation.charge.delta):
         return f"release {release_id} states another cost than it was charged"
+    if adjacency != reservation.charge.adjacency:
+        return f"release {release_id} states another adjacency than it was charged for"
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from decimal import Decimal
 
-from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT
+from sfumato.schemas.guarantee import PRIVACY_UNIT
 from sfumato.schemas.ledger import plain
 from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE, REFUSAL_FORMAT
 from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, package_versions
@@ -20,14 +20,14 @@ h1 {{ font-size: 1.5rem; line-height: 1.25 }} small {{ opacity: .75 }}</style></
 <body><h1>{title}</h1>
 <p>{reason}.</p>
 <p>This decision rests on noisy counts and public figures alone. It cost epsilon {spent} of the {total} that the release
-was to cost. Two sets of logs are neighbours when one holds all the records of one more user.</p>
+was to cost. Adjacency: {adjacency}.</p>
 <p><small>Release {release_id}, {job}, {created}. All of it is in <a href="manifest.json">manifest.json</a>.</small></p>
 </body></html>
 """
 
 
 def refusal_files(
-    facts: ReleaseFacts, reason: str, epsilon: Decimal, spent: Decimal, delta_spent: Decimal
+    facts: ReleaseFacts, reason: str, epsilon: Decimal, spent: Decimal, delta_spent: Decimal, adjacency: str
 ) -> dict[str, bytes]:
     """The files of a refused release by name, the manifest last.
 
@@ -37,6 +37,7 @@ def refusal_files(
         epsilon: what the release was to cost.
         spent: what the refusal cost.
         delta_spent: likewise.
+        adjacency: in words, of what was spent.
     """
     manifest = {
         "format": REFUSAL_FORMAT,
@@ -47,7 +48,7 @@ def refusal_files(
         "reason": reason,
         "privacy": {
             "unit": PRIVACY_UNIT,
-            "adjacency": ADD_OR_REMOVE,
+            "adjacency": adjacency,
             "epsilon": float(epsilon),
             "epsilon_spent": float(spent),
             "delta": float(delta_spent),
@@ -62,6 +63,7 @@ def refusal_files(
         "reason": reason,
         "spent": plain(spent),
         "total": plain(epsilon),
+        "adjacency": adjacency,
         "release_id": facts.release_id,
         "job": facts.job,
         "created": facts.created,

@@ -16,7 +16,14 @@ from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.metrics import RELEASE_BYTES, RELEASE_TIME
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.release.facts import ReleaseFacts
-from sfumato.transforms.release.store import clear_lost, open_release, publish, standing_manifest, with_digests
+from sfumato.transforms.release.store import (
+    clear_lost,
+    is_refusal,
+    open_release,
+    publish,
+    standing_manifest,
+    with_digests,
+)
 
 
 def charged(facts: ReleaseFacts) -> ReleaseFacts:
@@ -75,9 +82,12 @@ def ledger_facts(reservation: Reservation) -> dict[str, Any]:
 
 
 def published_digest(output: str, reservation: Reservation) -> str | None:
-    """The SHA-256 of the manifest at `output` if it is of the release that was reserved, else None. Raises OSError."""
+    """The SHA-256 of the manifest at `output` if it is of the release that was reserved, else None. Raises OSError.
+
+    A refusal is no release.
+    """
     manifest = standing_manifest(output)
-    if manifest is None:
+    if manifest is None or is_refusal(manifest):
         return None
     try:
         ours = json.loads(manifest)["ledger"]["hash"] == reservation.hash

@@ -60,10 +60,10 @@ def check(quantity: Quantity, codes: np.ndarray) -> None:
     form, slots = quantity.form, quantity.slots
     unit = Fraction(float(np.abs(slots.weight).min()))
     values = [Fraction(value) for value in decode(codes, form).tolist()]
-    for value, found in zip(values, weighed(quantity, codes), strict=True):
+    for code, value, found in zip(codes.tolist(), values, weighed(quantity, codes), strict=True):
         if quantity.kind == "value":
             # Exactly the steps; the offset is taken away from the mean.
-            steps = value if form.signed == "split" else Fraction(int(codes[values.index(value)])) * Fraction(form.step)
+            steps = value if form.signed == "split" else Fraction(code) * Fraction(form.step)
             assert found == steps
             continue
         distance = value - Fraction(quantity.centre)
@@ -99,6 +99,7 @@ def test_the_mean_is_right_however_large_a_unit_is(bits: int) -> None:
 @example(FixedPoint(52, -9, "split"), "power:7", 0.5, [0.3])
 @example(FixedPoint(52, 52), "power:8", 0.5, [0.3])
 @example(FixedPoint(52, 0, "shift", 1000.0), "square", 1.0, [0.999])
+@example(FixedPoint(1, 49, "shift", 17.0), "value", 0.0, [])
 def test_quantities_of_any_form(form: FixedPoint, kind: str, centre: float, places: list[float]) -> None:
     steps = np.array([0, form.most, *(int(place * form.most) for place in places)])
     codes = steps.astype(code_type(form))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -99,8 +100,9 @@ def test_methods_whose_cells_differ_tell_no_width() -> None:
     assert (manifest["results"]["kind"], manifest["results"]["stated_error"]) == ("partition", "lower bound")
     paid = pytest.approx(0.01)
     assert manifest["population"] == asdict(
-        Population(float(USERS), "public", paid, pytest.approx(discrete_laplace_stddev(0.01)))
+        Population(float(USERS), "public", paid, pytest.approx(discrete_laplace_stddev(0.01)), ANY)
     )
+    assert abs(manifest["population"]["counted"] - USERS) < 20 * discrete_laplace_stddev(0.01)
 
 
 def test_weighted_records_and_known_keys_are_told() -> None:

@@ -89,6 +89,8 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
             release_id, manifest = str(content.get("release_id")), content.get("manifest")
             if release_id not in reservations or reservations[release_id].manifest is not None:
                 raise LedgerError(f"ledger: entry {index} publishes {release_id!r}, of which nothing is reserved")
+            if reservations[release_id].refused is not None:
+                raise LedgerError(f"ledger: entry {index} publishes {release_id!r}, which was refused")
             if not (isinstance(manifest, str) and manifest):
                 raise LedgerError(f"ledger: entry {index} does not say what was published")
             reservations[release_id] = replace(reservations[release_id], manifest=manifest)

@@ -96,7 +96,9 @@ class Ledger:
             check_budget(history, with_earlier_uses(history, charge, allow_reuse=allow_reuse), missing)
         return standing
 
-    def settle(self, release_id: str, epsilon: float | str, delta: float | str, reason: str) -> Reservation:
+    def settle(
+        self, release_id: str, epsilon: float | str, delta: float | str, reason: str, *, binding: str | None = None
+    ) -> Reservation:
         """Notes that a reserved release was refused on noisy values and cost only this much. May be repeated.
 
         Args:
@@ -104,6 +106,7 @@ class Ledger:
             epsilon: what the refusal cost, above 0 and at most what was reserved.
             delta: the same of delta.
             reason: why it was refused, in words made of noisy values and public facts alone.
+            binding: of the charge that was refused, where another may have been made since; None for any.
 
         Returns:
             The reservation with what counts as spent.
@@ -118,6 +121,8 @@ class Ledger:
             standing = history.reservations.get(release_id)
             if standing is None:
                 raise LedgerError(f"ledger: release {release_id} was refused, but nothing was ever charged for it")
+            if binding not in (None, standing.charge.binding):
+                raise LedgerError(f"ledger: release {release_id} was charged anew since it was refused")
             if standing.refused is not None:
                 if (standing.charge.epsilon, standing.charge.delta, standing.refused) != (*spent, reason):
                     raise LedgerError(f"ledger: release {release_id} was refused before, at another cost or reason")
@@ -140,6 +145,8 @@ class Ledger:
             standing = history.reservations.get(release_id)
             if standing is None:
                 raise LedgerError(f"ledger: release {release_id} was published, but nothing was ever charged for it")
+            if standing.refused is not None:
+                raise LedgerError(f"ledger: release {release_id} was refused, so no result of it can be published")
             if standing.manifest is None:
                 return COMMIT, {"release_id": release_id, "manifest": manifest}
             if standing.manifest != manifest:
