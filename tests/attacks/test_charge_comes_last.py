@@ -19,7 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.pipelines import cli, job
-from sfumato.schemas.errors import NotAdmittedError
+from sfumato.schemas.errors import LedgerError, NotAdmittedError
+from sfumato.schemas.moments import FixedPoint
+from sfumato.transforms.moments.protocol import MomentsPlan
+from sfumato.transforms.moments.quantities import Quantity
+from sfumato.transforms.moments.tally import Ask, Tally
 from sfumato.transforms.privacy.admission import (
     FALSE_REFUSAL_PROBABILITY,
     AdmissionRule,
@@ -31,6 +35,7 @@ from sfumato.transforms.privacy.admission import (
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from tests.conftest import make_logs
+from tests.keys import write_key
 
 USERS = 1_500
 _RNG = np.random.Generator
@@ -254,3 +259,113 @@ def test_too_many_bad_users_are_refused() -> None:
         admission = count_users(UserCounts(10_000, 1_000 + 2 * margin + 600), rule, key)
         with pytest.raises(NotAdmittedError):
             check_admission(admission, rule)
+
+
+# --- what a second attack found ---
+
+
+def _day(folder: Path, users: int = 900, seed: int = 1) -> None:
+    folder.mkdir()
+    write_key(folder / "key")
+    _write(make_logs(users, 1, seed=seed), folder / "a.parquet")
+
+
+def _ledger_run(folder: Path, release_id: str, *more: str) -> int:
+    return cli.main([
+        "heatmap", "--input", str(folder / "*.parquet"), "--output", str(folder / "out"), "--region=-1,50,1,51",
+        "--depth=4", "--epsilon=1", "--shard_size=300", f"--key_file={folder / 'key'}", f"--release_id={release_id}",
+        f"--ledger={folder / 'ledger.db'}", "--dataset=city", "--period=2026-11-20", *more,
+    ])  # fmt: skip
+
+
+def test_a_refusal_after_the_whole_charge_is_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Simulated dropout takes every shard: the whole epsilon is spent, and a second run says the same."""
+    folder = tmp_path / "day"
+    _day(folder)
+    for _ in range(2):
+        assert _ledger_run(folder, "day", "--budget=1/1d", "--simulated_dropout=1") == 1
+        assert "published already" not in capsys.readouterr().err
+        assert json.loads((folder / "out" / "manifest.json").read_text())["privacy"]["epsilon_spent"] == 1
+        assert [charge.epsilon for charge in open_ledger(str(folder / "ledger.db")).history().charges] == [1]
+
+
+def test_a_refusal_replaces_no_result(tmp_path: Path) -> None:
+    folder = tmp_path / "day"
+    _day(folder)
+    assert _ledger_run(folder, "one", "--budget=9/1d") == 0
+    before = {path.name: path.read_bytes() for path in (folder / "out").iterdir()}
+    assert _ledger_run(folder, "two", "--overwrite", "--min_users=90000") == 75
+    assert {path.name: path.read_bytes() for path in (folder / "out").iterdir()} == before
+
+
+def test_a_late_settlement_does_not_lower_a_charge_that_was_made_since(tmp_path: Path) -> None:
+    """A duplicate of a refused run settles after the mended input was charged under the same release id."""
+    folder = tmp_path / "day"
+    _day(folder)
+    assert _ledger_run(folder, "day", "--budget=9/1d", "--min_users=90000") == 75
+    ledger = open_ledger(str(folder / "ledger.db"))
+    refused = ledger.history().reservations["day"]
+    assert _ledger_run(folder, "day") == 0
+    with pytest.raises(LedgerError, match="charged anew"):
+        ledger.settle("day", "0.01", 0, str(refused.refused), binding=refused.charge.binding)
+    assert [charge.epsilon for charge in ledger.history().charges] == [Decimal("0.01"), 1]
+
+
+def test_what_was_refused_cannot_be_noted_as_published(tmp_path: Path) -> None:
+    folder = tmp_path / "day"
+    _day(folder)
+    assert _ledger_run(folder, "day", "--budget=9/1d", "--min_users=90000") == 75
+    with pytest.raises(LedgerError, match="was refused"):
+        open_ledger(str(folder / "ledger.db")).commit("day", "0" * 64)
+
+
+def test_an_empty_file_is_not_a_file_that_was_used_before(tmp_path: Path) -> None:
+    """With a user in it another day's part file is new; without them it must not be refused as a copy."""
+    empty = make_logs(900, 1, seed=1).slice(0, 0)
+    for number, day in enumerate(("2026-11-20", "2026-11-21")):
+        folder = tmp_path / day
+        _day(folder, seed=number)
+        _write(empty, folder / "b.parquet")
+        more = (f"--period={day}", f"--ledger={tmp_path / 'ledger.db'}", "--budget=9/1d")
+        assert _ledger_run(folder, day, *more) == 0
+
+
+def test_the_papers_model_is_charged_for_what_it_protects(tmp_path: Path) -> None:
+    folder = tmp_path / "day"
+    _day(folder)
+    assert _ledger_run(folder, "day", "--participation=paper", "--dropout=0.4", "--budget=9/1d@zero-out") == 0
+    (charge,) = open_ledger(str(folder / "ledger.db")).history().charges
+    assert charge.adjacency == "zero-out"
+    place = ["--ledger", str(folder / "ledger.db"), "--releases", str(folder / "out")]
+    assert cli.main(["ledger", "verify", *place]) == 0
+    other = tmp_path / "other"
+    _day(other)
+    assert _ledger_run(other, "day", "--participation=paper", "--dropout=0.4", "--budget=9/1d") != 0
+
+
+def test_rows_are_told_apart_by_content_and_not_by_path(tmp_path: Path) -> None:
+    """The same file in two folders, under one key and release id: two results would share their noise."""
+    table = make_logs(900, 1, seed=1)
+    found = []
+    for name in ("here", "there"):
+        folder = tmp_path / name
+        folder.mkdir()
+        write_key(folder / "key")
+        _write(table, folder / f"{name}.parquet")
+        status = cli.main([
+            "moments", "--input", str(folder / "*.parquet"), "--output", str(folder / "out"), "--column=latitude",
+            "--bits=8", "--epsilon=2", "--rows_are_users", f"--key_file={folder / 'key'}", "--release_id=day",
+        ])  # fmt: skip
+        assert status == 0
+        found.append((folder / "out" / "bits.parquet").read_bytes())
+    assert found[0] == found[1]
+
+
+def test_the_noise_of_a_tally_is_bound_to_its_question() -> None:
+    key, counted = RunKey.derive(FixedSecret(b"k" * 32), {}), Tally(*np.zeros((2, 1, 4), np.int64))
+    plan = MomentsPlan(form=FixedPoint(4), epsilon=1.0)
+    chances = np.full(4, 0.25)
+    nudged = chances + np.array([np.spacing(0.25), 0, 0, -np.spacing(0.25)])
+    asks = [Ask(Quantity(plan.form, "value"), 2, 0.0, 1.0, one) for one in (chances, chances, nudged)]
+    first, again, other = (plan.protected([ask], [counted], key)[0].ones.tolist() for ask in asks)
+    assert first == again != other
