@@ -77,6 +77,11 @@ class ReleaseRequest(ABC):
             raise RequestError(
                 "seed: anybody can take this noise away, so there is nothing to account for; give --key_file"
             )
+        if self.accounting is not None and not keys:
+            raise RequestError(
+                "key_file: a ledger needs a kept key, by which a run is resumed and a file that was charged before is "
+                "known again; make one with `sfumato key new FILE`, and give --key_file FILE"
+            )
         if self.release_id is not None and not self.release_id.replace("-", "").replace("_", "").isalnum():
             raise RequestError(f"release_id: letters, digits, - and _ only, got {self.release_id!r}")
 

@@ -52,7 +52,7 @@ def test_every_parameter_is_an_option() -> None:
         assert options[name] == EXAMPLES[name][0][0]
     assert [one.partition("=")[0] for one in rest] == [f"--{name}" for name in sorted(BEAM)]
     required = {name for name, one in PARAMETERS.items() if not one.get("isOptional")}
-    assert required == {"config"} | BEAM  # without their image workers lack the program, and it was charged
+    assert required == {"config"} | BEAM  # without their image workers lack the program
 
 
 def test_the_parameters_are_as_google_describes_them() -> None:
@@ -135,7 +135,10 @@ def test_the_readme_gives_the_parameters_that_there_are() -> None:
 
 
 def test_the_readmes_refresh_is_one() -> None:
-    (command,) = [one for one in commands() if one[0] == "sfumato"]
+    key, command = [one for one in commands() if one[0] == "sfumato"]
+    assert key[:5] == ["sfumato", "key", "new", "key", "&&"]
+    assert key[-1] == "--data-file=key"  # the same file
+    assert command[1] == "refresh"
     options, rest = parse(command[2:])
     assert options["config"] == "gs://MY-BUCKET/refresh.yaml"
     assert options["dataflow_region"] == "us-central1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import bz2
+import inspect
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -182,7 +183,9 @@ def test_the_graphs_of_bit_pushing_hold_no_secret_and_no_folder(logs: str, dry: 
     graph = found.proto_pipeline
     steps = dofns(graph)
     keys = [fn._key for fn in steps.values() if isinstance(getattr(fn, "_key", None), RunKey)]
-    assert len(keys) == 5  # one that encodes, one a stage that asks
+    assert len(keys) == 6  # one that encodes, one that picks a record of each user, one a stage that asks
+    (admission,) = [fn for name, fn in steps.items() if name.endswith("/Admit")]
+    keys.append(inspect.getclosurevars(admission._fn).nonlocals["fn"].__self__._key)
     assert {key.secret for key in keys} == {FileSecret(KEY_PATH)}
     sent = [graph.SerializeToString(), str(found.proto).encode()]
     assert holds(sent[0], KEY_PATH.encode())

@@ -35,7 +35,7 @@ from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release import open_release
 from tests.conftest import make_logs, write_files
-from tests.dataflow import Dataflow, dataflow
+from tests.dataflow import Dataflow, dataflow, run_graph
 from tests.keys import SECRET
 from tests.leaks import holds
 from tests.pipelines.test_dataflow import dofns, run_key
@@ -322,42 +322,77 @@ class Launch:
         place = job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"]
         return beam_runner_api_pb2.Pipeline.FromString(read_file(place))
 
+    def run(self) -> None:
+        """What Dataflow does then: runs it."""
+        run_graph(json.loads(read_file(self.job)))
+
 
 @pytest.fixture
 def launch(stub: Dataflow, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Launch:
     return Launch(stub, request.node.name.replace("_", "-"), monkeypatch)
 
 
-def test_a_launch_charges_and_hands_over_a_graph(launch: Launch, stub: Dataflow, capsys: Any) -> None:
+def test_a_launch_charges_nothing_and_hands_over_a_graph_that_charges(
+    launch: Launch, stub: Dataflow, capsys: Any
+) -> None:
     assert launch(date=DAY) == 0
     told = capsys.readouterr()
     assert "handed to Dataflow, which publishes" in told.err
     assert "index.html" not in told.out  # there is none yet
     assert stub.created == []  # Dataflow starts the job itself
-    (standing,) = launch.reservations.values()
-    assert standing.manifest is None
+    assert launch.reservations == {}
+    assert names(f"{BUCKET}/{launch.name}-published") == []
     steps = dofns(launch.graph())
     assert any(name.startswith("Write/") for name in steps)
     assert any(name.startswith("KeepBooks/") for name in steps)
     assert not holds(read_file(launch.job), SECRET)
+    launch.run()
+    (published,) = launch.reservations.values()
+    release = open_release(f"{BUCKET}/{launch.name}-published/releases/{DAY}")
+    assert release.manifest["ledger"]["hash"] == published.hash
+    assert release.digest == published.manifest
 
 
-def test_launches_after_one_that_failed_resume_and_then_rest(launch: Launch, capsys: Any) -> None:
+def test_launches_after_one_that_failed_resume_and_then_rest(
+    launch: Launch, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert launch(date=DAY) == 0
-    (first,) = launch.reservations.values()
     key = run_key(launch.graph())
-    assert launch(date=DAY) == 0  # the first job was lost: nothing more is charged, and the noise is the same
+    assert launch(date=DAY) == 0  # the first graph was never run: nothing is charged, and the noise is the same
+    assert launch.reservations == {}
+    again = run_key(launch.graph())
+    assert (again.request_digest, again.secret) == (key.request_digest, key.secret)
+
+    create = FileSystems.create
+
+    def fail(path: str, *more: Any) -> Any:
+        if f"{launch.name}-published/" in path:
+            raise OSError("the bucket is full")
+        return create(path, *more)
+
+    # This job fails after it has charged.
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystems, "create", fail)
+        with pytest.raises(Exception, match="the bucket is full"):
+            launch.run()
+    (first,) = launch.reservations.values()
+    assert first.manifest is None
+    assert launch(date=DAY) == 0  # nothing more is charged, and the noise is the same
     assert list(launch.reservations.values()) == [first]
     again = run_key(launch.graph())
     assert (again.request_digest, again.secret) == (key.request_digest, key.secret)
-    # The graph runs at last, here on this machine.
+    # A run on this machine resumes what the job charged.
     arguments = ["refresh", "--config", f"{BUCKET}/{launch.name}.yaml", "--date", DAY, "--runner_config", "direct"]
     assert cli.main(arguments) == 0
     (published,) = launch.reservations.values()
-    assert published.index == first.index
+    assert (published.index, published.hash) == (first.index, first.hash)
     assert published.manifest is not None
     release = open_release(f"{BUCKET}/{launch.name}-published/releases/{DAY}")
     assert release.manifest["ledger"]["hash"] == first.hash
+    # So does the graph that was handed over, however late: it is the same release, byte for byte.
+    launch.run()
+    assert list(launch.reservations.values()) == [published]
+    assert open_release(release.path).digest == release.digest == published.manifest
     # Another launch finds it, and hands over a graph with nothing to do.
     capsys.readouterr()
     assert launch(date=DAY) == 0
@@ -378,7 +413,7 @@ def test_a_launch_without_data_or_budget_hands_over_nothing(launch: Launch, caps
 
 
 def test_a_launch_of_many_days_is_refused(launch: Launch, capsys: Any) -> None:
-    """Each day would be charged, and only the last one's graph be started."""
+    """Only the last one's graph would be started."""
     assert launch(backfill=f"{DAY}:2026-11-21") == 2
     assert "backfill: " in capsys.readouterr().err
     assert launch.reservations == {}

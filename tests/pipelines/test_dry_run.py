@@ -102,7 +102,7 @@ def test_nothing_is_touched(
     ledger, output = tmp_path / "ledger.db", tmp_path / "out"
     command = [*job.split(), "--input", unreadable, "--output", str(output), *JOBS[job], "--dry_run"]
     if with_ledger:
-        command += ["--ledger", str(ledger), *LEDGER, "--budget", "2:1e-6/365d"]
+        command += ["--ledger", str(ledger), *LEDGER, "--budget", "2:1e-6/365d", "--key_file", str(tmp_path / "key")]
     importlib.import_module(
         f"sfumato.pipelines.{job.replace(' ', '_')}"
     )  # with libraries that look for their own settings

@@ -5,6 +5,8 @@ What the emulator has and has not: `tests/storage.py`.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import subprocess
@@ -27,13 +29,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from sfumato.pipelines import cli
 from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.files import content_version, write_file
+from sfumato.transforms import files as storage
+from sfumato.transforms.files import content_digest, content_version, write_file
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.whole import PrivateHeatmap
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release import open_release
-from sfumato.transforms.release.store import check_output, clear_lost, publish
+from sfumato.transforms.release.store import check_output, clear_lost, publish, with_digests
 from tests.conftest import REGION, make_logs, write_files
 from tests.keys import SECRET, write_key
 from tests.storage import BUCKET, names, put, storage_emulator, upload
@@ -299,7 +302,7 @@ def test_the_manifest_is_placed_last(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen
     for present in seen:
         assert "manifest.json" not in present or set(RELEASE) <= set(present)
-    assert _content(output) == _files("one")
+    assert _content(output) == with_digests(_files("one"))
 
 
 def test_a_failed_replacement_leaves_the_old_release_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,9 +312,9 @@ def test_a_failed_replacement_leaves_the_old_release_whole(monkeypatch: pytest.M
         _fail_on_third_file(patch)
         with pytest.raises(OSError, match="the bucket is full"):
             publish(output, _files("new"), "new", overwrite=True)
-    assert _content(output) == _files("old")
+    assert _content(output) == with_digests(_files("old"))
     publish(output, _files("new"), "new", overwrite=True)
-    assert _content(output) == _files("new")
+    assert _content(output) == with_digests(_files("new"))
 
 
 def test_nothing_of_what_is_replaced_is_left() -> None:
@@ -319,14 +322,14 @@ def test_nothing_of_what_is_replaced_is_left() -> None:
     output = f"{BUCKET}/other-job"
     publish(output, {**_files("old"), "items.parquet": b"of a histogram"}, "old", overwrite=False)
     publish(output, _files("new"), "new", overwrite=True)
-    assert _content(output) == _files("new")
+    assert _content(output) == with_digests(_files("new"))
     evaluation = {"runs.csv": b"exact", "manifest.json": b'{"format": "sfumato-evaluation/1"}'}
     with pytest.raises(RequestError, match="is no evaluation, so --overwrite will not replace it"):
         publish(output, evaluation, "evaluation", overwrite=True)
     publish(f"{BUCKET}/evaluation", evaluation, "evaluation", overwrite=False)
     with pytest.raises(RequestError, match="is no release, so --overwrite will not replace it"):
         publish(f"{BUCKET}/evaluation", _files("new"), "new", overwrite=True)
-    assert _content(f"{BUCKET}/evaluation") == evaluation
+    assert _content(f"{BUCKET}/evaluation") == with_digests(evaluation)
 
 
 def test_a_comparison_from_a_bucket_to_a_bucket(logs: str, capsys: Any) -> None:
@@ -356,7 +359,7 @@ def test_what_a_killed_attempt_left_in_its_place_is_not_in_the_way() -> None:
     put(f"{output}/.partial-one-0/density.npy", b"half")
     check_output(output, overwrite=False)
     publish(output, _files("one"), "one", overwrite=False)
-    assert _content(output) == _files("one")
+    assert _content(output) == with_digests(_files("one"))
 
 
 def test_two_releases_at_once_never_mix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,7 +379,7 @@ def test_two_releases_at_once_never_mix(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(RequestError, match="no release here"):
         open_release(output)
     publish(output, _files("one"), "one", overwrite=False)
-    assert _content(output) == _files("one")
+    assert _content(output) == with_digests(_files("one"))
 
 
 def test_a_slow_attempt_does_not_replace_what_another_has_published(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +395,7 @@ def test_a_slow_attempt_does_not_replace_what_another_has_published(monkeypatch:
     monkeypatch.setattr(FileSystems, "create", overtaken)
     with pytest.raises(RequestError, match="exists already"):
         publish(output, _files("one"), "one", overwrite=False)
-    assert _content(output) == _files("two")
+    assert _content(output) == with_digests(_files("two"))
 
 
 def test_a_storage_that_fails_now_is_asked_again_later(monkeypatch: pytest.MonkeyPatch, logs: str, capsys: Any) -> None:
@@ -420,10 +423,18 @@ def test_pages_are_shown_by_browsers() -> None:
 
 def test_every_write_of_an_object_shows_in_its_version() -> None:
     put(f"{BUCKET}/version", b"content")
-    first = content_version(f"{BUCKET}/version")
+    first, digest = content_version(f"{BUCKET}/version"), content_digest(f"{BUCKET}/version")
     assert content_version(f"{BUCKET}/version") == first
     put(f"{BUCKET}/version", b"content")
     assert content_version(f"{BUCKET}/version") != first
+    # Its digest tells the content alone: that of a copy, whatever its name, and of no other content.
+    assert content_digest(f"{BUCKET}/version") == digest
+    FileSystems.copy([f"{BUCKET}/version"], [f"{BUCKET}/versions/copied"])
+    assert content_version(f"{BUCKET}/versions/copied") != first
+    assert content_digest(f"{BUCKET}/versions/copied") == digest
+    put(f"{BUCKET}/versions/copied", b"c0ntent")  # of the same size
+    assert content_digest(f"{BUCKET}/versions/copied") != digest
+    assert digest == f"7-{base64.b64encode(hashlib.md5(b'content').digest()).decode()}"
 
 
 def test_a_lost_worker_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,7 +447,7 @@ def test_a_lost_worker_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> Non
             publish(output, _files("one"), "one", overwrite=False)
     assert names(output)
     publish(output, _files("one"), "one", overwrite=False)
-    assert _content(output) == _files("one")
+    assert _content(output) == with_digests(_files("one"))
 
 
 def test_what_another_attempt_deletes_meanwhile_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,7 +492,7 @@ def test_an_unreachable_bucket_is_not_taken_for_an_empty_one(monkeypatch: pytest
             publish(output, _files("new"), "new", overwrite=False)
         with pytest.raises(RequestError, match="no release here"):
             open_release(output)
-    assert _content(output) == _files("old")
+    assert _content(output) == with_digests(_files("old"))
 
 
 # --- an earlier release ---
@@ -589,6 +600,7 @@ def test_credentials_are_looked_for_ten_seconds_at_most(monkeypatch: pytest.Monk
 
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")
     monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
+    storage._check_credentials.cache_clear()  # a process looks once, and the emulator's tests needed none
     found = Event()
     monkeypatch.setattr(google.auth, "default", lambda: found.wait(60))
     began = time.monotonic()
