@@ -11,7 +11,7 @@ from functools import cached_property
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Columns
 from sfumato.transforms.files import content_digest, file_version, matching
-from sfumato.transforms.locations.read import LogFile, inspect_file
+from sfumato.transforms.locations.read import LogFile, count_rows, inspect_file
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,11 @@ class InputFile:
     def digest(self) -> str:
         """What tells its content, wherever it lies."""
         return content_digest(self.path)
+
+    @cached_property
+    def rows(self) -> int:
+        """How many rows it holds, by its footer."""
+        return count_rows(self.path)
 
     @property
     def log(self) -> LogFile:
@@ -73,6 +78,12 @@ def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str,
                     "both would count twice, so convert one kind to the other"
                 )
     return sum(one.rows for one in facts), kinds
+
+
+def with_rows(files: Sequence[InputFile]) -> list[InputFile]:
+    """The files that are not empty, by their footers, several of which are read at a time. Raises DataError."""
+    with ThreadPoolExecutor(16) as pool:
+        return [file for file, rows in zip(files, pool.map(lambda file: file.rows, files), strict=True) if rows]
 
 
 def content_digests(files: Sequence[InputFile]) -> list[str]:

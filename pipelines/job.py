@@ -24,7 +24,7 @@ from apache_beam.runners.runner import PipelineState
 from sfumato.pipelines.accounting import Accounting, accounting, add_accounting_arguments
 from sfumato.pipelines.cli import message_of, worker_error
 from sfumato.pipelines.console import add_log_arguments, identify
-from sfumato.pipelines.inputs import InputFile, content_digests, inspect, match_files
+from sfumato.pipelines.inputs import InputFile, content_digests, inspect, match_files, with_rows
 from sfumato.pipelines.options import RunnerSettings, add_runner_arguments
 from sfumato.pipelines.progress import show_progress, tell_metrics
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
@@ -34,7 +34,7 @@ from sfumato.schemas.ledger import ZERO_OUT, Charge, Cost, Reservation, amount
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.transforms.files import is_remote
-from sfumato.transforms.locations.read import LogFile, count_rows
+from sfumato.transforms.locations.read import LogFile
 from sfumato.transforms.logs import LATE_ROWS, say
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
@@ -281,7 +281,7 @@ def tell_late(late: Sequence[InputFile], release_id: str) -> None:
     if late:
         text = f"{len(late)} file{'s'[: len(late) != 1]} came after {release_id} was charged, and are not in it"
         say("late_files", f"{text} (--verbose shows their rows)", logging.WARNING, files=len(late))
-        LATE_ROWS.tell(rows=sum(count_rows(file.path) for file in late))
+        LATE_ROWS.tell(rows=sum(file.rows for file in late))
 
 
 def select_input(
@@ -300,15 +300,15 @@ def select_input(
         return list(files), [], []
     kept = secret.read()  # a bad key is a bad request
     # Empty files are alike on all days: to refuse them as used before would tell that nobody is in them.
-    empty = [file for file in files if count_rows(file.path) == 0]
-    filled = [file for file in files if file not in empty]
+    filled = with_rows(files)
+    empty = [file for file in files if file not in filled]
     marks = [file_digest(kept, digest) for digest in content_digests(filled)]
     if resumed is None or resumed.refused is not None:  # what was refused may have been mended
         return list(files), [], marks
     selection = select_files(resumed.charge.files, marks)
-    if selection.missing:
+    chosen = [*(filled[place] for place in selection.charged), *empty]
+    if selection.missing or not chosen:
         return list(files), [], marks  # other input, which the ledger refuses
-    chosen = [filled[place] for place in selection.charged]
     return chosen, [filled[place] for place in selection.late], [marks[place] for place in selection.charged]
 
 
@@ -395,7 +395,7 @@ def key_and_facts(
     if request.kept_secret() is not None and request.release_id is not None:
         # Only here does nothing random tell two runs apart, so the fingerprint must see every change of the data; and
         # a copy of the same data, under other names or with other times, must resume what a crashed run began.
-        fingerprint = sorted(content_digests([file for file in files if count_rows(file.path)]))
+        fingerprint = sorted(content_digests(with_rows(files)))
     # Other code may add the same noise to other numbers. A seed protects nobody, and gives the same result for ever.
     code = None if request.seed is not None else code_digest()
     scheme = {"job": request.JOB, "versions": package_versions(), "code": code}

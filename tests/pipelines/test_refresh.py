@@ -546,14 +546,14 @@ def job(place: Place, output: str, *more: str) -> list[str]:
 
 def books(place: Place, *budget: str) -> list[str]:
     ledger = ["--ledger", str(place.folder / "ledger.db"), "--dataset", "city", "--period", "2026-11-20"]
-    return [*ledger, *(f"--budget={one}" for one in budget)]
+    return [*ledger, "--key_file", str(place.folder / "key"), *(f"--budget={one}" for one in budget)]
 
 
 def test_a_job_charges_a_ledger(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(job(place, "one", *books(place))) == 2
     assert "has no limits for dataset 'city'" in capsys.readouterr().err
     assert cli.main(job(place, "one", *books(place, "8/1d"))) == 0
-    assert cli.main(job(place, "two", *books(place))) == 0  # entropy: another release
+    assert cli.main(job(place, "two", *books(place))) == 0  # another release id, by chance
     assert cli.main(job(place, "three", *books(place))) == 3
     assert not (place.folder / "three").exists()
     assert place.ledger("verify", "--releases", str(place.folder / "one"), "--releases", str(place.folder / "two")) == 0
@@ -563,6 +563,10 @@ def test_a_job_charges_a_ledger(place: Place, capsys: pytest.CaptureFixture[str]
     ("options", "message"),
     [
         (["--dataset", "city"], "dataset: says what a ledger is charged with; give --ledger as well"),
+        (
+            ["--ledger", "L", "--dataset", "c", "--period", "2026-11-20", "--budget", "9/1d"],
+            "a ledger needs a kept key",
+        ),
         (["--ledger", "L", "--period", "2026-11-20"], "dataset: --ledger needs it"),
         (["--ledger", "L", "--dataset", "city"], "period: --ledger needs it"),
         (["--ledger", "L", "--dataset", "c", "--period", "x", "--budget", "1/1d"], "period: write a date"),
