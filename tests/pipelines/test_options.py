@@ -5,6 +5,7 @@ from apache_beam.options.pipeline_options import DirectOptions, GoogleCloudOptio
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.options import join_negative_values, load_runner_config, runner_settings
+from sfumato.pipelines.refresh import arguments_of
 from sfumato.schemas.errors import DataError, RequestError
 
 SHIPPED = sorted((Path(__file__).parents[2] / "runner_configs").glob("*.yaml"))
@@ -126,3 +127,8 @@ def test_a_misspelt_beam_option_is_named_with_the_nearest(tmp_path: Path) -> Non
     (tmp_path / "runner.yaml").write_text("max_num_workerss: 3\n")
     with pytest.raises(RequestError, match=r"unknown option --max_num_workerss: .*; did you mean --max_num_workers\?"):
         load_runner_config(str(tmp_path / "runner.yaml"))
+
+
+def test_values_become_arguments() -> None:
+    values = {"a": True, "b": False, "c": None, "d": [-1, 2.5], "e": "-3", "f": 0}
+    assert arguments_of(values) == ["--a", "--d=-1,2.5", "--e=-3", "--f=0"]

@@ -17,7 +17,7 @@ import yaml
 from apache_beam.io.filesystem import BeamIOError
 
 from sfumato.pipelines import cli, heatmap
-from sfumato.pipelines.refresh import arguments_of, read_config
+from sfumato.pipelines.refresh import read_config
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.release import open_release
@@ -526,11 +526,6 @@ def test_a_backfill_goes_on_where_a_day_cannot_support_a_release(
     assert place.refresh("--backfill", "2026-11-18:2026-11-20") == 1
     assert "2026-11-19" in capsys.readouterr().err
     assert place.release("2026-11-20").manifest["release_id"] == "city-2026-11-20"
-
-
-def test_values_become_arguments() -> None:
-    values = {"a": True, "b": False, "c": None, "d": [-1, 2.5], "e": "-3", "f": 0}
-    assert arguments_of(values) == ["--a", "--d=-1,2.5", "--e=-3", "--f=0"]
 
 
 # --- a job of its own with a ledger ---

@@ -243,7 +243,7 @@ def test_no_exact_size_of_a_group_is_in_a_file() -> None:
 
     Noise may be 0 by chance; under this key it is not where it is looked at.
     """
-    asked, groups, grouping = plan(statistics=SPREAD[:1], release_epsilon=1.5), by_size(), BY_PLACE
+    asked, groups, grouping = plan(statistics=SPREAD[:1], release_epsilon=1.25), by_size(), BY_PLACE
     progress = ran(ages(), asked, grouping, groups)
     files = assembled(progress, asked, grouping)
     manifest = json.loads(files["manifest.json"])

@@ -364,7 +364,7 @@ def test_tallies_of_nobody_are_noise_alone(grouping: Grouping | None) -> None:
     none = push._settle(start, asks, [])
     ((ask, told),) = none.rounds
     zeros = np.zeros((1 if grouping is None else 4, len(ask.quantity.slots)), np.int64)
-    wanted = protected(Tally(zeros, zeros), ask.name, 1, 0.99 * 2.0, push._key)
+    wanted = protected(Tally(zeros, zeros), ask.name, 1, 0.99 * 2.0, ask.bind(push._key))
     assert np.array_equal(told.ones, wanted.ones)
     assert np.array_equal(told.zeros, wanted.zeros)
     assert told.ones.any()

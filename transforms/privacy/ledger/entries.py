@@ -142,7 +142,10 @@ def limits_content(dataset: str, limits: Sequence[Limit]) -> dict[str, Any]:
 def limits_of(content: Mapping[str, Any]) -> tuple[str, tuple[Limit, ...]]:
     """What `limits_content` wrote. Raises LedgerError."""
     try:
-        return dataset_name(content["dataset"]), tuple(Limit.parse(text) for text in content["limits"])
+        found = dataset_name(content["dataset"]), tuple(Limit.parse(text) for text in content["limits"])
+        if not found[1]:
+            raise RequestError("there are none")
+        return found
     except (KeyError, TypeError, AttributeError, RequestError) as error:
         raise LedgerError(f"ledger: limits cannot be read ({error})") from None
 

@@ -30,8 +30,8 @@ def test_a_refused_release_counts_what_its_check_cost(tmp_path: Path) -> None:
     assert (settled.index, settled.hash, settled.refused) == (first.index, first.hash, WHY)
     assert settled.reserved == first.charge
     assert [(one.epsilon, one.delta) for one in history.charges] == [(Decimal("0.01"), Decimal(0))]
-    book.commit("one", "empty")  # the empty release that says why
-    assert book.settle("one", 0.01, 0.0, WHY).manifest == "empty"
+    with pytest.raises(LedgerError, match="was refused, so no result of it can be published"):
+        book.commit("one", "result")
     with pytest.raises(BudgetError):
         book.reserve(charge("two"))
     book.reserve(charge("two", epsilon="0.99"))
