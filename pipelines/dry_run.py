@@ -210,8 +210,7 @@ def ranges_plan_text(plan: RangesPlan) -> str:
         lines.append(f"secure aggregation counts every cell of level {heatmap.depth}, {width:.3g} x {height:.3g} m:")
         return "\n".join([*lines, "", heatmap_plan_text(heatmap)])
     spent = counting.admission().epsilon
-    if spent:
-        lines.append(f"epsilon {counting.epsilon:g} in all, of which the count of users costs {spent:.3g}")
+    lines.append(f"epsilon {counting.epsilon:g} in all, of which the count of users costs {spent:.3g}")
     chosen = plan.options.get("cell_width")
     if chosen is None:
         lines.append("a trusted server adds the noise; the cells follow from the number of users and epsilon")

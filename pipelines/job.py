@@ -30,7 +30,7 @@ from sfumato.pipelines.progress import show_progress, tell_metrics
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
-from sfumato.schemas.ledger import ZERO_OUT, Charge, Cost, Reservation, amount
+from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reservation, amount
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.transforms.files import is_remote
@@ -301,7 +301,7 @@ def select_input(
     kept = secret.read()  # a bad key is a bad request
     # Empty files are alike on all days: to refuse them as used before would tell that nobody is in them.
     filled = with_rows(files)
-    empty = [file for file in files if file not in filled]
+    empty = [file for file in files if not file.rows]
     marks = [file_digest(kept, digest) for digest in content_digests(filled)]
     if resumed is None or resumed.refused is not None:  # what was refused may have been mended
         return list(files), [], marks
@@ -322,15 +322,14 @@ def _publish_refusal(request: ReleaseRequest, facts: ReleaseFacts, rule: Admissi
     standing = standing_manifest(request.output)
     if standing is not None and not is_refusal(standing):
         return
-    epsilon, delta = amount("epsilon", request.cost().epsilon), amount("delta", request.cost().delta)
-    spent = (epsilon, delta)
-    if isinstance(refusal, NotAdmittedError):
-        spent = (amount("epsilon", rounded_up(rule.epsilon)), amount("delta", 0))
-    admitted = not isinstance(refusal, NotAdmittedError)
-    zero_out = admitted and request.cost().adjacency == ZERO_OUT
-    files = refusal_files(
-        facts, str(refusal), epsilon, *spent, adjacency=guarantee.ZERO_OUT if zero_out else guarantee.ADD_OR_REMOVE
-    )
+    cost = request.cost()
+    epsilon = amount("epsilon", cost.epsilon)
+    if isinstance(refusal, NotAdmittedError):  # the counts alone, whatever the method protects
+        spent, delta, adjacency = amount("epsilon", rounded_up(rule.epsilon)), amount("delta", 0), ADD_OR_REMOVE
+    else:
+        spent, delta, adjacency = epsilon, amount("delta", cost.delta), cost.adjacency
+    words = guarantee.ZERO_OUT if adjacency == ZERO_OUT else guarantee.ADD_OR_REMOVE
+    files = refusal_files(facts, str(refusal), epsilon, spent, delta, words)
     publish(request.output, files, facts.release_id, request.overwrite)
 
 
