@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +47,7 @@ open(report, "w").write(json.dumps(found))
 # The control: Beam's own mode with two threads, which is what jobs of ten million rows used.
 BEAMS_OWN = """
 import time
+from collections.abc import Iterator
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -76,12 +78,18 @@ class Seen:
                 for name in ("cmdline", "environ"):
                     text = Path(f"/proc/{process.pid}/{name}").read_bytes()
                     self.shown |= {name for form in forms(SECRET) if form in text}
-        for path in temporary.rglob("*"):
+        for path in _paths_under(temporary):
             with contextlib.suppress(OSError):
                 if path.name.startswith("sfumato-scratch-"):
                     self.scratch.add(path.name)
                 if stat.S_IMODE(path.stat().st_mode) & 0o077:
                     self.readable_by_others.add(str(path))
+
+
+def _paths_under(folder: Path) -> Iterator[Path]:
+    """Every file and folder beneath; what goes away meanwhile is left out, which os.walk does and rglob does not."""
+    for parent, folders, names in os.walk(folder):
+        yield from (Path(parent, name) for name in (*folders, *names))
 
 
 def _tree(run: int) -> list[psutil.Process]:

@@ -84,7 +84,9 @@ def test_the_release_tells_the_truth_within_its_intervals(published: Path) -> No
     assert (privacy["model"], privacy["epsilon"], privacy["delta"]) == ("local", 4.0, 0.0)
     assert (privacy["meter"]["cap"], privacy["meter"]["bits_per_client"]) == (1, 1)
     assert privacy["randomness"] == {"source": "key file", "safe": True}
-    assert (manifest["column"], manifest["warnings"]) == ("length", [])
+    assert manifest["column"] == "length"
+    # Whether so few users show the variance is a matter of the draw, so that warning may stand or not.
+    assert [warning for warning in manifest["warnings"] if "variance is not known" not in warning] == []
     assert manifest["parameters"]["column"] == "length"
     assert manifest["parameters"]["epsilon"] == 4.0
 
