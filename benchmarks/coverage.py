@@ -151,8 +151,8 @@ def measure_rates(name: str, users: int, epsilon: float, keys: int) -> list[str]
         rng = np.random.default_rng([key, users])
         codes = rng.choice(len(probability), users, p=probability).astype(np.uint64)
         x, y = (one * 0.5**depth - 0.5 for one in deinterleave(codes))
-        chance = 0.02 + 0.38 * np.exp(-(x**2 + y**2) / 0.04)
-        marked = (rng.random(users) < chance).astype(np.uint64) << np.uint64(2 * depth) | codes
+        probability = 0.02 + 0.38 * np.exp(-(x**2 + y**2) / 0.04)
+        marked = (rng.random(users) < probability).astype(np.uint64) << np.uint64(2 * depth) | codes
         places = Places(depth, 2)
         hashes = np.sort(rng.integers(0, 1 << (64 - places.bits), users, dtype=np.uint64)) << np.uint64(places.bits)
         parameters = HeatmapParameters(
@@ -166,7 +166,7 @@ def measure_rates(name: str, users: int, epsilon: float, keys: int) -> list[str]
         index = estimate.tree.index
         owner = index.owner[np.searchsorted(index.boundaries, codes, side="right") - 1]
         here = np.bincount(owner, minlength=len(estimate.counts))
-        truth = np.bincount(owner, chance, len(here)) / np.maximum(here, 1)
+        truth = np.bincount(owner, probability, len(here)) / np.maximum(here, 1)
         inside = (rates.low[0] <= truth) & (truth <= rates.high[0])
         covered += inside[here > 0].tolist()
         by_user.append(np.average(inside, weights=here))

@@ -23,9 +23,9 @@ from benchmarks.param_select import san_francisco, square
 from benchmarks.range_queries import adaptive_model
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec
 from sfumato.transforms.ranges.model import Model
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.plan import ADAPTIVE, make_method
 from sfumato.transforms.ranges.search import Questions, people_of_density, sample_people
 from sfumato.transforms.synth.city import ELSEWHERE, city_rasters
@@ -50,13 +50,13 @@ class Map:
     name: str
     field: Field
     sizes: Sizes
-    draw: Callable[[int, Generator], People]
+    draw: Callable[[int, Generator], ExactCounts]
 
 
 def maps(data: Path, chosen: list[str] | None = None) -> Iterator[Map]:
     """The synthetic city, out of home; the cabs of San Francisco; three rasters, whose cells are even inside."""
 
-    def of_raster(raster: NDArray[np.floating]) -> Callable[[int, Generator], People]:
+    def of_raster(raster: NDArray[np.floating]) -> Callable[[int, Generator], ExactCounts]:
         return lambda users, rng: people_of_density(raster, BASE_DEPTH, users, rng)
 
     def is_chosen(name: str) -> bool:
@@ -73,7 +73,7 @@ def maps(data: Path, chosen: list[str] | None = None) -> Iterator[Map]:
             yield Map(name, square(14.0), Sizes(100, 400), of_raster(raster))
 
 
-def model_of(name: str, people: People, wanted: Wanted, key: RunKey, networks: int) -> Model:
+def model_of(name: str, people: ExactCounts, wanted: CollectionSpec, key: RunKey, networks: int) -> Model:
     """The model that a method with its defaults makes of people."""
     if name == ADAPTIVE:
         return adaptive_model(people, wanted.epsilon, key)
@@ -108,7 +108,7 @@ def main() -> None:
             people = place.draw(users, rng)
             questions = Questions.draw(people, place.field, place.sizes, QUERIES, rng)
             for epsilon in options.epsilons:
-                wanted = Wanted(place.field, float(people.users.sum()), epsilon, place.sizes)
+                wanted = CollectionSpec(place.field, float(people.users.sum()), epsilon, place.sizes)
                 key = RunKey.derive(FixedSecret(b"coverage of ranges"), {"users": users, "epsilon": epsilon})
                 for name in options.methods:
                     shares = coverage(model_of(name, people, wanted, key, options.networks), questions)

@@ -76,16 +76,16 @@ def main() -> int:
 def fix_key(patch: pytest.MonkeyPatch) -> None:
     """Makes a run's key follow from the values that it is bound to beneath the request, and from no name."""
     patch.setattr(
-        keys, "_digest", lambda context, facts: hashlib.sha256(context + repr(_values(facts)).encode()).digest()
+        keys, "_digest", lambda context, metadata: hashlib.sha256(context + repr(_values(metadata)).encode()).digest()
     )
     derive = keys.RunKey.derive.__func__  # type: ignore[attr-defined]
     patch.setattr(keys.RunKey, "derive", classmethod(lambda cls, secret, _: derive(cls, secret, {"fixed": 1})))
 
 
-def _values(facts: Any) -> Any:
-    if isinstance(facts, Mapping):
-        return [_values(value) for value in facts.values()]
-    return [_values(value) for value in facts] if isinstance(facts, list | tuple) else facts
+def _values(metadata: Any) -> Any:
+    if isinstance(metadata, Mapping):
+        return [_values(value) for value in metadata.values()]
+    return [_values(value) for value in metadata] if isinstance(metadata, list | tuple) else metadata
 
 
 def digests(folder: Path, names: list[str]) -> dict[str, dict[str, str]]:

@@ -218,13 +218,14 @@ def parameters(shown: Sequence[float]) -> str:
         assert isinstance(paper, ThresholdedSample)
         assert isinstance(ours, ThresholdedSample)
         users = round(POPULATION * paper.rate)
-        chance, loose = message_rate(users, epsilon, DELTA), closed_form_messages(epsilon, DELTA)
+        probability, loose = message_rate(users, epsilon, DELTA), closed_form_messages(epsilon, DELTA)
         # the closed form holds where its q is at most 1/2
         deviation = f"{np.sqrt(loose * (1 - loose / users)):.0f}" if loose <= users / 2 else "too few clients"
         rows.append(
             f"| {epsilon:g} | {paper.rate:.4f}, {paper.sampling.threshold} | "
             f"{ours.rate:.4f}, {ours.sampling.threshold} | "
-            f"{users * chance:.0f}, {np.sqrt(users * chance * (1 - chance)):.1f} | {loose:.0f}, {deviation} | "
+            f"{users * probability:.0f}, {np.sqrt(users * probability * (1 - probability)):.1f} | "
+            f"{loose:.0f}, {deviation} | "
             f"{amplified_epsilon(epsilon, ours.rate):.2f} |"
         )
     return "\n".join(rows)

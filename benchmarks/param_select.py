@@ -25,9 +25,9 @@ from sfumato.pipelines.ranges_tune import PublicData, read_public
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region
-from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec
 from sfumato.transforms.ranges.methods.uniform_grid import cells_a_side
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.search import (
     QUERIES,
     Found,
@@ -54,7 +54,7 @@ class Searched:
     """A search on a data set of a kind."""
 
     kind: str
-    wanted: Wanted
+    wanted: CollectionSpec
     entropy: float
     found: Found
 
@@ -76,7 +76,7 @@ def square(km: float) -> Field:
     return Field(Grid(Region(0, -degrees / 2, degrees, degrees / 2), BASE_DEPTH))
 
 
-def cascade(codes: NDArray[np.uint64], levels: int, concentration: float | None, rng: Generator) -> People:
+def cascade(codes: NDArray[np.uint64], levels: int, concentration: float | None, rng: Generator) -> ExactCounts:
     """People of cells, uint64[n], passed on to quarters of them by shares from Dirichlet distributions.
 
     concentration: of all cells, or None for that of each drawn from a lognormal distribution.
@@ -88,10 +88,10 @@ def cascade(codes: NDArray[np.uint64], levels: int, concentration: float | None,
         shares /= shares[:, -1:]
         quarter = (rng.random(len(codes))[:, None] > shares[place][:, :3]).sum(axis=1)
         codes = codes * np.uint64(4) + quarter.astype(np.uint64)
-    return People.of(BASE_DEPTH, codes)
+    return ExactCounts.of(BASE_DEPTH, codes)
 
 
-def makers(data: Path) -> Iterator[tuple[str, Field, Callable[[int, Generator], People]]]:
+def makers(data: Path) -> Iterator[tuple[str, Field, Callable[[int, Generator], ExactCounts]]]:
     """Kinds of maps of which there are as many people as are asked for: (kind, field, its people)."""
     for raster in city_rasters(2048):
         for km, row, column, side in _CROPS:
@@ -106,7 +106,7 @@ def makers(data: Path) -> Iterator[tuple[str, Field, Callable[[int, Generator], 
             )
     taxis = np.load(data / "beijing_taxi_starts_256x256.npy").astype(np.float64)
 
-    def beijing(n: int, rng: Generator) -> People:
+    def beijing(n: int, rng: Generator) -> ExactCounts:
         coarse = people_of_density(taxis, 8, n, rng)
         return cascade(np.repeat(coarse.codes, coarse.users), BASE_DEPTH - 8, None, rng)
 
@@ -115,9 +115,9 @@ def makers(data: Path) -> Iterator[tuple[str, Field, Callable[[int, Generator], 
 
 
 def look(
-    kind: str, people: People, held: float, field: Field, epsilon: float, sizes: Sizes, rng: Generator
+    kind: str, people: ExactCounts, held: float, field: Field, epsilon: float, sizes: Sizes, rng: Generator
 ) -> Searched:
-    wanted = Wanted(field, float(people.users.sum()), epsilon, sizes)
+    wanted = CollectionSpec(field, float(people.users.sum()), epsilon, sizes)
     questions = Questions.draw(people, field, sizes, QUERIES, rng)
     return Searched(kind, wanted, held, search_grid(people, wanted, questions, [1]))
 
@@ -197,7 +197,7 @@ def tuner_of(done: list[Searched]) -> Tuner:
     return train([one.label for one in done], 0)
 
 
-def uniform(wanted: Wanted) -> float:
+def uniform(wanted: CollectionSpec) -> float:
     """The uniform grid's rule in metres."""
     return math.sqrt(math.prod(wanted.field.metres)) / cells_a_side(wanted.users, wanted.epsilon, 10.0)
 

@@ -29,11 +29,11 @@ from sfumato.transforms.evaluation.memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
 from sfumato.transforms.ranges.model import RangeModel, model_bytes
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.search import Questions, measure, people_of_density
 from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.ranges.widths import default_width
@@ -46,7 +46,7 @@ UNIT = SCALED.metres[0] / 10
 TREE_DEPTH = 11
 
 
-def cabs(scaled: bool) -> tuple[People, Field]:
+def cabs(scaled: bool) -> tuple[ExactCounts, Field]:
     """The SF cabs on the square of the data's borders, or on their region."""
     table = pq.read_table(Path(os.environ["SFUMATO_DATA"]) / "sf_cabs_starts.parquet")
     place = [table[name].to_numpy() for name in ("longitude", "latitude")]
@@ -55,10 +55,10 @@ def cabs(scaled: bool) -> tuple[People, Field]:
     x = np.minimum((place[0] - west) / (east - west) * side, side - 1).astype(np.uint32)
     y = np.minimum((north - place[1]) / (north - south) * side, side - 1).astype(np.uint32)
     field = SCALED if scaled else Field(Grid(Region(west, south, east, north), BASE_DEPTH))
-    return People.of(BASE_DEPTH, interleave(x, y)), field
+    return ExactCounts.of(BASE_DEPTH, interleave(x, y)), field
 
 
-def synthetic(users: int) -> tuple[People, Field]:
+def synthetic(users: int) -> tuple[ExactCounts, Field]:
     """People of the synthetic city, out of their homes."""
     raster = city_rasters(2048)[ELSEWHERE]
     generator = np.random.default_rng(7)
@@ -67,7 +67,9 @@ def synthetic(users: int) -> tuple[People, Field]:
     return people_of_density(raster, BASE_DEPTH, users, generator), Field(Grid(region, BASE_DEPTH))
 
 
-def best_grid(people: People, wanted: Wanted, questions: Questions, seeds: Sequence[int]) -> tuple[float, float]:
+def best_grid(
+    people: ExactCounts, wanted: CollectionSpec, questions: Questions, seeds: Sequence[int]
+) -> tuple[float, float]:
     """The least error of plain grids whose cells are cut off at 0, and its width in metres."""
     start = default_width(wanted)
     tried = []
@@ -81,7 +83,7 @@ def best_grid(people: People, wanted: Wanted, questions: Questions, seeds: Seque
     return min(tried)
 
 
-def adaptive_model(people: People, epsilon: float, key: RunKey) -> TreeModel:
+def adaptive_model(people: ExactCounts, epsilon: float, key: RunKey) -> TreeModel:
     """The heatmap's adaptive method, counted by a trusted server."""
     shift = np.uint64(2 * (BASE_DEPTH - TREE_DEPTH))
     places, generator = Places(TREE_DEPTH), np.random.default_rng(1)
@@ -93,7 +95,7 @@ def adaptive_model(people: People, epsilon: float, key: RunKey) -> TreeModel:
     return TreeModel(parameters.method.decode(state, TREE_DEPTH))
 
 
-def adaptive(people: People, wanted: Wanted, questions: Questions, seeds: Sequence[int]) -> float:
+def adaptive(people: ExactCounts, wanted: CollectionSpec, questions: Questions, seeds: Sequence[int]) -> float:
     """The error of the adaptive tree."""
     models = [adaptive_model(people, wanted.epsilon, _key(seed)) for seed in seeds]
     return float(np.mean([questions.error(one.answer(questions.boxes).users, wanted.users) for one in models]))
@@ -104,16 +106,16 @@ def _key(seed: int) -> RunKey:
 
 
 def table(
-    people: People, field: Field, sizes: Sizes, epsilons: Sequence[float], seeds: Sequence[int], models: int
+    people: ExactCounts, field: Field, sizes: Sizes, epsilons: Sequence[float], seeds: Sequence[int], models: int
 ) -> Iterator[str]:
     """Lines of a Markdown table: an epsilon a row."""
     users = float(people.users.sum())
     questions = Questions.draw(people, field, sizes, QUERIES, np.random.default_rng(99))
 
-    def neural(wanted: Wanted) -> RangeMethod:
+    def neural(wanted: CollectionSpec) -> RangeMethod:
         return SpatialNeural(default_width(wanted), models=models)
 
-    methods: dict[str, Callable[[Wanted], RangeMethod]] = {
+    methods: dict[str, Callable[[CollectionSpec], RangeMethod]] = {
         "auto": lambda wanted: METHODS["auto"](models=models),  # type: ignore[call-arg]
         "snh": neural,
         "grid": lambda wanted: PlainGrid(default_width(wanted)),
@@ -122,7 +124,7 @@ def table(
     yield f"| epsilon | best grid (width) | snh, that width | ratio | {' | '.join(methods)} | adaptive |"
     yield f"|---|---|---|---|{'---|' * len(methods)}---|"
     for epsilon in epsilons:
-        wanted = Wanted(field, users, epsilon, sizes)
+        wanted = CollectionSpec(field, users, epsilon, sizes)
         yardstick, width = best_grid(people, wanted, questions, seeds)
         best = measure(SpatialNeural(width, models=models), people, wanted, questions, seeds)
         errors: dict[str, float] = {}
@@ -144,7 +146,7 @@ def speed() -> Iterator[str]:
     people, field = cabs(True)
     users = float(people.users.sum())
     sizes = Sizes(0.02 * UNIT, 0.08 * UNIT)
-    wanted = Wanted(field, users, 0.1, sizes)
+    wanted = CollectionSpec(field, users, 0.1, sizes)
     questions = Questions.draw(people, field, sizes, 1_000_000, np.random.default_rng(3))
     yield "| model | training, s | answers a second | file, kB |"
     yield "|---|---|---|---|"
@@ -175,7 +177,7 @@ def main() -> None:
     if options.what == "speed":
         print("\n".join(speed()))
         return
-    cases: list[tuple[str, People, Field, Sizes]] = []
+    cases: list[tuple[str, ExactCounts, Field, Sizes]] = []
     if options.what == "cabs":
         people, field = cabs(True)
         for low, high in ((0.02, 0.0275), (0.02, 0.08)):

@@ -73,7 +73,7 @@ class Town:
     risk: str = "kernel"  # or "city", or "even"
 
     @cached_property
-    def chance(self) -> np.ndarray:
+    def probability(self) -> np.ndarray:
         """With which each user is infected: float64[n]."""
         if self.risk == "even":
             return np.full(len(self.codes), 0.05)
@@ -85,7 +85,7 @@ class Town:
     def rows(self, trial: int) -> Rows:
         """The users under hashes of this trial, infected or not."""
         places, rng = Places(DEPTH, 2), np.random.default_rng([trial, len(self.codes)])
-        infected = rng.random(len(self.codes)) < self.chance
+        infected = rng.random(len(self.codes)) < self.probability
         limit = 1 << (64 - places.bits)
         hashes = np.sort(rng.integers(0, limit, len(self.codes), dtype=np.uint64)) << np.uint64(places.bits)
         return Rows(places, hashes, infected.astype(np.uint64) << np.uint64(2 * DEPTH) | self.codes)
@@ -151,7 +151,7 @@ class Found:
     def error(self) -> float:
         """Root mean square, over users, of their cell's rate less their own chance; the whole map's where unknown."""
         rate = np.where(np.isnan(self.rates.rate[0]), self.pooled, self.rates.rate[0])
-        return float(np.sqrt(np.mean((rate[self.entry] - self.town.chance) ** 2)))
+        return float(np.sqrt(np.mean((rate[self.entry] - self.town.probability) ** 2)))
 
     @property
     def miss(self) -> float:
@@ -176,7 +176,7 @@ def run(town: Town, trial: int, options: dict[str, object]) -> Found:
     tree = estimate.tree
     entry = tree.index.owner[np.searchsorted(tree.index.boundaries, town.codes, side="right") - 1]
     here = np.bincount(entry, minlength=len(tree.entries))
-    infected = np.bincount(entry, town.chance, len(tree.entries))
+    infected = np.bincount(entry, town.probability, len(tree.entries))
     lengths = [one.vector_length for one in spent]
     return Found(
         town=town,
@@ -195,7 +195,7 @@ def list_row(town: Town, options: dict[str, object], keys: int) -> list[str]:
 
     Beside it the six highest lower ends of single cells, which is what was listed before.
     """
-    average, wrong, empty, listed, above, before = float(town.chance.mean()), 0, 0, 0, 0, 0
+    average, wrong, empty, listed, above, before = float(town.probability.mean()), 0, 0, 0, 0, 0
     for trial in range(keys):
         found = run(town, trial, options)
         high = np.nan_to_num(found.truth, nan=-1.0) > average + 1e-12
@@ -265,7 +265,7 @@ def write_logs(town: Town, folder: Path) -> None:
         "user_id": np.arange(len(x)),
         "longitude": region.west + (x + 0.5) / SIDE * (region.east - region.west),
         "latitude": region.north - (y + 0.5) / SIDE * (region.north - region.south),
-        "infected": rng.random(len(x)) < town.chance,
+        "infected": rng.random(len(x)) < town.probability,
     }
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(table), folder / "log.parquet")

@@ -15,7 +15,7 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits
 from sfumato.transforms.privacy.ledger.places import absolute, open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_in_window
-from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published import check_not_lost
 
 
@@ -48,12 +48,12 @@ class Accounting:
         """Raises LedgerError where releases were charged to the dataset and not to the ledger as it is now."""
         check_not_lost(self.book.history(), self.dataset, output, timeline)
 
-    def charge(self, cost: Cost, key: RunKey, facts: ReleaseFacts, files: Sequence[str] = ()) -> Charge:
+    def charge(self, cost: Cost, key: RunKey, metadata: ReleaseMetadata, files: Sequence[str] = ()) -> Charge:
         """The charge for a release, bound to the request, the input and the key. files: `file_digest` of each."""
-        request = json.dumps({"job": facts.job, **facts.parameters}, sort_keys=True, allow_nan=False)
+        request = json.dumps({"job": metadata.job, **metadata.parameters}, sort_keys=True, allow_nan=False)
         return Charge(
-            release_id=facts.release_id,
-            job=facts.job,
+            release_id=metadata.release_id,
+            job=metadata.job,
             dataset=self.dataset,
             period=self.period,
             epsilon=amount("epsilon", cost.epsilon),
@@ -64,7 +64,7 @@ class Accounting:
             request=hashlib.sha256(request.encode()).hexdigest(),
             # Keyed, since an unkeyed digest of the input would confirm a guess at it.
             binding=key.subkey("ledger").hex(),
-            starts_from=(facts.parameters.get("warm_start") or {}).get("release_id"),
+            starts_from=(metadata.parameters.get("warm_start") or {}).get("release_id"),
         )
 
     def reserve(self, charge: Charge) -> Reservation:

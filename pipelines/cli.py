@@ -13,7 +13,7 @@ from importlib import metadata
 from sfumato.pipelines.console import console, log_options
 from sfumato.pipelines.interrupts import ended_by_signals, exit_status
 from sfumato.schemas.errors import DataError, RequestError, SfumatoError
-from sfumato.transforms.logs import say
+from sfumato.transforms.logs import log_event
 
 CRASHED = 70
 JOBS = {
@@ -67,7 +67,7 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
         if log_format != "json":
             raise
         trace = "".join(traceback.format_exception(error))
-        say("crashed", str(error), logging.CRITICAL, error=type(error).__name__, stack_trace=trace)
+        log_event("crashed", str(error), logging.CRITICAL, error=type(error).__name__, stack_trace=trace)
         return CRASHED
 
 
@@ -82,7 +82,7 @@ def command(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupted() -> int:
-    say("interrupted", "interrupted; run it again: what was charged is resumed", logging.ERROR)
+    log_event("interrupted", "interrupted; run it again: what was charged is resumed", logging.ERROR)
     return exit_status() or 130
 
 
@@ -109,7 +109,7 @@ def _kinds(base: type[SfumatoError]) -> Iterator[type[SfumatoError]]:
 
 
 def _fail(error: SfumatoError) -> int:
-    say("failed", message_of(error), logging.ERROR, error=type(error).__name__, exit_code=error.exit_code)
+    log_event("failed", message_of(error), logging.ERROR, error=type(error).__name__, exit_code=error.exit_code)
     return error.exit_code
 
 

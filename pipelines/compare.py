@@ -43,10 +43,10 @@ from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.options import Option, heatmap_options
 from sfumato.transforms.heatmap.raster import MAX_RASTER_DEPTH
 from sfumato.transforms.heatmap.schedule import check_plan
-from sfumato.transforms.logs import say
+from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.write import WriteRelease
 
 # An evaluation knows how many users there are, and lets the clients vanish that `dropout` says.
@@ -170,21 +170,21 @@ def run(arguments: Sequence[str]) -> int:
 
 def run_compare(request: CompareRequest, settings: RunnerSettings) -> None:
     """Runs the comparison to the end and prints its table. Raises RequestError or DataError."""
-    say("evaluation", EVALUATION)
+    log_event("evaluation", EVALUATION)
     if not settings.local and any(case.parameters.users is None for case in request.cases):
         raise RequestError(
             "users: on a cluster every cohort travels whole to one worker; give sizes, as --users 100000"
         )
 
-    def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
+    def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         compare = CompareMethods(
             request.region, request.cases, request.keys, request.judge, key, request.columns, inputs.spill
         )
         outcomes, truth = root | "Files" >> beam.Create(inputs.files) | "Compare" >> compare
         return (
             truth
-            | "Assemble" >> beam.Map(_files, beam.pvalue.AsList(outcomes), request, facts)  # {name: content}
-            | "Write" >> WriteRelease(request.output, facts, request.overwrite)
+            | "Assemble" >> beam.Map(_files, beam.pvalue.AsList(outcomes), request, metadata)  # {name: content}
+            | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
 
     run_release(request, settings, build)
@@ -193,17 +193,17 @@ def run_compare(request: CompareRequest, settings: RunnerSettings) -> None:
 
 
 def _files(
-    truth: NDArray[np.float64], outcomes: list[Outcome], request: CompareRequest, facts: ReleaseFacts
+    truth: NDArray[np.float64], outcomes: list[Outcome], request: CompareRequest, metadata: ReleaseMetadata
 ) -> dict[str, bytes]:
     """The evaluation's files. The runner delivers outcomes in any order; the cases have one."""
     methods = list(dict.fromkeys(case.setting.method for case in request.cases))
     order = {YARDSTICK: -1.0, **{name: i for i, name in enumerate(methods)}}
     order |= {name + BY_TRUTH: i + 0.5 for i, name in enumerate(methods)}
     told = {
-        "release_id": facts.release_id,
-        "created": facts.created,
+        "release_id": metadata.release_id,
+        "created": metadata.created,
         "region": asdict(request.region),
-        "parameters": facts.parameters,
+        "parameters": metadata.parameters,
     }
     judge = request.judge
     ordered = sorted(outcomes, key=lambda one: (order[one.setting.method], one.key))

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sfumato.transforms import logs
-from sfumato.transforms.logs import JOB, METRICS_COUNTED, OPERATIONS, PROGRESS, say
+from sfumato.transforms.logs import JOB, METRICS_COUNTED, OPERATIONS, PROGRESS, log_event
 
 LOG_FORMATS = ("text", "json")
 _OURS = {one.name for one in (JOB, PROGRESS, OPERATIONS)}
@@ -202,7 +202,7 @@ class _Stray(io.TextIOBase):
     def write(self, text: str) -> int:
         *lines, self._begun = (self._begun + text).split("\n")
         for line in filter(str.strip, lines):
-            say("stderr", line)
+            log_event("stderr", line)
         return len(text)
 
 

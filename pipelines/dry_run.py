@@ -226,8 +226,8 @@ def _mean_errors(plan: MomentsPlan) -> list[tuple[str, str]]:
     """The error of the mean for some numbers of users, if all bits are set for half of them (Lemma 3.3)."""
     slots = Quantity(plan.form, "value").slots
     half = np.full(len(slots), 0.5)
-    chances = by_variance(slots, half, np.ones(len(slots)), plan.told, 0.5, plan.bits_per_client)
-    each = float((slots.weight**2 * plan.told.variance(half) / chances).sum())
+    probabilities = by_variance(slots, half, np.ones(len(slots)), plan.told, 0.5, plan.bits_per_client)
+    each = float((slots.weight**2 * plan.told.variance(half) / probabilities).sum())
     reports = plan.bits_per_client / len(plan.kinds)
     return [(f"{users:,}", f"±{significant(1.96 * math.sqrt(each / (users * reports)))}") for users in _EXAMPLES]
 

@@ -31,7 +31,7 @@ from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.heatmap.whole import PrivateHeatmap, check_prior
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.store import open_release
 from sfumato.transforms.release.write import WriteRelease, charged
 
@@ -86,9 +86,9 @@ class HeatmapRequest(ReleaseRequest):
     def parameters(self) -> dict[str, Any]:
         return {
             "region": asdict(self.region),
-            **self.heatmap.facts(),
+            **self.heatmap.metadata(),
             "blur": self.blur,
-            "warm_start": None if self.warm_start is None else self.warm_start.facts(),
+            "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
             "columns": asdict(self.columns),
         }
 
@@ -155,20 +155,20 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings) -> None:
     check_plan(request.heatmap, request.prior)
     grid = Grid(request.region, request.heatmap.depth)
 
-    def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
+    def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         heatmap = PrivateHeatmap(
             request.region, request.heatmap, key, request.columns, inputs.spill, request.prior, inputs.admit
         )
 
         def assemble(state: HeatmapState) -> dict[str, bytes]:
-            return release_files(state, request.heatmap, charged(facts), grid, request.blur)
+            return release_files(state, request.heatmap, charged(metadata), grid, request.blur)
 
         return (
             root
             | "Files" >> beam.Create(inputs.files)
             | "Heatmap" >> heatmap  # HeatmapState
             | "Assemble" >> beam.Map(assemble)  # {name: content}
-            | "Write" >> WriteRelease(request.output, facts, request.overwrite)
+            | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
 
     run_release(request, settings, build)

@@ -68,16 +68,16 @@ def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str,
     Raises RequestError where a file lacks a column or holds another kind of values than the others.
     """
     with ThreadPoolExecutor(16) as pool:
-        facts = list(pool.map(lambda file: inspect_file(file.path, source), files))
-    kinds = facts[0].kinds
-    for file, one in zip(files, facts, strict=True):
+        metadata = list(pool.map(lambda file: inspect_file(file.path, source), files))
+    kinds = metadata[0].kinds
+    for file, one in zip(files, metadata, strict=True):
         for column, kind in one.kinds.items():
             if kind != kinds[column]:
                 raise RequestError(
                     f"column {column!r} holds {kinds[column]} in {files[0].path} and {kind} in {file.path}; what is in "
                     "both would count twice, so convert one kind to the other"
                 )
-    return sum(one.rows for one in facts), kinds
+    return sum(one.rows for one in metadata), kinds
 
 
 def with_rows(files: Sequence[InputFile]) -> list[InputFile]:

@@ -35,15 +35,15 @@ from sfumato.schemas.locations import Columns
 from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.locations.read import LogFile
-from sfumato.transforms.logs import LATE_ROWS, say
+from sfumato.transforms.logs import LATE_ROWS, log_event
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.ledger.files import file_digest, select_files
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
-from sfumato.transforms.release.facts import ReleaseFacts, code_digest, package_versions
+from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, package_versions
 from sfumato.transforms.release.refusal import refusal_files
 from sfumato.transforms.release.store import check_output, is_refusal, publish, standing_manifest
-from sfumato.transforms.release.write import KeepBooks, charged, published_digest
+from sfumato.transforms.release.write import CommitRelease, charged, published_digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ class LedgerGate:
 
 
 # (pipeline, inputs, key, facts) -> the published folder's path
-Build = Callable[[beam.Pipeline, Inputs, RunKey, ReleaseFacts], beam.PCollection]
+Build = Callable[[beam.Pipeline, Inputs, RunKey, ReleaseMetadata], beam.PCollection]
 
 
 def add_release_arguments(parser: argparse.ArgumentParser, noun: str = "release") -> None:
@@ -216,24 +216,24 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     files, late, marks = select_input(None if books is None else request.kept_secret(), files, resumed)
     tell_late(late, str(request.release_id))
     rows, kinds = inspect(files, request.source())
-    key, facts = key_and_facts(request, files, settings)
-    identify(release_id=facts.release_id)
-    keep = KeepBooks(facts.release_id, request.timeline, None if books is None else books.ledger)
+    key, metadata = key_and_metadata(request, files, settings)
+    identify(release_id=metadata.release_id)
+    keep = CommitRelease(metadata.release_id, request.timeline, None if books is None else books.ledger)
     gate = None
     if books is not None:
-        gate = LedgerGate(books, books.charge(request.cost(), key, facts, marks))
-        facts = replace(facts, ledger_place=books.ledger)
+        gate = LedgerGate(books, books.charge(request.cost(), key, metadata, marks))
+        metadata = replace(metadata, ledger_place=books.ledger)
         reservation = books.check(gate.bound)
         standing = reservation is not None and reservation.refused is None
         if reservation is not None and standing and published_digest(request.output, reservation) is not None:
-            say("standing", f"{facts.release_id} is published already; nothing is charged")
+            log_event("standing", f"{metadata.release_id} is published already; nothing is charged")
             keep.close(request.output)
             if launched:
                 launch_nothing(settings)
             sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
             return
     settings = settings.sized(rows)
-    say("files", f"{len(files)} file{'s'[: len(files) != 1]} to read", files=len(files))
+    log_event("files", f"{len(files)} file{'s'[: len(files) != 1]} to read", files=len(files))
     rule, logs = request.admission(), [file.log for file in files]
     if request.kept_secret() is not None and request.release_id is not None:
         logs = named_by_content(files)
@@ -243,15 +243,17 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
             show_progress(len(files), settings.verbose, settings.log_format),
             settings.pipeline() as root,
         ):
-            _ = build(root, Inputs(logs, kinds, spill, Admit(rule, gate)), key, facts) | "KeepBooks" >> keep
+            _ = build(root, Inputs(logs, kinds, spill, Admit(rule, gate)), key, metadata) | "CommitRelease" >> keep
     except Exception as error:
         refusal = type(error)(message_of(error)) if isinstance(error, RefusedError) else worker_error(error)
         if isinstance(refusal, RefusedError):
-            _publish_refusal(request, charged(facts), rule, refusal)
+            _publish_refusal(request, charged(metadata), rule, refusal)
             raise refusal from error
         raise
     if launched:
-        say("launched", f"handed to Dataflow, which publishes {request.output} when it is done", output=request.output)
+        log_event(
+            "launched", f"handed to Dataflow, which publishes {request.output} when it is done", output=request.output
+        )
         return
     tell_metrics(root.result)
     if root.result.state != PipelineState.DONE:
@@ -262,7 +264,7 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     if manifest is None:
         raise DataError(f"the runner says that the job is done, but nothing stands at {request.output}")
     for warning in json.loads(manifest).get("warnings", ()):
-        say("warning", warning, logging.WARNING)
+        log_event("warning", warning, logging.WARNING)
     sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
 
 
@@ -280,7 +282,7 @@ def tell_late(late: Sequence[InputFile], release_id: str) -> None:
     """Tells the operator what came after a release was charged; nothing where nothing did."""
     if late:
         text = f"{len(late)} file{'s'[: len(late) != 1]} came after {release_id} was charged, and are not in it"
-        say("late_files", f"{text} (--verbose shows their rows)", logging.WARNING, files=len(late))
+        log_event("late_files", f"{text} (--verbose shows their rows)", logging.WARNING, files=len(late))
         LATE_ROWS.tell(rows=sum(file.rows for file in late))
 
 
@@ -317,7 +319,9 @@ def rounded_up(epsilon: float) -> str:
     return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(epsilon):f}"
 
 
-def _publish_refusal(request: ReleaseRequest, facts: ReleaseFacts, rule: AdmissionRule, refusal: RefusedError) -> None:
+def _publish_refusal(
+    request: ReleaseRequest, metadata: ReleaseMetadata, rule: AdmissionRule, refusal: RefusedError
+) -> None:
     """Publishes why a release was refused, in its place; a result that stands there is left as it is."""
     standing = standing_manifest(request.output)
     if standing is not None and not is_refusal(standing):
@@ -329,8 +333,8 @@ def _publish_refusal(request: ReleaseRequest, facts: ReleaseFacts, rule: Admissi
     else:
         spent, delta, adjacency = epsilon, amount("delta", cost.delta), cost.adjacency
     words = guarantee.ZERO_OUT if adjacency == ZERO_OUT else guarantee.ADD_OR_REMOVE
-    files = refusal_files(facts, str(refusal), epsilon, spent, delta, words)
-    publish(request.output, files, facts.release_id, request.overwrite)
+    files = refusal_files(metadata, str(refusal), epsilon, spent, delta, words)
+    publish(request.output, files, metadata.release_id, request.overwrite)
 
 
 def flex_launch(settings: RunnerSettings) -> bool:
@@ -366,9 +370,9 @@ def _check_place(request: ReleaseRequest, settings: RunnerSettings, launched: bo
             raise RequestError(f"{name}: Dataflow's workers cannot reach {path!r}; name a place in a bucket, gs://...")
 
 
-def key_and_facts(
+def key_and_metadata(
     request: ReleaseRequest, files: Sequence[InputFile], settings: RunnerSettings
-) -> tuple[RunKey, ReleaseFacts]:
+) -> tuple[RunKey, ReleaseMetadata]:
     """The run's key, bound to the secret and the whole request, and what the release says of itself."""
     parameters = {**request.parameters(), "min_users": request.min_users}
     secret: Secret
@@ -399,7 +403,7 @@ def key_and_facts(
     code = None if request.seed is not None else code_digest()
     scheme = {"job": request.JOB, "versions": package_versions(), "code": code}
     key = RunKey.derive(secret, {**scheme, "release_id": release_id, "files": fingerprint, **parameters})
-    facts = ReleaseFacts(
+    metadata = ReleaseMetadata(
         job=request.JOB,
         release_id=release_id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -407,4 +411,4 @@ def key_and_facts(
         safe=request.seed is None,
         parameters=parameters,
     )
-    return key, facts
+    return key, metadata

@@ -20,7 +20,7 @@ from sfumato.schemas.region import MAX_DEPTH, Grid, Region
 from sfumato.schemas.release import BITS_FILE
 from sfumato.transforms.files import read_file
 from sfumato.transforms.moments.allocation import Tuning
-from sfumato.transforms.moments.assemble import MomentsFacts, moments_files
+from sfumato.transforms.moments.assemble import MomentsMetadata, moments_files
 from sfumato.transforms.moments.combine import PushBits
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping, Groups
 from sfumato.transforms.moments.meter import PrivacyMeter
@@ -29,7 +29,7 @@ from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.values import Values
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.store import open_release
 from sfumato.transforms.release.write import WriteRelease, charged
 
@@ -95,7 +95,7 @@ class MomentsRequest(ReleaseRequest):
             "variance": plan.variance,
             **asdict(plan.settled),
             "groups": None if grouping is None else asdict(grouping),
-            "warm_start": None if self.warm_start is None else self.warm_start.facts(),
+            "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
             "max_bad_fraction": self.max_bad_fraction,
         }
 
@@ -304,7 +304,7 @@ def open_prior(path: str | None, column: str, form: FixedPoint) -> PriorRelease 
 def run_moments(request: MomentsRequest, settings: RunnerSettings) -> None:
     """Runs the job to the end. Raises RequestError or DataError."""
 
-    def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
+    def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         bounded = request.values.columns.user_id is not None
         told = request.plan, request.grouping, request.meter, request.values.columns.column, bounded
         push = PushBits(
@@ -320,8 +320,9 @@ def run_moments(request: MomentsRequest, settings: RunnerSettings) -> None:
             root
             | "Files" >> beam.Create(inputs.files)
             | "Push" >> push  # Progress
-            | "Assemble" >> beam.Map(lambda progress: moments_files(progress, MomentsFacts(charged(facts), *told)))
-            | "Write" >> WriteRelease(request.output, facts, request.overwrite)
+            | "Assemble"
+            >> beam.Map(lambda progress: moments_files(progress, MomentsMetadata(charged(metadata), *told)))
+            | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
 
     run_release(request, settings, build)

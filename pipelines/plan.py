@@ -60,8 +60,8 @@ def summary(plans: Sequence[Plan], varied: Sequence[str]) -> str:
     header += ["noise, users", "seen from, users", "level seen", "shards lost"]
     rows = []
     for plan in plans:
-        facts, last, central = plan.parameters.facts(), plan.sub_queries[-1], plan.central
-        row = [plan.parameters.method.NAME, *(_value(facts.get(name, "")) for name in varied)]
+        metadata, last, central = plan.parameters.metadata(), plan.sub_queries[-1], plan.central
+        row = [plan.parameters.method.NAME, *(_value(metadata.get(name, "")) for name in varied)]
         row += [f"{len(plan.sub_queries)}", f"{plan.entries:,}"]
         row += ["-", "-"] if central else [significant(plan.bits / 8000), f"{(last.modulus - 1).bit_length()}"]
         seen = [None if plan.least_seen is None else significant(plan.least_seen), plan.level_seen]
@@ -123,8 +123,8 @@ def _spread(level: int | None) -> str:
 
 def _sub_query(one: SubQuery, overflow: float, central: bool) -> list[str]:
     row = [f"{one.index}", f"{one.epsilon:.4g}", f"{one.vector_length:,}", significant(one.noise_stddev)]
-    chance = f"< {significant(overflow)}" if overflow < 1 else "not bounded"
-    return row if central else [*row, f"{one.modulus:,}", f"{one.bits_per_client:,}", chance]
+    probability = f"< {significant(overflow)}" if overflow < 1 else "not bounded"
+    return row if central else [*row, f"{one.modulus:,}", f"{one.bits_per_client:,}", probability]
 
 
 def _value(value: object) -> str:

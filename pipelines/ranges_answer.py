@@ -31,11 +31,11 @@ from sfumato.pipelines.options import JobParser, RunnerSettings, add_runner_argu
 from sfumato.pipelines.progress import show_progress
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.transforms.files import is_remote, matching, read_file
-from sfumato.transforms.logs import say
+from sfumato.transforms.logs import log_event
 from sfumato.transforms.ranges.answering import AnswerFiles, Tally
 from sfumato.transforms.ranges.opening import open_model
 from sfumato.transforms.ranges.queries import count_queries
-from sfumato.transforms.release.facts import UNSAFE
+from sfumato.transforms.release.metadata import UNSAFE
 
 _TALLY_FILE = "tally.json"
 
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     _check_reach(settings, options)
     model = open_model(options.model)
     if not model.safe:
-        say("warning", UNSAFE, logging.WARNING)
+        log_event("warning", UNSAFE, logging.WARNING)
     queries = _query_files(options.queries)
     answers = _answer_files(queries, options.output, options.overwrite)
     with ThreadPoolExecutor(16) as pool:
@@ -77,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
     tally = answer_files(options.model, queries, answers, settings.sized(rows))
     if tally.outside == tally.queries:
         where = str(model.field.grid.region)
-        say("warning", f"no square reaches into the region {where}; are x and y swapped?", logging.WARNING)
+        log_event("warning", f"no square reaches into the region {where}; are x and y swapped?", logging.WARNING)
     sys.stdout.write(_report(tally, options.output, time.monotonic() - started))
     return 0
 
@@ -196,7 +196,7 @@ def _remove(folder: str) -> None:
         try:
             FileSystems.delete([one.path for one in found] or [folder])
         except BeamIOError as error:
-            say("left", f"{folder} could not be removed ({error})", logging.WARNING)
+            log_event("left", f"{folder} could not be removed ({error})", logging.WARNING)
 
 
 def _report(tally: Tally, output: str, seconds: float) -> str:

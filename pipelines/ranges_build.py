@@ -32,7 +32,7 @@ from sfumato.transforms.heatmap.options import heatmap_options
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import WarmStart
-from sfumato.transforms.logs import say
+from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.assemble import HeatmapRelease, files_of_release, ranges_files
@@ -42,7 +42,7 @@ from sfumato.transforms.ranges.plan import ADAPTIVE, TRUSTS, RangesPlan, method_
 from sfumato.transforms.ranges.queries import count_queries, read_queries
 from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.ranges.tune import open_tuner
-from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.store import check_output, open_release, publish
 from sfumato.transforms.release.write import WriteRelease, charged
 from sfumato.transforms.secagg.shards import NoiseMode
@@ -89,7 +89,7 @@ class RangesRequest(ReleaseRequest):
         return self.plan.counting.admission(self.min_users)
 
     def parameters(self) -> dict[str, Any]:
-        return {**self.plan.facts(), "columns": asdict(self.columns)}
+        return {**self.plan.metadata(), "columns": asdict(self.columns)}
 
     def stored_bytes(self, rows: int) -> int:
         return rows * (BYTES_PER_ROW + VALUE_BYTES_PER_ROW * self.columns.weighs)
@@ -196,13 +196,13 @@ def run_build(request: RangesRequest, settings: RunnerSettings) -> None:
     """Runs the job to the end. Raises RequestError or DataError."""
     plan = request.plan
 
-    def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
+    def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         return (
             root
             | "Files" >> beam.Create(inputs.files)
             | "Build" >> BuildRanges(plan, key, request.columns, inputs.spill, inputs.admit)  # Built
-            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, charged(facts)))  # {name: content}
-            | "Write" >> WriteRelease(request.output, facts, request.overwrite)
+            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, charged(metadata)))  # {name: content}
+            | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
 
     run_release(request, settings, build)
@@ -239,12 +239,12 @@ def _of_release(path: str, arguments: Sequence[str]) -> int:
             f"charges    nothing: what is published may be used in any way\npublishes  {options.output}\n"
         )
         return 0
-    facts = _facts(release, sizes, options.release_id)
+    metadata = _metadata(release, sizes, options.release_id)
     model = RangeModel(release.field, TreeModel(release.estimate), ADAPTIVE, release.manifest["privacy"]["epsilon"])
-    files = files_of_release(release, model, sizes, facts)
-    publish(options.output, files, facts.release_id, options.overwrite)
+    files = files_of_release(release, model, sizes, metadata)
+    publish(options.output, files, metadata.release_id, options.overwrite)
     for warning in json.loads(files[MANIFEST_FILE])["warnings"]:
-        say("warning", warning, logging.WARNING)
+        log_event("warning", warning, logging.WARNING)
     sys.stdout.write(f"{FileSystems.join(options.output, 'index.html')}\n")
     return 0
 
@@ -276,10 +276,10 @@ def _of_everybody(estimate: Estimate, manifest: Mapping[str, Any]) -> Estimate:
     return replace(estimate, counts=estimate.counts / rate, stddev=estimate.stddev / rate)
 
 
-def _facts(release: HeatmapRelease, sizes: Sizes, release_id: str | None) -> ReleaseFacts:
+def _metadata(release: HeatmapRelease, sizes: Sizes, release_id: str | None) -> ReleaseMetadata:
     randomness = release.manifest["privacy"]["randomness"]
     source = {"release_id": release.manifest["release_id"], "digest": release.digest}
-    return ReleaseFacts(
+    return ReleaseMetadata(
         job=RangesRequest.JOB,
         release_id=release_id or uuid.uuid4().hex,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -33,10 +33,10 @@ from sfumato.transforms.heatmap.checks import check_between, check_whole
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.read import open_parquet
 from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.search import entropy, sample_people
 from sfumato.transforms.ranges.tune import Label, Maker, Tuner, label_of, save_tuner, train
 
@@ -51,7 +51,7 @@ _KEY = hashlib.sha256(b"public data").digest()
 class PublicData:
     """The people of a public data set, one record a user, and where they are."""
 
-    people: People
+    people: ExactCounts
     field: Field
 
 
@@ -147,7 +147,7 @@ def labels_of(
         people = sample_people(data.people, number, generator)
         for one in sizes:
             for epsilon in epsilons:
-                wanted = Wanted(data.field, float(number), epsilon, one)
+                wanted = CollectionSpec(data.field, float(number), epsilon, one)
                 labels.append(label_of(people, wanted, place, others, generator))
     return labels
 
@@ -165,7 +165,9 @@ def read_public(pattern: str, region: Region | None, columns: LocationColumns, g
     if not len(users):
         raise DataError(f"public: no row of {pattern} has a user and a place in the region {grid.region}")
     order = generator.permutation(len(users))
-    return PublicData(People.of(BASE_DEPTH, codes[order][np.unique(users[order], return_index=True)[1]]), Field(grid))
+    return PublicData(
+        ExactCounts.of(BASE_DEPTH, codes[order][np.unique(users[order], return_index=True)[1]]), Field(grid)
+    )
 
 
 def _batches(files: Sequence[InputFile], columns: LocationColumns) -> list[pa.RecordBatch]:

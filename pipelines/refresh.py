@@ -36,14 +36,14 @@ from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.files import matching, read_file
 from sfumato.transforms.heatmap.options import heatmap_options
-from sfumato.transforms.logs import say
+from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import ReusedError
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.published import RELEASES, disagreement, published_releases
 from sfumato.transforms.release.store import Release
-from sfumato.transforms.release.write import KeepBooks
+from sfumato.transforms.release.write import CommitRelease
 
 JOBS = ("heatmap", "histogram", "hotspots", "quantiles")
 # What the configuration says outside of `options`, or what a refresh sets itself.
@@ -77,7 +77,7 @@ class Refresh:
     def publish(self, day: date) -> None:
         """Publishes a day's release unless it stands already. Raises SfumatoErrors."""
         identify(job="refresh", release_id=self.release_id(day))
-        say("day", f"{day}: release {self.release_id(day)}", date=str(day))
+        log_event("day", f"{day}: release {self.release_id(day)}", date=str(day))
         run = importlib.import_module(f"sfumato.pipelines.{self.config.job}").run
         while True:
             releases = published_releases(self.config.output)
@@ -123,11 +123,11 @@ class Refresh:
 
     def _stand(self, day: date, release: Release, history: History) -> None:
         """Brings the books and the page up to date for a release that stands already."""
-        say("standing", f"{day} is published already; nothing is charged", date=str(day))
+        log_event("standing", f"{day} is published already; nothing is charged", date=str(day))
         if not self.settings.dry_run:
             reservation = history.reservations[release.manifest["release_id"]]
             release_id = reservation.charge.release_id
-            KeepBooks(release_id, self.config.output, self.config.ledger).close(release.path)
+            CommitRelease(release_id, self.config.output, self.config.ledger).close(release.path)
             self._tell_late(day, reservation)
         if flex_launch(self.settings):
             launch_nothing(self.settings)
@@ -260,7 +260,7 @@ def run(arguments: Sequence[str]) -> int:
             refresh.publish(when)
         except (NotReadyError, DataError) as error:  # of this day alone; the others may do
             worst = DataError.exit_code if DataError.exit_code in (worst, error.exit_code) else error.exit_code
-            say("not_ready", f"{when}: {error}", logging.WARNING, date=str(when))
+            log_event("not_ready", f"{when}: {error}", logging.WARNING, date=str(when))
     return worst
 
 

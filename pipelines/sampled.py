@@ -16,13 +16,13 @@ from sfumato.schemas.items import ItemColumns
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.histogram.assemble import SampleFacts
+from sfumato.transforms.histogram.assemble import SampleMetadata
 from sfumato.transforms.histogram.combine import Limits
 from sfumato.transforms.histogram.items import CellItems, Items
 from sfumato.transforms.histogram.plan import CONTACTS, SamplePlan
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.write import WriteRelease, charged
 
 _HELP = {
@@ -136,14 +136,14 @@ def run_sampled(
     """Runs a job to the end. more: further arguments of `assemble`. Raises RequestError or DataError."""
     _ = request.plan.sampling  # a plan that cannot be kept is a bad request
 
-    def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, facts: ReleaseFacts) -> beam.PCollection:
+    def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         told = request.plan, request.counted, title
         return (
             root
             | "Files" >> beam.Create(inputs.files)
             | "Publish" >> publish(inputs, key)  # what is public from here on
-            | "Assemble" >> beam.Map(lambda result: assemble(result, SampleFacts(charged(facts), *told), *more))
-            | "Write" >> WriteRelease(request.output, facts, request.overwrite)
+            | "Assemble" >> beam.Map(lambda result: assemble(result, SampleMetadata(charged(metadata), *told), *more))
+            | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
 
     run_release(request, settings, build)

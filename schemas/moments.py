@@ -163,7 +163,7 @@ class BitMeans:
         stddev: float64[n], standard deviation of `mean`.
         reports: float64[n], how many clients reported the bit.
         squashed: bool[n], probably empty: the estimates count a bit by the chance that it is in use, here below half.
-        read_chance: float64[n], the chance with which any one client's bit was read.
+        read_probability: float64[n], the chance with which any one client's bit was read.
     """
 
     quantity: str
@@ -172,10 +172,10 @@ class BitMeans:
     stddev: NDArray[np.float64]
     reports: NDArray[np.float64]
     squashed: NDArray[np.bool_]
-    read_chance: NDArray[np.float64]
+    read_probability: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        for name in ("mean", "stddev", "reports", "squashed", "read_chance"):
+        for name in ("mean", "stddev", "reports", "squashed", "read_probability"):
             if np.shape(getattr(self, name)) != np.shape(self.weight):
                 raise ValueError(f"{name}: must hold one value for each of the {len(self.weight)} bits")
 
@@ -204,7 +204,7 @@ BITS_SCHEMA = pa.schema(
             False,
             {"description": "probably empty: its chance to be in use is below half"},
         ),
-        pa.field("read_chance", pa.float64(), False, {"description": "chance that a client's bit was read"}),
+        pa.field("read_probability", pa.float64(), False, {"description": "chance that a client's bit was read"}),
     ]
 )
 

@@ -78,6 +78,6 @@ EVENTS = (
 )
 
 
-def say(event: str, message: str, level: int = logging.INFO, **fields: Any) -> None:
+def log_event(event: str, message: str, level: int = logging.INFO, **fields: Any) -> None:
     """Writes a record of the command itself; one of its stages is an `Event`."""
     JOB.log(level, "%s", message, extra={"event": event, "fields": fields})

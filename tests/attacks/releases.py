@@ -9,7 +9,7 @@ from typing import Any
 from sfumato.schemas.ledger import Limit, Reservation, plain
 from sfumato.transforms.privacy.ledger.ledger import Ledger
 from sfumato.transforms.release.store import publish
-from sfumato.transforms.release.write import close_books, ledger_facts
+from sfumato.transforms.release.write import close_books, ledger_metadata
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 LIMITS = Limit.parse_all("1/1d,10/365d")
@@ -24,7 +24,7 @@ def manifest_of(reservation: Reservation) -> dict[str, Any]:
         "job": one.job,
         "created": reservation.time,
         "privacy": {"epsilon": float(plain(one.epsilon)), "delta": float(plain(one.delta))},
-        "ledger": ledger_facts(reservation),
+        "ledger": ledger_metadata(reservation),
     }
 
 

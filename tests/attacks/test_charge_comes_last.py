@@ -364,8 +364,8 @@ def test_rows_are_told_apart_by_content_and_not_by_path(tmp_path: Path) -> None:
 def test_the_noise_of_a_tally_is_bound_to_its_question() -> None:
     key, counted = RunKey.derive(FixedSecret(b"k" * 32), {}), Tally(*np.zeros((2, 1, 4), np.int64))
     plan = MomentsPlan(form=FixedPoint(4), epsilon=1.0)
-    chances = np.full(4, 0.25)
-    nudged = chances + np.array([np.spacing(0.25), 0, 0, -np.spacing(0.25)])
-    asks = [Ask(Quantity(plan.form, "value"), 2, 0.0, 1.0, one) for one in (chances, chances, nudged)]
+    probabilities = np.full(4, 0.25)
+    nudged = probabilities + np.array([np.spacing(0.25), 0, 0, -np.spacing(0.25)])
+    asks = [Ask(Quantity(plan.form, "value"), 2, 0.0, 1.0, one) for one in (probabilities, probabilities, nudged)]
     first, again, other = (plan.protected([ask], [counted], key)[0].ones.tolist() for ask in asks)
     assert first == again != other

@@ -22,8 +22,8 @@ from sfumato.schemas.errors import BudgetError, LedgerError
 from sfumato.schemas.ledger import Limit, Period
 from sfumato.transforms.privacy.ledger.files import file_digest, select_files
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, ReusedFileError
-from sfumato.transforms.release import facts
-from sfumato.transforms.release.facts import code_digest
+from sfumato.transforms.release import metadata
+from sfumato.transforms.release.metadata import code_digest
 from sfumato.transforms.release.store import open_release, with_digests
 from tests.attacks.releases import LIMITS, publish_release
 from tests.conftest import make_logs, write_files
@@ -161,11 +161,11 @@ def test_a_late_file_does_not_lose_the_day() -> None:
 
 def test_the_code_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A changed line of any module, a module more and another version of a library that draws noise all show."""
-    root = Path(facts.__file__).resolve().parents[2]
+    root = Path(metadata.__file__).resolve().parents[2]
     for folder in ("schemas", "transforms", "pipelines"):
         shutil.copytree(root / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     here = code_digest()
-    monkeypatch.setattr(facts, "__file__", str(tmp_path / "transforms" / "release" / "facts.py"))
+    monkeypatch.setattr(metadata, "__file__", str(tmp_path / "transforms" / "release" / "metadata.py"))
     digest = code_digest.__wrapped__
     assert digest() == here  # wherever it is installed
     found = {here}
@@ -177,9 +177,9 @@ def test_the_code_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     found.add(digest())
     (tmp_path / "transforms" / "notes.txt").write_text("no code")
     found.add(digest())
-    version = facts.metadata.version
+    version = metadata.version
     for name in ("numpy", "cryptography", "pandas", "scipy", "pyarrow", "apache-beam"):
-        monkeypatch.setattr(facts.metadata, "version", lambda one, name=name: "0" if one == name else version(one))
+        monkeypatch.setattr(metadata, "version", lambda one, name=name: "0" if one == name else version(one))
         found.add(digest())
     assert len(found) == 1 + 4 + 6
 

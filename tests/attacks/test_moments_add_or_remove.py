@@ -20,7 +20,7 @@ import pytest
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_unusable
-from sfumato.transforms.moments.assemble import MomentsFacts, moments_files
+from sfumato.transforms.moments.assemble import MomentsMetadata, moments_files
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
 from sfumato.transforms.moments.meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, Progress, sum_tallies
@@ -28,7 +28,7 @@ from sfumato.transforms.moments.tally import Ask, Block, Tally, tally
 from sfumato.transforms.moments.values import Values, split_by_user, user_blocks
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.metadata import ReleaseMetadata
 
 FORM = FixedPoint(bits=5)
 CITIES = ColumnGroups("city", ("Bath", "Cork"))
@@ -125,7 +125,7 @@ def test_the_noise_is_for_that_many_counts() -> None:
 def test_the_release_is_a_function_of_the_noisy_tallies_alone(grouping: Grouping | None) -> None:
     """Two logs whose noisy tallies are the same have the same files: one user more, and noise that takes them away."""
     plan = MomentsPlan(form=FORM, statistics=ALL[:2], epsilon=1.0)
-    facts = release(plan, grouping)
+    metadata = release(plan, grouping)
     batch, users = log(60, 1), np.array(log(60, 1).column("user_id"))
     progress, _ = ran(batch, plan, grouping, key())
     without = batch.filter(pa.array(users != 7))
@@ -136,12 +136,12 @@ def test_the_release_is_a_function_of_the_noisy_tallies_alone(grouping: Grouping
     for asks, noisy in stages(plan, progress):
         found = plan.asks(replayed)  # what is asked next follows from the noisy tallies
         for one, ask in zip(found, asks, strict=True):
-            assert one.chances.tolist() == ask.chances.tolist()
+            assert one.probabilities.tolist() == ask.probabilities.tolist()
             assert one.quantity.centre == ask.quantity.centre
         exact = [counted(made, ask, plan, groups, key()) for ask in found]
         noise = [Tally(one.ones - few.ones, one.zeros - few.zeros) for one, few in zip(noisy, exact, strict=True)]
         replayed = replayed.after(found, [few + one for few, one in zip(exact, noise, strict=True)])
-    assert moments_files(progress, facts) == moments_files(replayed, facts)
+    assert moments_files(progress, metadata) == moments_files(replayed, metadata)
 
 
 def stages(plan: MomentsPlan, progress: Progress) -> list[tuple[list[Ask], list[Tally]]]:
@@ -150,9 +150,9 @@ def stages(plan: MomentsPlan, progress: Progress) -> list[tuple[list[Ask], list[
     return [([ask for ask, _ in stage], [told for _, told in stage]) for stage in pairs]
 
 
-def release(plan: MomentsPlan, grouping: Grouping | None) -> MomentsFacts:
-    facts = ReleaseFacts("moments", "a", "2026-11-21T00:00:00+00:00", "key file", True, {"column": "x"})
-    return MomentsFacts(facts, plan, grouping, PrivacyMeter(plan.told, plan.bits_per_client), "x", True)
+def release(plan: MomentsPlan, grouping: Grouping | None) -> MomentsMetadata:
+    metadata = ReleaseMetadata("moments", "a", "2026-11-21T00:00:00+00:00", "key file", True, {"column": "x"})
+    return MomentsMetadata(metadata, plan, grouping, PrivacyMeter(plan.told, plan.bits_per_client), "x", True)
 
 
 @pytest.mark.parametrize("grouping", [None, Grouping(CITIES, 1)], ids=["all", "groups"])

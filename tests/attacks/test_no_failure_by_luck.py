@@ -71,7 +71,7 @@ def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
     total = 0.0
     while state.query is not None:
         query = state.query
-        least = window_for(query.encoding, query.epsilon, state, parameters.overflow_chance / rounds)
+        least = window_for(query.encoding, query.epsilon, state, parameters.overflow_probability / rounds)
         assert query.window.modulus >= least.modulus
         total += wraps(users, state, least)
         first, last = query.asked or (0, state.cohort.shards)
@@ -86,7 +86,7 @@ def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
 def test_no_count_is_wrong_but_with_a_billionth(users: int, epsilon: float) -> None:
     parameters = HeatmapParameters(epsilon=epsilon)
     counting, rounds = parameters.admission().epsilon, parameters.method.rounds(parameters.depth)
-    assert parameters.overflow_chance == 1e-9
+    assert parameters.overflow_probability == 1e-9
     margin = noise_quantile(counting, COUNT_SHARE * 0.9e-9 / rounds)
     beyond = tail(counting, margin)  # that the count allows for fewer users than there are
     scale = int(discrete_laplace_stddev(counting))
@@ -102,14 +102,16 @@ def test_nor_in_any_other_method(method: str, contribution: str) -> None:
     assert max(wrong(2000, noise, parameters) for noise in (-margin, -300, 0)) <= 1e-9
 
 
-@pytest.mark.parametrize("chance", [0.3, 0.05])
-def test_a_probability_that_can_be_seen_is_kept(chance: float) -> None:
+@pytest.mark.parametrize("probability", [0.3, 0.05])
+def test_a_probability_that_can_be_seen_is_kept(probability: float) -> None:
     """1,000 users at epsilon 0.1, the count's noise of scale 1,000: by simulation of 4,000 counts, sizes and noises.
 
     Without room for the count's noise nearly half of the windows would be too small.
     """
     rng, trials, users = np.random.default_rng(7), 4000, 1000
-    parameters = heatmap_parameters("flat", {"epsilon": 0.1, "level": 1, "overflow_chance": chance, "depth": 6})
+    parameters = heatmap_parameters(
+        "flat", {"epsilon": 0.1, "level": 1, "overflow_probability": probability, "depth": 6}
+    )
     epsilon = parameters.admission().epsilon
     failed = without = 0
     for noise in (rng.geometric(-math.expm1(-epsilon), trials) - rng.geometric(-math.expm1(-epsilon), trials)).tolist():
@@ -118,16 +120,16 @@ def test_a_probability_that_can_be_seen_is_kept(chance: float) -> None:
         state = plan(population, Budget(0.1).charge(epsilon), parameters)
         query, cohort = state.query, state.cohort
         assert query is not None
-        window = window_for(query.encoding, query.epsilon, state, chance)
+        window = window_for(query.encoding, query.epsilon, state, probability)
         sizes = rng.multinomial(users, np.full(cohort.shards, 1 / cohort.shards))
         p = -math.expm1(-query.epsilon)
         drawn = rng.geometric(p, (cohort.shards, 4)) - rng.geometric(p, (cohort.shards, 4))
         drawn[:, 0] += sizes  # all users in one cell, the largest entry there can be
         failed += bool((drawn >= window.modulus - window.low).any() or (drawn < -window.low).any())
         known = replace(state, population=replace(population, counted=None))  # as if the count had no noise
-        small = window_for(query.encoding, query.epsilon, known, chance)
+        small = window_for(query.encoding, query.epsilon, known, probability)
         without += bool((drawn >= small.modulus - small.low).any() or (drawn < -small.low).any())
-    assert failed <= chance * trials + 6 * math.sqrt(chance * trials)
+    assert failed <= probability * trials + 6 * math.sqrt(probability * trials)
     assert without > 0.35 * trials
 
 

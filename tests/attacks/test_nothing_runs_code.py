@@ -72,7 +72,7 @@ def traps(sprung: Path) -> dict[str, bytes]:
         "pickle": packed,
         "joblib": zlib.compress(packed),
         "npy": held.getvalue(),
-        "facts": zipped("facts.npy", held.getvalue()),
+        "metadata": zipped("metadata.npy", held.getvalue()),
         "digest": zipped("digest.npy", held.getvalue()),
         "yaml": f"!!python/object/apply:os.makedirs ['{sprung}']\n".encode(),
     }
@@ -92,7 +92,7 @@ def test_the_traps_work(sprung: Path) -> None:
     for loaded in (planted["pickle"], zlib.decompress(planted["joblib"])):
         pickle.loads(loaded)
         sprung.rmdir()
-    for name in ("facts", "digest"):
+    for name in ("metadata", "digest"):
         with np.load(io.BytesIO(planted[name]), allow_pickle=True) as archive:
             assert name in archive
             assert archive[name].size == 1  # which has run it
@@ -184,8 +184,8 @@ def forest(nodes: int = 3, **changes: np.ndarray) -> dict[str, np.ndarray]:
 
 def tuner_file(path: Path, arrays: dict[str, np.ndarray], **changes: object) -> Path:
     place = [{"west": 0.0, "south": 0.0, "east": 1.0, "north": 1.0}, 7.0]
-    facts = {"format": FORMAT, "widths": ["grid"], "gains": [], "places": [place], **changes}
-    path.write_bytes(archive_bytes(facts, {f"widths/grid/{name}": one for name, one in arrays.items()}))
+    metadata = {"format": FORMAT, "widths": ["grid"], "gains": [], "places": [place], **changes}
+    path.write_bytes(archive_bytes(metadata, {f"widths/grid/{name}": one for name, one in arrays.items()}))
     return path
 
 
@@ -241,7 +241,7 @@ def test_hostile_trees_are_refused(what: str, tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_hostile_facts_are_refused(changes: dict[str, object], tmp_path: Path) -> None:
+def test_hostile_metadata_are_refused(changes: dict[str, object], tmp_path: Path) -> None:
     path = tuner_file(tmp_path / "tuner.npz", forest(), **changes)
     with pytest.raises(SfumatoError, match=r"^tuner: .*make it again"):
         open_tuner(str(path))

@@ -26,7 +26,7 @@ from sfumato.transforms.ranges.model import read_model
 from sfumato.transforms.ranges.networks.local import LocalNetwork, LocalTraining
 from sfumato.transforms.ranges.networks.training import DivergedError
 from sfumato.transforms.ranges.networks.worlds import examples
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.plan import RangesPlan
 from tests.transforms.ranges.oracle import admission_of
 from tests.transforms.ranges.test_assemble import FACTS
@@ -40,11 +40,11 @@ def run_key(number: int) -> RunKey:
     return RunKey.derive(FixedSecret(b"no failure by luck"), {"number": number})
 
 
-def few(users: int, seed: int = 0) -> People:
-    return People.of(12, np.random.default_rng(seed).integers(0, 4**12, users).astype(np.uint64))
+def few(users: int, seed: int = 0) -> ExactCounts:
+    return ExactCounts.of(12, np.random.default_rng(seed).integers(0, 4**12, users).astype(np.uint64))
 
 
-def collected(people: People, asked: RangesPlan, key: RunKey) -> Collected:
+def collected(people: ExactCounts, asked: RangesPlan, key: RunKey) -> Collected:
     return collect(people, admission_of(people, asked, key), asked, key)
 
 

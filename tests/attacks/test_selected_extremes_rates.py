@@ -34,10 +34,10 @@ def codes() -> np.ndarray:
     return found.astype(np.uint64)
 
 
-def released(codes: np.ndarray, chance: np.ndarray, run: int) -> tuple[Tree, Rates, np.ndarray]:
+def released(codes: np.ndarray, probability: np.ndarray, run: int) -> tuple[Tree, Rates, np.ndarray]:
     """A run's tree and rates, and the true rate of each cell, -1 where nobody is."""
     places, rng = Places(DEPTH, 2), np.random.default_rng(run)
-    infected = (rng.random(USERS) < chance).astype(np.uint64)
+    infected = (rng.random(USERS) < probability).astype(np.uint64)
     hashes = np.sort(rng.integers(0, 1 << (64 - places.bits), USERS, dtype=np.uint64)) << np.uint64(places.bits)
     options = {"depth": DEPTH, "population": USERS, "refine": "interval"}
     parameters = heatmap_parameters("adaptive", options, categories=2)
@@ -49,7 +49,7 @@ def released(codes: np.ndarray, chance: np.ndarray, run: int) -> tuple[Tree, Rat
     index = estimate.tree.index
     entry = index.owner[np.searchsorted(index.boundaries, codes, side="right") - 1]
     cells = len(estimate.tree.entries)
-    users, sums = np.bincount(entry, minlength=cells), np.bincount(entry, chance, cells)
+    users, sums = np.bincount(entry, minlength=cells), np.bincount(entry, probability, cells)
     return estimate.tree, rates, np.where(users > 0, sums / np.maximum(users, 1), -1.0)
 
 
@@ -63,11 +63,11 @@ def test_a_list_holds_only_places_above_the_average(codes: np.ndarray, risk: str
     )
     by_code = np.empty(4**DEPTH)
     by_code[middle.astype(np.int64)] = risk_raster().ravel() if risk == "city" else 0.05
-    chance = by_code[codes.astype(np.int64)]
+    probability = by_code[codes.astype(np.int64)]
     wrong = pointwise_wrong = listed = 0
     for run in range(RUNS):
-        tree, rates, truth = released(codes, chance, run)
-        high = truth > chance.mean() + 1e-12
+        tree, rates, truth = released(codes, probability, run)
+        high = truth > probability.mean() + 1e-12
         chosen = np.isfinite(rates.listed_low[0])
         assert ((rates.listed_low > rates.average[:, None]) | ~chosen).all()
         wrong += bool((chosen & ~high).any())

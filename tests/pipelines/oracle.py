@@ -24,7 +24,7 @@ from sfumato.transforms.heatmap.schedule import advance, start
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.whole import bind_key
 from sfumato.transforms.privacy.admission import Admit, UserCounts
-from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_words
+from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_bits
 from sfumato.transforms.privacy.noise import discrete_laplace, polya_difference_events
 from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
 from tests.transforms.locations import oracle as users_oracle
@@ -144,12 +144,12 @@ def ask(
         clients = list(range(len(codes)))
         if parameters.simulated_dropout:
             ranks = np.arange(len(codes), dtype=np.uint64)
-            words = random_words(run_key.subkey("dropout", query.index), np.full(len(codes), stream[0]), ranks)
+            words = random_bits(run_key.subkey("dropout", query.index), np.full(len(codes), stream[0]), ranks)
             stays = (words[:, 0] >> np.uint64(11)) * 2.0**-53 >= parameters.simulated_dropout
             clients = [client for client, stay in enumerate(stays.tolist()) if stay]
         planned = parameters.participation == "planned"
         if planned and parameters.simulated_dropout and parameters.noise != "central":  # by coins of the plan
-            word = int(random_words(run_key.subkey("planned dropout", query.index), stream, 0 * stream)[0, 0])
+            word = int(random_bits(run_key.subkey("planned dropout", query.index), stream, 0 * stream)[0, 0])
             size = max(query.required_survivors, round(state.cohort.users / state.cohort.shards))
             lost = binom.cdf(query.required_survivors - 1, size, 1 - parameters.simulated_dropout)
             if (word >> 11) * 2.0**-53 < lost:

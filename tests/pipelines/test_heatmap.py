@@ -20,7 +20,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.inputs import match_files
-from sfumato.pipelines.job import key_and_facts
+from sfumato.pipelines.job import key_and_metadata
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
@@ -375,7 +375,7 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
             seed=1,
             release_id=release_id,
         )
-        return key_and_facts(request, files, settings)[0].subkey("x")
+        return key_and_metadata(request, files, settings)[0].subkey("x")
 
     first = files[0]
     keys = [
@@ -536,8 +536,8 @@ def test_raster_and_cells_of_the_release_are_of_the_methods_map(logs, options) -
     request = HeatmapRequest(
         input=pattern, output="out", region=REGION, heatmap=parameters, columns=LocationColumns(), seed=1
     )
-    _, facts = key_and_facts(request, match_files(pattern), runner_settings(None, None, []))
-    files = release_files(state, parameters, facts, Grid(REGION, parameters.depth))
+    _, metadata = key_and_metadata(request, match_files(pattern), runner_settings(None, None, []))
+    files = release_files(state, parameters, metadata, Grid(REGION, parameters.depth))
     assert list(files)[-1] == "manifest.json"
     final = state.answers[-1]
     import io

@@ -258,7 +258,7 @@ def test_a_dry_run_is_what_the_run_does(pattern: str, tmp_path: Path, capsys: py
     assert f"2 groups, and `other`; a group is shown if it has {stated['min_group']} users by noisy counts" in text
     form = manifest["fixed_point"]
     assert f"values lie in {form['low']:g} to {form['high']:g}, in steps of {form['step']:g}" in text
-    assert f"with chance {manifest['privacy']['meter']['truth_chance']:.4f}" in text
+    assert f"with chance {manifest['privacy']['meter']['truth_probability']:.4f}" in text
     assert f"bit pushing, {manifest['method']}" in text
 
 

@@ -21,7 +21,7 @@ from sfumato.pipelines import cli
 from sfumato.pipelines.console import Console, console, current_console, identify, log_options, shown_on
 from sfumato.pipelines.progress import show_progress
 from sfumato.transforms import logs
-from sfumato.transforms.logs import PROGRESS, say
+from sfumato.transforms.logs import PROGRESS, log_event
 
 FIELDS: dict[str, Any] = {
     "file": "gs://b/100% of, key 3.parquet",
@@ -73,7 +73,7 @@ def shown(log_format: str = "text", verbose: bool = False) -> tuple[Console, io.
 def test_values_that_json_has_no_word_for_become_text() -> None:
     found, stream = shown("json")
     with shown_on(found):
-        say("odd", "odd", nan=float("nan"), path=Path("a"), many=(1, None), newline="a\nb")
+        log_event("odd", "odd", nan=float("nan"), path=Path("a"), many=(1, None), newline="a\nb")
     (line,) = stream.getvalue().splitlines()
     told = json.loads(line)
     assert (told["nan"], told["path"], told["many"], told["newline"]) == ("nan", "a", [1, None], "a\nb")
@@ -82,12 +82,12 @@ def test_values_that_json_has_no_word_for_become_text() -> None:
 def test_lines_for_people() -> None:
     found, stream = shown()
     with shown_on(found):
-        say("files", "3 files to read", files=3)
+        log_event("files", "3 files to read", files=3)
         logs.READ_FILE.tell(file="a")
         logs.SAMPLED_USERS.tell()
         logs.READ_COUNTS.tell(rows=12345, dropped={"not_finite": 6}, clamped=0)
-        say("warning", "take care", logging.WARNING)
-        say("failed", "it did not", logging.ERROR)
+        log_event("warning", "take care", logging.WARNING)
+        log_event("failed", "it did not", logging.ERROR)
         logging.getLogger("apache_beam").error("noise")
         logging.getLogger("apache_beam").critical("the end")
     assert stream.getvalue() == (
@@ -181,7 +181,7 @@ def test_what_else_goes_to_standard_error_becomes_json() -> None:
         sys.stderr.write("half a ")
         sys.stderr.write("line\n\n")
         identify(release_id=None)
-        say("done", "done")
+        log_event("done", "done")
     stray, done = written(stream.getvalue())
     assert (stray["event"], stray["message"], stray["release_id"]) == ("stderr", "half a line", "night-1")
     assert "release_id" not in done

@@ -253,7 +253,7 @@ def test_another_result_under_the_same_charge_is_not_published(
     assert place.refresh("--date", "2026-11-20") == 0
     shutil.rmtree(place.folder / "published")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.transforms.release.facts.platform.python_version", lambda: "4.0")
+        patch.setattr("sfumato.transforms.release.metadata.platform.python_version", lambda: "4.0")
         assert place.refresh("--date", "2026-11-20") == 4
     assert "has been published before, and this run differs from it" in capsys.readouterr().err
     assert not (place.folder / "published").exists()

@@ -143,9 +143,9 @@ def test_columns_that_are_not_there_or_hold_something_else_are_refused(columns: 
         columns.check(SCHEMA, "f")
 
 
-@pytest.mark.parametrize("name", ["mean", "stddev", "reports", "squashed", "read_chance"])
+@pytest.mark.parametrize("name", ["mean", "stddev", "reports", "squashed", "read_probability"])
 def test_a_value_for_every_bit(name: str) -> None:
-    three = {key: np.zeros(3) for key in ("weight", "mean", "stddev", "reports", "squashed", "read_chance")}
+    three = {key: np.zeros(3) for key in ("weight", "mean", "stddev", "reports", "squashed", "read_probability")}
     BitMeans("value", **three)
     with pytest.raises(ValueError, match=f"{name}: must hold one value for each of the 3 bits"):
         BitMeans("value", **{**three, name: np.zeros(2)})

@@ -34,13 +34,13 @@ from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.values import Values
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release import open_release
-from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.write import WriteRelease
 from tests.conftest import REGION, make_logs, write_files
 
 ROOT = Path(__file__).parents[2]
 KEY = RunKey.derive(FixedSecret(b"counters" * 4), {"job": "heatmap"})  # the private count is not exact under it
-FACTS = ReleaseFacts("heatmap", "counted", "2026-11-21T00:00:00+00:00", "seed", False, {})
+FACTS = ReleaseMetadata("heatmap", "counted", "2026-11-21T00:00:00+00:00", "seed", False, {})
 USERS, RECORDS, FILES = 3137, 2, 3
 BAD = {"null_user_id": 4, "null_coordinate": 3, "not_finite": 5, "out_of_range": 2, "out_of_region": 7}
 PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")

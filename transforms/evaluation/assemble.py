@@ -18,13 +18,13 @@ from sfumato.schemas.release import (
     TABLE_TEXT_FILE,
 )
 from sfumato.transforms.evaluation.table import Mean, Row, csv_bytes, runs_csv_bytes, summarise, text_table
-from sfumato.transforms.release.facts import manifest_bytes, package_versions
+from sfumato.transforms.release.metadata import manifest_bytes, package_versions
 from sfumato.transforms.release.page_compare import render_comparison
 from sfumato.transforms.release.page_shell import plain
 
 
 def comparison_files(
-    outcomes: Sequence[Outcome], truth: NDArray[np.float64], metrics: Sequence[str], facts: Mapping[str, Any]
+    outcomes: Sequence[Outcome], truth: NDArray[np.float64], metrics: Sequence[str], metadata: Mapping[str, Any]
 ) -> dict[str, bytes]:
     """The folder's files by name, the manifest last.
 
@@ -34,7 +34,7 @@ def comparison_files(
     rows = summarise(outcomes, metrics)
     place = {row.setting: i for i, row in enumerate(rows)}
     runs = sorted(outcomes, key=lambda one: (place[one.setting], one.key))
-    known = {**facts, "versions": package_versions()}
+    known = {**metadata, "versions": package_versions()}
     comparison = {
         "format": EVALUATION_FORMAT,
         "notice": EVALUATION,

@@ -66,13 +66,13 @@ def judge_case(
     depth = case.parameters.depth
     rows = rows.coarser(depth)
     exact = judge.show(truth_of(rows.histogram() if judge.of_cohort else coarser_sums(truth, depth)))
-    method, facts = case.parameters.method, _facts(case, number)
+    method, metadata = case.parameters.method, _metadata(case, number)
     try:
         prior = None
         if earlier is not None:
-            before = key.narrowed({**facts, "earlier": 1})
+            before = key.narrowed({**metadata, "earlier": 1})
             prior = method.decode(run_in_memory(earlier.coarser(depth), population, case.parameters, before), depth)
-        state = run_in_memory(rows, population, case.parameters, key.narrowed(facts), prior)
+        state = run_in_memory(rows, population, case.parameters, key.narrowed(metadata), prior)
     except DataError:  # every shard was lost: nothing was published
         yield Outcome(case.setting, number, dict.fromkeys(judge.metrics, math.nan), 0, 0, 1.0)
         return
@@ -116,8 +116,8 @@ def coarser_sums(sums: NDArray[np.float64], depth: int) -> NDArray[np.float64]:
     return np.asarray(sums.reshape(4**depth, -1).sum(axis=1))
 
 
-def _facts(case: Case, number: int) -> dict[str, object]:
-    return {**case.parameters.facts(), "number": number}
+def _metadata(case: Case, number: int) -> dict[str, object]:
+    return {**case.parameters.metadata(), "number": number}
 
 
 def _outcome(

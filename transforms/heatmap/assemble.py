@@ -43,7 +43,7 @@ from sfumato.transforms.heatmap.raster import coarsen, painted
 from sfumato.transforms.heatmap.rates import LEVEL, Rates, rates_of, shown_rates
 from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.heatmap.state import Answer, Estimate, HeatmapState
-from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, parquet_bytes, release_manifest
+from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page import Layer, render_page
 from sfumato.transforms.release.page import Rates as PageRates
 from sfumato.transforms.release.page_layer import map_top
@@ -86,7 +86,7 @@ _RATES = (
 
 
 def heatmap_manifest(
-    state: HeatmapState, parameters: HeatmapParameters, facts: ReleaseFacts, grid: Grid
+    state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata, grid: Grid
 ) -> dict[str, Any]:
     """The manifest: identity, guarantee, spending by sub-query, communication, parameters, versions, warnings.
 
@@ -109,13 +109,13 @@ def heatmap_manifest(
         "grid": {"depth": grid.depth, "side": grid.side},
         "privacy": {
             "unit": PRIVACY_UNIT,
-            "contribution_bound": _contribution(parameters, facts),
+            "contribution_bound": _contribution(parameters, metadata),
             "adjacency": ZERO_OUT if model == "paper" else ADD_OR_REMOVE,
             "epsilon": state.budget.total,
             "epsilon_spent": state.budget.spent,
             "delta": 0.0,
             "mechanism": _CENTRAL if central else _MECHANISM,
-            "randomness": facts.source,
+            "randomness": metadata.source,
             "population": {
                 "source": population.source,
                 "users": population.users,
@@ -141,7 +141,7 @@ def heatmap_manifest(
                 "delta": 0.0 if model == "planned" else 1.0,
                 "description": PARTICIPATION[model],
             },
-            "assumptions": _assumptions(parameters, facts),
+            "assumptions": _assumptions(parameters, metadata),
         },
         "results": {"users": users, "users_stddev": users_stddev},
         "communication": known(
@@ -151,31 +151,31 @@ def heatmap_manifest(
             }
         ),
         "errors": _errors(parameters),
-        **_auxiliary(parameters, facts),
+        **_auxiliary(parameters, metadata),
     }
-    return release_manifest(facts, content, _warnings(state, parameters))
+    return release_manifest(metadata, content, _warnings(state, parameters))
 
 
-def _categories(parameters: HeatmapParameters, facts: ReleaseFacts) -> tuple[str, ...]:
+def _categories(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> tuple[str, ...]:
     """The names of the categories; none without auxiliary data."""
-    return tuple(facts.parameters["columns"]["auxiliary"]["categories"]) if parameters.categories > 1 else ()
+    return tuple(metadata.parameters["columns"]["auxiliary"]["categories"]) if parameters.categories > 1 else ()
 
 
-def _auxiliary(parameters: HeatmapParameters, facts: ReleaseFacts) -> dict[str, Any]:
+def _auxiliary(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> dict[str, Any]:
     """The manifest's entry on auxiliary data; nothing without."""
-    categories = _categories(parameters, facts)
+    categories = _categories(parameters, metadata)
     if not categories:
         return {}
     told = [categories[place] for place in shown_rates(categories)]
     rates = {"categories": told, "level": LEVEL, "includes": ["sampling", "noise"], "description": _RATES}
-    column = facts.parameters["columns"]["auxiliary"]["column"]
+    column = metadata.parameters["columns"]["auxiliary"]["column"]
     bins = {"column": column, "categories": list(categories), "entries_per_node": len(categories)}
     return {"auxiliary": {**bins, "rates": rates}}
 
 
-def _contribution(parameters: HeatmapParameters, facts: ReleaseFacts) -> str:
+def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> str:
     """What one user adds at most, in words."""
-    gamma, columns = parameters.distribution_gamma, facts.parameters.get("columns", {})
+    gamma, columns = parameters.distribution_gamma, metadata.parameters.get("columns", {})
     if gamma is not None:
         bound = (_ALL if parameters.rounding == "systematic" else _ROUNDED).format(gamma)
     elif parameters.contributes == "top":
@@ -186,8 +186,8 @@ def _contribution(parameters: HeatmapParameters, facts: ReleaseFacts) -> str:
     return bound + (_BINS.format(parameters.categories) if parameters.categories > 1 else "")
 
 
-def _assumptions(parameters: HeatmapParameters, facts: ReleaseFacts) -> list[str]:
-    earlier = [WARM_START] if facts.parameters.get("warm_start") else []
+def _assumptions(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> list[str]:
+    earlier = [WARM_START] if metadata.parameters.get("warm_start") else []
     if parameters.noise == "central":
         return [TRUSTED_SERVER, *ASSUMPTIONS[2:], EXACT_NOISE, *earlier]  # in place of what secure aggregation assumes
     return [*ASSUMPTIONS, FLOATING_NOISE if parameters.noise == "client" else EXACT_NOISE, *earlier]
@@ -233,19 +233,19 @@ def add_up_to(estimate: Estimate, users: float) -> Estimate:
 
 
 def release_files(
-    state: HeatmapState, parameters: HeatmapParameters, facts: ReleaseFacts, grid: Grid, blur: float = 0.0
+    state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata, grid: Grid, blur: float = 0.0
 ) -> dict[str, bytes]:
     """The release's files by name, the manifest last. With two categories a picture of their rate is among them.
 
     blur: standard deviation, in sides of the region, of a Gaussian filter over the density (paper 001, Section 2.3);
     the cells stay as they are.
     """
-    manifest = heatmap_manifest(state, parameters, facts, grid)
+    manifest = heatmap_manifest(state, parameters, metadata, grid)
     users, users_stddev = state.users_estimate()
     estimate = add_up_to(parameters.method.decode(state, grid.depth), users)
     # Other estimates have independent errors, or errors that nobody can know.
     unbiased = unbiased_counts(estimate, state) if _is_posterior(parameters) else None
-    categories = _categories(parameters, facts)
+    categories = _categories(parameters, metadata)
     rates = _rates(estimate, categories, state, state.answers[-1])
     raster = gaussian_heatmap(density_of(estimate), blur)
     array = io.BytesIO()
@@ -253,7 +253,7 @@ def release_files(
     layers = _layers(state, estimate, categories)
     pictures = {}
     if rates is not None and len(rates.names) == 1:
-        pictures[RATES_PICTURE] = _rates_picture(estimate, rates, state, facts, grid)
+        pictures[RATES_PICTURE] = _rates_picture(estimate, rates, state, metadata, grid)
     return {
         CELLS_FILE: parquet_bytes(cells_table(estimate, grid, categories, rates, unbiased)),
         **({} if unbiased is None else {TOTALS_FILE: parquet_bytes(totals_table(estimate, unbiased))}),
@@ -264,7 +264,7 @@ def release_files(
             users=users,
             users_stddev=users_stddev,
             epsilon=state.budget.total,
-            safe=facts.safe,
+            safe=metadata.safe,
             # The page's: it knows of noise, which a raster does not. A blurred map is another one.
             top=map_top(layers[-1], asdict(grid.region), grid.depth, users=users) if not blur else None,
         ),
@@ -288,9 +288,11 @@ def _errors(parameters: HeatmapParameters) -> dict[str, str]:
     return {"stddev": _LOWER_BOUND, "sums": _LOWER_BOUND}
 
 
-def _rates_picture(estimate: Estimate, rates: Rates, state: HeatmapState, facts: ReleaseFacts, grid: Grid) -> bytes:
+def _rates_picture(
+    estimate: Estimate, rates: Rates, state: HeatmapState, metadata: ReleaseMetadata, grid: Grid
+) -> bytes:
     """The picture of the one rate that two categories have."""
-    shown, auxiliary = _for_page(rates), facts.parameters["columns"]["auxiliary"]
+    shown, auxiliary = _for_page(rates), metadata.parameters["columns"]["auxiliary"]
     name, column = rates.names[0], auxiliary["column"]
     users, users_stddev = state.users_estimate()
     return render_rates_picture(
@@ -301,7 +303,7 @@ def _rates_picture(estimate: Estimate, rates: Rates, state: HeatmapState, facts:
         users=users,
         users_stddev=users_stddev,
         epsilon=state.budget.total,
-        safe=facts.safe,
+        safe=metadata.safe,
     )
 
 

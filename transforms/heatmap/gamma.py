@@ -73,9 +73,9 @@ def automatic_gamma(parameters: HeatmapParameters) -> int:
     return gamma if central or parameters.modulus is None else _held(parameters, gamma, cohort, length)
 
 
-def most_counted(population: float, epsilon: float, chance: float) -> float:
+def most_counted(population: float, epsilon: float, probability: float) -> float:
     """The most that a private count of this epsilon may come to without contradicting a public population."""
-    margin = noise_quantile(epsilon, min(COUNT_SHARE * chance, FALSE_REFUSAL_PROBABILITY))
+    margin = noise_quantile(epsilon, min(COUNT_SHARE * probability, FALSE_REFUSAL_PROBABILITY))
     return (1 + POPULATION_TOLERANCE) * population + margin
 
 
@@ -89,20 +89,20 @@ def vector_length(parameters: HeatmapParameters, users: float, noisy_sums: int) 
 def _held(parameters: HeatmapParameters, most: int, cohort: Cohort, length: int) -> int:
     """The largest gamma in 1..most of which the given modulus holds the sums, by bisection."""
     modulus, epsilon = parameters.modulus or MAX_MODULUS, parameters.epsilon
-    chance = parameters.overflow_chance / parameters.method.rounds(parameters.depth)
+    probability = parameters.overflow_probability / parameters.method.rounds(parameters.depth)
     counting = Budget(epsilon).affordable(epsilon * parameters.population_share)
-    counted = most_counted(min(cohort.users, LARGER * parameters.shard_size), counting, chance)
+    counted = most_counted(min(cohort.users, LARGER * parameters.shard_size), counting, probability)
 
     def needed(gamma: int) -> int:
         return least_window(
-            expected_size=counted + noise_quantile(counting, COUNT_SHARE * chance),
+            expected_size=counted + noise_quantile(counting, COUNT_SHARE * probability),
             required_survivors=cohort.required_survivors if parameters.participation == "paper" else None,
             epsilon=ASKED * epsilon,
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(ASKED * length)),
             contribution=gamma,
             entries=length,
             shards=cohort.shards,
-            chance=(1 - COUNT_SHARE) * chance,
+            probability=(1 - COUNT_SHARE) * probability,
         ).modulus
 
     if needed(1) > modulus:

@@ -68,7 +68,7 @@ class HeatmapParameters:
         "how a distribution becomes whole numbers: systematic (sensitivity gamma), or independent, entry by entry "
         "(gamma + the vector's length)",
     )
-    overflow_chance: float = option(1e-9, "chance that any shard's sum wraps around the modulus, in the whole run")
+    overflow_probability: float = option(1e-9, "chance that any shard's sum wraps around the modulus, in the whole run")
     modulus: int | None = option(None, "auto, or the modulus m of the secure sums")
     allow_overflow: bool = option(False, "run with a modulus that is too small")
     noise: NoiseMode = option(
@@ -110,7 +110,7 @@ class HeatmapParameters:
             )
         check_whole("categories", self.categories, 1, MAX_CATEGORIES)
         self.method.check_use(self.categories, self.noise == "central")
-        check_between("overflow_chance", self.overflow_chance, 0, 1)
+        check_between("overflow_probability", self.overflow_probability, 0, 1)
         if self.modulus is not None:
             check_whole("modulus", self.modulus, 2, MAX_MODULUS)
         check_choice("noise", self.noise, _NOISE_MODES)
@@ -151,7 +151,7 @@ class HeatmapParameters:
         """What a user's stored weights add up to: gamma, or gamma 2^f where f bits are still to be rounded."""
         return self.distribution_gamma and stored_total(self.distribution_gamma, self.rounding)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """All of it in JSON's types, gamma as it was chosen, and the method's own options beside the others."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "method"}
         own["gamma"] = self.distribution_gamma

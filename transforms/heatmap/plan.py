@@ -108,7 +108,7 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
     overflow = []
     while state.query is not None:
         query, cohort = state.query, state.cohort
-        overflow.append(overflow_chance(query, state))
+        overflow.append(overflow_probability(query, state))
         first, last = query.asked or (0, cohort.shards)
         asked = cohort.users * (last - first) / cohort.shards
         sums = np.round(query.encoding.shares * asked * state.unit).astype(np.int64)
@@ -116,7 +116,7 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
     return Plan(parameters, state, tuple(answer.spent for answer in state.answers), tuple(overflow))
 
 
-def overflow_chance(query: ShardQuery, state: HeatmapState) -> float:
+def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
     """An upper bound of the chance that any sum of a sub-query wraps around its modulus: the least that is certified.
 
     1 where nothing can be said.

@@ -128,7 +128,7 @@ def check_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> 
         )
     epsilon = parameters.admission().epsilon
     users = float(parameters.population or parameters.users or 2 * parameters.shard_size)  # shards that can be divided
-    most = most_counted(users, epsilon, parameters.overflow_chance)
+    most = most_counted(users, epsilon, parameters.overflow_probability)
     population = Population(users, "public", epsilon, discrete_laplace_stddev(epsilon), most)
     plan(population, Budget(parameters.epsilon).charge(epsilon), parameters, prior)
 
@@ -162,7 +162,7 @@ def _query(state: HeatmapState, question: Question, parameters: HeatmapParameter
     epsilon = budget.affordable(min(max(question.epsilon, least_epsilon), available))
     if asked is not None or available - epsilon < least_epsilon:
         epsilon = available  # what would be left could not buy another answer; in parts nobody is asked again
-    window = window_for(encoding, epsilon, state, parameters.overflow_chance / rounds)
+    window = window_for(encoding, epsilon, state, parameters.overflow_probability / rounds)
     if parameters.noise != "central":
         window = choose_window(window, parameters.modulus, parameters.allow_overflow)
     return ShardQuery(
@@ -192,13 +192,13 @@ def _shards_of(question: Question, state: HeatmapState) -> tuple[int, int] | Non
     return first, last
 
 
-def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, chance: float) -> Window:
+def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, probability: float) -> Window:
     """The least window in which any sum of a sub-query wraps around with at most this chance.
 
     A share of the chance is for more users than the private count allows for.
     """
     cohort = state.cohort
-    users = state.most_users(COUNT_SHARE * chance) * cohort.sampling_rate
+    users = state.most_users(COUNT_SHARE * probability) * cohort.sampling_rate
     return least_window(
         expected_size=users / cohort.shards,
         required_survivors=None if cohort.planned_clients is not None else cohort.required_survivors,
@@ -207,5 +207,5 @@ def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, chance: 
         contribution=state.unit,
         entries=encoding.length,
         shards=cohort.shards,
-        chance=(1 - COUNT_SHARE) * chance,
+        probability=(1 - COUNT_SHARE) * probability,
     )

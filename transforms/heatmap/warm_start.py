@@ -54,7 +54,7 @@ class WarmStart:
             raise RequestError(f"warm_start: the release has depth {depth}, this heatmap {grid.depth}; give the same")
         return cls(release_id, _estimate(cells, depth), epsilon, safe)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What the new release says of it: the id and epsilon, and a digest of what was taken from it."""
         return {"release_id": self.release_id, "epsilon": self.epsilon, "digest": digest(self.estimate)}
 

@@ -89,5 +89,5 @@ def bind_key(
     prior: Estimate | None = None,
 ) -> RunKey:
     """The key for one heatmap's region, parameters, columns and earlier map."""
-    facts = {"region": asdict(region), **parameters.facts(), "columns": asdict(columns)}
-    return key.narrowed(facts if prior is None else {**facts, "prior": digest(prior)})
+    metadata = {"region": asdict(region), **parameters.metadata(), "columns": asdict(columns)}
+    return key.narrowed(metadata if prior is None else {**metadata, "prior": digest(prior)})

@@ -20,7 +20,7 @@ from sfumato.transforms.locations.encode import hash_users
 from sfumato.transforms.locations.users import by_user_group
 from sfumato.transforms.locations.values import nulls, without_views
 from sfumato.transforms.privacy.admission import UserCounts
-from sfumato.transforms.privacy.keys import RunKey, random_words
+from sfumato.transforms.privacy.keys import RunKey, random_bits
 
 _CHUNK = 1 << 20
 _USABLE = np.uint64(1)  # the bit of a user's hash that says whether a record of theirs can be used
@@ -43,14 +43,14 @@ class AdmissionSampler:
 
     def drawn(self, users: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Those of some users, uint64[n] keyed hashes, who are drawn."""
-        return users[random_words(self._user_key, np.zeros_like(users), users)[:, 0] < self._limit]
+        return users[random_bits(self._user_key, np.zeros_like(users), users)[:, 0] < self._limit]
 
     def drawn_rows(self, rows: int) -> int:
         """How many of so many rows without a user id are drawn: each has a coin, by its position among them."""
         key, found = self.key.subkey("admission sample of rows"), 0
         for first in range(0, rows, _CHUNK):
             places = np.arange(first, min(first + _CHUNK, rows), dtype=np.uint64)
-            found += int((random_words(key, np.zeros_like(places), places)[:, 0] < self._limit).sum())
+            found += int((random_bits(key, np.zeros_like(places), places)[:, 0] < self._limit).sum())
         return found
 
     def __reduce__(self) -> tuple[type[AdmissionSampler], tuple[RunKey, float]]:

@@ -36,7 +36,7 @@ from sfumato.transforms.histogram.prefixes import WHOLE
 from sfumato.transforms.histogram.tables import bins_table, cell_places, cells_table, item_names, items_table
 from sfumato.transforms.histogram.trie import Trie
 from sfumato.transforms.privacy.admission import Admission
-from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, parquet_bytes, release_manifest
+from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page_charts import render_cells_page, render_items_page, render_quantiles_page
 from sfumato.transforms.release.picture_cells import render_cells_picture
 from sfumato.transforms.release.picture_charts import render_items_picture, render_quantiles_picture
@@ -52,17 +52,17 @@ _EMPTY = "No item was held by enough sampled users to be published: this release
 
 
 @dataclass(frozen=True)
-class SampleFacts:
+class SampleMetadata:
     """What the launcher knows of such a release: identity, plan, what is counted, and the picture's title."""
 
-    release: ReleaseFacts
+    release: ReleaseMetadata
     plan: SamplePlan
     counted: Items
     title: str
 
 
 def sample_manifest(
-    facts: SampleFacts,
+    metadata: SampleMetadata,
     rounds: Sequence[tuple[int, int]],
     users: float,
     admission: Admission | None,
@@ -73,11 +73,11 @@ def sample_manifest(
 
     admission: the noisy counts of users on which the run was admitted. cut: see SamplePlan.hidden_count.
     """
-    plan, sampling = facts.plan, facts.plan.sampling
+    plan, sampling = metadata.plan, metadata.plan.sampling
     rounds_composition = "one round, exact" if plan.rounds == 1 else "privacy loss distributions"
     content: dict[str, Any] = {}
-    if isinstance(facts.counted, CellItems):
-        grid = facts.counted.grid
+    if isinstance(metadata.counted, CellItems):
+        grid = metadata.counted.grid
         content = {"region": asdict(grid.region), "grid": {"depth": grid.depth, "side": grid.side}}
     shown = [
         SampleRound(number, level, sampling.rate, sampling.threshold, published)
@@ -92,7 +92,7 @@ def sample_manifest(
         "delta": plan.delta,
         "delta_spent": plan.delta_spent,
         "mechanism": _MECHANISM,
-        "randomness": facts.release.source,
+        "randomness": metadata.release.source,
         "rounds": [asdict(one) for one in shown],
         "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
         "round_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.round_delta},
@@ -109,7 +109,7 @@ def sample_manifest(
         "estimated_users": users,
         "hidden_count": plan.hidden_count(cut),
     }
-    return release_manifest(facts.release, content, [*_warnings(plan, users), *warnings])
+    return release_manifest(metadata.release, content, [*_warnings(plan, users), *warnings])
 
 
 def _warnings(plan: SamplePlan, users: float) -> list[str]:
@@ -136,22 +136,22 @@ def _emptiness(trie: Trie, what: str) -> list[str]:
     ]
 
 
-def trie_files(trie: Trie, facts: SampleFacts) -> dict[str, bytes]:
+def trie_files(trie: Trie, metadata: SampleMetadata) -> dict[str, bytes]:
     """The files of a histogram (a trie of one level) or of hot spots by name, the manifest last."""
     shown = trie.deepest or trie.levels[-1]  # in the picture
     manifest = sample_manifest(
-        facts, _rounds(trie, facts), trie.users, trie.admission, _emptiness(trie, "--depth"), trie.cut
+        metadata, _rounds(trie, metadata), trie.users, trie.admission, _emptiness(trie, "--depth"), trie.cut
     )
-    plan, release = facts.plan, facts.release
+    plan, release = metadata.plan, metadata.release
     words: dict[str, Any] = {
-        "title": facts.title,
+        "title": metadata.title,
         "epsilon": plan.epsilon,
         "delta": plan.delta,
         "hidden_count": plan.hidden_count(trie.cut),
         "safe": release.safe,
     }
-    if isinstance(facts.counted, CellItems):
-        grid = facts.counted.grid
+    if isinstance(metadata.counted, CellItems):
+        grid = metadata.counted.grid
         layers = []
         for one in trie.levels:
             level, x, y, names = cell_places(one, grid.depth)
@@ -189,19 +189,19 @@ def _bars(trie: Trie) -> ItemBars:
     )
 
 
-def search_files(search: Search, facts: SampleFacts) -> dict[str, bytes]:
+def search_files(search: Search, metadata: SampleMetadata) -> dict[str, bytes]:
     """The files of interactive quantiles by name, the manifest last."""
     rounds = [(WHOLE, published) for published in search.published]
-    assert isinstance(facts.counted, NumberItems)
+    assert isinstance(metadata.counted, NumberItems)
     read = [users for users, published in zip(search.users, search.published, strict=True) if published]
-    warnings = _border_warnings(search.curve, facts.counted) if read else [_EMPTY]
-    manifest = sample_manifest(facts, rounds, float(np.mean(read or [0.0])), search.admission, warnings)
-    return _quantile_files(manifest, search.curve, list(search.quantiles), None, facts)
+    warnings = _border_warnings(search.curve, metadata.counted) if read else [_EMPTY]
+    manifest = sample_manifest(metadata, rounds, float(np.mean(read or [0.0])), search.admission, warnings)
+    return _quantile_files(manifest, search.curve, list(search.quantiles), None, metadata)
 
 
-def _rounds(trie: Trie, facts: SampleFacts) -> list[tuple[int, int]]:
+def _rounds(trie: Trie, metadata: SampleMetadata) -> list[tuple[int, int]]:
     """(level, published items) of each round; whole cells have the grid's depth for a level."""
-    whole = facts.counted.grid.depth if isinstance(facts.counted, CellItems) else WHOLE
+    whole = metadata.counted.grid.depth if isinstance(metadata.counted, CellItems) else WHOLE
     return [(one.level or whole, len(one)) for one in trie.levels]
 
 
@@ -219,19 +219,19 @@ def _border_warnings(curve: Curve, items: NumberItems) -> list[str]:
 
 
 def hierarchy_files(
-    trie: Trie, facts: SampleFacts, shares: Sequence[float], ranges: Sequence[tuple[float, float]]
+    trie: Trie, metadata: SampleMetadata, shares: Sequence[float], ranges: Sequence[tuple[float, float]]
 ) -> dict[str, bytes]:
     """The files of quantiles and ranges from a trie over bins by name; they have no rows where it is empty."""
-    items = facts.counted
+    items = metadata.counted
     assert isinstance(items, NumberItems)
     hierarchy = build_hierarchy(trie, items.bits, items.low, items.high)
     curve = hierarchy.curve()
     warnings = [*_emptiness(trie, "--bits"), *(_border_warnings(curve, items) if hierarchy.users else ())]
-    manifest = sample_manifest(facts, _rounds(trie, facts), hierarchy.users, trie.admission, warnings)
+    manifest = sample_manifest(metadata, _rounds(trie, metadata), hierarchy.users, trie.admission, warnings)
     quantiles = [quantile(curve, share) for share in shares] if hierarchy.users else []
     answers = [hierarchy.answer(low, high) for low, high in ranges] if hierarchy.users else []
     bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
-    files = _quantile_files(manifest, curve, quantiles, answers if ranges else None, facts)
+    files = _quantile_files(manifest, curve, quantiles, answers if ranges else None, metadata)
     return {BINS_FILE: parquet_bytes(bins), **files}
 
 
@@ -240,12 +240,12 @@ def _quantile_files(
     curve: Curve,
     quantiles: list[Quantile],
     ranges: list[RangeAnswer] | None,
-    facts: SampleFacts,
+    metadata: SampleMetadata,
 ) -> dict[str, bytes]:
     """The files of a distribution. ranges: None where none were asked for."""
-    items = facts.counted
+    items = metadata.counted
     assert isinstance(items, NumberItems)
-    plan = facts.plan
+    plan = metadata.plan
     points = pa.table([curve.value, curve.share, curve.low, curve.high], schema=CURVE_SCHEMA)
     return {
         QUANTILES_FILE: parquet_bytes(pa.Table.from_pylist([asdict(one) for one in quantiles], QUANTILES_SCHEMA)),
@@ -258,11 +258,11 @@ def _quantile_files(
         QUANTILES_PICTURE: render_quantiles_picture(
             curve,
             quantiles,
-            title=facts.title,
+            title=metadata.title,
             column=items.columns.column,
             epsilon=plan.epsilon,
             delta=plan.delta,
-            safe=facts.release.safe,
+            safe=metadata.release.safe,
         ),
         PAGE_FILE: render_quantiles_page(manifest, curve, quantiles, ranges or []).encode(),
         MANIFEST_FILE: manifest_bytes(manifest),

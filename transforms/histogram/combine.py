@@ -54,8 +54,8 @@ def bind_key(
     key: RunKey, items: Items, sampling: Sampling, prefixes: Prefixes | None, levels: tuple[int, ...]
 ) -> RunKey:
     """The key for one use: the same draws at another rate, or for other items, would tell what a threshold hid."""
-    facts = {"items": items, "sampling": sampling, "prefixes": prefixes}
-    return key.narrowed({"levels": levels, **{name: _described(value) for name, value in facts.items()}})
+    metadata = {"items": items, "sampling": sampling, "prefixes": prefixes}
+    return key.narrowed({"levels": levels, **{name: _described(value) for name, value in metadata.items()}})
 
 
 def _described(value: Any) -> Any:

@@ -19,7 +19,7 @@ from sfumato.transforms.histogram.published import Histogram
 from sfumato.transforms.histogram.sampling import Sampling
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.locations.users import any_repeated
-from sfumato.transforms.privacy.keys import RunKey, random_words_16
+from sfumato.transforms.privacy.keys import RunKey, random_bits_16
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Sampler:
 
     def drawn(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether each user takes part in each round: bool[n, rounds]. users: uint64[n], their keyed hashes."""
-        words = random_words_16(self._subkey, users, 2 * self.rounds)
+        words = random_bits_16(self._subkey, users, 2 * self.rounds)
         return np.ascontiguousarray(words).view("<u4") < np.uint32(self.sampling.words)
 
     def drawn_at_all(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:

@@ -165,17 +165,17 @@ def sum_row_counts(counts: Iterable[RowCounts]) -> RowCounts:
 
 
 @dataclass(frozen=True)
-class FileFacts:
+class FileMetadata:
     """What a file's footer tells: its rows, and what kinds of values columns hold (see Columns.check)."""
 
     rows: int
     kinds: dict[str, str]
 
 
-def inspect_file(path: str, columns: Columns) -> FileFacts:
+def inspect_file(path: str, columns: Columns) -> FileMetadata:
     """Reads a file's footer. Raises RequestError for a missing or mistyped column."""
     with open_parquet(path) as file:
-        return FileFacts(file.metadata.num_rows, columns.check(file.schema_arrow, path))
+        return FileMetadata(file.metadata.num_rows, columns.check(file.schema_arrow, path))
 
 
 def count_rows(path: str) -> int:

@@ -82,9 +82,9 @@ def by_variance(
     return capped((spread / spread.max() * used) ** power, reports)
 
 
-def watching(chances: NDArray[np.float64], reports: int) -> NDArray[np.float64]:
+def watching(probabilities: NDArray[np.float64], reports: int) -> NDArray[np.float64]:
     """The chances, with a share on all bits alike: what an earlier release knew nothing of must not stay unseen."""
-    return capped((1 - _WATCHED) * chances + _WATCHED / len(chances), reports)
+    return capped((1 - _WATCHED) * probabilities + _WATCHED / len(probabilities), reports)
 
 
 def capped(wanted: NDArray[np.float64], reports: int) -> NDArray[np.float64]:
@@ -94,18 +94,18 @@ def capped(wanted: NDArray[np.float64], reports: int) -> NDArray[np.float64]:
     share what is left.
     """
     most = (1 - 1e-9) / reports  # just below, so that rounding never asks one client twice
-    chances = np.zeros(len(wanted))
+    probabilities = np.zeros(len(wanted))
     free = np.ones(len(wanted), bool)
     if reports == len(wanted):
-        return chances + 1 / reports  # everybody tells every bit
+        return probabilities + 1 / reports  # everybody tells every bit
     while True:
-        left = 1 - chances[~free].sum()
+        left = 1 - probabilities[~free].sum()
         share = np.where(free, wanted, 0.0)
         if not share.any():
             share = free.astype(np.float64)
         share *= left / share.sum()
         over = free & (share > most)
         if not over.any() or reports == 1:
-            return np.where(free, share, chances)
-        chances[over] = most
+            return np.where(free, share, probabilities)
+        probabilities[over] = most
         free &= ~over

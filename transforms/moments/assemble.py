@@ -51,7 +51,7 @@ from sfumato.transforms.moments.groups import CellGroups, Grouping
 from sfumato.transforms.moments.meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, Progress
 from sfumato.transforms.moments.statistics import possible
-from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, parquet_bytes, release_manifest
+from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page_moments import CellMeans, render_moments_page
 from sfumato.transforms.release.picture_moments import render_moments_picture
 from sfumato.transforms.selection import shrink
@@ -66,10 +66,10 @@ _OF_EVERYBODY = 0.01  # of the probability that a listed place is wrong: that ev
 
 
 @dataclass(frozen=True)
-class MomentsFacts:
+class MomentsMetadata:
     """What the launcher knows of such a release. bounded: one record of each user counts; else rows are users."""
 
-    release: ReleaseFacts
+    release: ReleaseMetadata
     plan: MomentsPlan
     grouping: Grouping | None
     meter: PrivacyMeter
@@ -77,9 +77,9 @@ class MomentsFacts:
     bounded: bool
 
 
-def moments_files(progress: Progress, facts: MomentsFacts) -> dict[str, bytes]:
+def moments_files(progress: Progress, metadata: MomentsMetadata) -> dict[str, bytes]:
     """The files of a release by name, the manifest last. Raises RefusedError where an estimate is no finite number."""
-    plan, grouping = facts.plan, facts.grouping
+    plan, grouping = metadata.plan, metadata.grouping
     estimates, bits = list(progress.estimates(plan)), progress.bit_charts(plan)
     clients, stddev = progress.clients(plan), float(np.sqrt(progress.clients_variance(plan).item()))
     names: list[str] = []
@@ -91,7 +91,7 @@ def moments_files(progress: Progress, facts: MomentsFacts) -> dict[str, bytes]:
         names = [name for name in names if name in known]
     if not np.isfinite([[one.value, one.stddev] for one in estimates]).all():
         raise RefusedError("an estimate is beyond what a number can hold; ask for fewer --bits or a lower moment")
-    manifest = _manifest(progress, facts, bits, names, (max(float(clients.sum()), 0.0), stddev), estimates)
+    manifest = _manifest(progress, metadata, bits, names, (max(float(clients.sum()), 0.0), stddev), estimates)
     shown = shrunk(estimates, plan.form)
     tables = {
         MOMENTS_FILE: pa.Table.from_pylist([asdict(one) for one in estimates], MOMENTS_SCHEMA),
@@ -106,11 +106,11 @@ def moments_files(progress: Progress, facts: MomentsFacts) -> dict[str, bytes]:
         tables[CELLS_FILE] = _cells_table(estimates, shown, differs, codes, grid)
         cells = _cell_means(shown, differs, codes, grid)
     words: dict[str, Any] = {
-        "title": f"Private moments of {facts.column}",
-        "column": facts.column,
+        "title": f"Private moments of {metadata.column}",
+        "column": metadata.column,
         "epsilon": plan.epsilon,
         "bits_per_client": plan.bits_per_client,
-        "safe": facts.release.safe,
+        "safe": metadata.release.safe,
     }
     return {
         **{name: parquet_bytes(table) for name, table in tables.items()},
@@ -166,13 +166,13 @@ def differing(
 
 def _manifest(
     progress: Progress,
-    facts: MomentsFacts,
+    metadata: MomentsMetadata,
     bits: Sequence[BitMeans],
     groups: Sequence[str],
     clients: tuple[float, float],
     estimates: Sequence[MomentEstimate],
 ) -> dict[str, Any]:
-    plan, grouping, form = facts.plan, facts.grouping, facts.plan.form
+    plan, grouping, form = metadata.plan, metadata.grouping, metadata.plan.form
     local = plan.epsilon is not None
     mechanism = [_COINS] if local else ["every bit is told as it is"]
     assumptions = [*LOCAL_ASSUMPTIONS] if local else [NO_LOCAL_PRIVACY, *LOCAL_ASSUMPTIONS[2:]]
@@ -182,9 +182,9 @@ def _manifest(
         assumptions.append(PRIVATE_GROUPS)
     if plan.prior:
         assumptions.append(PRIOR_BITS)
-    if not facts.bounded:
+    if not metadata.bounded:
         assumptions = [ROWS_ARE_USERS if one == ONE_ID else one for one in assumptions]
-    content: dict[str, Any] = {"column": facts.column}
+    content: dict[str, Any] = {"column": metadata.column}
     if grouping is not None and isinstance(grouping.groups, CellGroups):
         grid = grouping.groups.grid
         content |= {"region": asdict(grid.region), "grid": {"depth": grid.depth, "side": grid.side}}
@@ -192,7 +192,7 @@ def _manifest(
     content["method"] = plan.method
     content["privacy"] = {
         "unit": PRIVACY_UNIT,
-        "contribution_bound": _BOUND[facts.bounded],
+        "contribution_bound": _BOUND[metadata.bounded],
         "adjacency": ADD_OR_REMOVE,
         "model": "local" if local else "none",
         "epsilon": plan.released if local else None,
@@ -201,7 +201,7 @@ def _manifest(
         "shares": {"admission": plan.admission().epsilon, "tallies": plan.tally_epsilon} if local else None,
         "noise_stddev": plan.noise_stddev,
         "mechanism": "; ".join(mechanism),
-        "randomness": facts.release.source,
+        "randomness": metadata.release.source,
         "groups": None
         if grouping is None
         else {
@@ -209,7 +209,7 @@ def _manifest(
             "min_group": grouping.min_group,
             "noise_stddev": plan.noise_stddev,
         },
-        "meter": facts.meter.manifest(bits),
+        "meter": metadata.meter.manifest(bits),
         "assumptions": assumptions,
     }
     content["results"] = {
@@ -238,7 +238,7 @@ def _manifest(
         warnings.append(
             f"No group has {grouping.min_group:,} users by the noisy count: are their names written as in the logs?"
         )
-    return release_manifest(facts.release, content, warnings)
+    return release_manifest(metadata.release, content, warnings)
 
 
 def _warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:

@@ -123,12 +123,12 @@ class PushBits(beam.PTransform):
             kind: [one.weight.tolist(), one.mean.tolist(), one.stddev.tolist()] for kind, one in plan.prior.items()
         }
         asked = {name: value for name, value in vars(plan).items() if name in plan.__dataclass_fields__}
-        facts = {**asked, "prior": prior, "form": asdict(plan.form), "tuning": asdict(plan.tuning)}
-        facts["statistics"] = [one.name for one in plan.statistics]
-        facts["columns"] = asdict(values.columns)
-        facts["groups"] = None if grouping is None else [asdict(grouping), list(grouping.groups.names())]
+        metadata = {**asked, "prior": prior, "form": asdict(plan.form), "tuning": asdict(plan.tuning)}
+        metadata["statistics"] = [one.name for one in plan.statistics]
+        metadata["columns"] = asdict(values.columns)
+        metadata["groups"] = None if grouping is None else [asdict(grouping), list(grouping.groups.names())]
         # The same clients asked for other bits under the same coins would tell more than one bit each.
-        self._key = key.narrowed(facts)
+        self._key = key.narrowed(metadata)
         self._values = values
         self._plan = plan
         self._grouping = grouping

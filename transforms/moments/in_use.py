@@ -55,9 +55,9 @@ def posterior(
     highest = []
     for side in slots.sides():
         evidence = _binomial_evidence(shares[side], reports[side], told)
-        log_chance = np.append(0.0, evidence + _below(evidence))
-        chance = np.exp(log_chance - log_chance.max())
-        highest.append(chance / chance.sum())
+        log_probability = np.append(0.0, evidence + _below(evidence))
+        probability = np.exp(log_probability - log_probability.max())
+        highest.append(probability / probability.sum())
     return InUse(highest)
 
 

@@ -52,6 +52,6 @@ class PrivacyMeter:
             "expected_private_bits": self.told.reports * self.told.gain,
             "epsilon_per_bit": None if epsilon is None else epsilon / self.told.reports,
             "epsilon_per_client": epsilon,
-            "truth_chance": None if epsilon is None else self.told.truth,
-            "highest_read_chance": max(float(one.read_chance.max()) for one in bits),
+            "truth_probability": None if epsilon is None else self.told.truth,
+            "highest_read_probability": max(float(one.read_probability.max()) for one in bits),
         }

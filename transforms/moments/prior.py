@@ -63,7 +63,7 @@ class PriorRelease:
         ).hexdigest()
         return cls(release_id, found, safe, local, digest)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What the new release says of it."""
         return {"release_id": self.release_id, "digest": self.digest}
 

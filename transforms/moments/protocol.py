@@ -25,7 +25,7 @@ from sfumato.transforms.moments.randomised_response import RandomisedResponse
 from sfumato.transforms.moments.statistics import Means, Variance, evaluate, kinds_of
 from sfumato.transforms.moments.tally import Ask, Block, Tally, protected, tally
 from sfumato.transforms.privacy.admission import AdmissionRule
-from sfumato.transforms.privacy.keys import RunKey, random_words
+from sfumato.transforms.privacy.keys import RunKey, random_bits
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 
@@ -199,10 +199,10 @@ class MomentsPlan:
         # A bit that was never, or always, set may still be not quite so.
         least = np.minimum(np.sqrt(variances), 0.5)
         guess, used = np.clip(means, least, 1 - least), in_use.weighed().of_bits()
-        chances = by_variance(slots, guess, used, self.told, tuning.second_power, reports)
+        probabilities = by_variance(slots, guess, used, self.told, tuning.second_power, reports)
         if prior is None:
-            return Ask(quantity, 2, border, last, chances)
-        return Ask(quantity, 2, first, last, watching(chances, reports))
+            return Ask(quantity, 2, border, last, probabilities)
+        return Ask(quantity, 2, first, last, watching(probabilities, reports))
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,7 +298,7 @@ class Progress:
         charts = []
         for kind in plan.kinds:
             slots, bits = self.of(kind)[0][0].quantity.slots, self.bits(plan, kind)
-            chance = np.sum([(ask.last - ask.first) * ask.chances for ask, _ in self.of(kind)], axis=0)
+            probability = np.sum([(ask.last - ask.first) * ask.probabilities for ask, _ in self.of(kind)], axis=0)
             stddev = np.sqrt(bits.variance[0])
             reports = np.maximum(bits.reports[0], 0)
             squashed = bits.in_use.weighed().of_bits() < 0.5
@@ -310,7 +310,7 @@ class Progress:
                     stddev,
                     np.maximum(reports, 0),
                     squashed,
-                    plan.bits_per_client * chance,
+                    plan.bits_per_client * probability,
                 )
             )
         return charts
@@ -334,7 +334,7 @@ def answer(values: NDArray[np.float64], plan: MomentsPlan, key: RunKey) -> Answe
     """The whole protocol in memory, for one group. values: float64[n], finite."""
     codes, _ = encode(values, plan.form)
     numbers = np.arange(len(codes), dtype=np.uint64)
-    block = Block.ordered(codes, random_words(key.subkey("clients"), np.zeros_like(numbers), numbers)[:, 0])
+    block = Block.ordered(codes, random_bits(key.subkey("clients"), np.zeros_like(numbers), numbers)[:, 0])
     progress = Progress()
     for _ in plan.stages:
         asks = plan.asks(progress)

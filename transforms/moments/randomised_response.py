@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.budget import check_epsilon
-from sfumato.transforms.privacy.keys import random_words
+from sfumato.transforms.privacy.keys import random_bits
 
 _WORDS = 1 << 64
 
@@ -67,7 +67,7 @@ class RandomisedResponse:
         """
         if self.epsilon is None:
             return bits
-        words = random_words(subkey, np.full_like(clients, stream), clients)[:, 0]
+        words = random_bits(subkey, np.full_like(clients, stream), clients)[:, 0]
         return np.asarray(bits ^ (words >= np.uint64(self.threshold)))
 
     def share(self, told: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -128,10 +128,10 @@ def _variance(mean: Means, square: Means, centre: float | None, z: float) -> _Pa
     own = 0.0 if centre is None else np.clip(mean.clients / max(float(mean.clients.sum()), 1.0), 0, 1)
     value = square.value - away**2 + (1 - 2 * own) * mean.variance
     # The square of the mean's error, whose variance is 2 v^2; what is beyond chance, because bits went unseen, in full.
-    chance = z * np.sqrt(mean.variance)
+    probability = z * np.sqrt(mean.variance)
     second = z * np.sqrt(2) * mean.variance
-    below, above = np.maximum(mean.value - mean.low, chance), np.maximum(mean.high - mean.value, chance)
-    beyond = np.maximum(np.maximum(below, above) - chance, 0) ** 2
+    below, above = np.maximum(mean.value - mean.low, probability), np.maximum(mean.high - mean.value, probability)
+    beyond = np.maximum(np.maximum(below, above) - probability, 0) ** 2
     rise, fall = np.where(away > 0, below, above), np.where(away > 0, above, below)  # of the mean's, which raise it
     low = value - np.hypot(np.hypot(square.value - square.low, 2 * away * fall), second) - beyond
     high = value + np.hypot(np.hypot(square.high - square.value, 2 * away * rise), second) + own * beyond

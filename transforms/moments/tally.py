@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sfumato.transforms.moments.quantities import Quantity
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
-from sfumato.transforms.privacy.keys import RunKey, random_words
+from sfumato.transforms.privacy.keys import RunKey, random_bits
 from sfumato.transforms.privacy.noise import discrete_laplace
 
 BLOCK_CLIENTS = 1 << 16
@@ -65,7 +65,7 @@ class Ask:
     round: int
     first: float
     last: float
-    chances: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
 
     @property
     def name(self) -> tuple[str, int]:
@@ -78,7 +78,7 @@ class Ask:
         A run that is resumed on another machine must not show two rounds' tallies under one noise.
         """
         numbers = (float(one).hex() for one in (self.quantity.centre, self.first, self.last))
-        question = (*self.name, *numbers, self.chances.tobytes().hex())
+        question = (*self.name, *numbers, self.probabilities.tobytes().hex())
         return key.narrowed({"ask": repr(question)})
 
 
@@ -154,12 +154,12 @@ def tally(block: Block, ask: Ask, groups: int, told: RandomisedResponse, key: Ru
     clients = Block(block.codes[part], block.words[part])
     turns = np.zeros(0)
     if ask.quantity.rounded:
-        drawn = random_words(key.subkey("turns", *ask.name), np.zeros_like(clients.words), clients.words)[:, 0]
+        drawn = random_bits(key.subkey("turns", *ask.name), np.zeros_like(clients.words), clients.words)[:, 0]
         turns = (drawn >> np.uint64(32)) * np.float64(2.0**-32)
     codes = ask.quantity.codes(clients.codes, turns)
     group = None if block.groups is None else block.groups[part].astype(np.int64) * (2 * len(slots))
     subkey = key.subkey("told", *ask.name)
-    edges = told.reports * np.append(np.cumsum(ask.chances)[:-1], 1.0)
+    edges = told.reports * np.append(np.cumsum(ask.probabilities)[:-1], 1.0)
     counts = np.zeros(groups * len(slots) * 2, np.int64)
     for number in range(told.reports):
         upto = clients.below(ask.first + np.clip(edges - number, 0, 1) * (ask.last - ask.first))

@@ -22,7 +22,7 @@ from sfumato.transforms.locations.values import nulls, without_views
 from sfumato.transforms.moments.fixed_point import code_type, encode
 from sfumato.transforms.moments.groups import Groups
 from sfumato.transforms.moments.tally import BLOCK_CLIENTS, Block
-from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_words
+from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_bits
 
 _NULL_USER, _NULL_VALUE, _NOT_FINITE, _NEGATIVE = map(
     DROP_REASONS.index, ("null_user_id", "null_value", "not_finite", "negative_value")
@@ -100,7 +100,7 @@ class Values:
 def row_blocks(encoded: EncodedValues, name: str, key: RunKey) -> Iterator[Block]:
     """Blocks of rows that are a client each. name: of the batch, unlike all others of the run."""
     pairs = np.arange(-(-len(encoded.codes) // 2), dtype=np.uint64)
-    words = random_words(key.subkey("rows", name), np.zeros_like(pairs), pairs).reshape(-1)
+    words = random_bits(key.subkey("rows", name), np.zeros_like(pairs), pairs).reshape(-1)
     yield from _blocks(encoded.codes, words[: len(encoded.codes)], encoded.groups)
 
 

@@ -61,9 +61,9 @@ class RunKey:
         digest = hmac.digest(kept, _digest(b"", request), hashlib.sha256)
         return cls(secret, digest, _check_value(kept))
 
-    def narrowed(self, facts: Mapping[str, Any]) -> RunKey:
+    def narrowed(self, metadata: Mapping[str, Any]) -> RunKey:
         """The key for one use among several under this key: other facts give an independent key."""
-        return RunKey(self.secret, _digest(self.request_digest, facts), self.secret_check)
+        return RunKey(self.secret, _digest(self.request_digest, metadata), self.secret_check)
 
     @cached_property
     def _key(self) -> bytes:
@@ -81,8 +81,8 @@ class RunKey:
         return RunKey, (self.secret, self.request_digest, self.secret_check)  # never the derived key
 
 
-def _digest(context: bytes, facts: Mapping[str, Any]) -> bytes:
-    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+def _digest(context: bytes, metadata: Mapping[str, Any]) -> bytes:
+    text = json.dumps(metadata, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(context + text.encode()).digest()
 
 
@@ -90,7 +90,7 @@ def _check_value(secret: bytes) -> bytes:
     return hmac.digest(secret, b"sfumato secret check", hashlib.sha256)[:8]
 
 
-def random_words(subkey: bytes, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def random_bits(subkey: bytes, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """128 pseudo-random bits for every counter (high, low): uint64[n, 2]."""
     counters = np.empty((len(low), 2), dtype="<u8")
     counters[:, 0] = high
@@ -98,7 +98,7 @@ def random_words(subkey: bytes, high: NDArray[np.uint64], low: NDArray[np.uint64
     return _encrypt(subkey, counters)
 
 
-def random_words_16(subkey: bytes, streams: NDArray[np.uint64], words: int) -> NDArray[np.uint16]:
+def random_bits_16(subkey: bytes, streams: NDArray[np.uint64], words: int) -> NDArray[np.uint16]:
     """`words` pseudo-random 16-bit words for every stream: uint16[len(streams), words]."""
     blocks = -(-words // WORDS_16_PER_BLOCK)
     counters = np.empty((len(streams), blocks, 2), dtype="<u8")
@@ -112,7 +112,7 @@ def keyed_hash(subkey: bytes, values: NDArray[Any]) -> NDArray[np.uint64]:
     """A keyed 64-bit hash, uint64[n], of integers (AES) or of an object array of str or bytes (SipHash-2-4)."""
     if values.dtype.kind in "iu":
         numbers = values.astype(np.uint64, copy=False)
-        return random_words(subkey, np.zeros_like(numbers), numbers)[:, 0]
+        return random_bits(subkey, np.zeros_like(numbers), numbers)[:, 0]
     # pandas wants 16 characters; hexadecimal ones carry 64 of the key's bits.
     return pd.util.hash_array(values, hash_key=subkey.hex()[:16], categorize=False)
 

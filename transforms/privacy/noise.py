@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import pdtr, pdtrik
 
-from sfumato.transforms.privacy.keys import RunKey, random_words, random_words_16
+from sfumato.transforms.privacy.keys import RunKey, random_bits, random_bits_16
 
 # With this many thresholds the table stays in the cache; what lies beyond is drawn again, which loses nothing
 # because the geometric distribution has no memory.
@@ -106,7 +106,7 @@ def _powers(beta: Decimal, count: int) -> list[Decimal]:
 def _table(survival: list[Decimal]) -> GeometricTable:
     """survival: P[G >= k] for k = 1..K; call it within the context that made them."""
     scale = Decimal(1 << 64)
-    thresholds = np.array([int(chance * scale) for chance in survival], dtype=np.uint64)
+    thresholds = np.array([int(probability * scale) for probability in survival], dtype=np.uint64)
     table = GeometricTable(thresholds, np.empty(0, dtype=np.int16))
     first = np.arange(1 << 16, dtype=np.uint64) << np.uint64(48)
     largest = table.lookup(first)
@@ -140,13 +140,13 @@ def _draw(
     table: GeometricTable, key: RunKey, label: tuple[str | int, ...], streams: NDArray[np.uint64], count: int
 ) -> NDArray[np.int64]:
     """Variates of a table's distribution, int64[len(streams), count]; what lies beyond it is geometric."""
-    upper = random_words_16(key.subkey(*label, "upper"), streams, count)
+    upper = random_bits_16(key.subkey(*label, "upper"), streams, count)
     values = table.guide[upper].astype(np.int64)
     row, column = np.nonzero(values < 0)
     if not len(row):
         return values
     size = len(table.thresholds)
-    lower = random_words(key.subkey(*label, "lower"), streams[row], column.astype(np.uint64))[:, 0]
+    lower = random_bits(key.subkey(*label, "lower"), streams[row], column.astype(np.uint64))[:, 0]
     words = (upper[row, column].astype(np.uint64) << np.uint64(48)) | (lower >> np.uint64(16))
     values[row, column] = drawn = table.lookup(words)
     # Memoryless: given G >= K, G - K is geometric again.
@@ -154,7 +154,7 @@ def _draw(
     while (beyond := drawn == size).any():
         row, column = row[beyond], column[beyond]
         attempt += 1
-        words = random_words(key.subkey(*label, "beyond", attempt), streams[row], column.astype(np.uint64))[:, 0]
+        words = random_bits(key.subkey(*label, "beyond", attempt), streams[row], column.astype(np.uint64))[:, 0]
         drawn = table.lookup(words)
         values[row, column] += drawn
     return values
@@ -196,12 +196,12 @@ def polya_difference_events(
     """
     log_complement = math.log(-math.expm1(-epsilon / sensitivity))  # ln(1 - beta)
     means = -2 * shapes * slots * log_complement
-    uniform = _unit(random_words(key.subkey(label, "events"), streams, np.zeros_like(streams))[:, 0])
+    uniform = _unit(random_bits(key.subkey(label, "events"), streams, np.zeros_like(streams))[:, 0])
     events = _poisson_quantile(uniform, means)
     row = np.repeat(np.arange(len(streams)), events)
     number = (np.arange(len(row)) - np.repeat(np.cumsum(events) - events, events)).astype(np.uint64)
-    place = random_words(key.subkey(label, "place"), streams[row], number)
-    size = random_words(key.subkey(label, "size"), streams[row], number)
+    place = random_bits(key.subkey(label, "place"), streams[row], number)
+    size = random_bits(key.subkey(label, "size"), streams[row], number)
     slot = np.minimum((_unit(place[:, 0]) * slots[row]).astype(np.int64), slots[row] - 1)
     sign = 1 - 2 * (place[:, 1] & np.uint64(1)).astype(np.int64)
     # Logarithmic variates from two uniforms: Kemp (1981), algorithm LK.

@@ -33,23 +33,23 @@ DAMAGED = (
     ValueError,
 )
 """What `read_archive` raises for damaged bytes, and what a reader of its facts and arrays may raise."""
-_FACTS = "facts"
+_METADATA = "metadata"
 
 
-def archive_bytes(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def archive_bytes(metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """The bytes of a file. The same content gives the same bytes.
 
     Args:
-        facts: what the arrays are, in JSON's types; finite numbers only.
+        metadata: what the arrays are, in JSON's types; finite numbers only.
         arrays: integers or floats, of any shapes, by name.
 
     Returns:
         What `np.savez_compressed` writes, without the time of day.
     """
-    text = np.frombuffer(json.dumps(facts, sort_keys=True, allow_nan=False).encode(), np.uint8)
+    text = np.frombuffer(json.dumps(metadata, sort_keys=True, allow_nan=False).encode(), np.uint8)
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        for name, values in {_FACTS: text, **arrays}.items():
+        for name, values in {_METADATA: text, **arrays}.items():
             one = io.BytesIO()
             np.lib.format.write_array(one, np.ascontiguousarray(values), allow_pickle=False)
             archive.writestr(zipfile.ZipInfo(f"{name}.npy"), one.getvalue(), zipfile.ZIP_DEFLATED, 6)
@@ -73,10 +73,10 @@ def read_archive(content: bytes, max_bytes: int = MAX_BYTES) -> tuple[dict[str, 
         if sum(one.file_size for one in archive.infolist()) > max_bytes:
             raise ValueError("unpacked, it would fill the memory")
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        facts = json.loads(archive[_FACTS].tobytes())
-        if not isinstance(facts, dict):
+        metadata = json.loads(archive[_METADATA].tobytes())
+        if not isinstance(metadata, dict):
             raise TypeError("the facts are no mapping")
-        return facts, {one: _numbers(archive[one]) for one in archive.files if one != _FACTS}
+        return metadata, {one: _numbers(archive[one]) for one in archive.files if one != _METADATA}
 
 
 def _numbers(values: NDArray[Any]) -> NDArray[Any]:

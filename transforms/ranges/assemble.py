@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from importlib import metadata
+from importlib.metadata import version
 from typing import Any
 
 from sfumato.schemas.guarantee import (
@@ -25,7 +25,7 @@ from sfumato.transforms.ranges.model import Model, RangeModel, model_bytes
 from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.ranges.networks.paper import PaperNetworks
 from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan
-from sfumato.transforms.release.facts import UNSAFE, ReleaseFacts, manifest_bytes, release_manifest
+from sfumato.transforms.release.metadata import UNSAFE, ReleaseMetadata, manifest_bytes, release_manifest
 from sfumato.transforms.release.page_ranges import ranges_page
 from sfumato.transforms.release.picture_ranges import ranges_picture
 
@@ -41,16 +41,16 @@ _PUBLIC = (
 )
 
 
-def ranges_files(built: Built, plan: RangesPlan, facts: ReleaseFacts) -> dict[str, bytes]:
+def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, bytes]:
     """The files of a release by name, the manifest last."""
     collected = built.collected
     state, heatmap, warnings = collected.state, plan.heatmap, []
     if state is None or heatmap is None:
-        privacy = _central_privacy(plan, facts)
+        privacy = _central_privacy(plan, metadata)
     else:
         # What the heatmap's own release would say; that its key is safe or not is said below.
-        manifest = heatmap_manifest(state, heatmap, replace(facts, safe=True), plan.field.grid)
-        privacy, warnings = {**manifest["privacy"], "randomness": facts.source}, manifest["warnings"]
+        manifest = heatmap_manifest(state, heatmap, replace(metadata, safe=True), plan.field.grid)
+        privacy, warnings = {**manifest["privacy"], "randomness": metadata.source}, manifest["warnings"]
         del privacy["population"]  # told below
     if {"workload", "tuner"} & set(plan.options):
         privacy["assumptions"] = [*privacy["assumptions"], _PUBLIC]
@@ -66,7 +66,7 @@ def ranges_files(built: Built, plan: RangesPlan, facts: ReleaseFacts) -> dict[st
         "population": asdict(collected.population),
         "results": {**_results(built.model.model, counts), **_learned(built.model.model)},
     }
-    return _files(built.model, release_manifest(facts, content, warnings), facts.safe)
+    return _files(built.model, release_manifest(metadata, content, warnings), metadata.safe)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,9 @@ class HeatmapRelease:
     digest: str
 
 
-def files_of_release(release: HeatmapRelease, model: RangeModel, sizes: Sizes, facts: ReleaseFacts) -> dict[str, bytes]:
+def files_of_release(
+    release: HeatmapRelease, model: RangeModel, sizes: Sizes, metadata: ReleaseMetadata
+) -> dict[str, bytes]:
     """The files of a model that was made of a published heatmap; its guarantee is that release's."""
     privacy = dict(release.manifest["privacy"])
     population = privacy.pop("population")
@@ -93,7 +95,7 @@ def files_of_release(release: HeatmapRelease, model: RangeModel, sizes: Sizes, f
         "results": _results(model.model, release.estimate),
     }
     warnings = [one for one in release.manifest.get("warnings", []) if one != UNSAFE]
-    return _files(model, release_manifest(facts, content, warnings), facts.safe)
+    return _files(model, release_manifest(metadata, content, warnings), metadata.safe)
 
 
 def _files(model: RangeModel, manifest: Mapping[str, Any], safe: bool) -> dict[str, bytes]:
@@ -123,8 +125,8 @@ def _cell_metres(counts: Counts, field: Field) -> list[float] | None:
     return [field.metres[0] / columns, field.metres[1] / rows]
 
 
-def _central_privacy(plan: RangesPlan, facts: ReleaseFacts) -> dict[str, Any]:
-    columns = facts.parameters["columns"]
+def _central_privacy(plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, Any]:
+    columns = metadata.parameters["columns"]
     weighted = columns["weight"] is not None or columns["time"] is not None
     chosen = "in proportion to her records' weights" if weighted else "uniformly"
     return {
@@ -134,7 +136,7 @@ def _central_privacy(plan: RangesPlan, facts: ReleaseFacts) -> dict[str, Any]:
         "epsilon": plan.counting.epsilon,
         "delta": 0.0,
         "mechanism": _MECHANISM,
-        "randomness": facts.source,
+        "randomness": metadata.source,
         "assumptions": [TRUSTED_SERVER, *ASSUMPTIONS[2:], EXACT_NOISE],
     }
 
@@ -148,4 +150,4 @@ def _learned(model: Model) -> dict[str, Any]:
     """What networks are a function of, besides the versions that every release states. The key is not bound to it."""
     if not isinstance(model, LocalNetwork | PaperNetworks):
         return {}
-    return {"learned_with": {name: metadata.version(name) for name in ("jax", "optax")}}
+    return {"learned_with": {name: version(name) for name in ("jax", "optax")}}

@@ -22,10 +22,10 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import epsilon_for_stddev
 from sfumato.transforms.ranges.counts import NoisyGrid, Partition
 from sfumato.transforms.ranges.methods.automatic import Automatic
-from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.model import Model, RangeModel
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan, make_method
 from sfumato.transforms.ranges.tree_model import TreeModel
 
@@ -41,7 +41,7 @@ class Collected:
     """
 
     counts: Counts
-    wanted: Wanted
+    wanted: CollectionSpec
     method: RangeMethod | None
     population: Population
     state: HeatmapState | None = None
@@ -77,7 +77,7 @@ class Built:
     diverged: int = 0
 
 
-def collect(people: People, admission: Admission, plan: RangesPlan, key: RunKey) -> Collected:
+def collect(people: ExactCounts, admission: Admission, plan: RangesPlan, key: RunKey) -> Collected:
     """The only look at the people of a trusted server: their noisy counts, once the run is admitted."""
     population, budget = admitted(admission, plan.counting)
     wanted = plan.wanted(population.users, budget.remaining)

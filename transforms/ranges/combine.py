@@ -21,14 +21,14 @@ from sfumato.transforms.logs import COUNTED_USERS, TRAINED
 from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.collect import Built, Collected, build, collect, of_state
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.plan import RangesPlan
 
 _MOST_PARTS = 16  # of an accumulator: what is added up together is sorted together
 
 
 @typehints.with_input_types(bytes)
-@typehints.with_output_types(People)
+@typehints.with_output_types(ExactCounts)
 class CountPeople(beam.CombineFn):
     """Words of bounded users, as `BoundUsers` stores them -> the People of a grid. Both are raw."""
 
@@ -36,26 +36,26 @@ class CountPeople(beam.CombineFn):
         super().__init__()
         self._places = places
 
-    def create_accumulator(self) -> list[People]:
+    def create_accumulator(self) -> list[ExactCounts]:
         return []
 
-    def add_input(self, accumulator: list[People], element: bytes) -> list[People]:
+    def add_input(self, accumulator: list[ExactCounts], element: bytes) -> list[ExactCounts]:
         codes = np.frombuffer(load(element)[0], np.uint64) & self._places.mask
-        return self._kept([*accumulator, People.of(self._places.depth, codes)])
+        return self._kept([*accumulator, ExactCounts.of(self._places.depth, codes)])
 
-    def merge_accumulators(self, accumulators: Iterable[list[People]]) -> list[People]:
-        merged: list[People] = []
+    def merge_accumulators(self, accumulators: Iterable[list[ExactCounts]]) -> list[ExactCounts]:
+        merged: list[ExactCounts] = []
         for one in accumulators:
             merged = self._kept([*merged, *one])
         return merged
 
-    def compact(self, accumulator: list[People]) -> list[People]:
-        return [People.sum(accumulator)] if len(accumulator) > 1 else accumulator
+    def compact(self, accumulator: list[ExactCounts]) -> list[ExactCounts]:
+        return [ExactCounts.sum(accumulator)] if len(accumulator) > 1 else accumulator
 
-    def extract_output(self, accumulator: list[People]) -> People:
-        return People.sum([People.of(self._places.depth, np.empty(0, np.uint64)), *accumulator])
+    def extract_output(self, accumulator: list[ExactCounts]) -> ExactCounts:
+        return ExactCounts.sum([ExactCounts.of(self._places.depth, np.empty(0, np.uint64)), *accumulator])
 
-    def _kept(self, parts: list[People]) -> list[People]:
+    def _kept(self, parts: list[ExactCounts]) -> list[ExactCounts]:
         return self.compact(parts) if len(parts) > _MOST_PARTS else parts
 
 
@@ -69,7 +69,7 @@ class CollectPeople(beam.PTransform):
         super().__init__()
         self._plan = plan
         self._admit = admit
-        self._key = key.narrowed({**plan.facts(), "columns": asdict(columns)})
+        self._key = key.narrowed({**plan.metadata(), "columns": asdict(columns)})
         self._columns = columns
         self._spill = Spill(spill)
 
@@ -97,7 +97,7 @@ class CollectPeople(beam.PTransform):
 
 
 def _collect(
-    people: People, counts: UserCounts, rows: RowCounts, admit: Admit, plan: RangesPlan, key: RunKey
+    people: ExactCounts, counts: UserCounts, rows: RowCounts, admit: Admit, plan: RangesPlan, key: RunKey
 ) -> Collected:
     rows.check_ids()
     rows.tell()

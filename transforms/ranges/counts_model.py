@@ -18,9 +18,9 @@ def grid_arrays(grid: NoisyGrid) -> dict[str, NDArray[Any]]:
     return {"x_edges": grid.x_edges, "y_edges": grid.y_edges, "users": grid.users}
 
 
-def grid_of(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> NoisyGrid:
+def grid_of(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> NoisyGrid:
     """The inverse. Raises KeyError, TypeError or ValueError where they are of no grid."""
-    grid = NoisyGrid(arrays["x_edges"], arrays["y_edges"], arrays["users"], float(facts["noise_stddev"]))
+    grid = NoisyGrid(arrays["x_edges"], arrays["y_edges"], arrays["users"], float(metadata["noise_stddev"]))
     check_grid(grid)
     return grid
 
@@ -56,14 +56,14 @@ class GridModel(Model):
         """See Model.arrays."""
         return grid_arrays(self.grid)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """See Model.facts."""
         return {"noise_stddev": self.grid.noise_stddev}
 
     @classmethod
-    def load(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> GridModel:
+    def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> GridModel:
         """See Model.load."""
-        return cls(grid_of(arrays, facts))
+        return cls(grid_of(arrays, metadata))
 
 
 class PartitionModel(Model):
@@ -97,15 +97,15 @@ class PartitionModel(Model):
         rectangles = {name: getattr(own, name).astype(np.uint16) for name in ("x0", "y0", "x1", "y1")}
         return {**rectangles, "users": own.users, "variance": own.variance}
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """See Model.facts."""
         return {"side": self.partition.side}
 
     @classmethod
-    def load(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> PartitionModel:
+    def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> PartitionModel:
         """See Model.load."""
         x0, y0, x1, y1 = (arrays[name].astype(np.int64) for name in ("x0", "y0", "x1", "y1"))
-        partition = Partition(int(facts["side"]), x0, y0, x1, y1, arrays["users"], arrays["variance"])
+        partition = Partition(int(metadata["side"]), x0, y0, x1, y1, arrays["users"], arrays["variance"])
         side = partition.side
         whole = int(((x1 - x0) * (y1 - y0)).sum()) == side**2
         if not (whole and (x1 > x0).all() and (y1 > y0).all() and (x1 <= side).all() and (y1 <= side).all()):

@@ -32,7 +32,7 @@ class Answers:
 
 
 class Model(ABC):
-    """What answers boxes. KIND names it in a file; `arrays` and `facts` are all of it, and `load` makes it anew.
+    """What answers boxes. KIND names it in a file; `arrays` and `metadata` are all of it, and `load` makes it anew.
 
     ERROR: what its answers' `stddev` is, one of `ERROR_KINDS`.
     """
@@ -48,14 +48,14 @@ class Model(ABC):
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Its arrays by name."""
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What else it is made of, in JSON's types."""
         return {}
 
     @classmethod
     @abstractmethod
-    def load(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> Model:
-        """The inverse of `arrays` and `facts`. Raises KeyError, ValueError or TypeError where they are not such."""
+    def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> Model:
+        """The inverse of `arrays` and `metadata`. Raises KeyError, ValueError or TypeError where they are not such."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class RangeModel:
 
 def model_bytes(model: RangeModel) -> bytes:
     """The model as it is published; the same model gives the same bytes."""
-    facts = {
+    metadata = {
         "format": FORMAT,
         "kind": model.model.KIND,
         "method": model.method,
@@ -104,9 +104,9 @@ def model_bytes(model: RangeModel) -> bytes:
         "safe": model.safe,
         "region": asdict(model.field.grid.region),
         "depth": model.field.grid.depth,
-        "model": model.model.facts(),
+        "model": model.model.metadata(),
     }
-    return archive_bytes(facts, model.model.arrays())
+    return archive_bytes(metadata, model.model.arrays())
 
 
 def read_model(content: bytes, name: str) -> RangeModel:
@@ -114,19 +114,19 @@ def read_model(content: bytes, name: str) -> RangeModel:
     from sfumato.transforms.ranges.kinds import KINDS  # which import this module
 
     try:
-        facts, arrays = read_archive(content)
-        stated = facts["format"]
+        metadata, arrays = read_archive(content)
+        stated = metadata["format"]
         if stated == FORMAT:
-            field = Field(Grid(Region(**facts["region"]), facts["depth"]))
+            field = Field(Grid(Region(**metadata["region"]), metadata["depth"]))
             sides = {
-                facts["model"].get("side", field.side),
+                metadata["model"].get("side", field.side),
                 *arrays.get("x_edges", np.array([field.side]))[-1:].tolist(),
             }
             if sides != {field.side}:
                 raise ValueError("counts of another field")
-            model = KINDS[facts["kind"]].load(arrays, facts["model"])
-            epsilon = check_epsilon("epsilon", float(facts["epsilon"]))
-            return RangeModel(field, model, str(facts["method"]), epsilon, facts["safe"] is True)
+            model = KINDS[metadata["kind"]].load(arrays, metadata["model"])
+            epsilon = check_epsilon("epsilon", float(metadata["epsilon"]))
+            return RangeModel(field, model, str(metadata["method"]), epsilon, metadata["safe"] is True)
     except (*DAMAGED, RequestError) as error:
         raise RequestError(f"model: {name} is no model of range queries, or damaged ({type(error).__name__})") from None
     raise RequestError(f"model: {name} has format {stated!r}; this version of sfumato reads {FORMAT!r}")

@@ -13,7 +13,7 @@ from sfumato.schemas.region import deinterleave
 
 
 @dataclass(frozen=True)
-class People:
+class ExactCounts:
     """How many users are in each base cell that has any: codes uint64[c], sorted and distinct, users int64[c].
 
     A user counts once, in one cell. The base cells are those of a `Grid` of this depth.
@@ -24,12 +24,12 @@ class People:
     users: NDArray[np.int64]
 
     @classmethod
-    def of(cls, depth: int, codes: NDArray[np.uint64]) -> People:
+    def of(cls, depth: int, codes: NDArray[np.uint64]) -> ExactCounts:
         """Of the cells of single users, uint64[n]."""
         return cls(depth, *np.unique(codes.astype(np.uint64), return_counts=True))
 
     @classmethod
-    def sum(cls, parts: Iterable[People]) -> People:
+    def sum(cls, parts: Iterable[ExactCounts]) -> ExactCounts:
         """All of several parts, at least one, of the same depth."""
         held = list(parts)
         codes, place = np.unique(np.concatenate([one.codes for one in held]), return_inverse=True)

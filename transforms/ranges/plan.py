@@ -23,7 +23,7 @@ from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev
 from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.methods.automatic import Automatic
-from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
 from sfumato.transforms.ranges.methods.neural import MOST_SIDE, SpatialNeural
 from sfumato.transforms.ranges.methods.uniform_grid import UniformGrid, cells_a_side
 from sfumato.transforms.ranges.tune import Tuner
@@ -65,7 +65,7 @@ def method_options() -> dict[str, Option]:
     return found
 
 
-def make_method(name: str, options: Mapping[str, Any], wanted: Wanted) -> RangeMethod:
+def make_method(name: str, options: Mapping[str, Any], wanted: CollectionSpec) -> RangeMethod:
     """A method of the options that were given; a width of cells that it cannot do without is chosen here."""
     given = dict(options)
     if _WIDTH not in given and _needs_width(name):
@@ -130,11 +130,11 @@ class RangesPlan:
             return None
         return replace(self.counting, depth=self._level, method=Flat())
 
-    def wanted(self, users: float, epsilon: float) -> Wanted:
+    def wanted(self, users: float, epsilon: float) -> CollectionSpec:
         """What a method is given, once the number of users is known."""
-        return Wanted(self.field, users, epsilon, self.sizes)
+        return CollectionSpec(self.field, users, epsilon, self.sizes)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """All of it in JSON's types."""
         counting = {name: getattr(self.counting, name) for name in ("epsilon", "population", "population_share")}
         return {
@@ -145,7 +145,7 @@ class RangesPlan:
             "trust": self.trust,
             **counting,
             "max_bad_fraction": self.counting.max_bad_fraction,
-            "heatmap": None if self.heatmap is None else self.heatmap.facts(),
+            "heatmap": None if self.heatmap is None else self.heatmap.metadata(),
         }
 
     def _check_width(self, width: float) -> None:
@@ -201,7 +201,7 @@ class RangesPlan:
 def _fact(value: Any) -> Any:
     """An option's value in JSON's types; of a workload its number of squares and a digest, of a tuner what it is."""
     if isinstance(value, Tuner):
-        return value.facts()
+        return value.metadata()
     if not isinstance(value, Boxes):
         return value
     edges = np.stack([value.x0, value.y0, value.x1, value.y1])

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from sfumato.schemas.ranges import PSI, Boxes, Field, Sizes
 from sfumato.schemas.region import interleave
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.table import Table
 
 if TYPE_CHECKING:  # one of the methods uses this module
-    from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+    from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
 
 QUERIES = 4000
 ENTROPY_DEPTH = 9  # 512 x 512 cells
@@ -33,7 +33,7 @@ class Questions:
     truth: NDArray[np.float64]
 
     @classmethod
-    def draw(cls, people: People, field: Field, sizes: Sizes, count: int, generator: Generator) -> Questions:
+    def draw(cls, people: ExactCounts, field: Field, sizes: Sizes, count: int, generator: Generator) -> Questions:
         """Around users drawn at random, of sides uniform in the range; cut off at the field's border."""
         cell = generator.choice(len(people.codes), count, p=people.users / people.users.sum())
         x, y = (axis[cell] + generator.random(count) for axis in people.xy)
@@ -48,7 +48,7 @@ class Questions:
         return float(np.mean(np.abs(users - self.truth) / np.maximum(self.truth, PSI * population)))
 
 
-def entropy(people: People) -> float:
+def entropy(people: ExactCounts) -> float:
     """Of the users' cells on a grid of 512 x 512, in nats (paper 003, Section 5.1). The field must be that fine."""
     codes = people.codes >> np.uint64(2 * (people.depth - ENTROPY_DEPTH))
     users = np.bincount(np.unique(codes, return_inverse=True)[1], people.users)
@@ -56,25 +56,27 @@ def entropy(people: People) -> float:
     return float(-(share * np.log(share)).sum())
 
 
-def sample_people(people: People, users: int, generator: Generator) -> People:
+def sample_people(people: ExactCounts, users: int, generator: Generator) -> ExactCounts:
     """Some of the people, drawn without replacement; all of them where there are not more."""
     if users >= people.users.sum():
         return people
     chosen = generator.permutation(np.repeat(people.codes, people.users))[:users]
-    return People.of(people.depth, chosen)
+    return ExactCounts.of(people.depth, chosen)
 
 
-def people_of_density(density: NDArray[np.floating], depth: int, users: int, generator: Generator) -> People:
+def people_of_density(density: NDArray[np.floating], depth: int, users: int, generator: Generator) -> ExactCounts:
     """People drawn from a density over a square raster of a power of two of cells, and evenly inside its cells."""
-    chances = np.cumsum(density.ravel(), dtype=np.float64)
-    at = np.searchsorted(chances, generator.random(users) * chances[-1], side="right")
-    y, x = np.divmod(np.minimum(at, len(chances) - 1), density.shape[1])
+    probabilities = np.cumsum(density.ravel(), dtype=np.float64)
+    at = np.searchsorted(probabilities, generator.random(users) * probabilities[-1], side="right")
+    y, x = np.divmod(np.minimum(at, len(probabilities) - 1), density.shape[1])
     scale = (1 << depth) / density.shape[1]
     x, y = (((axis + generator.random(users)) * scale).astype(np.uint32) for axis in (x, y))
-    return People.of(depth, interleave(x, y))
+    return ExactCounts.of(depth, interleave(x, y))
 
 
-def measure(method: RangeMethod, people: People, wanted: Wanted, questions: Questions, seeds: Sequence[int]) -> float:
+def measure(
+    method: RangeMethod, people: ExactCounts, wanted: CollectionSpec, questions: Questions, seeds: Sequence[int]
+) -> float:
     """The mean relative error of a method's answers, over runs with noise of these seeds."""
     errors = []
     for seed in seeds:

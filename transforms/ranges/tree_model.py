@@ -79,20 +79,20 @@ class TreeModel(Model):
         own = self.estimate
         return {"nodes": own.tree.nodes, "users": own.counts, "stddev": own.stddev}
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """See Model.facts."""
         return {"depth": self.estimate.tree.depth, "slope": self.estimate.slope}
 
     @classmethod
-    def load(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> TreeModel:
+    def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> TreeModel:
         """See Model.load."""
-        tree = Tree.of(int(facts["depth"]), arrays["nodes"])
+        tree = Tree.of(int(metadata["depth"]), arrays["nodes"])
         users, stddev = arrays["users"], arrays["stddev"]
         if not np.array_equal(tree.nodes, arrays["nodes"]) or not len(tree.entries) == len(users) == len(stddev):
             raise ValueError("nodes and counts do not fit together")
-        if not ((stddev >= 0).all() and 0 <= float(facts["slope"]) <= 1):
+        if not ((stddev >= 0).all() and 0 <= float(metadata["slope"]) <= 1):
             raise ValueError("deviations or a slope of none")
-        return cls(Estimate(tree, users, stddev, slope=float(facts["slope"])))
+        return cls(Estimate(tree, users, stddev, slope=float(metadata["slope"])))
 
 
 def _surest(stddev: NDArray[np.float64]) -> float:

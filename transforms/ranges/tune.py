@@ -24,12 +24,12 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Region
 from sfumato.transforms.ranges.archive import DAMAGED, archive_bytes, read_archive
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.search import QUERIES, Found, Questions, measure, search
 from sfumato.transforms.ranges.widths import default_width, fitting
 
 if TYPE_CHECKING:  # one of the methods uses this module
-    from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+    from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
 
 TREES, TREE_DEPTH = 150, 7  # paper 003, Section 6.1
 FEATURES = 8
@@ -50,7 +50,7 @@ class Label:
     entropy: of the public data of the place.
     """
 
-    wanted: Wanted
+    wanted: CollectionSpec
     entropy: float
     widths: Mapping[str, float]
     errors: Mapping[str, float]
@@ -63,7 +63,7 @@ def grid_of(width: float) -> RangeMethod:
     return PlainGrid(width)
 
 
-def search_grid(people: People, wanted: Wanted, questions: Questions, seeds: Sequence[int]) -> Found:
+def search_grid(people: ExactCounts, wanted: CollectionSpec, questions: Questions, seeds: Sequence[int]) -> Found:
     """The best width of the plain grid, by trial."""
 
     def error_of(width: float) -> float:
@@ -73,7 +73,9 @@ def search_grid(people: People, wanted: Wanted, questions: Questions, seeds: Seq
     return search(error_of, default_width(wanted), low, high, _STEP, _REACH)
 
 
-def label_of(people: People, wanted: Wanted, held: float, others: Mapping[str, Maker], generator: Generator) -> Label:
+def label_of(
+    people: ExactCounts, wanted: CollectionSpec, held: float, others: Mapping[str, Maker], generator: Generator
+) -> Label:
     """Searches the best width of the grid and, near it, of other methods. The people are public.
 
     wanted.users: how many there are. held: the entropy of the whole data set that they are a sample of; that of a small
@@ -93,7 +95,7 @@ def label_of(people: People, wanted: Wanted, held: float, others: Mapping[str, M
     return Label(wanted, held, widths, errors)
 
 
-def features(wanted: Wanted, held: float) -> NDArray[np.float64]:
+def features(wanted: CollectionSpec, held: float) -> NDArray[np.float64]:
     """Of paper 003, Section 5.1: (n, epsilon, 1 / (n epsilon), 1 / sqrt(n epsilon), entropy); and sizes and lengths.
 
     held: the entropy, in nats. float64[FEATURES], the last three LOW, HIGH and the region's length in metres.
@@ -184,12 +186,12 @@ class Tuner:
     places: tuple[tuple[Region, float], ...]
     digest: str
 
-    def width(self, wanted: Wanted, held: float | None = None, method: str = GRID) -> float:
+    def width(self, wanted: CollectionSpec, held: float | None = None, method: str = GRID) -> float:
         """The best width in metres, as far as it knows. held: the entropy, where another than `entropy` is known."""
         learned = self.widths.get(method, self.widths[GRID])
         return fitting(default_width(wanted) * math.exp(self._told(learned, wanted, held)), wanted.field)
 
-    def choose(self, wanted: Wanted, held: float | None = None) -> str:
+    def choose(self, wanted: CollectionSpec, held: float | None = None) -> str:
         """The method of least error, by name."""
         ratios = {GRID: 0.0, **{name: self._told(gain, wanted, held) for name, gain in self.gains.items()}}
         return min(ratios, key=lambda name: ratios[name])
@@ -201,11 +203,11 @@ class Tuner:
         near = [held for (_, held), share in zip(self.places, overlaps, strict=True) if share == best >= _SAME_PLACE]
         return float(np.mean(near or [held for _, held in self.places]))
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What of it stands in a manifest."""
         return {"format": FORMAT, "digest": self.digest}
 
-    def _told(self, learned: Forest, wanted: Wanted, held: float | None) -> float:
+    def _told(self, learned: Forest, wanted: CollectionSpec, held: float | None) -> float:
         return learned.predict(features(wanted, self.entropy(wanted.field) if held is None else held))
 
 
@@ -239,7 +241,7 @@ def train(labels: Sequence[Label], seed: int) -> Tuner:
 
 def save_tuner(tuner: Tuner, path: str) -> None:
     """Writes a tuner's file, whole or not at all. Raises RequestError where it cannot be written."""
-    facts = {
+    metadata = {
         "format": FORMAT,
         "widths": list(tuner.widths),
         "gains": list(tuner.gains),
@@ -250,7 +252,7 @@ def save_tuner(tuner: Tuner, path: str) -> None:
     target = Path(path)
     staged = target.with_name(f".{target.name}.staging")
     try:
-        staged.write_bytes(archive_bytes(facts, arrays))
+        staged.write_bytes(archive_bytes(metadata, arrays))
         staged.replace(target)
     except OSError as error:
         raise RequestError(f"output: {path} cannot be written ({error.strerror or error})") from None
@@ -277,15 +279,15 @@ def open_tuner(path: str) -> Tuner:
     except OSError as error:
         raise RequestError(f"tuner: {path} cannot be read ({error.strerror or error})") from None
     try:
-        facts, arrays = read_archive(content, _MAX_BYTES)
-        if facts["format"] != FORMAT:
+        metadata, arrays = read_archive(content, _MAX_BYTES)
+        if metadata["format"] != FORMAT:
             raise ValueError("another format")
         names = [one.name for one in fields(Forest)]
         widths, gains = (
-            {name: Forest(*(arrays[f"{kind}/{name}/{part}"] for part in names)) for name in facts[kind]}
+            {name: Forest(*(arrays[f"{kind}/{name}/{part}"] for part in names)) for name in metadata[kind]}
             for kind in ("widths", "gains")
         )
-        places = tuple((Region(**region), float(held)) for region, held in facts["places"])
+        places = tuple((Region(**region), float(held)) for region, held in metadata["places"])
         known = {GRID} <= widths.keys() and gains.keys() <= widths.keys()
         if not (known and places and all(0 <= held < _MAX_VALUE for _, held in places)):
             raise ValueError("no trees of the grid, or no place")
@@ -306,7 +308,7 @@ def _overlap(one: Region, other: Region) -> float:
 
 
 def _digest(labels: Sequence[Label], seed: int) -> str:
-    facts = [
+    metadata = [
         [
             asdict(one.wanted.field.grid.region),
             features(one.wanted, one.entropy).tolist(),
@@ -315,4 +317,4 @@ def _digest(labels: Sequence[Label], seed: int) -> str:
         ]
         for one in labels
     ]
-    return hashlib.sha256(json.dumps([facts, seed], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([metadata, seed], sort_keys=True).encode()).hexdigest()

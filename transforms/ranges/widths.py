@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from sfumato.schemas.ranges import Field
 
 if TYPE_CHECKING:  # the methods themselves use this module
-    from sfumato.transforms.ranges.methods.base import Wanted
+    from sfumato.transforms.ranges.methods.base import CollectionSpec
 
 _CONSTANT = 46.0  # metres^(1/4)
 
 
-def default_width(wanted: Wanted) -> float:
+def default_width(wanted: CollectionSpec) -> float:
     """Metres: 46 sqrt(s) L^(1/4) / (n epsilon)^0.45, and no less than a base cell, no more than the region.
 
     s = sqrt(LOW HIGH) of the squares' sides, L = sqrt(area) of the region, both in metres.

@@ -66,22 +66,22 @@ def render_page(manifest: Mapping[str, Any], layers: Iterable[Layer], density: N
         raise ValueError("layers: a page needs the map of at least one sub-query, got none")
     if any(layer.combined for layer in layers[:-1]):
         raise ValueError("layers: only the last can be combined: it is the release")
-    facts = plain(manifest)
-    problems = [*repair_region(facts), *repair_randomness(facts, "the noise")]
-    repair_depth(facts, finest_depth(layers[-1]))
+    metadata = plain(manifest)
+    problems = [*repair_region(metadata), *repair_randomness(metadata, "the noise")]
+    repair_depth(metadata, finest_depth(layers[-1]))
     scales = rate_scales(layers)
     still = _STILL
     if density is not None:
         alt = "The published density, bright where many users are"
-        still += map_image(render_thumbnail(density), alt, facts["region"])
+        still += map_image(render_thumbnail(density), alt, metadata["region"])
     return render_shell(
         title="Private heatmap",
-        facts=facts,
+        metadata=metadata,
         problems=problems,
         data={
             "palette": PALETTE,
             "rate_palette": RATE_PALETTE,
-            "top": float(f"{map_top(layers[-1], facts['region'], facts['grid']['depth']):.6g}"),
+            "top": float(f"{map_top(layers[-1], metadata['region'], metadata['grid']['depth']):.6g}"),
             "rate_scales": scales,
             "layers": [packed(layer) for layer in layers],
         },

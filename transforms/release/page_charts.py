@@ -71,17 +71,17 @@ def render_items_page(manifest: Mapping[str, Any], items: ItemBars, files: Files
         items: what was published.
         files: name and description of each file that lies beside the page.
     """
-    facts = plain(manifest)
+    metadata = plain(manifest)
     names = [readable(name) for name in items.name]
-    cut = _cut(items, facts)
+    cut = _cut(items, metadata)
     finest = 0 if (items.level == 0).any() else items.level.max(initial=0)
     order = np.flatnonzero(items.level == finest)
     order = order[np.argsort(-items.count[order], kind="stable")][:STILL_ROWS]
     rows = [(names[i] + ("…" if cut[i] else ""), *_estimate(items.count[i], items.stddev[i])) for i in order]
     return render_shell(
-        title="Private hot spots" if facts.get("job") == "hotspots" else "Private histogram",
-        facts=facts,
-        problems=repair_randomness(facts, "the draws"),
+        title="Private hot spots" if metadata.get("job") == "hotspots" else "Private histogram",
+        metadata=metadata,
+        problems=repair_randomness(metadata, "the draws"),
         data={
             "items": {
                 "name": names,
@@ -96,7 +96,7 @@ def render_items_page(manifest: Mapping[str, Any], items: ItemBars, files: Files
         stage=template("page_items.html"),
         scripts=(*_WORDS, "page_items.js"),
         styles=_STYLES,
-        still=_still(facts, "the items with most users", files, still_table(("Name", "Users", "± at 95%"), rows)),
+        still=_still(metadata, "the items with most users", files, still_table(("Name", "Users", "± at 95%"), rows)),
         alarm=ALARM,
     )
 
@@ -118,17 +118,17 @@ def render_cells_page(manifest: Mapping[str, Any], layers: Iterable[CellLayer], 
         raise ValueError("layers: a page needs the cells of at least one level, got none")
     if any(above >= below for above, below in pairwise(levels)):
         raise ValueError(f"layers: levels must ascend, got {levels}")
-    facts = plain(manifest)
-    problems = [*repair_region(facts), *repair_randomness(facts, "the draws")]
-    repair_depth(facts, levels[-1])
-    facts["grid"]["depth"] = max(facts["grid"]["depth"], levels[-1])
+    metadata = plain(manifest)
+    problems = [*repair_region(metadata), *repair_randomness(metadata, "the draws")]
+    repair_depth(metadata, levels[-1])
+    metadata["grid"]["depth"] = max(metadata["grid"]["depth"], levels[-1])
     last = next((layer for layer in reversed(layers) if layer.cell_id), layers[-1])
     order = np.argsort(-last.count, kind="stable")[:STILL_ROWS]
     rows = [(last.cell_id[i], *_estimate(last.count[i], last.stddev[i])) for i in order]
     thumbnail = render_cells_thumbnail(last.level, last.x, last.y, last.count)
     return render_shell(
-        title="Private hot spots" if facts.get("job") == "hotspots" else "Private histogram",
-        facts=facts,
+        title="Private hot spots" if metadata.get("job") == "hotspots" else "Private histogram",
+        metadata=metadata,
         problems=problems,
         data={"palette": PALETTE, "layers": [_pack(layer) for layer in layers]},
         files=files,
@@ -146,10 +146,10 @@ def render_cells_page(manifest: Mapping[str, Any], layers: Iterable[CellLayer], 
         ),
         styles=_STYLES,
         still=_still(
-            facts,
+            metadata,
             "the published cells as a still picture, and those with most users",
             files,
-            map_image(thumbnail, "The published cells, bright where many users are", facts["region"]),
+            map_image(thumbnail, "The published cells, bright where many users are", metadata["region"]),
             still_table(("Cell", "Users", "± at 95%"), rows),
         ),
         alarm=ALARM,
@@ -172,9 +172,9 @@ def render_quantiles_page(
         ranges: as asked; may be none.
         files: name and description of each file that lies beside the page; by default, those of the job.
     """
-    quantiles, ranges, facts = list(quantiles), list(ranges), plain(manifest)
-    files = _quantile_files(part_of(facts, "parameters").get("method"), bool(ranges)) if files is None else files
-    column = readable(str(part_of(facts, "parameters").get("column", "value")))
+    quantiles, ranges, metadata = list(quantiles), list(ranges), plain(manifest)
+    files = _quantile_files(part_of(metadata, "parameters").get("method"), bool(ranges)) if files is None else files
+    column = readable(str(part_of(metadata, "parameters").get("column", "value")))
     picture = render_quantiles_picture(curve, quantiles, title="Estimated distribution", column=column)
     still = [image(picture, "The estimated distribution function with its band", *QUANTILES_SHAPE)]
     if quantiles:
@@ -191,8 +191,8 @@ def render_quantiles_page(
         still.append(still_table(("Range", "Users", "± at 95%"), answers))
     return render_shell(
         title="Private quantiles",
-        facts=facts,
-        problems=repair_randomness(facts, "the draws"),
+        metadata=metadata,
+        problems=repair_randomness(metadata, "the draws"),
         data={
             "column": column,
             "curve": {name: rounded(getattr(curve, name), 12) for name in ("value", "share", "low", "high")},
@@ -203,7 +203,7 @@ def render_quantiles_page(
         stage=template("page_quantiles.html"),
         scripts=(*_WORDS, "page_quantiles.js"),
         styles=_STYLES,
-        still=_still(facts, "the estimated distribution as a still picture, and what was asked", files, *still),
+        still=_still(metadata, "the estimated distribution as a still picture, and what was asked", files, *still),
         alarm=ALARM,
     )
 
@@ -235,9 +235,9 @@ def _integers(values: NDArray[np.int64]) -> list[int]:
     return [int(value) for value in values]
 
 
-def _cut(items: ItemBars, facts: dict[str, Any]) -> list[int]:
+def _cut(items: ItemBars, metadata: dict[str, Any]) -> list[int]:
     """1 for each name that is the beginning of longer ones, as far as can be seen; 0 for a complete one."""
-    rounds = part_of(facts, "privacy").get("rounds")
+    rounds = part_of(metadata, "privacy").get("rounds")
     asked = [one.get("level") for one in rounds if isinstance(one, dict)] if isinstance(rounds, list) else []
     levels = {*items.level.tolist(), *(level for level in asked if isinstance(level, int))}
     greatest = math.inf if 0 in levels else max(levels, default=0)
@@ -258,13 +258,13 @@ def _estimate(users: float, stddev: float) -> tuple[str, str]:
     return f"{users:,.0f}", f"{1.96 * stddev:,.0f}"
 
 
-def _still(facts: dict[str, Any], what: str, files: Files, *parts: str) -> str:
+def _still(metadata: dict[str, Any], what: str, files: Files, *parts: str) -> str:
     """What is shown where scripts do not run: the guarantee in two sentences, and the largest numbers."""
-    return still_words(what, files, _promise(facts)) + "".join(parts)
+    return still_words(what, files, _promise(metadata)) + "".join(parts)
 
 
-def _promise(facts: dict[str, Any]) -> str:
-    privacy, results = part_of(facts, "privacy"), part_of(facts, "results")
+def _promise(metadata: dict[str, Any]) -> str:
+    privacy, results = part_of(metadata, "privacy"), part_of(metadata, "results")
     epsilon, delta, hidden = privacy.get("epsilon"), privacy.get("delta"), results.get("hidden_count")
     guarantee = [f"ε = {epsilon:g}"] if isinstance(epsilon, int | float) else []
     guarantee += [f"δ = {tiny(delta)}"] if isinstance(delta, int | float) else []

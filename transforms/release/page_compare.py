@@ -53,7 +53,7 @@ _STILL = (
 
 
 def render_comparison(
-    facts: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     rows: Sequence[Row],
     outcomes: Sequence[Outcome],
     truth: NDArray[np.float64],
@@ -62,7 +62,7 @@ def render_comparison(
     """The whole page as one text.
 
     Args:
-        facts: release_id, created, parameters, versions, region. A missing one costs the page that line, not the page.
+        metadata: release_id, created, parameters, versions, region. A missing one costs the page that line.
         rows: what the table shows, of `summarise`.
         outcomes: whose pictures are shown; of each setting, that of the first key which has one.
         truth: the exact density float64[side, side], row 0 in the north. Its range is the colours' range.
@@ -71,7 +71,7 @@ def render_comparison(
     Raises:
         ValueError: the truth is not a finite square.
     """
-    known = plain(facts)
+    known = plain(metadata)
     problems = repair_region(known)
     ordered = [row for group in in_groups(rows) for row in group]
     album = _Album(truth, known["region"])
@@ -81,7 +81,7 @@ def render_comparison(
     words = f"Of {len(at) + left_out:,} settings with a picture, {len(at):,} are shown" if left_out else ""
     return render_shell(
         title="Comparison of methods",
-        facts=known,
+        metadata=known,
         problems=problems,
         data={
             "rows": [_pack(row, at.get(row.setting)) for row in ordered],

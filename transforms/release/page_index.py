@@ -169,7 +169,7 @@ def index_page(title: str, nights: Sequence[Night], spending: Sequence[Spending]
     safe = {"source": "", "safe": unsafe == 0}
     return render_shell(
         title="Private releases",
-        facts={"release_id": title, "privacy": {"randomness": safe}},
+        metadata={"release_id": title, "privacy": {"randomness": safe}},
         problems=[],
         data={
             "palette": PALETTE,

@@ -125,9 +125,9 @@ def render_moments_page(
         cells: the first statistic by cell of a map; the page then shows the map, and calls the groups cells.
         files: name and description of each file that lies beside the page; by default, those of the job.
     """
-    facts = plain(manifest)
-    column = readable(str(facts.get("column") or part_of(facts, "parameters").get("column") or "the value"))
-    problems = repair_randomness(facts, "the draws")
+    metadata = plain(manifest)
+    column = readable(str(metadata.get("column") or part_of(metadata, "parameters").get("column") or "the value"))
+    problems = repair_randomness(metadata, "the draws")
     _, first, _ = first_statistic(estimates)
     overall = [one for one in estimates if one.group == EVERYBODY]
     groups = _groups(estimates)
@@ -142,9 +142,9 @@ def render_moments_page(
     scripts += ["page_moments_groups.js"]
     shown_map = ""
     if cells is not None:
-        problems = [*repair_region(facts), *problems]
-        repair_depth(facts, cells.level)
-        facts["grid"]["depth"] = max(facts["grid"]["depth"], cells.level)
+        problems = [*repair_region(metadata), *problems]
+        repair_depth(metadata, cells.level)
+        metadata["grid"]["depth"] = max(metadata["grid"]["depth"], cells.level)
         rows = _cell_rows(cells, first, overall)
         groups = groups or [rows]
         data |= {"palette": PALETTE, "layers": [_pack_cells(cells)], "cells": rows, "groups": groups}
@@ -155,14 +155,14 @@ def render_moments_page(
         files = _FILES if cells is None else (*_FILES[:2], _CELL_FILE, *_FILES[2:])
     return render_shell(
         title="Private moments",
-        facts=facts,
+        metadata=metadata,
         problems=problems,
         data=plain(data),
         files=files,
         stage=fill("page_moments.html", {"map": shown_map}),
         scripts=(*scripts, "page_moments.js"),
         styles=("page.css", "page_charts.css", "page_moments.css"),
-        still=_still(facts, column, estimates, bits, cells, groups, files),
+        still=_still(metadata, column, estimates, bits, cells, groups, files),
         alarm=ALARM,
     )
 
@@ -217,7 +217,7 @@ def _pack_bits(bits: BitMeans, column: str) -> dict[str, Any]:
         "squashed": [bool(bits.squashed[i]) for i in order],
         "unclear": unclear(bits)[order],
         **{name: rounded(getattr(bits, name)[order]) for name in ("weight", "mean", "stddev", "reports")},
-        "read_chance": rounded(bits.read_chance[order]),
+        "read_probability": rounded(bits.read_probability[order]),
         "added": rounded(added[order]),
     }
 
@@ -279,7 +279,7 @@ def _pack_cells(cells: CellMeans) -> dict[str, Any]:
 
 
 def _still(
-    facts: dict[str, Any],
+    metadata: dict[str, Any],
     column: str,
     estimates: Sequence[MomentEstimate],
     bits: Sequence[BitMeans],
@@ -288,7 +288,7 @@ def _still(
     files: Files,
 ) -> str:
     """What is shown where scripts do not run: the guarantee, the picture, the numbers."""
-    privacy = part_of(facts, "privacy")
+    privacy = part_of(metadata, "privacy")
     epsilon, gave = part_of(privacy, "collector").get("epsilon"), part_of(privacy, "meter").get("bits_per_client")
     known = epsilon if isinstance(epsilon, int | float) and epsilon > 0 else None
     told = privacy.get("model") in {"local", "none"} and (known is not None) == (privacy["model"] == "local")
@@ -306,7 +306,7 @@ def _still(
     parts.append(still_table(("Everybody", "Value", "At 95%"), rows))
     if cells is not None:
         parts.append(
-            map_image(render_means_thumbnail(cells), "The cells, bright where values are high", facts["region"])
+            map_image(render_means_thumbnail(cells), "The cells, bright where values are high", metadata["region"])
         )
     for group in groups:
         columns = zip(group["name"], group["text"], group["range"], strict=True)

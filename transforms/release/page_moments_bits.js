@@ -81,7 +81,7 @@
     function wordsOf(set, i) {
       const [mean, spread, weight] = [set.mean[i], set.stddev[i], set.weight[i]];
       const rows = [["Place value", `${set.place[i]}${weight < 0 ? ", of negative values" : ""}`], ["Adds", set.squashed[i] ? "next to nothing" : `about ${set.adds[i]}`],
-        ["Reports", `${joint ? "about " : ""}${whole(isNumber(set.reports[i]) ? Math.max(set.reports[i], 0) : null)}`], ["Read", isNumber(set.read_chance[i]) ? `of a client with a chance of ${about(set.read_chance[i])}` : "unknown"]];
+        ["Reports", `${joint ? "about " : ""}${whole(isNumber(set.reports[i]) ? Math.max(set.reports[i], 0) : null)}`], ["Read", isNumber(set.read_probability[i]) ? `of a client with a chance of ${about(set.read_probability[i])}` : "unknown"]];
       if (!isNumber(mean)) return { value: "not known", margin: set.reports[i] > 0 ? "" : "nobody was asked about it", rows };
       if (set.unclear[i]) return { value: "not known", margin: "asked about too rarely to tell", rows };
       if (set.squashed[i]) {

@@ -64,9 +64,9 @@
     $("meter").hidden = !first && bitCount === null;
     const protectedBy = local ? `, randomised with \u03b5\u00a0=\u00a0${significant(epsilon)}${bitCount > 1 ? " in all" : ""}` : unprotected ? `, as ${bitCount === 1 ? "it is" : "they are"}: no differential privacy` : "";
     $("meter-words").replaceChildren(h("b", null, capital(gave)), data.bits.length > 1 ? ` of its value, or of a number made of it${protectedBy}.` : isNumber(form.bits) ? ` of a value\u2019s ${plural(form.bits, "bit")}${form.signed === "split" ? " and sign" : ""}${protectedBy}.` : `${protectedBy}.`);
-    const most = first ? Math.max(...first.read_chance.filter(isNumber), 1e-12) : 1;
+    const most = first ? Math.max(...first.read_probability.filter(isNumber), 1e-12) : 1;
     if (first) {
-      $("strip").replaceChildren(...first.read_chance.map((chance) => {
+      $("strip").replaceChildren(...first.read_probability.map((chance) => {
         const part = h("i");
         part.style.opacity = isNumber(chance) ? (0.08 + 0.92 * Math.sqrt(chance / most)).toFixed(3) : "0.08";
         return part;
@@ -77,8 +77,8 @@
       ["In all", isNumber(bitCount) ? `${bitWords(bitCount)}${isNumber(meter.cap) ? `, never more than ${whole(meter.cap)}` : ""}` : null],
       ["Of one value", isNumber(meter.bits_per_value) ? (meter.bits_per_value === 1 ? "one bit" : `${whole(meter.bits_per_value)} bits`) : null],
       ["Worth, as bits told truly", isNumber(meter.expected_private_bits) && meter.expected_private_bits < bitCount ? `${significant(ceiling(meter.expected_private_bits, 3))}: the rest is chance` : null],
-      ["A given bit was read", isNumber(meter.highest_read_chance) ? `with a chance of at most ${atMost(meter.highest_read_chance)}` : null],
-      ["It arrives true", isNumber(meter.truth_chance) ? `with a chance of ${atMost(meter.truth_chance)}` : unprotected ? "always" : null],
+      ["A given bit was read", isNumber(meter.highest_read_probability) ? `with a chance of at most ${atMost(meter.highest_read_probability)}` : null],
+      ["It arrives true", isNumber(meter.truth_probability) ? `with a chance of ${atMost(meter.truth_probability)}` : unprotected ? "always" : null],
       ["Local \u03b5", isNumber(meter.epsilon_per_client) ? `${significant(meter.epsilon_per_client)} a client${isNumber(meter.epsilon_per_bit) ? `, ${significant(meter.epsilon_per_bit)} a bit` : ""}` : null],
     ]), { id: "meter-facts" }));
   }

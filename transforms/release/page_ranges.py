@@ -55,16 +55,16 @@ def ranges_page(model: RangeModel, manifest: Mapping[str, Any]) -> str:
         model: what answers.
         manifest: the release's manifest. A missing key costs the page that line, not the page.
     """
-    facts = plain(manifest)
-    facts["region"], facts["grid"] = asdict(model.field.grid.region), {"depth": model.field.grid.depth}
+    metadata = plain(manifest)
+    metadata["region"], metadata["grid"] = asdict(model.field.grid.region), {"depth": model.field.grid.depth}
     alt = "The released density, bright where many users are"
-    safe = part_of(part_of(facts, "privacy"), "randomness").get("safe") is not False
+    safe = part_of(part_of(metadata, "privacy"), "randomness").get("safe") is not False
     links = [(MODEL_FILE, ""), (MANIFEST_FILE, "")]
     words = still_words("the released density as a still picture", links, _promise(model.epsilon, safe))
     return render_shell(
         title="Private range queries",
-        facts=facts,
-        problems=repair_randomness(facts, "the noise"),
+        metadata=metadata,
+        problems=repair_randomness(metadata, "the noise"),
         data={
             "palette": PALETTE,
             "top": float(f"{density(model).top:.6g}"),
@@ -87,7 +87,7 @@ def ranges_page(model: RangeModel, manifest: Mapping[str, Any]) -> str:
             "page_ranges_words.js",
         ),
         styles=("page.css", "page_heatmap.css", "page_ranges.css"),
-        still=words + map_image(ranges_thumbnail(model), alt, facts["region"]),
+        still=words + map_image(ranges_thumbnail(model), alt, metadata["region"]),
         alarm=_ALARM,
     )
 

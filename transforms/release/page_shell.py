@@ -32,7 +32,7 @@ Files = Sequence[tuple[str, str]]
 def render_shell(
     *,
     title: str,
-    facts: dict[str, Any],
+    metadata: dict[str, Any],
     problems: list[str],
     data: Mapping[str, Any],
     files: Files,
@@ -47,7 +47,7 @@ def render_shell(
 
     Args:
         title: what the page is, as in `Private heatmap`.
-        facts: the manifest in JSON's types (see `plain`).
+        metadata: the manifest in JSON's types (see `plain`).
         problems: what was wrong with the manifest, in words for the reader.
         data: what the scripts show, in JSON's types.
         files: name and description of each file that lies beside the page.
@@ -67,15 +67,15 @@ def render_shell(
             f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'; "
             "img-src data:; base-uri 'none'; form-action 'none'"
         ),
-        "title": html.escape(f"{title} {facts.get('release_id') or ''}".strip()),
+        "title": html.escape(f"{title} {metadata.get('release_id') or ''}".strip()),
         "name": html.escape(title),
         "kind": html.escape(title[:1].lower() + title[1:]),
-        "banner": _banner(facts, alarm),
+        "banner": _banner(metadata, alarm),
         "still": still,
         "stage": stage,
         "style": style,
         "script": script,
-        "data": _embed({"manifest": facts, "problems": problems, "files": list(files), **data}),
+        "data": _embed({"manifest": metadata, "problems": problems, "files": list(files), **data}),
     }
     return fill("page.html", fields)
 
@@ -103,9 +103,9 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def part_of(facts: Mapping[str, Any], key: str) -> dict[str, Any]:
+def part_of(metadata: Mapping[str, Any], key: str) -> dict[str, Any]:
     """A part of the manifest, such as `privacy`; empty where it names none."""
-    part = facts.get(key)
+    part = metadata.get(key)
     return part if isinstance(part, dict) else {}
 
 
@@ -114,25 +114,25 @@ def rounded(values: Iterable[float], digits: int = 7) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def repair_region(facts: dict[str, Any]) -> list[str]:
+def repair_region(metadata: dict[str, Any]) -> list[str]:
     """Gives the facts a region to draw where they have none that serves, and says so in words for the reader."""
-    sides = [part_of(facts, "region").get(key) for key in REGION_KEYS]
+    sides = [part_of(metadata, "region").get(key) for key in REGION_KEYS]
     numbers = [float(side) for side in sides if isinstance(side, int | float)]
     if len(numbers) == 4 and numbers[0] < numbers[2] and numbers[1] < numbers[3]:
         return []
-    facts["region"] = dict(zip(REGION_KEYS, (0.0, 0.0, 1.0, 1.0), strict=True))
+    metadata["region"] = dict(zip(REGION_KEYS, (0.0, 0.0, 1.0, 1.0), strict=True))
     return ["The manifest names no usable region: places and distances on this map mean nothing."]
 
 
-def repair_depth(facts: dict[str, Any], depth: int) -> None:
+def repair_depth(metadata: dict[str, Any], depth: int) -> None:
     """Gives the facts the depth of the finest grid where they do not name it."""
-    if not isinstance(part_of(facts, "grid").get("depth"), int):
-        facts["grid"] = {"depth": depth}
+    if not isinstance(part_of(metadata, "grid").get("depth"), int):
+        metadata["grid"] = {"depth": depth}
 
 
-def repair_randomness(facts: dict[str, Any], what: str) -> list[str]:
+def repair_randomness(metadata: dict[str, Any], what: str) -> list[str]:
     """A complaint in words for the reader where the manifest does not say where `what` came from."""
-    if _randomness(facts).get("safe") is not None:
+    if _randomness(metadata).get("safe") is not None:
         return []
     return [f"The manifest does not say where {what} came from: its secrecy cannot be judged."]
 
@@ -173,13 +173,13 @@ def _embed(value: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _randomness(facts: dict[str, Any]) -> dict[str, Any]:
-    return part_of(part_of(facts, "privacy"), "randomness")
+def _randomness(metadata: dict[str, Any]) -> dict[str, Any]:
+    return part_of(part_of(metadata, "privacy"), "randomness")
 
 
-def _banner(facts: dict[str, Any], alarm: str) -> str:
+def _banner(metadata: dict[str, Any], alarm: str) -> str:
     """The alarm, written here so that it also shows where scripts do not run."""
-    randomness = _randomness(facts)
+    randomness = _randomness(metadata)
     if randomness.get("safe", True) is not False:
         return ""
     source = html.escape(str(randomness.get("source") or "unknown"))

@@ -8,7 +8,7 @@ from decimal import Decimal
 from sfumato.schemas.guarantee import PRIVACY_UNIT
 from sfumato.schemas.ledger import plain
 from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE, REFUSAL_FORMAT
-from sfumato.transforms.release.facts import ReleaseFacts, manifest_bytes, package_versions
+from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, package_versions
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -27,12 +27,12 @@ was to cost. Adjacency: {adjacency}.</p>
 
 
 def refusal_files(
-    facts: ReleaseFacts, reason: str, epsilon: Decimal, spent: Decimal, delta_spent: Decimal, adjacency: str
+    metadata: ReleaseMetadata, reason: str, epsilon: Decimal, spent: Decimal, delta_spent: Decimal, adjacency: str
 ) -> dict[str, bytes]:
     """The files of a refused release by name, the manifest last.
 
     Args:
-        facts: the identity of the release.
+        metadata: the identity of the release.
         reason: the refusal's message, made of noisy and public values alone.
         epsilon: what the release was to cost.
         spent: what the refusal cost.
@@ -42,9 +42,9 @@ def refusal_files(
     manifest = {
         "format": REFUSAL_FORMAT,
         "status": "refused",
-        "release_id": facts.release_id,
-        "job": facts.job,
-        "created": facts.created,
+        "release_id": metadata.release_id,
+        "job": metadata.job,
+        "created": metadata.created,
         "reason": reason,
         "privacy": {
             "unit": PRIVACY_UNIT,
@@ -52,10 +52,10 @@ def refusal_files(
             "epsilon": float(epsilon),
             "epsilon_spent": float(spent),
             "delta": float(delta_spent),
-            "randomness": facts.source,
+            "randomness": metadata.source,
         },
-        **({} if facts.ledger is None else {"ledger": dict(facts.ledger)}),
-        "parameters": dict(facts.parameters),
+        **({} if metadata.ledger is None else {"ledger": dict(metadata.ledger)}),
+        "parameters": dict(metadata.parameters),
         "versions": package_versions(),
     }
     fields = {
@@ -64,9 +64,9 @@ def refusal_files(
         "spent": plain(spent),
         "total": plain(epsilon),
         "adjacency": adjacency,
-        "release_id": facts.release_id,
-        "job": facts.job,
-        "created": facts.created,
+        "release_id": metadata.release_id,
+        "job": metadata.job,
+        "created": metadata.created,
     }
     page = _PAGE.format(**{name: html.escape(value) for name, value in fields.items()})
     return {PAGE_FILE: page.encode(), MANIFEST_FILE: manifest_bytes(manifest)}

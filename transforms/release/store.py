@@ -44,7 +44,7 @@ from sfumato.schemas.release import (
     TOTALS_FILE,
 )
 from sfumato.transforms.files import content_type, is_remote, matching, read_file, storage_errors
-from sfumato.transforms.release.facts import manifest_bytes
+from sfumato.transforms.release.metadata import manifest_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -370,7 +370,7 @@ class Release:
         if files is None:
             return None
         try:
-            return {str(name): str(facts["sha256"]) for name, facts in files.items() if _is_file_name(name)}
+            return {str(name): str(metadata["sha256"]) for name, metadata in files.items() if _is_file_name(name)}
         except (AttributeError, KeyError, TypeError):
             raise RequestError(f"{self.path}: the manifest's list of files is damaged") from None
 

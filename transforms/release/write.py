@@ -15,7 +15,7 @@ from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.metrics import RELEASE_BYTES, RELEASE_TIME
 from sfumato.transforms.privacy.ledger.places import open_ledger
-from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.store import (
     clear_lost,
     is_refusal,
@@ -26,17 +26,19 @@ from sfumato.transforms.release.store import (
 )
 
 
-def charged(facts: ReleaseFacts) -> ReleaseFacts:
+def charged(metadata: ReleaseMetadata) -> ReleaseMetadata:
     """The facts of a release with the entry of the ledger that charged it, once the run has passed its gate.
 
     Without a ledger the facts as they are. Raises LedgerError where the ledger does not know the release.
     """
-    if facts.ledger_place is None:
-        return facts
-    reservation = open_ledger(facts.ledger_place).history().reservations.get(facts.release_id)
+    if metadata.ledger_place is None:
+        return metadata
+    reservation = open_ledger(metadata.ledger_place).history().reservations.get(metadata.release_id)
     if reservation is None:
-        raise LedgerError(f"ledger: {facts.ledger_place} does not hold the charge of {facts.release_id} any more")
-    return replace(facts, created=reservation.time, ledger=ledger_facts(reservation), published=reservation.manifest)
+        raise LedgerError(f"ledger: {metadata.ledger_place} does not hold the charge of {metadata.release_id} any more")
+    return replace(
+        metadata, created=reservation.time, ledger=ledger_metadata(reservation), published=reservation.manifest
+    )
 
 
 class WriteRelease(beam.PTransform):
@@ -45,31 +47,33 @@ class WriteRelease(beam.PTransform):
     Raises LedgerError, and publishes nothing, where another result was published under the same charge before.
     """
 
-    def __init__(self, output: str, facts: ReleaseFacts, overwrite: bool):
+    def __init__(self, output: str, metadata: ReleaseMetadata, overwrite: bool):
         super().__init__()
         self._output = output
-        self._facts = facts
+        self._metadata = metadata
         self._overwrite = overwrite
 
     def expand(self, files: beam.PCollection) -> beam.PCollection:
-        def write(content: dict[str, bytes], output: str, facts: ReleaseFacts, overwrite: bool) -> str:
+        def write(content: dict[str, bytes], output: str, metadata: ReleaseMetadata, overwrite: bool) -> str:
             content = with_digests(content)
-            check_same_result(content, charged(facts))
+            check_same_result(content, charged(metadata))
             with RELEASE_TIME.timed():
-                publish(output, content, facts.release_id, overwrite)
+                publish(output, content, metadata.release_id, overwrite)
             RELEASE_BYTES.record(sum(map(len, content.values())))
             return output
 
-        return files | "Publish" >> beam.Map(write, self._output, self._facts, self._overwrite)
+        return files | "Publish" >> beam.Map(write, self._output, self._metadata, self._overwrite)
 
 
-def check_same_result(files: Mapping[str, bytes], facts: ReleaseFacts) -> None:
+def check_same_result(files: Mapping[str, bytes], metadata: ReleaseMetadata) -> None:
     """Raises LedgerError where another result than this one was published under the same charge before."""
-    if facts.published not in (None, hashlib.sha256(files[MANIFEST_FILE]).hexdigest()):
-        raise LedgerError(f"ledger: release {facts.release_id} has been published before, and this run differs from it")
+    if metadata.published not in (None, hashlib.sha256(files[MANIFEST_FILE]).hexdigest()):
+        raise LedgerError(
+            f"ledger: release {metadata.release_id} has been published before, and this run differs from it"
+        )
 
 
-def ledger_facts(reservation: Reservation) -> dict[str, Any]:
+def ledger_metadata(reservation: Reservation) -> dict[str, Any]:
     """What a release's manifest says of the entry that charged it: by the hash it vouches for the ledger."""
     charge = reservation.charge
     return {
@@ -96,7 +100,7 @@ def published_digest(output: str, reservation: Reservation) -> str | None:
     return hashlib.sha256(manifest).hexdigest() if ours else None
 
 
-class KeepBooks(beam.PTransform):
+class CommitRelease(beam.PTransform):
     """The published folder's path -> the same, once what is kept beside releases says so too. Safe to retry.
 
     timeline: the folder whose page of all releases is brought up to date. ledger: a ledger's place, in which the

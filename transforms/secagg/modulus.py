@@ -26,23 +26,23 @@ class Window:
         return (self.modulus - 1).bit_length()
 
 
-def noise_bound(epsilon: float, sensitivity: int, shape: float, chance: float) -> int:
+def noise_bound(epsilon: float, sensitivity: int, shape: float, probability: float) -> int:
     """A t with P[X - Y >= t] <= chance, X and Y Polya(shape, exp(-epsilon / sensitivity)): Chernoff's bound."""
     rate = epsilon / sensitivity
     # Any s in (0, rate) gives a valid bound; the best of a fine grid is near enough to the best of all.
     s = rate * (1 - np.geomspace(1e-6, 0.999, 2000))
     log_moment = shape * (2 * math.log(-math.expm1(-rate)) - np.log(-np.expm1(s - rate)) - np.log(-np.expm1(-s - rate)))
-    return max(1, math.ceil(float(np.min((log_moment - math.log(chance)) / s))))
+    return max(1, math.ceil(float(np.min((log_moment - math.log(probability)) / s))))
 
 
-def size_bound(expected: float, chance: float) -> int:
+def size_bound(expected: float, probability: float) -> int:
     """An n with P[a shard has more than n users] <= chance, for a binomial size of this expectation (Chernoff)."""
     low, high = 0.0, 1.0
-    while _upper_tail_exponent(expected, high) < -math.log(chance):
+    while _upper_tail_exponent(expected, high) < -math.log(probability):
         high *= 2
     for _ in range(60):
         middle = (low + high) / 2
-        if _upper_tail_exponent(expected, middle) < -math.log(chance):
+        if _upper_tail_exponent(expected, middle) < -math.log(probability):
             low = middle
         else:
             high = middle
@@ -62,7 +62,7 @@ def least_window(
     contribution: int,
     entries: int,
     shards: int,
-    chance: float,
+    probability: float,
 ) -> Window:
     """The least window that wraps with at most this chance anywhere in a sub-query.
 
@@ -70,8 +70,8 @@ def least_window(
     where all survivors add noise; None where a shard's noise is discrete Laplace. contribution: the largest value that
     one client adds to one entry. Half the chance is for shards larger than expected, half for noise.
     """
-    users = size_bound(expected_size, chance / (2 * shards))
-    tail = chance / (4 * shards * entries)
+    users = size_bound(expected_size, probability / (2 * shards))
+    tail = probability / (4 * shards * entries)
     if required_survivors is None:
         bound = noise_quantile(epsilon, tail, sensitivity)
     else:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import ShardGroup
-from sfumato.transforms.privacy.keys import random_words
+from sfumato.transforms.privacy.keys import random_bits
 from sfumato.transforms.secagg.encodings import Encoding
 
 Rounding = Literal["systematic", "independent"]
@@ -71,6 +71,6 @@ def rounded_sums(group: ShardGroup, block: slice, encoding: Encoding, bits: int,
         share = np.add.reduceat(weights[order], first)
         row = order[first]  # one for each entry of a user
         low = clients[row].astype(np.uint64) << np.uint64(32) | entry[row].astype(np.uint64)
-        draw = random_words(subkey, group.numbers()[block][shard[row]], low)[:, 0] & np.uint64((1 << bits) - 1)
+        draw = random_bits(subkey, group.numbers()[block][shard[row]], low)[:, 0] & np.uint64((1 << bits) - 1)
         np.add.at(sums, shard[row] * length + entry[row], (share + draw.astype(np.int64)) >> bits)
     return sums.reshape(shards, length)

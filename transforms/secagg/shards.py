@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr
 
 from sfumato.transforms.locations.shards import ShardGroup
-from sfumato.transforms.privacy.keys import RunKey, random_words
+from sfumato.transforms.privacy.keys import RunKey, random_bits
 from sfumato.transforms.privacy.noise import discrete_laplace, polya_difference_events
 from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.modulus import Window
@@ -190,7 +190,7 @@ def planned_shards(shards: NDArray[np.uint64], query: ShardQuery, key: RunKey, d
 
 def _coins(subkey: bytes, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Uniform numbers in [0, 1), one a pair."""
-    return np.asarray((random_words(subkey, high, low)[:, 0] >> np.uint64(11)) * 2.0**-53)
+    return np.asarray((random_bits(subkey, high, low)[:, 0] >> np.uint64(11)) * 2.0**-53)
 
 
 def shard_noise(

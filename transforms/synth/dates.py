@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sfumato.transforms.synth.city import ELSEWHERE, HOME, SIDE, SIZE_KM, City, build_city
 from sfumato.transforms.synth.day import HOUR_US, HOURS, clock_offset_us, day_rhythm
-from sfumato.transforms.synth.sampling import Words, alias_probabilities, alias_table, random_words, stream_key
+from sfumato.transforms.synth.sampling import Words, alias_probabilities, alias_table, random_bits, stream_key
 from sfumato.transforms.synth.shapes import Point, hill
 
 SEASON, CROWD = 3, 4  # kinds of place beside HOME, WORK and ELSEWHERE: the season's home, the event
@@ -72,7 +72,7 @@ def plan_day(day: date, seed: int, longitude: float) -> DayPlan:
 
 def weather_of(day: date, seed: int) -> float:
     """From -1 (people stay in) to 1."""
-    word = random_words(stream_key(seed, _WEATHER), np.array([day.toordinal()], dtype=np.uint64))[0]
+    word = random_bits(stream_key(seed, _WEATHER), np.array([day.toordinal()], dtype=np.uint64))[0]
     return int(word) * 2.0**-63 - 1
 
 

@@ -20,7 +20,7 @@ from sfumato.schemas.region import EARTH_RADIUS_KM, Region
 from sfumato.transforms.synth.city import ELSEWHERE, HOME, RISK_SIDE, WORK, City
 from sfumato.transforms.synth.dates import CROWD, SEASON, DayPlan, plan_day
 from sfumato.transforms.synth.day import HOUR_US, WEEK_START_US, clock_offset_us, rhythm_table
-from sfumato.transforms.synth.sampling import draw, random_words, scramble_63, stream_key
+from sfumato.transforms.synth.sampling import draw, random_bits, scramble_63, stream_key
 
 UserIdKind = Literal["int", "string"]
 USER_ID_KINDS: tuple[UserIdKind, ...] = ("int", "string")
@@ -156,8 +156,8 @@ def _fill(
     """Computes record `record` of these users into `out`."""
     # What ends the names of the streams that are drawn anew for each record and day.
     anew = (record,) if plan is None else (record, plan.ordinal)
-    state = random_words(stream_key(seed, _STATE, *anew), users)
-    jitter = random_words(stream_key(seed, _JITTER, *anew), users)
+    state = random_bits(stream_key(seed, _STATE, *anew), users)
+    jitter = random_bits(stream_key(seed, _JITTER, *anew), users)
     hour_and_place = (_RHYTHM if plan is None else plan.rhythm)[(state >> np.uint64(48)).view(np.int64)]
     place = hour_and_place & np.uint16(3)
     if plan is not None:
@@ -169,7 +169,7 @@ def _fill(
     keys[WORK] = stream_key(seed, _WORK)
     keys[SEASON] = stream_key(seed, _SEASON)
     keys[ELSEWHERE] = keys[CROWD] = stream_key(seed, _ELSEWHERE, *anew)
-    cell = draw(city.tables, place, random_words(keys[place], users), city.bits)
+    cell = draw(city.tables, place, random_bits(keys[place], users), city.bits)
     column, row = cell & (city.side - 1), cell >> (city.bits // 2)
     east = column + (jitter >> np.uint64(32)) * 2.0**-32  # in cells, 0 <= east < side
     south = row + (jitter & _LOW_32) * 2.0**-32
@@ -183,10 +183,10 @@ def _fill(
     start_us = week_us if plan is None else plan.start_us
     np.add(since_us, start_us, out=out.timestamp)
 
-    home = draw(city.tables, HOME, random_words(int(keys[HOME]), users), city.bits)
-    chance = city.risk[_risk_cell(home, city)]
-    luck = random_words(stream_key(seed, _INFECTED), users) >> np.uint64(32)
-    np.less(luck, chance, out=out.infected)
+    home = draw(city.tables, HOME, random_bits(int(keys[HOME]), users), city.bits)
+    probability = city.risk[_risk_cell(home, city)]
+    luck = random_bits(stream_key(seed, _INFECTED), users) >> np.uint64(32)
+    np.less(luck, probability, out=out.infected)
     middle = np.radians((region.south + region.north) / 2)
     wide, tall = (region.east - region.west) * np.cos(middle) / city.side, (region.north - region.south) / city.side
     far = np.hypot((east - (home & (city.side - 1)) - 0.5) * wide, (south - (home >> (city.bits // 2)) - 0.5) * tall)
@@ -196,7 +196,7 @@ def _fill(
 
 def _chance(users: NDArray[np.uint64], share: float, *stream: int) -> NDArray[np.bool_]:
     """Which users a stream picks when it picks that share of them, bool[n]; with a larger share, these and others."""
-    return (random_words(stream_key(*stream), users) >> np.uint64(32)) < np.uint64(round(share * 2.0**32))
+    return (random_bits(stream_key(*stream), users) >> np.uint64(32)) < np.uint64(round(share * 2.0**32))
 
 
 def _risk_cell(home: NDArray[np.int64], city: City) -> NDArray[np.int64]:

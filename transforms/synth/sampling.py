@@ -38,7 +38,7 @@ def stream_key(seed: int, *path: int) -> int:
     return key
 
 
-def random_words(keys: int | Words, counters: Words) -> Words:
+def random_bits(keys: int | Words, counters: Words) -> Words:
     """One word for each counter, uint64[n], of the stream with that key (one key, or one a counter)."""
     words = counters * np.uint64(_GAMMA)
     words += np.uint64(keys) if isinstance(keys, int) else keys

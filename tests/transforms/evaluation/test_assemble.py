@@ -42,8 +42,8 @@ def test_folder_has_its_files_and_ends_with_the_marked_facts() -> None:
 
 def test_numbers_of_the_facts_may_be_anything() -> None:
     outcomes = sample_outcomes(METRICS, keys=1, side=16)
-    facts = {"release_id": "x", "parameters": {"a": float("nan"), "b": np.float64("inf"), "c": np.int64(3)}}
-    files = comparison_files(outcomes, sample_truth(), METRICS, facts)
+    metadata = {"release_id": "x", "parameters": {"a": float("nan"), "b": np.float64("inf"), "c": np.int64(3)}}
+    files = comparison_files(outcomes, sample_truth(), METRICS, metadata)
     assert json.loads(files["manifest.json"])["parameters"] == {"a": None, "b": None, "c": 3}
 
 

@@ -87,10 +87,10 @@ def test_an_earlier_release_is_of_the_earlier_cohort_under_a_key_of_its_own() ->
     (case,) = cases("adaptive", users=[USERS], earlier_releases=[1], epsilon=[0.5])
     judge, truth, method = Judge(("mse",)), rows.histogram(), case.parameters.method
     (found,) = judge_case(case, rows, USERS, 2, judge, truth, KEY, earlier)
-    facts = {**case.parameters.facts(), "number": 2}
-    before = run_in_memory(earlier, USERS, case.parameters, KEY.narrowed({**facts, "earlier": 1}))
+    metadata = {**case.parameters.metadata(), "number": 2}
+    before = run_in_memory(earlier, USERS, case.parameters, KEY.narrowed({**metadata, "earlier": 1}))
     prior = method.decode(before, DEPTH)
-    state = run_in_memory(rows, USERS, case.parameters, KEY.narrowed(facts), prior)
+    state = run_in_memory(rows, USERS, case.parameters, KEY.narrowed(metadata), prior)
     exact, made = truth_of(truth), density_of(method.decode(state, DEPTH), DEPTH)
     assert found.metrics["mse"] == mean_squared_error(made, exact)
     assert len(state.answers) == 1

@@ -22,7 +22,7 @@ from sfumato.transforms.heatmap.raster import coarsen
 from sfumato.transforms.heatmap.rates import Rates, rates_of
 from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from tests.transforms.release.city import REGION, CityRelease, city_release
 
@@ -120,9 +120,9 @@ def test_secure_aggregation_is_told_in_full() -> None:
     assert privacy["cohort"]["shards"] == 4
 
 
-def facts_of(parameters: Any, columns: LocationColumns) -> ReleaseFacts:
-    told = {**parameters.facts(), "columns": asdict(columns)}
-    return ReleaseFacts("heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, told)
+def metadata_of(parameters: Any, columns: LocationColumns) -> ReleaseMetadata:
+    told = {**parameters.metadata(), "columns": asdict(columns)}
+    return ReleaseMetadata("heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, told)
 
 
 def rated_release(method: str, names: tuple[str, ...], users: int = 4000, **options: Any) -> CityRelease:
@@ -140,8 +140,8 @@ def rated_release(method: str, names: tuple[str, ...], users: int = 4000, **opti
     weights = None if gamma is None else np.full(users, gamma)
     rows = Rows(places, hashes, (category << 2 * depth | cells).astype(np.uint64), weights)
     state = run_in_memory(rows, users, parameters, RunKey.derive(FixedSecret(b"city" * 8), {}))
-    facts = facts_of(parameters, LocationColumns(auxiliary=Auxiliary("infected", names)))
-    files = release_files(state, parameters, facts, Grid(Region(**REGION), depth))
+    metadata = metadata_of(parameters, LocationColumns(auxiliary=Auxiliary("infected", names)))
+    files = release_files(state, parameters, metadata, Grid(Region(**REGION), depth))
     estimate = add_up_to(parameters.method.decode(state, depth), state.users_estimate()[0])
     return CityRelease(state, parameters, estimate, files)
 
@@ -287,6 +287,6 @@ def test_what_a_user_adds_in_words(options: dict[str, Any], columns: dict[str, A
     values = {"depth": 4, "shard_size": 1000, "dropout": 0.2, "population": 4000, **options}
     parameters = heatmap_parameters("flat", values)
     state = city_release("flat", depth=4).state
-    facts = facts_of(parameters, LocationColumns(**columns))
-    manifest = heatmap_manifest(state, parameters, facts, Grid(Region(**REGION), 4))
+    metadata = metadata_of(parameters, LocationColumns(**columns))
+    manifest = heatmap_manifest(state, parameters, metadata, Grid(Region(**REGION), 4))
     assert manifest["privacy"]["contribution_bound"] == words

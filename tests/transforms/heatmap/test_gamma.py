@@ -121,18 +121,18 @@ def test_a_modulus_holds_its_gamma_and_not_the_next(
         parameters, many = HeatmapParameters(**values, gamma=gamma), users or 1 << 30
         state = plan(Population(float(many), "public"), Budget(epsilon), parameters)
         d = vector_length(parameters, many, state.cohort.shards)
-        chance = parameters.overflow_chance / parameters.method.rounds(6)
+        probability = parameters.overflow_probability / parameters.method.rounds(6)
         counting = parameters.admission().epsilon
-        counted = most_counted(min(many, 1.05 * shard_size), counting, chance)
+        counted = most_counted(min(many, 1.05 * shard_size), counting, probability)
         return least_window(
-            expected_size=counted + noise_quantile(counting, 0.1 * chance),
+            expected_size=counted + noise_quantile(counting, 0.1 * probability),
             required_survivors=None,
             epsilon=ASKED * epsilon,
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(ASKED * d)),
             contribution=gamma,
             entries=d,
             shards=state.cohort.shards,
-            chance=0.9 * chance,
+            probability=0.9 * probability,
         ).modulus
 
     if (least := needed(1)) > 1 << bits:
@@ -155,7 +155,7 @@ def test_sub_queries_of_a_hundredth_fit_the_modulus(rounding: str, bits: int) ->
     made = make_plan(parameters)
     assert parameters.distribution_gamma
     assert [one.modulus for one in made.sub_queries] == [1 << bits] * 2
-    assert sum(made.overflow) <= parameters.overflow_chance
+    assert sum(made.overflow) <= parameters.overflow_probability
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def test_a_gamma_that_no_modulus_holds_is_refused() -> None:
         contribution=1 << 40,
         entries=100,
         shards=1,
-        chance=1e-6,
+        probability=1e-6,
     )
     for modulus in (None, 1 << 62):
         with pytest.raises(RequestError, match=r"gamma: no modulus up to 2\^62 holds the sums, [0-9]+ would do"):
@@ -254,11 +254,11 @@ def test_a_sensitivity_for_which_no_noise_can_be_drawn_is_refused() -> None:
 
 
 def test_facts_tell_the_gamma_that_is_meant_and_the_rounding() -> None:
-    facts = HeatmapParameters(contribution="all", rounding="independent", gamma=50).facts()
-    assert (facts["gamma"], facts["rounding"]) == (50, "independent")
-    assert HeatmapParameters(contribution="all").facts()["gamma"] == 363
-    assert HeatmapParameters(gamma=50).facts()["gamma"] is None
-    assert heatmap_parameters("emd", {"gamma": 77}).facts()["gamma"] == 77
+    metadata = HeatmapParameters(contribution="all", rounding="independent", gamma=50).metadata()
+    assert (metadata["gamma"], metadata["rounding"]) == (50, "independent")
+    assert HeatmapParameters(contribution="all").metadata()["gamma"] == 363
+    assert HeatmapParameters(gamma=50).metadata()["gamma"] is None
+    assert heatmap_parameters("emd", {"gamma": 77}).metadata()["gamma"] == 77
 
 
 @pytest.mark.parametrize("noise", ["shard", "central"])

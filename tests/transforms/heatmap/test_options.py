@@ -105,9 +105,9 @@ def test_rates_may_be_what_is_refined_by() -> None:
 
 
 def test_facts_tell_methods_with_equal_options_apart() -> None:
-    facts = {name: str(heatmap_parameters(name, {}).facts()) for name in METHODS}
-    assert len(set(facts.values())) == len(METHODS)
-    assert HeatmapParameters(method=Adaptive(calibration=0.2)).facts()["calibration"] == 0.2
+    metadata = {name: str(heatmap_parameters(name, {}).metadata()) for name in METHODS}
+    assert len(set(metadata.values())) == len(METHODS)
+    assert HeatmapParameters(method=Adaptive(calibration=0.2)).metadata()["calibration"] == 0.2
 
 
 def test_a_grid_has_every_combination_and_spares_methods_foreign_options() -> None:

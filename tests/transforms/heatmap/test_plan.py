@@ -8,7 +8,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.plan import make_plan, overflow_chance
+from sfumato.transforms.heatmap.plan import make_plan, overflow_probability
 from sfumato.transforms.heatmap.schedule import plan, window_for
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -55,11 +55,11 @@ def test_the_chance_of_overflow_is_the_least_that_the_window_certifies() -> None
     parameters = HeatmapParameters(users=100_000, modulus=12_000, allow_overflow=True, method=PAPER)
     state = plan(make_plan(parameters).state.population, Budget(1.0), parameters)
     assert state.query is not None
-    chance = overflow_chance(state.query, state)
-    assert 0 < chance <= 1
+    probability = overflow_probability(state.query, state)
+    assert 0 < probability <= 1
     generous = plan(state.population, Budget(1.0), HeatmapParameters(users=100_000, method=PAPER))
     assert generous.query is not None
-    certified = overflow_chance(generous.query, generous)
+    certified = overflow_probability(generous.query, generous)
     assert certified <= 1e-9 / 10
     encoding, epsilon = generous.query.encoding, generous.query.epsilon
     assert window_for(encoding, epsilon, generous, certified).modulus <= generous.query.window.modulus

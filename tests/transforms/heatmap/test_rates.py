@@ -36,14 +36,14 @@ def exact_coverage(users: int, p: float, epsilon: float, shards: int = 1, catego
     mine, rest = noise_pmf(epsilon, shards), noise_pmf(epsilon, shards * (categories - 1))
     reach, rest_reach = len(mine) // 2, len(rest) // 2
     least, most = (int(one) for one in stats.binom.ppf([1e-7, 1 - 1e-7], users, p))
-    chance = np.zeros((most - least + 2 * reach + 1, most - least + 2 * rest_reach + 1))
+    probability = np.zeros((most - least + 2 * reach + 1, most - least + 2 * rest_reach + 1))
     for x in range(least, most + 1):
         row, column = x - least, most - x
-        chance[row : row + len(mine), column : column + len(rest)] += stats.binom.pmf(x, users, p) * np.outer(
+        probability[row : row + len(mine), column : column + len(rest)] += stats.binom.pmf(x, users, p) * np.outer(
             mine, rest
         )
-    row, column = np.nonzero(chance > 1e-8)
-    weight = chance[row, column]
+    row, column = np.nonzero(probability > 1e-8)
+    weight = probability[row, column]
     assert 1 - weight.sum() < 2e-3
     counts, others = row + least - reach + 0.0, column + users - most - rest_reach + 0.0
     stddev = np.full(len(counts), noise * np.sqrt(shards) * discrete_laplace_stddev(epsilon))
@@ -64,11 +64,11 @@ def test_intervals_cover_what_they_say(epsilon: float, shards: int, categories: 
 def test_a_rate_of_nothing_on_the_lattice(shards: int) -> None:
     """Many cells may share it, so nothing evens out what whole numbers do: the upper end's test of 0, for any noise."""
     for epsilon in np.arange(0.2, 1.005, 0.02):
-        chance = noise_pmf(float(epsilon), shards)
-        counts = np.arange(len(chance)) - len(chance) // 2 + 0.0
-        stddev = np.full(len(chance), np.sqrt(shards) * discrete_laplace_stddev(float(epsilon)))
-        _, low, _ = interval(counts, np.full(len(chance), 1e4), stddev, 1, shards)
-        assert WANTED[0] <= chance[low == 0].sum() <= WANTED[1], epsilon
+        probability = noise_pmf(float(epsilon), shards)
+        counts = np.arange(len(probability)) - len(probability) // 2 + 0.0
+        stddev = np.full(len(probability), np.sqrt(shards) * discrete_laplace_stddev(float(epsilon)))
+        _, low, _ = interval(counts, np.full(len(probability), 1e4), stddev, 1, shards)
+        assert WANTED[0] <= probability[low == 0].sum() <= WANTED[1], epsilon
 
 
 def test_a_rate_of_nothing_is_covered_no_more_often_than_others() -> None:
@@ -87,9 +87,10 @@ def test_wrong_noise_shows(noise: float) -> None:
 def simulated(rng, users, p: float, epsilon: float, shards: int, categories: int, draws: int):
     """Counts of the category and of all others, float64[draws] each, and the standard deviation of one's noise."""
     x = rng.binomial(users, p, draws)
-    chance = -np.expm1(-epsilon)
+    probability = -np.expm1(-epsilon)
     noise = [
-        np.subtract(*rng.negative_binomial(sums, chance, (2, draws))) for sums in (shards, shards * (categories - 1))
+        np.subtract(*rng.negative_binomial(sums, probability, (2, draws)))
+        for sums in (shards, shards * (categories - 1))
     ]
     stddev = np.full(draws, np.sqrt(shards) * discrete_laplace_stddev(epsilon))
     return x + noise[0] + 0.0, users - x + noise[1] + 0.0, stddev
@@ -168,10 +169,10 @@ def test_under_noise_alone_it_is_fiellers() -> None:
 def test_near_an_end_it_is_feldman_and_cousins(x: float) -> None:
     """Against their construction on a grid: for every mean, outcomes by likelihood ratio until they make up 95%."""
     means, outcomes = np.arange(0, 7, 0.01), np.arange(-12, 14, 0.01)
-    chance = stats.norm.pdf(outcomes[None, :], means[:, None])
-    ratio = chance / stats.norm.pdf(outcomes, np.maximum(outcomes, 0))
+    probability = stats.norm.pdf(outcomes[None, :], means[:, None])
+    ratio = probability / stats.norm.pdf(outcomes, np.maximum(outcomes, 0))
     order = np.argsort(-ratio, axis=1, kind="stable")
-    before = np.cumsum(np.take_along_axis(chance * 0.01, order, axis=1), axis=1)
+    before = np.cumsum(np.take_along_axis(probability * 0.01, order, axis=1), axis=1)
     accepted = np.zeros_like(ratio, bool)
     np.put_along_axis(accepted, order, before <= 0.95, axis=1)
     holds = means[accepted[:, np.abs(outcomes - x).argmin()]]

@@ -299,7 +299,7 @@ def test_a_modulus_that_is_too_small_is_refused_with_the_least_that_would_do() -
         ("calibration", math.nan),
         ("expansion", math.nan),
         ("split_threshold", -1.0),
-        ("overflow_chance", 0.0),
+        ("overflow_probability", 0.0),
         ("start_level", 11),
         ("max_sub_queries", 0),
         ("target", "exact"),

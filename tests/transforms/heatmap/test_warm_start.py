@@ -30,7 +30,7 @@ from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import WarmStart, digest
 from sfumato.transforms.heatmap.whole import PrivateHeatmap, bind_key, check_prior
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
 
 KEY = RunKey.derive(FixedSecret(b"warm start" * 3), {})
@@ -143,16 +143,18 @@ def test_a_release_by_any_method_is_read_back_as_its_map(method: str, values: di
     parameters = heatmap_parameters(method, {**common, **values}, categories)
     names = ("false", "true") if categories == 2 else tuple("abc")
     columns = LocationColumns(auxiliary=Auxiliary("kind", names) if categories > 1 else None)
-    facts = ReleaseFacts("heatmap", "monday", "now", "seed", False, {**parameters.facts(), "columns": asdict(columns)})
+    metadata = ReleaseMetadata(
+        "heatmap", "monday", "now", "seed", False, {**parameters.metadata(), "columns": asdict(columns)}
+    )
     state = run_in_memory(crowd(3000, categories), 3000, parameters, KEY)
     made = add_up_to(parameters.method.decode(state, DEPTH), state.users_estimate()[0])
     if values.get("schedule") == "paper":
         assert not made.tree.complete
-    files = release_files(state, parameters, facts, GRID)
+    files = release_files(state, parameters, metadata, GRID)
     cells = pq.read_table(io.BytesIO(files["cells.parquet"]))
-    start = WarmStart.of(heatmap_manifest(state, parameters, facts, GRID), cells, GRID)
+    start = WarmStart.of(heatmap_manifest(state, parameters, metadata, GRID), cells, GRID)
     assert same(start.estimate, made)
-    assert start.facts() == {"release_id": "monday", "epsilon": 2.0, "digest": digest(made)}
+    assert start.metadata() == {"release_id": "monday", "epsilon": 2.0, "digest": digest(made)}
     assert not start.safe  # by a seed
     # It serves: the next release asks once, for everything.
     warm = replace(parameters, method=Adaptive(), contribution=None, gamma=None)

@@ -28,11 +28,11 @@ def test_as_many_are_asked_as_in_the_paper(population: int, rate: float, slack: 
     assert ContactPlan(100, 0.9).asking_rate == 1  # everybody
 
 
-def contacted(n: int, holders: int, asked: int, chance: float, threshold: int) -> NDArray[np.float64]:
+def contacted(n: int, holders: int, asked: int, probability: float, threshold: int) -> NDArray[np.float64]:
     """What is published of an item with so many holders if `asked` users toss coins (paper 004, Section 3.2)."""
     law = np.zeros(n + 1)
     for among in range(min(holders, asked) + 1):
-        law += stats.hypergeom.pmf(among, n, holders, asked) * stats.binom.pmf(np.arange(n + 1), among, chance)
+        law += stats.hypergeom.pmf(among, n, holders, asked) * stats.binom.pmf(np.arange(n + 1), among, probability)
     law[0] = law[:threshold].sum()
     law[1:threshold] = 0
     return law
@@ -43,8 +43,8 @@ def test_coins_of_a_fixed_group_are_not_the_poisson_sample() -> None:
     n, rate, epsilon, threshold = 300, 0.15, 0.2, 30
     assert rate < 1 - math.exp(-epsilon)  # well within Theorem 1
     plan = ContactPlan(n, rate, 0.5)
-    chance = n * rate / plan.asked
-    everybody, one_less = (contacted(n, k, plan.asked, chance, threshold) for k in (n, n - 1))
+    probability = n * rate / plan.asked
+    everybody, one_less = (contacted(n, k, plan.asked, probability, threshold) for k in (n, n - 1))
     leak = max(hockey_stick(everybody, one_less, epsilon), hockey_stick(one_less, everybody, epsilon))
     assert leak > 200 * delta(epsilon, rate, threshold)
 

@@ -135,8 +135,8 @@ def test_hadamard_reports_have_their_signs(epsilon: float) -> None:
     items, rows = np.full(200_000, 4), linalg.hadamard(8)[5]
     right = int((rows[respond(items, 8, epsilon, np.random.default_rng(3))] > 0).sum())
     for factor, same in ((1.0, True), (WRONG[0], False), (WRONG[1], False)):
-        chance = 1 / (1 + math.exp(-epsilon * factor))
-        assert (stats.binomtest(right, len(items), chance).pvalue > FLAKE_RATE) == same
+        probability = 1 / (1 + math.exp(-epsilon * factor))
+        assert (stats.binomtest(right, len(items), probability).pvalue > FLAKE_RATE) == same
 
 
 def test_the_fast_transform_is_the_matrix() -> None:
@@ -145,10 +145,10 @@ def test_the_fast_transform_is_the_matrix() -> None:
         np.testing.assert_array_equal(walsh_hadamard(values), linalg.hadamard(order) @ values)
 
 
-def brute_force_delta(users: int, chance: float, epsilon: float) -> float:
+def brute_force_delta(users: int, probability: float, epsilon: float) -> float:
     """Both directions, output by output, with 40 digits."""
     with mpmath.workdps(40):
-        q, growth = mpmath.mpf(chance), mpmath.exp(mpmath.mpf(epsilon))
+        q, growth = mpmath.mpf(probability), mpmath.exp(mpmath.mpf(epsilon))
         noise = [mpmath.binomial(users, k) * q**k * (1 - q) ** (users - k) for k in range(users + 1)]
         without, with_user = [*noise, mpmath.mpf(0)], [mpmath.mpf(0), *noise]
         pairs = list(zip(with_user, without, strict=True))
@@ -156,20 +156,20 @@ def brute_force_delta(users: int, chance: float, epsilon: float) -> float:
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0])
-@pytest.mark.parametrize(("users", "chance"), [(1, 0.5), (2, 0.3), (30, 0.02), (30, 0.5), (400, 0.1), (2000, 0.2)])
-def test_shuffle_delta_is_exact(users: int, chance: float, epsilon: float) -> None:
-    assert shuffle_delta(users, chance, epsilon) == pytest.approx(
-        brute_force_delta(users, chance, epsilon), rel=1e-9, abs=1e-14
+@pytest.mark.parametrize(("users", "probability"), [(1, 0.5), (2, 0.3), (30, 0.02), (30, 0.5), (400, 0.1), (2000, 0.2)])
+def test_shuffle_delta_is_exact(users: int, probability: float, epsilon: float) -> None:
+    assert shuffle_delta(users, probability, epsilon) == pytest.approx(
+        brute_force_delta(users, probability, epsilon), rel=1e-9, abs=1e-14
     )
 
 
 @pytest.mark.parametrize(("users", "epsilon"), [(15_860, 0.1), (65_578, 0.5), (105_353, 1.0), (300_000, 1.0)])
 def test_the_message_rate_is_the_least_private_one(users: int, epsilon: float) -> None:
-    chance = message_rate(users, epsilon, DELTA)
-    assert 0.99 * DELTA < shuffle_delta(users, chance, epsilon) <= DELTA
-    below = shuffle_delta(users, 0.7 * chance, epsilon)
+    probability = message_rate(users, epsilon, DELTA)
+    assert 0.99 * DELTA < shuffle_delta(users, probability, epsilon) <= DELTA
+    below = shuffle_delta(users, 0.7 * probability, epsilon)
     assert below > 10 * DELTA  # noise 16% too small
-    grid = [shuffle_delta(users, chance * factor, epsilon) for factor in np.linspace(0.5, 1, 200)]
+    grid = [shuffle_delta(users, probability * factor, epsilon) for factor in np.linspace(0.5, 1, 200)]
     assert np.all(np.diff(grid) < 0)
 
 
@@ -187,17 +187,17 @@ def test_shuffle_noise_has_its_distribution(zeroed: bool) -> None:
     users, epsilon = 5000, 1.0
     counts = np.zeros(20_001, dtype=np.int64)
     counts[0] = users
-    chance = message_rate(users, epsilon, DELTA)
+    probability = message_rate(users, epsilon, DELTA)
     peer = BernoulliShuffle(1.0, epsilon, DELTA, zeroed)
     empty = peer.estimate(counts, np.random.default_rng(5))[1:]
     if zeroed:
         assert not empty.any()
         return
-    noise = np.rint(empty + users * chance).astype(np.int64)
-    np.testing.assert_allclose(noise - users * chance, empty, atol=1e-9)
-    centre, reach = round(users * chance), 45
+    noise = np.rint(empty + users * probability).astype(np.int64)
+    np.testing.assert_allclose(noise - users * probability, empty, atol=1e-9)
+    centre, reach = round(users * probability), 45
     for factor, same in ((1.0, True), (WRONG[0], False), (WRONG[1], False)):
-        pmf = stats.binom.pmf(centre + np.arange(-reach, reach + 1), users, chance * factor)
+        pmf = stats.binom.pmf(centre + np.arange(-reach, reach + 1), users, probability * factor)
         assert (chi_square_p(noise - centre, pmf) > FLAKE_RATE) == same
 
 

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.transforms.moments.tally import Block
-from sfumato.transforms.privacy.keys import RunKey, random_words
+from sfumato.transforms.privacy.keys import RunKey, random_bits
 
 
 def block_of(codes: NDArray[Any], groups: NDArray[Any] | None, key: RunKey, name: str = "block") -> Block:
     """Clients with these codes and groups, in the order of their places; other names give other words."""
     numbers = np.arange(len(codes), dtype=np.uint64)
-    return Block.ordered(codes, random_words(key.subkey("rows", name), np.zeros_like(numbers), numbers)[:, 0], groups)
+    return Block.ordered(codes, random_bits(key.subkey("rows", name), np.zeros_like(numbers), numbers)[:, 0], groups)
 
 
 def without(block: Block, gone: int) -> Block:

@@ -28,10 +28,10 @@ def water_filled(wanted: list[float], reports: int) -> np.ndarray:
     """min(level x wanted, 1 / reports), the level by bisection; where that cannot give 1, the rest have equal parts."""
     most, some = 1 / reports, np.array(wanted)
     if np.count_nonzero(some) <= reports:
-        chances = np.where(some > 0, most, 0.0)
+        probabilities = np.where(some > 0, most, 0.0)
         empty = some == 0
-        chances[empty] = (1 - chances.sum()) / max(1, empty.sum())
-        return chances
+        probabilities[empty] = (1 - probabilities.sum()) / max(1, empty.sum())
+        return probabilities
     low, high = 0.0, 1e12
     for _ in range(200):
         level = (low + high) / 2
@@ -46,20 +46,20 @@ def water_filled(wanted: list[float], reports: int) -> np.ndarray:
 @example([1.0, 1e-9, 1e-9, 1e-9], 3)
 def test_chances_are_water_filled(wanted: list[float], reports: int) -> None:
     reports = min(reports, len(wanted))
-    chances = capped(np.array(wanted), reports)
-    assert chances.sum() == pytest.approx(1, abs=SLACK)
-    assert (chances >= 0).all()
-    assert (chances <= 1 / reports + 1e-15).all()
+    probabilities = capped(np.array(wanted), reports)
+    assert probabilities.sum() == pytest.approx(1, abs=SLACK)
+    assert (probabilities >= 0).all()
+    assert (probabilities <= 1 / reports + 1e-15).all()
     if reports > 1 or any(wanted):
-        assert chances == pytest.approx(water_filled(wanted, reports), abs=len(wanted) * SLACK)
+        assert probabilities == pytest.approx(water_filled(wanted, reports), abs=len(wanted) * SLACK)
     else:
-        assert chances.tolist() == pytest.approx([1 / len(wanted)] * len(wanted))
+        assert probabilities.tolist() == pytest.approx([1 / len(wanted)] * len(wanted))
 
 
 def test_what_is_not_capped_stays_in_proportion() -> None:
-    chances = capped(np.array([8.0, 4.0, 2.0, 1.0]), 3)
-    assert chances[:2] == pytest.approx([1 / 3, 1 / 3])
-    assert chances[2] / chances[3] == pytest.approx(2)
+    probabilities = capped(np.array([8.0, 4.0, 2.0, 1.0]), 3)
+    assert probabilities[:2] == pytest.approx([1 / 3, 1 / 3])
+    assert probabilities[2] / probabilities[3] == pytest.approx(2)
     assert capped(np.array([8.0, 4.0, 2.0, 1.0]), 1) == pytest.approx(np.array([8, 4, 2, 1]) / 15)
 
 
@@ -72,9 +72,9 @@ def test_chances_by_weight_are_powers_of_it(power: float, signed: str) -> None:
     assert by_weight(slots(8, signed), 1e6, 1).max() == pytest.approx(1 / (1 + (signed == "split")))
 
 
-def variance(chances: np.ndarray, weights: np.ndarray, each: np.ndarray) -> float:
+def variance(probabilities: np.ndarray, weights: np.ndarray, each: np.ndarray) -> float:
     """Of the estimate from one report: the sum of 4^j v_j / p_j (Section 3.1)."""
-    return float((weights**2 * each / chances).sum())
+    return float((weights**2 * each / probabilities).sum())
 
 
 @pytest.mark.parametrize("epsilon", [None, 0.5, 3.0])
@@ -86,12 +86,12 @@ def test_power_one_half_has_the_least_variance(epsilon: float | None, seed: int)
     each = means * (1 - means)
     if epsilon is not None:
         each += math.exp(epsilon) / math.expm1(epsilon) ** 2
-    chances = by_variance(bits, means, np.ones(7), told, 0.5, 1)
-    least = variance(chances, bits.weight, each)
+    probabilities = by_variance(bits, means, np.ones(7), told, 0.5, 1)
+    least = variance(probabilities, bits.weight, each)
     assert least == pytest.approx((bits.weight * np.sqrt(each)).sum() ** 2)
     for size in (1e-3, 0.1, 1.0):
         for _ in range(100):
-            other = chances * np.exp(size * rng.normal(size=7))
+            other = probabilities * np.exp(size * rng.normal(size=7))
             assert variance(other / other.sum(), bits.weight, each) >= least * (1 - 1e-12)
     for power in (0.0, 0.25, 1.0):  # and the test would see another power
         assert variance(by_variance(bits, means, np.ones(7), told, power, 1), bits.weight, each) > least
@@ -102,34 +102,34 @@ def test_with_a_cap_the_least_variance_among_chances_below_it(seed: int) -> None
     rng, bits = np.random.default_rng(seed), slots(6)
     means = rng.uniform(0.1, 0.9, 6)
     each = means * (1 - means)
-    chances = by_variance(bits, means, np.ones(6), RandomisedResponse(None, 3), 0.5, 3)
-    least = variance(chances, bits.weight, each)
+    probabilities = by_variance(bits, means, np.ones(6), RandomisedResponse(None, 3), 0.5, 3)
+    least = variance(probabilities, bits.weight, each)
     for _ in range(2000):
         other = rng.dirichlet(np.ones(6))
-        if other.max() <= chances.max():
+        if other.max() <= probabilities.max():
             assert variance(other, bits.weight, each) >= least * (1 - 1e-12)
     for _ in range(300):  # move a little from one bit to another
         give, take = rng.choice(6, 2, replace=False)
-        other = chances.copy()
+        other = probabilities.copy()
         moved = 0.05 * rng.uniform() * other[give]
         other[give] -= moved
         other[take] += moved
-        if other.max() <= chances.max() * (1 + 1e-12):
+        if other.max() <= probabilities.max() * (1 + 1e-12):
             assert variance(other, bits.weight, each) >= least * (1 - 1e-12)
 
 
 def test_under_much_noise_bits_are_asked_for_by_weight() -> None:
     """The coins' variance is the same for every bit, so the chances are in proportion to 2^j."""
     bits = slots(8)
-    chances = by_variance(bits, np.linspace(0.1, 0.9, 8), np.ones(8), RandomisedResponse(0.01), 0.5, 1)
-    assert chances == pytest.approx(by_weight(bits, 1.0, 1), rel=1e-4)
+    probabilities = by_variance(bits, np.linspace(0.1, 0.9, 8), np.ones(8), RandomisedResponse(0.01), 0.5, 1)
+    assert probabilities == pytest.approx(by_weight(bits, 1.0, 1), rel=1e-4)
 
 
 def test_bits_that_are_not_in_use_are_not_asked_for() -> None:
     bits, used = slots(8), np.array([1.0] * 5 + [0.0] * 3)
-    chances = by_variance(bits, np.full(8, 0.5), used, PLAIN, 0.5, 1)
-    assert (chances[5:] == 0).all()
-    assert chances[:5] == pytest.approx(2.0 ** np.arange(5) / 31)
+    probabilities = by_variance(bits, np.full(8, 0.5), used, PLAIN, 0.5, 1)
+    assert (probabilities[5:] == 0).all()
+    assert probabilities[:5] == pytest.approx(2.0 ** np.arange(5) / 31)
     doubtful = by_variance(bits, np.full(8, 0.5), np.array([1.0] * 7 + [0.1]), PLAIN, 0.5, 1)
     assert doubtful[7] / doubtful[6] == pytest.approx(2 * 0.1**0.5)  # as the least of what is expected has it
     nothing = by_variance(bits, np.zeros(8), np.ones(8), PLAIN, 0.5, 1)
@@ -137,17 +137,17 @@ def test_bits_that_are_not_in_use_are_not_asked_for() -> None:
 
 
 def test_a_large_power_is_no_overflow() -> None:
-    chances = by_variance(slots(8), np.full(8, 0.5), np.ones(8), RandomisedResponse(1e-5), 1000.0, 1)
-    assert chances[7] == pytest.approx(1)
+    probabilities = by_variance(slots(8), np.full(8, 0.5), np.ones(8), RandomisedResponse(1e-5), 1000.0, 1)
+    assert probabilities[7] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("reports", [1, 2])
 def test_a_watched_bit_has_a_share(reports: int) -> None:
-    chances = capped(np.array([1.0, 1.0, 1.0] + [0.0] * 5), reports)
-    watched = watching(chances, reports)
+    probabilities = capped(np.array([1.0, 1.0, 1.0] + [0.0] * 5), reports)
+    watched = watching(probabilities, reports)
     assert watched.sum() == pytest.approx(1, abs=SLACK)
     assert (watched <= 1 / reports).all()
-    assert watched == pytest.approx(0.8 * chances + 0.2 / 8)
+    assert watched == pytest.approx(0.8 * probabilities + 0.2 / 8)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.1, math.nan, math.inf])

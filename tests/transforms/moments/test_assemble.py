@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.moments import BITS_SCHEMA, EVERYBODY, MOMENTS_SCHEMA, OTHER, FixedPoint, Statistic
 from sfumato.schemas.region import Grid
-from sfumato.transforms.moments.assemble import MomentsFacts, moments_files, shrunk
+from sfumato.transforms.moments.assemble import MomentsMetadata, moments_files, shrunk
 from sfumato.transforms.moments.fixed_point import encode
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, Prior, Progress
 from sfumato.transforms.moments.tally import Tally, tally
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
 from tests.transforms.moments.blocks import block_of
 
 KEY = RunKey.derive(FixedSecret(b"assembled moments" * 2), {"job": "moments"})
-FACTS = ReleaseFacts("moments", "monday", "2026-11-21T00:00:00+00:00", "key file", True, {"column": "age"})
+FACTS = ReleaseMetadata("moments", "monday", "2026-11-21T00:00:00+00:00", "key file", True, {"column": "age"})
 FORM = FixedPoint(bits=8)
 SPREAD = (Statistic("mean"), Statistic("variance"))
 PLAIN_FILES = {"moments.parquet", "bits.parquet", "moments.png", "index.html", "manifest.json"}
@@ -55,10 +55,10 @@ def ran(
 
 
 def assembled(
-    progress: Progress, asked: MomentsPlan, grouping: Grouping | None = None, *, release: ReleaseFacts = FACTS
+    progress: Progress, asked: MomentsPlan, grouping: Grouping | None = None, *, release: ReleaseMetadata = FACTS
 ) -> dict[str, bytes]:
     meter = PrivacyMeter(asked.told, max(2, asked.bits_per_client))
-    return moments_files(progress, MomentsFacts(release, asked, grouping, meter, "age", True))
+    return moments_files(progress, MomentsMetadata(release, asked, grouping, meter, "age", True))
 
 
 def table(files: dict[str, bytes], name: str) -> pa.Table:
@@ -89,7 +89,7 @@ def test_a_release_of_everybody_is_the_protocols_answer() -> None:
     assert moments.to_pylist() == [asdict(one) for one in progress.estimates(asked)]
     charts = progress.bit_charts(asked)
     assert [one.quantity for one in charts] == ["value", "square"]
-    for name in ("weight", "mean", "stddev", "reports", "squashed", "read_chance"):
+    for name in ("weight", "mean", "stddev", "reports", "squashed", "read_probability"):
         assert bits[name].to_pylist() == np.concatenate([getattr(one, name) for one in charts]).tolist()
     assert bits["quantity"].to_pylist() == [one.quantity for one in charts for _ in one.weight]
     mean, variance = moments.to_pylist()
@@ -136,7 +136,7 @@ def test_the_manifest_is_the_contract() -> None:
     assert "randomised response" in privacy["mechanism"]
     assert "discrete Laplace noise on every count of reports" in privacy["mechanism"]
     assert not any("Which group a user is in" in one for one in privacy["assumptions"])
-    chances = [one.read_chance.max() for one in progress.bit_charts(asked)]
+    probabilities = [one.read_probability.max() for one in progress.bit_charts(asked)]
     assert privacy["meter"] == {
         "bits_per_client": 2,
         "bits_per_value": 2,
@@ -144,8 +144,8 @@ def test_the_manifest_is_the_contract() -> None:
         "expected_private_bits": pytest.approx(2 * (2 * truth - 1)),
         "epsilon_per_bit": 2.0,
         "epsilon_per_client": 4.0,
-        "truth_chance": pytest.approx(truth),
-        "highest_read_chance": max(chances),
+        "truth_probability": pytest.approx(truth),
+        "highest_read_probability": max(probabilities),
     }
     results = manifest["results"]
     assert results["groups_published"] is None
@@ -165,7 +165,7 @@ def test_without_privacy_the_release_says_so() -> None:
     privacy = manifest["privacy"]
     assert (privacy["model"], privacy["epsilon"], privacy["delta"]) == ("none", None, 0.0)
     meter = privacy["meter"]
-    assert (meter["truth_chance"], meter["epsilon_per_bit"], meter["epsilon_per_client"]) == (None, None, None)
+    assert (meter["truth_probability"], meter["epsilon_per_bit"], meter["epsilon_per_client"]) == (None, None, None)
     assert meter["expected_private_bits"] == 1.0
     assert any("no differential privacy" in one for one in manifest["warnings"])
     assert any("No differential privacy" in one for one in privacy["assumptions"])

@@ -31,7 +31,7 @@ from sfumato.transforms.moments.protocol import MomentsPlan, Prior, Progress
 from sfumato.transforms.moments.tally import Ask, Tally, protected
 from sfumato.transforms.moments.values import Values
 from sfumato.transforms.privacy.admission import UserCounts
-from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_words
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from tests.conftest import REGION, make_logs, write_files
 
 KEY = RunKey.derive(FixedSecret(b"combine moments" * 3), {"job": "moments"})
@@ -105,7 +105,9 @@ class Crowd:
         push, slots = self.push, ask.quantity.slots
         told, groups = push._plan.told, 1 if push._grouping is None else len(push._grouping.groups) + 1
         counts = np.zeros((2, groups, len(slots)), np.int64)
-        ends = [Fraction(told.reports) * Fraction(one) for one in np.append(np.cumsum(ask.chances)[:-1], 1.0).tolist()]
+        ends = [
+            Fraction(told.reports) * Fraction(one) for one in np.append(np.cumsum(ask.probabilities)[:-1], 1.0).tolist()
+        ]
         first, last = Fraction(ask.first), Fraction(ask.last)
         coins, turns = self.key.subkey("told", *ask.name), self.key.subkey("turns", *ask.name)
         for own, client in self.clients:
@@ -141,7 +143,7 @@ class Crowd:
 
 def word(subkey: bytes, high: int, low: int) -> int:
     """The first 64 bits of a block."""
-    return int(random_words(subkey, np.array([high], np.uint64), np.array([low], np.uint64))[0, 0])
+    return int(random_bits(subkey, np.array([high], np.uint64), np.array([low], np.uint64))[0, 0])
 
 
 def code_of(value: float, form: FixedPoint) -> int:
@@ -193,7 +195,7 @@ def crowd_of_rows(pattern: str, push: PushBits, slice_groups: int, batch_rows: i
                     rows = [row for row in batch.to_pylist() if row[columns.column] is not None]
                     subkey = push._key.subkey("rows", f"{path}:{begin}:{start}")
                     for number, row in enumerate(rows):
-                        pair = random_words(subkey, np.zeros(1, np.uint64), np.array([number // 2], np.uint64))[0]
+                        pair = random_bits(subkey, np.zeros(1, np.uint64), np.array([number // 2], np.uint64))[0]
                         client = Client(code_of(row[columns.column], form), group_of(row, push._grouping))
                         crowd.clients.append((int(pair[number % 2]), client))
                     start += batch.num_rows
@@ -204,7 +206,7 @@ def assert_same(found: Progress, expected: Progress) -> None:
     assert found.stages == expected.stages
     for (ask, told), (wanted_ask, wanted) in zip(found.rounds, expected.rounds, strict=True):
         assert (ask.name, ask.first, ask.last) == (wanted_ask.name, wanted_ask.first, wanted_ask.last)
-        assert ask.chances.tolist() == wanted_ask.chances.tolist()
+        assert ask.probabilities.tolist() == wanted_ask.probabilities.tolist()
         assert told.ones.tolist() == wanted.ones.tolist()
         assert told.zeros.tolist() == wanted.zeros.tolist()
 

@@ -124,9 +124,9 @@ def test_groups_with_little_but_noise_are_near_everybody() -> None:
 def value_of(bits: Bits, slots: Slots) -> float:
     """The mean over the weighed chances of the highest bit."""
     total = 0.0
-    for side, chances in zip(slots.sides(), bits.in_use.highest, strict=True):
+    for side, probabilities in zip(slots.sides(), bits.in_use.highest, strict=True):
         means = (bits.mean[0, side] * slots.weight[side]).tolist()
-        weighed = [chance * 4.0**-upto for upto, chance in enumerate(chances.tolist())]
+        weighed = [probability * 4.0**-upto for upto, probability in enumerate(probabilities.tolist())]
         total += sum(one * sum(means[:upto]) for upto, one in enumerate(weighed)) / sum(weighed)
     return total
 
@@ -136,8 +136,12 @@ def value_of(bits: Bits, slots: Slots) -> float:
 def test_totals_are_averages_over_the_highest_bit(signed: Signed, seed: int) -> None:
     rng, some = np.random.default_rng(seed), slots(5, signed)
     n, sides = len(some), len(some.sides())
-    for chances in ([rng.dirichlet(np.ones(6)) for _ in range(sides)], [np.eye(6)[0]] * sides, [np.eye(6)[5]] * sides):
-        bits = Bits(rng.uniform(-0.2, 1.2, (1, n)), rng.uniform(0, 0.1, (1, n)), np.ones((1, n)), InUse(chances))
+    for probabilities in (
+        [rng.dirichlet(np.ones(6)) for _ in range(sides)],
+        [np.eye(6)[0]] * sides,
+        [np.eye(6)[5]] * sides,
+    ):
+        bits = Bits(rng.uniform(-0.2, 1.2, (1, n)), rng.uniform(0, 0.1, (1, n)), np.ones((1, n)), InUse(probabilities))
         total = bits.total(some)
         assert total.value[0] == pytest.approx(value_of(bits, some), abs=1e-9)
         assert total.low[0] <= total.value[0] <= total.high[0]

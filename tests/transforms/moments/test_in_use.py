@@ -42,7 +42,7 @@ def likelihood_ratio(one: int, zero: int, told: RandomisedResponse) -> float:
     return float(used / (lie**one * (1 - lie) ** zero))
 
 
-def chances(ratios: list[float]) -> np.ndarray:
+def probabilities(ratios: list[float]) -> np.ndarray:
     """Of the highest bit in use, none first: by exact integrals over the share of lower bits that are in use."""
     odds = [1.0]
     for bit, ratio in enumerate(ratios):
@@ -69,7 +69,7 @@ def test_chances_are_posterior_ones(epsilon: float | None, signed: Signed, seed:
     for side, highest in zip(some.sides(), found.highest, strict=True):
         counts = zip(ones[side].tolist(), (reports - ones)[side].tolist(), strict=True)
         ratios = [likelihood_ratio(one, zero, told) for one, zero in counts]
-        assert highest == pytest.approx(chances(ratios), abs=2e-3)  # the share is summed over 64 values
+        assert highest == pytest.approx(probabilities(ratios), abs=2e-3)  # the share is summed over 64 values
 
 
 def test_noisy_counts_are_worth_fewer_reports() -> None:

@@ -13,9 +13,9 @@ from sfumato.transforms.moments.meter import PrivacyMeter
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 
 
-def bits(*chances: float) -> BitMeans:
-    some = np.ones(len(chances))
-    return BitMeans("value", some, some, some, some, some > 2, np.array(chances))
+def bits(*probabilities: float) -> BitMeans:
+    some = np.ones(len(probabilities))
+    return BitMeans("value", some, some, some, some, some > 2, np.array(probabilities))
 
 
 def test_the_manifests_numbers() -> None:
@@ -28,16 +28,16 @@ def test_the_manifests_numbers() -> None:
         "expected_private_bits": pytest.approx(1.0),  # 2 (2 3/4 - 1)
         "epsilon_per_bit": pytest.approx(math.log(3)),
         "epsilon_per_client": 2 * math.log(3),
-        "truth_chance": pytest.approx(0.75),
-        "highest_read_chance": 0.6,
+        "truth_probability": pytest.approx(0.75),
+        "highest_read_probability": 0.6,
     }
-    assert entry["truth_chance"] <= 0.75  # rounded down
+    assert entry["truth_probability"] <= 0.75  # rounded down
 
 
 def test_without_epsilon_bits_are_all_private_and_no_loss_is_promised() -> None:
     entry = PrivacyMeter(RandomisedResponse(None, 3), 3).manifest([bits(0.5)])
     assert entry["expected_private_bits"] == 3
-    assert entry["epsilon_per_bit"] is entry["epsilon_per_client"] is entry["truth_chance"] is None
+    assert entry["epsilon_per_bit"] is entry["epsilon_per_client"] is entry["truth_probability"] is None
 
 
 @pytest.mark.parametrize("cap", [0, -1, True])

@@ -108,8 +108,8 @@ def test_the_response_tells_the_truth_as_often_as_it_should(epsilon: float) -> N
     reports = respond(bits, epsilon, np.random.default_rng(2))
     right = int(np.count_nonzero(reports == bits))
     for factor, same in ((1.0, True), (WRONG[0], False), (WRONG[1], False)):
-        chance = math.exp(epsilon * factor) / (1 + math.exp(epsilon * factor))
-        assert (stats.binomtest(right, len(bits), chance).pvalue > FLAKE_RATE) == same
+        probability = math.exp(epsilon * factor) / (1 + math.exp(epsilon * factor))
+        assert (stats.binomtest(right, len(bits), probability).pvalue > FLAKE_RATE) == same
     stddev = math.sqrt(math.exp(epsilon) / (math.exp(epsilon) - 1) ** 2 / len(bits))
     assert 2 * stats.norm.sf(abs(unbiased_share(reports, epsilon) - 0.25) / stddev) > FLAKE_RATE
 
@@ -157,19 +157,19 @@ def piecewise_outputs(t: float, epsilon: float, points: int) -> tuple[np.ndarray
 @pytest.mark.parametrize("t", [-1.0, -0.3, 0.0, 0.8, 1.0])
 def test_piecewise_has_its_density_mean_and_variance(t: float, epsilon: float) -> None:
     points, bins = 200_000, 40
-    outputs, chances = piecewise_outputs(t, epsilon, points)
+    outputs, probabilities = piecewise_outputs(t, epsilon, points)
     end = reach(epsilon)
     assert np.abs(outputs).max() <= end
     edges = np.linspace(-end, end, bins + 1)
-    found = np.histogram(outputs, edges, weights=chances)[0]
+    found = np.histogram(outputs, edges, weights=probabilities)[0]
     fine = (edges[:-1, None] + (np.arange(1000) + 0.5) / 1000 * np.diff(edges)[:, None]).ravel()
     expected = piecewise_density(fine, t, epsilon).reshape(bins, -1).mean(axis=1) * np.diff(edges)
     # a bin's ends and the window's: four places of 1000 in the oracle
     np.testing.assert_allclose(found, expected, atol=4e-3 * expected.max())
     root = math.exp(epsilon / 2)
-    assert outputs @ chances == pytest.approx(t, abs=1e-9)
+    assert outputs @ probabilities == pytest.approx(t, abs=1e-9)
     spread = t**2 / (root - 1) + (root + 3) / (3 * (root - 1) ** 2)
-    assert (outputs - t) ** 2 @ chances == pytest.approx(spread, rel=1e-6)
+    assert (outputs - t) ** 2 @ probabilities == pytest.approx(spread, rel=1e-6)
     worst = 4 * root / (3 * (root - 1) ** 2)
     assert spread <= worst * (1 + 1e-12)
     assert (spread == pytest.approx(worst)) == (abs(t) == 1)

@@ -66,7 +66,7 @@ def test_every_quantitys_bits_are_taken_over() -> None:
         rows = bits.filter(pa.compute.equal(bits["quantity"], kind))
         for name in ("weight", "mean", "stddev"):
             assert getattr(one, name).tolist() == rows[name].to_pylist()
-    assert prior.facts() == {"release_id": "earlier", "digest": prior.digest}
+    assert prior.metadata() == {"release_id": "earlier", "digest": prior.digest}
 
 
 def test_the_digest_is_of_all_that_is_taken_over() -> None:

@@ -17,7 +17,7 @@ from sfumato.transforms.moments.allocation import Tuning
 from sfumato.transforms.moments.fixed_point import encode
 from sfumato.transforms.moments.protocol import Answer, MomentsPlan, Prior, Progress, answer, sum_tallies
 from sfumato.transforms.moments.tally import BLOCK_CLIENTS, Block, tally
-from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_words
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from tests.statistics import FLAKE_RATE
 from tests.transforms.moments.blocks import block_of
 
@@ -217,11 +217,11 @@ def test_bit_charts_tell_how_often_each_bit_was_set_and_read(epsilon: float | No
     truth = (values.astype(int)[:, None] >> np.arange(10) & 1).mean(axis=0)
     assert (np.abs(chart.mean - truth) < RARE * chart.stddev).all()
     for one in charts.values():
-        expected, noise = n * one.read_chance, 4 * plan.noise_stddev**2  # of ones and zeros, in two rounds
+        expected, noise = n * one.read_probability, 4 * plan.noise_stddev**2  # of ones and zeros, in two rounds
         assert one.reports.sum() == pytest.approx(n, abs=RARE * math.sqrt(2 * n / 2 + 2 * noise * len(expected)))
         # Every bit is asked for with its chance: a binomial number of reports.
         assert (np.abs(one.reports - expected) <= RARE * np.sqrt(expected + noise) + 1).all()
-        assert one.read_chance.sum() == pytest.approx(2 / 2)
+        assert one.read_probability.sum() == pytest.approx(2 / 2)
         assert not one.squashed[0]
 
 
@@ -257,9 +257,9 @@ def test_the_second_round_asks_where_the_first_saw_something() -> None:
     values = np.random.default_rng(3).integers(0, 64, 20_000).astype(np.uint16)
     progress = run(block_of(values, None, key()), MomentsPlan(form=FixedPoint(16)), 1)
     (first, _), (second, _) = progress.rounds
-    assert first.chances[6:].sum() > 0.5
-    assert second.chances[6:].sum() < 0.05
-    assert second.chances[:6] / second.chances[5] == pytest.approx(2.0 ** np.arange(-5, 1), rel=0.3)
+    assert first.probabilities[6:].sum() > 0.5
+    assert second.probabilities[6:].sum() < 0.05
+    assert second.probabilities[:6] / second.probabilities[5] == pytest.approx(2.0 ** np.arange(-5, 1), rel=0.3)
 
 
 @pytest.mark.parametrize("form", [FORM, FixedPoint(10, 2, "shift", 20.0), FixedPoint(26), FixedPoint(10, 0, "split")])
@@ -279,7 +279,7 @@ def test_an_earlier_release_stands_for_the_first_round(form: FixedPoint, epsilon
         assert abs(one.value - truth) < RARE * one.stddev
         assert epsilon is not None or one.stddev < 150  # of which some is for bits that went unseen
     for chart in found.bits:  # what the earlier release took for empty is watched
-        assert (chart.read_chance > 0).all()
+        assert (chart.read_probability > 0).all()
     only_value = replace(later, prior={"value": later.prior["value"]})
     assert only_value.stages == ((("value", 2),), (("square", 1),), (("square", 2),))
     reported = sum(one.reports.sum() for one in answer(values[1], only_value, key(1)).bits)
@@ -342,7 +342,7 @@ def test_blocks_are_counted_one_by_one() -> None:
     found = answer(values, plan, key())
     codes, _ = encode(values, FORM)
     numbers = np.arange(n, dtype=np.uint64)
-    words = random_words(key().subkey("clients"), np.zeros_like(numbers), numbers)[:, 0]
+    words = random_bits(key().subkey("clients"), np.zeros_like(numbers), numbers)[:, 0]
     halves = [Block.ordered(codes[part], words[part]) for part in (slice(BLOCK_CLIENTS), slice(BLOCK_CLIENTS, n))]
     (ask,) = plan.asks(Progress())
     total = sum_tallies([tally(block, ask, 1, plan.told, key()) for block in halves[::-1]])

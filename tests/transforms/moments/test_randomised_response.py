@@ -83,8 +83,8 @@ def test_true_bits_are_told_as_often_as_they_should(epsilon: float, bit: bool) -
     truth = math.exp(epsilon) / (1 + math.exp(epsilon))
     assert stats.binomtest(truths, n, truth).pvalue > FLAKE_RATE
     for wrong in (0.7 * epsilon, 1.3 * epsilon):
-        chance = math.exp(wrong) / (1 + math.exp(wrong))
-        assert stats.binomtest(truths, n, chance).pvalue < FLAKE_RATE
+        probability = math.exp(wrong) / (1 + math.exp(wrong))
+        assert stats.binomtest(truths, n, probability).pvalue < FLAKE_RATE
 
 
 def test_lies_are_a_function_of_the_key_the_stream_and_the_client_alone() -> None:

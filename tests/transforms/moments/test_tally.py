@@ -59,8 +59,8 @@ def test_every_client_tells_so_many_different_bits_of_hers(reports: int, n: int)
 def test_every_bit_has_its_share_of_the_clients(reports: int, span: tuple[float, float]) -> None:
     n, asked = 50_000, ask(*span, reports=reports)
     told = tally(replace(clients(n), groups=None), asked, 1, RandomisedResponse(None, reports), key())
-    for count, chance in zip(told.reports[0].tolist(), (reports * asked.chances).tolist(), strict=True):
-        assert stats.binomtest(count, n, min(chance, 1.0) * (span[1] - span[0])).pvalue > FLAKE_RATE
+    for count, probability in zip(told.reports[0].tolist(), (reports * asked.probabilities).tolist(), strict=True):
+        assert stats.binomtest(count, n, min(probability, 1.0) * (span[1] - span[0])).pvalue > FLAKE_RATE
 
 
 @pytest.mark.parametrize("reports", [1, 3])
@@ -71,14 +71,14 @@ def test_a_client_gets_every_bit_with_its_chance_whoever_she_is(reports: int) ->
     for number in range(keys):
         told = tally(clients(n, number), asked, n, RandomisedResponse(None, reports), key(number))
         seen += told.reports[[0, -1]]
-    expected = keys * reports * asked.chances
+    expected = keys * reports * asked.probabilities
     for row in seen:
         # Reports of a client exclude each other, as categories do; with several each bit by itself.
         if reports == 1:
             assert stats.chisquare(row, expected * keys / expected.sum()).pvalue > FLAKE_RATE
         else:
-            for count, chance in zip(row.astype(int), reports * asked.chances, strict=True):
-                assert stats.binomtest(int(count), keys, min(chance, 1)).pvalue > FLAKE_RATE
+            for count, probability in zip(row.astype(int), reports * asked.probabilities, strict=True):
+                assert stats.binomtest(int(count), keys, min(probability, 1)).pvalue > FLAKE_RATE
     wrong = keys * by_weight(VALUE.slots, 0.65, 1)  # the test would see other chances
     if reports == 1:
         assert stats.chisquare(seen[0], wrong * keys / wrong.sum()).pvalue < FLAKE_RATE
@@ -202,12 +202,12 @@ def test_coins_differ_between_blocks_rounds_and_quantities() -> None:
     n, told = 4000, RandomisedResponse(0.5)
     empty = block_of(np.zeros(n, np.uint8), np.arange(n, dtype=np.uint16), key())
     square = replace(ask(), quantity=Quantity(FORM, "power:2"))
-    first = replace(ask(), chances=np.eye(8)[0])  # all are asked for one bit, which is 0
+    first = replace(ask(), probabilities=np.eye(8)[0])  # all are asked for one bit, which is 0
     lies = [
         tally(empty, first, n, told, key()).ones[:, 0],
         tally(block_of(empty.codes, np.arange(n, dtype=np.uint16), key(), "b"), first, n, told, key()).ones[:, 0],
         tally(empty, replace(first, round=2), n, told, key()).ones[:, 0],
-        tally(empty, replace(square, chances=np.eye(len(square.quantity.slots))[0]), n, told, key()).ones[:, 0],
+        tally(empty, replace(square, probabilities=np.eye(len(square.quantity.slots))[0]), n, told, key()).ones[:, 0],
         tally(empty, first, n, told, key(1)).ones[:, 0],
     ]
     lie = 1 - told.truth

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash, random_words, random_words_16
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash, random_bits, random_bits_16
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
 from tests.keys import SECRET
 
@@ -53,15 +53,15 @@ def test_words_are_aes_of_the_counter() -> None:
     key = bytes(range(32))
     block = bytes.fromhex("00112233445566778899aabbccddeeff")
     high, low = np.frombuffer(block, "<u8")
-    words = random_words(key, np.array([high], np.uint64), np.array([low], np.uint64))
+    words = random_bits(key, np.array([high], np.uint64), np.array([low], np.uint64))
     assert words.astype("<u8").tobytes() == bytes.fromhex("8ea2b7ca516745bfeafc49904b496089")
 
 
 def test_words_do_not_depend_on_what_is_drawn_beside_them() -> None:
     subkey = KEY.subkey("w")
     streams = np.arange(50, dtype=np.uint64)
-    many = random_words_16(subkey, streams, 100)
-    assert np.array_equal(random_words_16(subkey, streams[10:11], 37)[0], many[10, :37])
+    many = random_bits_16(subkey, streams, 100)
+    assert np.array_equal(random_bits_16(subkey, streams[10:11], 37)[0], many[10, :37])
 
 
 @pytest.mark.parametrize("kind", ["int", "str", "bytes"])

@@ -92,8 +92,8 @@ def test_each_digit_is_as_exact_as_stated(epsilon: float, sensitivity: int) -> N
         while epsilon / sensitivity < 2.0**-14:
             beta = mpmath.exp(-mpmath.mpf(epsilon) / sensitivity)
             for digit, p in enumerate(realised_pmf(digit_table(epsilon, sensitivity))):
-                chance = beta**digit * (1 - beta) / (1 - beta**4096)
-                assert abs(mpmath.mpf(p.numerator) / p.denominator / chance - 1) < 2.0**-51
+                probability = beta**digit * (1 - beta) / (1 - beta**4096)
+                assert abs(mpmath.mpf(p.numerator) / p.denominator / probability - 1) < 2.0**-51
             assert digit == 4095
             epsilon *= 4096
         top = geometric_table(epsilon, sensitivity)

@@ -10,8 +10,8 @@ from sfumato.schemas.region import Grid, Region, interleave
 from sfumato.transforms.privacy.admission import Admission, Admit, UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.counts import Partition
-from sfumato.transforms.ranges.methods.base import Wanted
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.methods.base import CollectionSpec
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.plan import RangesPlan
 
 
@@ -19,16 +19,16 @@ def run_key(number: int) -> RunKey:
     return RunKey.derive(FixedSecret(b"ranges" * 6), {"number": number})
 
 
-def admission_of(people: People, plan: RangesPlan, key: RunKey) -> Admission:
+def admission_of(people: ExactCounts, plan: RangesPlan, key: RunKey) -> Admission:
     """What a job has counted where all rows are usable."""
     return Admit(plan.counting.admission())(UserCounts(int(people.users.sum())), key)
 
 
-def people_at(depth: int, x: np.ndarray, y: np.ndarray) -> People:
-    return People.of(depth, interleave(np.asarray(x, dtype=np.uint32), np.asarray(y, dtype=np.uint32)))
+def people_at(depth: int, x: np.ndarray, y: np.ndarray) -> ExactCounts:
+    return ExactCounts.of(depth, interleave(np.asarray(x, dtype=np.uint32), np.asarray(y, dtype=np.uint32)))
 
 
-def town(depth: int, users: int, seed: int = 3) -> People:
+def town(depth: int, users: int, seed: int = 3) -> ExactCounts:
     """Half of the users in a small lump, the others anywhere."""
     generator, side = np.random.default_rng(seed), 1 << depth
     lump = generator.normal(side / 3, side / 12, (users // 2, 2)).astype(int)
@@ -36,7 +36,7 @@ def town(depth: int, users: int, seed: int = 3) -> People:
     return people_at(depth, *np.clip(np.concatenate([lump, anywhere]), 0, side - 1).T)
 
 
-def image(people: People) -> np.ndarray:
+def image(people: ExactCounts) -> np.ndarray:
     """Users by row and column of base cells, one user group at a time."""
     found = np.zeros((people.side, people.side), dtype=np.int64)
     for code, users in zip(people.codes.tolist(), people.users.tolist(), strict=True):
@@ -46,15 +46,15 @@ def image(people: People) -> np.ndarray:
     return found
 
 
-def wanted(depth: int, users: float, epsilon: float) -> Wanted:
-    return Wanted(Field(Grid(Region(-1, -1, 1, 1), depth)), users, epsilon, Sizes(1.0, 2.0))
+def wanted(depth: int, users: float, epsilon: float) -> CollectionSpec:
+    return CollectionSpec(Field(Grid(Region(-1, -1, 1, 1), depth)), users, epsilon, Sizes(1.0, 2.0))
 
 
 def rectangles(partition: Partition) -> list[tuple[int, int, int, int]]:
     return list(zip(*(getattr(partition, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
 
 
-def exact_users(partition: Partition, people: People) -> np.ndarray:
+def exact_users(partition: Partition, people: ExactCounts) -> np.ndarray:
     found = image(people)
     return np.array([found[y0:y1, x0:x1].sum() for x0, y0, x1, y1 in rectangles(partition)])
 

@@ -23,16 +23,16 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.assemble import HeatmapRelease, files_of_release, ranges_files
 from sfumato.transforms.ranges.collect import Collected, build, collect, of_state
 from sfumato.transforms.ranges.model import RangeModel, read_model
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.plan import RangesPlan
 from sfumato.transforms.ranges.tree_model import TreeModel
-from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
 from tests.transforms.ranges.oracle import admission_of
 from tests.transforms.ranges.test_plan import SIZES, plan
 
 KEY = RunKey.derive(FixedSecret(b"assemble ranges" * 3), {"job": "ranges"})
-FACTS = ReleaseFacts(
+FACTS = ReleaseMetadata(
     job="ranges",
     release_id="monday",
     created="2026-11-20T02:00:00+00:00",
@@ -43,9 +43,9 @@ FACTS = ReleaseFacts(
 USERS = 2000
 
 
-def people(depth: int = 12) -> People:
+def people(depth: int = 12) -> ExactCounts:
     """In the north-western quarter."""
-    return People.of(depth, np.random.default_rng(0).integers(0, 4 ** (depth - 1), USERS).astype(np.uint64))
+    return ExactCounts.of(depth, np.random.default_rng(0).integers(0, 4 ** (depth - 1), USERS).astype(np.uint64))
 
 
 def counted(asked: RangesPlan) -> Collected:
@@ -59,8 +59,10 @@ def counted(asked: RangesPlan) -> Collected:
     return of_state(state, asked)
 
 
-def released(asked: RangesPlan, facts: ReleaseFacts = FACTS) -> tuple[dict[str, bytes], dict[str, Any], RangeModel]:
-    files = ranges_files(build(counted(asked), asked, ()), asked, facts)
+def released(
+    asked: RangesPlan, metadata: ReleaseMetadata = FACTS
+) -> tuple[dict[str, bytes], dict[str, Any], RangeModel]:
+    files = ranges_files(build(counted(asked), asked, ()), asked, metadata)
     return files, json.loads(files[MANIFEST_FILE]), read_model(files[MODEL_FILE], "it")
 
 
@@ -106,8 +108,10 @@ def test_methods_whose_cells_differ_tell_no_width() -> None:
 
 
 def test_weighted_records_and_known_keys_are_told() -> None:
-    facts = replace(FACTS, parameters={"columns": asdict(LocationColumns(weight="w"))}, safe=False, randomness="seed")
-    _, manifest, _ = released(plan("ug", population=USERS), facts)
+    metadata = replace(
+        FACTS, parameters={"columns": asdict(LocationColumns(weight="w"))}, safe=False, randomness="seed"
+    )
+    _, manifest, _ = released(plan("ug", population=USERS), metadata)
     assert "in proportion to her records' weights" in manifest["privacy"]["contribution_bound"]
     assert [one for one in manifest["warnings"] if "a seed that anybody can guess" in one] == manifest["warnings"] != []
 
@@ -115,9 +119,9 @@ def test_weighted_records_and_known_keys_are_told() -> None:
 @pytest.mark.parametrize("safe", [True, False])
 def test_what_shards_counted_is_told_as_a_heatmap_tells_it(safe: bool) -> None:
     shards = {"shard_size": 400, "dropout": 0.2, "population": USERS, "epsilon": 2.0}
-    asked, facts = plan("grid", trust="secagg", cell_width=9000.0, **shards), replace(FACTS, safe=safe)
+    asked, metadata = plan("grid", trust="secagg", cell_width=9000.0, **shards), replace(FACTS, safe=safe)
     collected = counted(asked)
-    manifest = json.loads(ranges_files(build(collected, asked, ()), asked, facts)[MANIFEST_FILE])
+    manifest = json.loads(ranges_files(build(collected, asked, ()), asked, metadata)[MANIFEST_FILE])
     privacy = manifest["privacy"]
     assert (privacy["trust"], privacy["epsilon"], privacy["cohort"]["shards"]) == ("secagg", 2.0, 5)
     assert "secure-aggregation shards" in privacy["mechanism"]

@@ -17,8 +17,8 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.collect import Collected, build, collect, grid_of
 from sfumato.transforms.ranges.counts import NoisyGrid, Partition
-from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.plan import METHODS, RangesPlan
 from sfumato.transforms.ranges.tree_model import TreeModel
 from tests.conftest import REGION
@@ -35,22 +35,22 @@ class Seen(RangeMethod):
     NAME: ClassVar[str] = "seen"
     TEXT: ClassVar[str] = "for tests"
 
-    def collect(self, people: People, wanted: Wanted, key: RunKey) -> NoisyGrid:
+    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> NoisyGrid:
         edges = np.array([0, people.side])
         return NoisyGrid(edges, edges, np.array([[wanted.users]]), wanted.epsilon)
 
-    def trainings(self, counts: NoisyGrid | Partition, wanted: Wanted) -> Sequence[Any]:
+    def trainings(self, counts: NoisyGrid | Partition, wanted: CollectionSpec) -> Sequence[Any]:
         return ("a", "b", "c")
 
     def train(self, training: Any) -> Any:
         return training.upper()
 
 
-def people(users: int, seed: int = 0) -> People:
-    return People.of(12, np.random.default_rng(seed).integers(0, 4**12, users).astype(np.uint64))
+def people(users: int, seed: int = 0) -> ExactCounts:
+    return ExactCounts.of(12, np.random.default_rng(seed).integers(0, 4**12, users).astype(np.uint64))
 
 
-def counted(crowd: People, asked: RangesPlan) -> Collected:
+def counted(crowd: ExactCounts, asked: RangesPlan) -> Collected:
     return collect(crowd, admission_of(crowd, asked, KEY), asked, KEY)
 
 
@@ -93,7 +93,7 @@ def test_a_model_of_nobody_is_one_of_noise(method: str) -> None:
 def test_methods_count_everybody_where_they_are(method: str, own: dict[str, Any]) -> None:
     """Cells end at the middle lines of the field, so that halves of it have no error but the noise."""
     asked = plan(method, epsilon=10.0, population=5000, **own)
-    crowd = People.of(12, np.append(people(3000).codes, np.full(2000, 5, np.uint64)))  # the north-west is crowded
+    crowd = ExactCounts.of(12, np.append(people(3000).codes, np.full(2000, 5, np.uint64)))  # the north-west is crowded
     built = build(counted(crowd, asked), asked, ())
     assert (built.model.method, built.model.epsilon) == (method, 10.0)
     (x, y), zero, half, whole = crowd.xy, np.zeros(1), np.full(1, 2048.0), np.full(1, 4096.0)
@@ -111,14 +111,14 @@ def test_a_complete_tree_is_a_grid_in_the_same_places() -> None:
         counts = np.bincount((codes >> np.uint64(2 * (12 - level))).astype(np.int64), minlength=4**level)
         tree = Tree.uniform(level, level)
         grid = grid_of(Estimate(tree, counts.astype(np.float64), np.full(4**level, 7.5)))
-        exact = People.of(12, codes).on_grid(grid.x_edges, grid.y_edges)
+        exact = ExactCounts.of(12, codes).on_grid(grid.x_edges, grid.y_edges)
         np.testing.assert_array_equal(grid.users, exact)
         assert (grid.noise_stddev, grid.side) == (7.5, 4096)
 
 
 def test_north_and_east() -> None:
     grid = plan().field.grid
-    corner = People.of(12, grid.codes(np.array([REGION.east - 1e-6]), np.array([REGION.north - 1e-6])))
+    corner = ExactCounts.of(12, grid.codes(np.array([REGION.east - 1e-6]), np.array([REGION.north - 1e-6])))
     code = int(corner.codes[0]) >> 20
     counts = np.zeros(16)
     counts[code] = 1

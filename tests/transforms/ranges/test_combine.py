@@ -29,9 +29,9 @@ from sfumato.transforms.ranges.collect import Built, collect, of_state
 from sfumato.transforms.ranges.combine import BuildRanges, CollectPeople, CountPeople
 from sfumato.transforms.ranges.counts import NoisyGrid, Partition
 from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
 from sfumato.transforms.ranges.model import model_bytes
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.plan import METHODS, RangesPlan
 from tests.conftest import REGION, make_logs, write_files
 from tests.pipelines import oracle
@@ -57,12 +57,12 @@ def _keep(element: Any, path: str) -> None:
     Path(path).write_bytes(pickle.dumps(element))
 
 
-def exact_people(pattern: str, asked: RangesPlan, columns: LocationColumns) -> People:
+def exact_people(pattern: str, asked: RangesPlan, columns: LocationColumns) -> ExactCounts:
     """Everybody's one place, user by user."""
-    key = KEY.narrowed({**asked.facts(), "columns": asdict(columns)})
+    key = KEY.narrowed({**asked.metadata(), "columns": asdict(columns)})
     records = oracle.records_of_users(pattern, REGION, 12, key, columns)
     places = oracle.weights_of_users(records, HeatmapParameters(depth=12), columns)
-    return People.of(12, np.array([code for one in places.values() for code in one], np.uint64))
+    return ExactCounts.of(12, np.array([code for one in places.values() for code in one], np.uint64))
 
 
 def same_counts(one: Any, other: Any) -> None:
@@ -111,7 +111,7 @@ def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tupl
     built = run(pattern, BuildRanges(asked, KEY), *options)
     people = exact_people(pattern, asked, columns)
     assert people.users.sum() == USERS
-    key = KEY.narrowed({**asked.facts(), "columns": asdict(columns)})
+    key = KEY.narrowed({**asked.metadata(), "columns": asdict(columns)})
     expected = collect(people, admission_of(people, asked, key), asked, key)
     assert isinstance(built, Built)
     same_counts(built.collected.counts, expected.counts)
@@ -133,7 +133,7 @@ def test_weights_choose_the_places_that_count(table: pa.Table, tmp_path: Path) -
     pattern = write_files(table.append_column("weight", pa.array(weights)), tmp_path / "logs", 2)
     asked, columns = plan("grid", cell_width=4000.0, epsilon=9.0), LocationColumns(weight="weight")
     found = run(pattern, CollectPeople(asked, KEY, columns, None, Admit(asked.counting.admission())))
-    key = KEY.narrowed({**asked.facts(), "columns": asdict(columns)})
+    key = KEY.narrowed({**asked.metadata(), "columns": asdict(columns)})
     people = exact_people(pattern, asked, columns)
     same_counts(found.counts, collect(people, admission_of(people, asked, key), asked, key).counts)
 
@@ -171,12 +171,12 @@ class Learner(RangeMethod):
 
     folder: str = field(metadata={"help": "where it notes what it does"})
 
-    def collect(self, people: People, wanted: Wanted, key: RunKey) -> NoisyGrid:
+    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> NoisyGrid:
         self._note("collect")
         edges = np.array([0, people.side])
         return NoisyGrid(edges, edges, np.array([[float(len(people.codes))]]), 1.0)
 
-    def trainings(self, counts: NoisyGrid | Partition, wanted: Wanted) -> Sequence[Any]:
+    def trainings(self, counts: NoisyGrid | Partition, wanted: CollectionSpec) -> Sequence[Any]:
         assert isinstance(counts, NoisyGrid)
         return [(number, counts.users[0, 0]) for number in range(10)]
 
@@ -185,7 +185,7 @@ class Learner(RangeMethod):
         number, users = training
         return float(number), users
 
-    def model(self, counts: NoisyGrid | Partition, wanted: Wanted, trained: Sequence[Any]) -> GridModel:
+    def model(self, counts: NoisyGrid | Partition, wanted: CollectionSpec, trained: Sequence[Any]) -> GridModel:
         assert isinstance(counts, NoisyGrid)
         assert {users for _, users in trained} == {counts.users[0, 0]}
         edges = np.arange(11) * 400

@@ -113,7 +113,7 @@ def test_a_partition_is_answered_as_a_loop_over_rectangles_has_it() -> None:
 @pytest.mark.parametrize("kind", [GridModel, PartitionModel])
 def test_models_are_made_anew_from_their_arrays(kind: type) -> None:
     made = PartitionModel(PARTS) if kind is PartitionModel else GridModel(NoisyGrid(LINES, LINES, np.eye(CELLS), 2.0))
-    again = kind.load(made.arrays(), made.facts())
+    again = kind.load(made.arrays(), made.metadata())
     boxes = random_boxes(np.random.default_rng(7), 8, 50).clipped(8)
     np.testing.assert_array_equal(again.answer(boxes).users, made.answer(boxes).users)
     np.testing.assert_array_equal(again.answer(boxes).stddev, made.answer(boxes).stddev)
@@ -122,4 +122,4 @@ def test_models_are_made_anew_from_their_arrays(kind: type) -> None:
 def test_a_grid_whose_edges_do_not_fit_its_counts_is_refused() -> None:
     made = GridModel(NoisyGrid(LINES, LINES, np.eye(CELLS), 2.0))
     with pytest.raises(ValueError, match="do not fit"):
-        GridModel.load({**made.arrays(), "users": np.eye(CELLS - 1)}, made.facts())
+        GridModel.load({**made.arrays(), "users": np.eye(CELLS - 1)}, made.metadata())

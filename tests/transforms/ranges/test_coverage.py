@@ -8,7 +8,7 @@ import pytest
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec
 from sfumato.transforms.ranges.plan import make_method
 from sfumato.transforms.ranges.search import Questions, people_of_density
 from sfumato.transforms.synth.city import ELSEWHERE, city_rasters
@@ -32,7 +32,7 @@ def test_the_grids_intervals_hold_the_truth(users: int, epsilon: float) -> None:
     for run in range(RUNS):
         rng = np.random.default_rng([run, users])
         people = people_of_density(raster, DEPTH, users, rng)
-        wanted = Wanted(FIELD, float(users), epsilon, SIZES)
+        wanted = CollectionSpec(FIELD, float(users), epsilon, SIZES)
         method = make_method("grid", {}, wanted)
         counts = method.collect(people, wanted, RunKey.derive(FixedSecret(b"coverage"), {"run": run}))
         questions = Questions.draw(people, FIELD, SIZES, QUERIES, rng)

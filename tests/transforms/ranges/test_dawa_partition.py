@@ -63,12 +63,12 @@ def test_buckets_are_aligned_and_in_order_by_key(cells: int) -> None:
 
 def cost(base: int, step: int, epsilon: float, reach: int) -> np.ndarray:
     """The distribution of base - G over -reach..reach, what lies below in its first place."""
-    chances = np.zeros(2 * reach + 1)
+    probabilities = np.zeros(2 * reach + 1)
     beta = math.exp(-epsilon / step)
     g = np.arange(base + reach + 1)
-    chances[base + reach - g] = (1 - beta) * beta**g
-    chances[0] += beta ** (base + reach + 1)
-    return chances
+    probabilities[base + reach - g] = (1 - beta) * beta**g
+    probabilities[0] += beta ** (base + reach + 1)
+    return probabilities
 
 
 def no_dearer(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +84,7 @@ def add(one: np.ndarray, other: np.ndarray, reach: int) -> np.ndarray:
     return both
 
 
-def chances(counts: list[int], epsilon: float, penalty: float, reach: int = 3000) -> np.ndarray:
+def probabilities(counts: list[int], epsilon: float, penalty: float, reach: int = 3000) -> np.ndarray:
     """Of: all four as one bucket; then (first pair whole or not) x (second pair whole or not)."""
     charge = round(UNITS * (penalty + 4 / epsilon))
 
@@ -118,11 +118,11 @@ def test_partitions_are_chosen_with_the_chances_of_the_stated_noise(counts: list
             seen[0] += 1
         else:
             seen[1 + 2 * (levels[0] == 0) + (levels[-1] == 0)] += 1
-    expected = chances(counts, epsilon, 0.7)
+    expected = probabilities(counts, epsilon, 0.7)
     assert expected.sum() == pytest.approx(1, abs=1e-9)
     assert p_value(seen, expected) > FLAKE_RATE
     if counts != FOUR[0]:
-        assert p_value(seen, chances(counts, 2 * epsilon, 0.7)) < 1e-4
+        assert p_value(seen, probabilities(counts, 2 * epsilon, 0.7)) < 1e-4
 
 
 def p_value(seen: np.ndarray, expected: np.ndarray) -> float:
@@ -139,6 +139,6 @@ def test_no_partition_tells_more_than_epsilon_of_a_user(counts: list[int], epsil
     for cell in range(4):
         more = counts.copy()
         more[cell] += 1
-        ratios = np.log(chances(more, epsilon, 0.7) / chances(counts, epsilon, 0.7))
+        ratios = np.log(probabilities(more, epsilon, 0.7) / probabilities(counts, epsilon, 0.7))
         worst = max(worst, np.abs(ratios).max())
     assert 0.05 * epsilon < worst <= epsilon

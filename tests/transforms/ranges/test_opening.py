@@ -78,9 +78,9 @@ def test_damaged_files_are_no_models(tmp_path: Path) -> None:
 
 def test_models_of_another_format_are_told_so(tmp_path: Path) -> None:
     whole = zipfile.ZipFile(io.BytesIO(model_bytes(grid_model())))
-    facts = json.loads(np.load(io.BytesIO(whole.read("facts.npy"))).tobytes())
-    facts["format"] = "sfumato-ranges/9"
-    np.savez(tmp_path / MODEL_FILE, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8))
+    metadata = json.loads(np.load(io.BytesIO(whole.read("metadata.npy"))).tobytes())
+    metadata["format"] = "sfumato-ranges/9"
+    np.savez(tmp_path / MODEL_FILE, metadata=np.frombuffer(json.dumps(metadata).encode(), np.uint8))
     with pytest.raises(RequestError, match="has format 'sfumato-ranges/9'; this version of sfumato reads"):
         open_model(tmp_path)
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from tests.transforms.ranges.oracle import image, people_at
 
 DEPTH = 5
@@ -22,14 +22,14 @@ def test_of_counts_the_users_of_each_cell() -> None:
 
 def test_sum_is_all_the_parts() -> None:
     whole = people_at(DEPTH, X, Y)
-    found = People.sum(people_at(DEPTH, X[at], Y[at]) for at in np.array_split(np.arange(900), 7))
+    found = ExactCounts.sum(people_at(DEPTH, X[at], Y[at]) for at in np.array_split(np.arange(900), 7))
     assert found.depth == DEPTH
     np.testing.assert_array_equal(found.codes, whole.codes)
     np.testing.assert_array_equal(found.users, whole.users)
 
 
 def test_nobody() -> None:
-    nobody = People.sum([people_at(DEPTH, [], []), people_at(DEPTH, [], [])])
+    nobody = ExactCounts.sum([people_at(DEPTH, [], []), people_at(DEPTH, [], [])])
     assert len(nobody.codes) == 0
     assert nobody.on_grid(np.array([0, 32]), np.array([0, 32])).tolist() == [[0]]
 

@@ -126,5 +126,5 @@ def test_its_facts_tell_requests_apart() -> None:
         plan("adaptive", depth=8),
         plan("adaptive", depth=9),
     ]
-    facts = [json.dumps(one.facts(), sort_keys=True, allow_nan=False) for one in asked]
-    assert len(set(facts)) == len(facts)
+    metadata = [json.dumps(one.metadata(), sort_keys=True, allow_nan=False) for one in asked]
+    assert len(set(metadata)) == len(metadata)

@@ -4,9 +4,9 @@ from scipy import stats
 
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec
 from sfumato.transforms.ranges.methods.grid import PlainGrid
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.search import (
     Questions,
     entropy,
@@ -52,7 +52,7 @@ def test_entropy_is_of_512_by_512_cells() -> None:
     assert entropy(people_at(12, at, at)) == pytest.approx(np.log(512))
     assert entropy(people_at(12, at % 8, at % 8)) == 0.0
     users = np.array([3, 1])
-    assert entropy(People(9, np.array([0, 9], np.uint64), users)) == pytest.approx(
+    assert entropy(ExactCounts(9, np.array([0, 9], np.uint64), users)) == pytest.approx(
         -0.75 * np.log(0.75) - 0.25 * np.log(0.25)
     )
 
@@ -92,7 +92,7 @@ def test_the_search_stays_in_its_bounds() -> None:
 
 
 def test_errors_are_of_the_method_and_its_seeds() -> None:
-    wanted = Wanted(FIELD, 5000.0, 1.0, Sizes(100.0, 300.0))
+    wanted = CollectionSpec(FIELD, 5000.0, 1.0, Sizes(100.0, 300.0))
     asked = Questions.draw(PEOPLE, FIELD, wanted.sizes, 500, np.random.default_rng(1))
     one, again, other = (measure(PlainGrid(100.0), PEOPLE, wanted, asked, [seed]) for seed in (1, 1, 2))
     assert one == again != other

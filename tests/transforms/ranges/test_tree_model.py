@@ -197,7 +197,7 @@ def test_it_is_read_as_it_was_written() -> None:
 def test_what_is_no_tree_is_refused(damage: str) -> None:
     tree = Tree.uniform(4, 2)
     model = TreeModel(Estimate(tree, np.ones(16), np.ones(16)))
-    arrays, facts = model.arrays(), model.facts()
+    arrays, metadata = model.arrays(), model.metadata()
     nodes = arrays["nodes"]
     if damage == "short":
         arrays["users"] = arrays["users"][1:]
@@ -206,11 +206,11 @@ def test_what_is_no_tree_is_refused(damage: str) -> None:
     elif damage == "no root":
         arrays["nodes"] = nodes[1:]
     elif damage == "too deep":
-        facts["depth"] = 1
+        metadata["depth"] = 1
     else:
-        del facts["slope"]
+        del metadata["slope"]
     with pytest.raises((ValueError, KeyError)):
-        TreeModel.load(arrays, facts)
+        TreeModel.load(arrays, metadata)
     broken = saved(Estimate(tree, np.ones(16), np.ones(16)))
     with pytest.raises(RequestError, match="damaged"):
         read_model(broken[: len(broken) // 2], "it")

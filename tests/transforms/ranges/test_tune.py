@@ -11,7 +11,7 @@ import pytest
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.search import Questions
 from sfumato.transforms.ranges.tune import (
@@ -37,11 +37,11 @@ REGION, FAR = Region(0, -0.05, 0.1, 0.05), Region(40, -0.05, 40.1, 0.05)
 SIZES = Sizes(50.0, 200.0)
 
 
-def wanted(users: float = 5000.0, epsilon: float = 0.5, region: Region = REGION, depth: int = 12) -> Wanted:
-    return Wanted(Field(Grid(region, depth)), users, epsilon, SIZES)
+def wanted(users: float = 5000.0, epsilon: float = 0.5, region: Region = REGION, depth: int = 12) -> CollectionSpec:
+    return CollectionSpec(Field(Grid(region, depth)), users, epsilon, SIZES)
 
 
-def label(times: float, gain: float | None, held: float, one: Wanted) -> Label:
+def label(times: float, gain: float | None, held: float, one: CollectionSpec) -> Label:
     """A best width of so many times the rule's, and a gain of networks."""
     width = times * default_width(one)
     if gain is None:
@@ -104,7 +104,7 @@ def test_the_same_labels_and_seed_make_the_same_tuner() -> None:
     assert pickle.dumps(again) == pickle.dumps(TUNER)
     other = train([label(1.0, None, 5.0, wanted())], 1)
     assert other.digest != train([label(1.0, None, 5.0, wanted())], 2).digest != TUNER.digest
-    assert TUNER.facts() == {"format": "sfumato-tuner/2", "digest": TUNER.digest}
+    assert TUNER.metadata() == {"format": "sfumato-tuner/2", "digest": TUNER.digest}
 
 
 def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ def test_a_tuner_is_opened_and_used_without_scikit_learn(tmp_path: Path) -> None
     code = f"""import sys
 for name in ('sklearn', 'joblib', 'jax'): sys.modules[name] = None
 from sfumato.transforms.ranges.tune import open_tuner
-from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
 tuner = open_tuner({str(tmp_path / "tuner.npz")!r})
-print(tuner.width(Wanted(Field(Grid(Region(0, -0.05, 0.1, 0.05), 12)), 30000.0, 0.3, Sizes(50.0, 200.0))))"""
+print(tuner.width(CollectionSpec(Field(Grid(Region(0, -0.05, 0.1, 0.05), 12)), 30000.0, 0.3, Sizes(50.0, 200.0))))"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) == TUNER.width(wanted(3e4, 0.3))
 

@@ -4,17 +4,17 @@ import pytest
 
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec
 from sfumato.transforms.ranges.widths import default_width, fitting
 
 FIELD = Field(Grid(Region(-122.5, 37.7, -122.36, 37.81), 12))
-WANTED = Wanted(FIELD, 217_438.0, 0.2, Sizes(25.0, 100.0))
+WANTED = CollectionSpec(FIELD, 217_438.0, 0.2, Sizes(25.0, 100.0))
 
 
 def test_the_rule_by_hand() -> None:
     """In a region of 16 km, at squares of 25 m and n epsilon of 1e4: 46 x 5 x 11.2468 / 63.0957 m."""
     side = 16_000 / 111_195.08
-    wanted = Wanted(Field(Grid(Region(0, -side / 2, side, side / 2), 12)), 1e5, 0.1, Sizes(12.5, 50.0))
+    wanted = CollectionSpec(Field(Grid(Region(0, -side / 2, side, side / 2), 12)), 1e5, 0.1, Sizes(12.5, 50.0))
     assert default_width(wanted) == pytest.approx(46 * 5 * 11.2468 / 63.0957, rel=1e-4)
 
 

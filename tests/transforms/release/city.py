@@ -19,7 +19,7 @@ from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.release.facts import ReleaseFacts
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.page import Layer, Rates
 
 REGION = {"west": -74.04, "south": 40.68, "east": -73.88, "north": 40.80}
@@ -251,8 +251,10 @@ def city_release(method: str, depth: int = 6, users: int = 4000, **options: Any)
     gamma = parameters.distribution_gamma
     rows = Rows(Places(depth), hashes, codes, None if gamma is None else np.full(users, gamma))
     state = run_in_memory(rows, users, parameters, RunKey.derive(FixedSecret(b"city" * 8), {}))
-    facts = ReleaseFacts("heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, parameters.facts())
-    files = release_files(state, parameters, facts, Grid(Region(**REGION), depth))
+    metadata = ReleaseMetadata(
+        "heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, parameters.metadata()
+    )
+    files = release_files(state, parameters, metadata, Grid(Region(**REGION), depth))
     estimate = add_up_to(parameters.method.decode(state, depth), state.users_estimate()[0])
     return CityRelease(state, parameters, estimate, files)
 

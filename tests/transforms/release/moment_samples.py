@@ -56,7 +56,9 @@ def split_bits(epsilon: float | None = 2.0) -> list[BitMeans]:
     weight = 2.0 ** np.arange(12)
     both = bit_means(steps, np.concatenate([weight, -weight]), epsilon)
     square = bit_means(np.rint((steps / 4) ** 2), 2.0 ** np.arange(20), epsilon, quantity="square", seed=4)
-    value = BitMeans("value", both.weight / 4, both.mean, both.stddev, both.reports, both.squashed, both.read_chance)
+    value = BitMeans(
+        "value", both.weight / 4, both.mean, both.stddev, both.reports, both.squashed, both.read_probability
+    )
     return [value, square]
 
 
@@ -162,8 +164,8 @@ def moments_manifest(
                 "cap": bits_per_client,
                 "epsilon_per_bit": apart,
                 "epsilon_per_client": epsilon,
-                "truth_chance": truth,
-                "highest_read_chance": 0.2931,
+                "truth_probability": truth,
+                "highest_read_probability": 0.2931,
             },
             "assumptions": [
                 "Every user has one id; a person with two ids counts as two users.",

@@ -32,7 +32,7 @@ class Slope(Model):
         return {}
 
     @classmethod
-    def load(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> Slope:
+    def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> Slope:
         """The only one there is."""
         return cls()
 

@@ -68,8 +68,8 @@ def test_nothing_in_names_can_leave_its_place(outcomes: list[Outcome]) -> None:
     named = [
         replace(one, setting=Setting(ATTACK, ((ATTACK, ATTACK), ("users", i)))) for i, one in enumerate(outcomes[:30])
     ]
-    facts = {"release_id": ATTACK, "parameters": {ATTACK: ATTACK}, "region": FACTS["region"]}
-    hurt = render_comparison(facts, summarise(named, METRICS), named, sample_truth(), METRICS)
+    metadata = {"release_id": ATTACK, "parameters": {ATTACK: ATTACK}, "region": FACTS["region"]}
+    hurt = render_comparison(metadata, summarise(named, METRICS), named, sample_truth(), METRICS)
     assert hurt.count("</script>") == 2
     assert hurt.count("<script") == 2
     assert "<!--" not in hurt

@@ -73,7 +73,7 @@ def test_numbers_survive() -> None:
     read = embedded(render_moments_page(moments_manifest(), estimates(bits), bits))["bits"]
     for packed, given in zip(read, bits, strict=True):
         order = np.argsort(given.weight)
-        for name in ("weight", "mean", "stddev", "reports", "read_chance"):
+        for name in ("weight", "mean", "stddev", "reports", "read_probability"):
             np.testing.assert_allclose(packed[name], getattr(given, name)[order], rtol=1e-6)
         assert packed["squashed"] == given.squashed[order].tolist()
         added = np.where(given.squashed, 0, given.weight * given.mean)

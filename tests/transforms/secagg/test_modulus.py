@@ -9,21 +9,21 @@ from tests.statistics import polya_difference_pmf
 
 @pytest.mark.parametrize("shape", [1.0, 1.05, 2.0])
 @pytest.mark.parametrize("epsilon", [2.0, 0.3, 0.1])
-@pytest.mark.parametrize("chance", [1e-2, 1e-6, 1e-10])
-def test_noise_bounds_are_safe_and_not_wasteful(shape: float, epsilon: float, chance: float) -> None:
+@pytest.mark.parametrize("probability", [1e-2, 1e-6, 1e-10])
+def test_noise_bounds_are_safe_and_not_wasteful(shape: float, epsilon: float, probability: float) -> None:
     reach = int(60 / epsilon)
     pmf = polya_difference_pmf(shape, epsilon, reach)
     tail = np.cumsum(pmf[::-1])[::-1]  # tail[i] = P[Z >= i - reach]
-    bound = noise_bound(epsilon, 1, shape, chance)
-    assert tail[bound + reach] <= chance
-    exact = int(np.argmax(tail <= chance)) - reach
+    bound = noise_bound(epsilon, 1, shape, probability)
+    assert tail[bound + reach] <= probability
+    exact = int(np.argmax(tail <= probability)) - reach
     assert bound <= exact * 1.5 + 6 / epsilon + 2
 
 
 @pytest.mark.parametrize(("expected", "n"), [(100, 1000), (10_000, 10**6), (5, 50)])
-@pytest.mark.parametrize("chance", [1e-3, 1e-9])
-def test_size_bounds_are_safe(expected: float, n: int, chance: float) -> None:
-    assert stats.binom.sf(size_bound(expected, chance), n, expected / n) <= chance
+@pytest.mark.parametrize("probability", [1e-3, 1e-9])
+def test_size_bounds_are_safe(expected: float, n: int, probability: float) -> None:
+    assert stats.binom.sf(size_bound(expected, probability), n, expected / n) <= probability
 
 
 def test_auto_takes_the_power_of_two_and_given_ones_are_checked() -> None:
@@ -35,7 +35,7 @@ def test_auto_takes_the_power_of_two_and_given_ones_are_checked() -> None:
         contribution=1,
         entries=1000,
         shards=10,
-        chance=1e-6,
+        probability=1e-6,
     )
     assert 10_500 < least.modulus < 11_500
     auto = choose_window(least, None, False)

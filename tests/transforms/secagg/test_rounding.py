@@ -15,7 +15,7 @@ from sfumato.transforms.heatmap.methods.adaptive_grid import GridEncoding
 from sfumato.transforms.heatmap.methods.count_min import SketchEncoding
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
-from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_words
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.rounding import (
@@ -113,7 +113,7 @@ def vectors(
     sent: dict[tuple[int, int], list[int]] = {}
     for (shard, rank, entry), share in shares.items():
         high, low = np.uint64(group.first + shard), np.uint64(rank * 2**32 + entry)
-        draw = int(random_words(subkey, np.array([high]), np.array([low]))[0, 0]) % 2**bits
+        draw = int(random_bits(subkey, np.array([high]), np.array([low]))[0, 0]) % 2**bits
         sent.setdefault((shard, rank), [0] * length)[entry] = (share + draw) // 2**bits
     return sent
 

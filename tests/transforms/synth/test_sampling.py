@@ -8,7 +8,7 @@ from sfumato.transforms.synth.sampling import (
     alias_probabilities,
     alias_table,
     draw,
-    random_words,
+    random_bits,
     scramble_63,
     stream_key,
 )
@@ -33,7 +33,7 @@ def test_an_alias_table_has_the_distribution_it_was_built_from(weights: list[flo
 def test_draws_follow_the_weights_and_the_chosen_table() -> None:
     weights = np.array([[0, 1, 2, 5], [4, 0, 0, 4]], dtype=float)
     tables = np.concatenate([alias_table(row) for row in weights])
-    words = random_words(stream_key(3), np.arange(200_000, dtype=np.uint64))
+    words = random_bits(stream_key(3), np.arange(200_000, dtype=np.uint64))
     which = np.arange(200_000) % 2
     cells = draw(tables, which, words, 2)
     for table, row in enumerate(weights):
@@ -44,7 +44,7 @@ def test_draws_follow_the_weights_and_the_chosen_table() -> None:
 
 def test_words_are_splitmix64() -> None:
     """The first outputs of the generator's published form for the seed 1234567."""
-    words = random_words(1234567, np.arange(1, 4, dtype=np.uint64))
+    words = random_bits(1234567, np.arange(1, 4, dtype=np.uint64))
     assert words.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 

@@ -70,7 +70,7 @@ class SketchEncoding(Encoding):
         words = np.empty((blocks, len(cells), _ROWS_PER_BLOCK), dtype=np.uint32)
         for block in range(blocks):
             counter = np.full(len(cells), self.level * _MAX_ROWS + block, dtype=np.uint64)
-            words[block] = keys.random_words(_HASH_KEY, counter, cells).view(np.uint32)
+            words[block] = keys.random_bits(_HASH_KEY, counter, cells).view(np.uint32)
         by_row = words.transpose(0, 2, 1).reshape(blocks * _ROWS_PER_BLOCK, len(cells))[: self.rows]
         return ((by_row.astype(np.uint64) * np.uint64(self.width)) >> np.uint64(32)).astype(np.int64)
 

@@ -49,21 +49,21 @@ class BernoulliShuffle:
         """
         sampled = sample_counts(counts, self.rate, generator)
         users = int(sampled.sum())
-        chance = message_rate(users, self.epsilon, self.delta)
-        noise = generator.binomial(users, chance, size=len(counts)).astype(np.float64)
+        probability = message_rate(users, self.epsilon, self.delta)
+        noise = generator.binomial(users, probability, size=len(counts)).astype(np.float64)
         if not self.zeroed:
-            return np.asarray((sampled + noise - users * chance) / self.rate)
+            return np.asarray((sampled + noise - users * probability) / self.rate)
         # sampled + users - noise messages arrived, of which users (1 - chance) were expected as noise
-        return np.where(sampled > noise, sampled - noise + users * chance, 0.0) / self.rate
+        return np.where(sampled > noise, sampled - noise + users * probability, 0.0) / self.rate
 
 
-def shuffle_delta(users: int, chance: float, epsilon: float) -> float:
+def shuffle_delta(users: int, probability: float, epsilon: float) -> float:
     """The exact delta at epsilon of Bin(users, chance) against the same shifted by one, the larger of both directions.
 
     P(v) / Q(v) = v (1 - q) / ((m + 1 - v) q) grows with v for P = 1 + Bin(m, q) and Q = Bin(m, q), so each divergence
     is a difference of two tails.
     """
-    m, q, growth = users, chance, math.exp(epsilon)
+    m, q, growth = users, probability, math.exp(epsilon)
     first = math.floor(growth * q * (m + 1) / (1 - q + growth * q)) + 1  # least v with P(v) > e^epsilon Q(v)
     with_user = _at_least(first - 1, m, q) - growth * _at_least(first, m, q)
     last = math.ceil(q * (m + 1) / (growth * (1 - q) + q)) - 1  # greatest v with Q(v) > e^epsilon P(v)
@@ -99,15 +99,15 @@ def closed_form_messages(epsilon: float, delta: float) -> float:
     return 50 * math.log(2 / delta) / epsilon**2
 
 
-def _at_least(value: int, users: int, chance: float) -> float:
+def _at_least(value: int, users: int, probability: float) -> float:
     """P[Bin(users, chance) >= value]."""
     if value <= 0:
         return 1.0
-    return float(bdtrc(value - 1, users, chance)) if value <= users else 0.0
+    return float(bdtrc(value - 1, users, probability)) if value <= users else 0.0
 
 
-def _at_most(value: int, users: int, chance: float) -> float:
+def _at_most(value: int, users: int, probability: float) -> float:
     """P[Bin(users, chance) <= value]."""
     if value < 0:
         return 0.0
-    return float(bdtr(value, users, chance)) if value < users else 1.0
+    return float(bdtr(value, users, probability)) if value < users else 1.0

@@ -13,9 +13,9 @@ from sfumato.transforms.heatmap.checks import check_within, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.counts import Partition, edges
-from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
 from sfumato.transforms.ranges.noise import noisy
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.split import split
 
 
@@ -75,7 +75,7 @@ class AdaptiveGrid(RangeMethod):
         check_within("ag_coarse", self.ag_coarse, 1e-3, 1e6)
         check_within("ag_fine", self.ag_fine, 1e-3, 1e6)
 
-    def collect(self, people: People, wanted: Wanted, key: RunKey) -> Partition:
+    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> Partition:
         """See RangeMethod.collect. A user is in one cell and in one leaf, so the two looks add up to epsilon."""
         coarse_epsilon, fine_epsilon = split(wanted.epsilon, self.ag_share)
         m1 = max(10, math.ceil(math.sqrt(max(wanted.users, 0.0) * wanted.epsilon / self.ag_coarse) / 4))

@@ -10,11 +10,11 @@ from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.heatmap.checks import option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.counts import NoisyGrid, Partition
-from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
 from sfumato.transforms.ranges.model import Model
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.tune import Tuner
 from sfumato.transforms.ranges.widths import default_width
 
@@ -47,7 +47,7 @@ class Automatic(RangeMethod):
     def __post_init__(self) -> None:
         self._networks(1.0)  # which check their options
 
-    def chosen(self, wanted: Wanted) -> SpatialNeural | PlainGrid:
+    def chosen(self, wanted: CollectionSpec) -> SpatialNeural | PlainGrid:
         """The method that is used, and its width of cells."""
         if self.tuner is not None:
             name = self.tuner.choose(wanted)
@@ -57,11 +57,11 @@ class Automatic(RangeMethod):
             width = self.cell_width or default_width(wanted)
         return self._networks(width) if name == SpatialNeural.NAME else PlainGrid(width)
 
-    def collect(self, people: People, wanted: Wanted, key: RunKey) -> NoisyGrid:
+    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> NoisyGrid:
         """See RangeMethod.collect."""
         return self.chosen(wanted).collect(people, wanted, key)
 
-    def trainings(self, counts: NoisyGrid | Partition, wanted: Wanted) -> Sequence[Any]:
+    def trainings(self, counts: NoisyGrid | Partition, wanted: CollectionSpec) -> Sequence[Any]:
         """See RangeMethod.trainings."""
         return self.chosen(wanted).trainings(counts, wanted)
 
@@ -69,7 +69,7 @@ class Automatic(RangeMethod):
         """See RangeMethod.train: only networks are trained."""
         return self._networks(1.0).train(training)
 
-    def model(self, counts: NoisyGrid | Partition, wanted: Wanted, trained: Sequence[Any]) -> Model:
+    def model(self, counts: NoisyGrid | Partition, wanted: CollectionSpec, trained: Sequence[Any]) -> Model:
         """See RangeMethod.model."""
         return self.chosen(wanted).model(counts, wanted, trained)
 

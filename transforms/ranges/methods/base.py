@@ -17,11 +17,11 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.counts import NoisyGrid, Partition
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
 from sfumato.transforms.ranges.model import Model
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CollectionSpec:
     """What a method is given besides the people: all of it public.
 
     field: the base cells. users: the number of users, public or already noisy. epsilon: the whole budget of the
@@ -47,13 +47,13 @@ class RangeMethod(ABC):
     TEXT: ClassVar[str]  # a line for the help
 
     @abstractmethod
-    def collect(self, people: People, wanted: Wanted, key: RunKey) -> NoisyGrid | Partition:
+    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> NoisyGrid | Partition:
         """The only look at the people: epsilon-differentially private for adding or removing one of them.
 
         All noise is drawn from the key, so the same call gives the same counts.
         """
 
-    def trainings(self, counts: NoisyGrid | Partition, wanted: Wanted) -> Sequence[Any]:
+    def trainings(self, counts: NoisyGrid | Partition, wanted: CollectionSpec) -> Sequence[Any]:
         """What is to be learned from the counts, in parts that `train` takes one at a time, on any worker."""
         return ()
 
@@ -61,6 +61,6 @@ class RangeMethod(ABC):
         """What is learned of one of `trainings`; the same whenever and wherever it is done."""
         raise NotImplementedError(f"{self.NAME} learns nothing")
 
-    def model(self, counts: NoisyGrid | Partition, wanted: Wanted, trained: Sequence[Any]) -> Model:
+    def model(self, counts: NoisyGrid | Partition, wanted: CollectionSpec, trained: Sequence[Any]) -> Model:
         """What answers. trained: of every one of `trainings`, in their order."""
         return GridModel(counts) if isinstance(counts, NoisyGrid) else PartitionModel(counts)

@@ -25,9 +25,9 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.counts import Partition
 from sfumato.transforms.ranges.dawa_partition import cheapest
 from sfumato.transforms.ranges.hilbert import hilbert_index, hilbert_xy
-from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
 from sfumato.transforms.ranges.noise import noisy
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.split import split
 
 _DEPTH = 10  # 2^20 cells, as the papers have it
@@ -45,7 +45,7 @@ class Dawa(RangeMethod):
     def __post_init__(self) -> None:
         check_within("dawa_share", self.dawa_share, 0.01, 0.99)
 
-    def collect(self, people: People, wanted: Wanted, key: RunKey) -> Partition:
+    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> Partition:
         """See RangeMethod.collect. A user is in one bucket, so the partition and the counts add up to epsilon."""
         partition_epsilon, count_epsilon = split(wanted.epsilon, self.dawa_share)
         depth = min(_DEPTH, people.depth)

@@ -14,14 +14,14 @@ from sfumato.transforms.heatmap.checks import check_choice, check_whole, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.counts import NoisyGrid, Partition
 from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.model import Model
 from sfumato.transforms.ranges.networks.local import LocalNetwork, LocalTraining, train_local
 from sfumato.transforms.ranges.networks.paper import PaperNetworks, PaperTraining, paper_training, train_paper
 from sfumato.transforms.ranges.networks.training import DivergedError
 from sfumato.transforms.ranges.networks.worlds import Squares
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 
 NETWORKS = ("local", "paper")
 MOST_SIDE = 1024  # cells along a side: a world of so many takes some 500 MB
@@ -58,7 +58,7 @@ class SpatialNeural(RangeMethod):
             check_whole("models", self.models, 1, 64)
         check_whole("training_seed", self.training_seed, 0, 2**22 - 1)  # times 1000 it is a seed of 32 bits
 
-    def collect(self, people: People, wanted: Wanted, key: RunKey) -> NoisyGrid:
+    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> NoisyGrid:
         """See RangeMethod.collect: the plain grid's."""
         return PlainGrid(self.width(wanted.field)).collect(people, wanted, key)
 
@@ -66,7 +66,9 @@ class SpatialNeural(RangeMethod):
         """Of the grid's cells in metres: what was asked for, or what a worker can learn from where that is finer."""
         return max(self.cell_width, math.sqrt(math.prod(field.metres)) / MOST_SIDE)
 
-    def trainings(self, counts: NoisyGrid | Partition, wanted: Wanted) -> Sequence[LocalTraining | PaperTraining]:
+    def trainings(
+        self, counts: NoisyGrid | Partition, wanted: CollectionSpec
+    ) -> Sequence[LocalTraining | PaperTraining]:
         """See RangeMethod.trainings: one an element for each network."""
         grid = _grid(counts)
         models = self.models or _MODELS[self.network]
@@ -94,7 +96,7 @@ class SpatialNeural(RangeMethod):
         os.makedirs(self.checkpoints, exist_ok=True)
         return os.path.join(self.checkpoints, f"{name}.npz")
 
-    def model(self, counts: NoisyGrid | Partition, wanted: Wanted, trained: Sequence[Any]) -> Model:
+    def model(self, counts: NoisyGrid | Partition, wanted: CollectionSpec, trained: Sequence[Any]) -> Model:
         """See RangeMethod.model: of the networks that did not diverge; where all did, the counts answer as they are."""
         grid, found = _grid(counts), [one for one in trained if one is not None]
         if not found:
@@ -103,7 +105,7 @@ class SpatialNeural(RangeMethod):
             return PaperNetworks.of(grid, wanted, found)
         return LocalNetwork(grid, wanted.smoothing, self._squares(wanted), found)
 
-    def _squares(self, wanted: Wanted) -> Squares:
+    def _squares(self, wanted: CollectionSpec) -> Squares:
         (width, height), sizes = wanted.field.cell_metres, wanted.sizes
         low, high = ((size / width, size / height) for size in (sizes.low, sizes.high))
         return Squares(low, high, self.workload)

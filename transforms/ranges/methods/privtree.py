@@ -30,9 +30,9 @@ from sfumato.transforms.heatmap.checks import check_within, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.counts import Partition
-from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
 from sfumato.transforms.ranges.noise import noisy
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from sfumato.transforms.ranges.split import split
 
 FANOUT = 4
@@ -69,7 +69,7 @@ class PrivTree(RangeMethod):
     def __post_init__(self) -> None:
         check_within("privtree_share", self.privtree_share, 0.01, 0.99)
 
-    def collect(self, people: People, wanted: Wanted, key: RunKey) -> Partition:
+    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> Partition:
         """See RangeMethod.collect. A user is in one leaf, so the tree and the counts add up to epsilon."""
         tree_epsilon, count_epsilon = split(wanted.epsilon, self.privtree_share)
         nodes, levels, counts = _grown(people, Splitting.of(tree_epsilon), key)
@@ -81,7 +81,7 @@ class PrivTree(RangeMethod):
 
 
 def _grown(
-    people: People, splitting: Splitting, key: RunKey
+    people: ExactCounts, splitting: Splitting, key: RunKey
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
     """The leaves: codes uint64[r] at their levels int64[r], and the exact users in them, int64[r]."""
     sums = np.concatenate([[0], np.cumsum(people.users)])

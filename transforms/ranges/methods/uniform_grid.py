@@ -9,9 +9,9 @@ from typing import ClassVar
 from sfumato.transforms.heatmap.checks import check_within, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.counts import NoisyGrid
-from sfumato.transforms.ranges.methods.base import RangeMethod, Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
 from sfumato.transforms.ranges.methods.grid import collect_grid
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 
 
 def cells_a_side(users: float, epsilon: float, constant: float) -> float:
@@ -31,7 +31,7 @@ class UniformGrid(RangeMethod):
     def __post_init__(self) -> None:
         check_within("ug_constant", self.ug_constant, 1e-3, 1e6)
 
-    def collect(self, people: People, wanted: Wanted, key: RunKey) -> NoisyGrid:
+    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> NoisyGrid:
         """See RangeMethod.collect."""
         width = people.side / cells_a_side(wanted.users, wanted.epsilon, self.ug_constant)
         return collect_grid(people, width, width, wanted.epsilon, key, self.NAME)

@@ -108,9 +108,9 @@ def _split(
     return shares, weights, typical
 
 
-def _choose(chances: NDArray[Any], rng: Generator) -> NDArray[np.int64]:
+def _choose(probabilities: NDArray[Any], rng: Generator) -> NDArray[np.int64]:
     """Which one of the last axis, drawn by chances that need not sum to 1."""
-    sums = chances.cumsum(axis=-1)
+    sums = probabilities.cumsum(axis=-1)
     return np.asarray((sums < rng.random(sums.shape[:-1])[..., None] * sums[..., -1:]).sum(axis=-1))
 
 
@@ -173,16 +173,16 @@ def _learn(
     telling = bins >= _TOLD
     typical = above
     for _ in range(30):
-        chance = likelihood[telling] * typical
-        chance /= chance.sum(axis=1, keepdims=True) + 1e-300
-        typical = chance.sum(axis=0) + _TIE * above
+        probability = likelihood[telling] * typical
+        probability /= probability.sum(axis=1, keepdims=True) + 1e-300
+        typical = probability.sum(axis=0) + _TIE * above
         typical = typical / typical.sum()
     weights = np.tile(typical, (_BINS, 1))
     for _ in range(10):
-        chance = likelihood[telling] * weights[bins[telling]]
-        chance /= chance.sum(axis=1, keepdims=True) + 1e-300
+        probability = likelihood[telling] * weights[bins[telling]]
+        probability /= probability.sum(axis=1, keepdims=True) + 1e-300
         sums = np.zeros_like(weights)
-        np.add.at(sums, bins[telling], chance)
+        np.add.at(sums, bins[telling], probability)
         weights = sums + _TIE * typical
         weights /= weights.sum(axis=1, keepdims=True)
     return weights, typical

@@ -174,13 +174,13 @@ class LocalNetwork(Model):
         stacked = {name: np.stack([one[name] for one in self.networks]) for name in _NAMES}
         return {**grid_arrays(self.grid), **stacked}
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """See Model.facts."""
         sizes = {"low": list(self.squares.low), "high": list(self.squares.high)}
         return {"noise_stddev": self.grid.noise_stddev, "smoothing": self.smoothing, **sizes}
 
     @classmethod
-    def load(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> LocalNetwork:
+    def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> LocalNetwork:
         """See Model.load."""
         count = len(arrays["w1"])
         shapes: dict[str, tuple[int, ...]]
@@ -191,8 +191,8 @@ class LocalNetwork(Model):
             if one.shape != (count, *shape) or one.dtype != np.float32 or not np.isfinite(one).all():
                 raise ValueError("weights of another form")
         networks = [{name: arrays[name][number] for name in _NAMES} for number in range(count)]
-        low, high = ((float(one[0]), float(one[1])) for one in (facts["low"], facts["high"]))
-        grid, smoothing = grid_of(arrays, facts), float(facts["smoothing"])
+        low, high = ((float(one[0]), float(one[1])) for one in (metadata["low"], metadata["high"]))
+        grid, smoothing = grid_of(arrays, metadata), float(metadata["smoothing"])
         if not (count and 0 < low[0] < high[0] < math.inf and 0 < low[1] < high[1] < math.inf):
             raise ValueError("no networks, or sizes of none")
         if not (0 < smoothing < math.inf and 0 < grid.noise_stddev < math.inf):

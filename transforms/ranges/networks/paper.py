@@ -22,7 +22,7 @@ from sfumato.transforms.ranges.networks.training import fit
 from sfumato.transforms.ranges.table import Table
 
 if TYPE_CHECKING:
-    from sfumato.transforms.ranges.methods.base import Wanted  # whose package imports this module
+    from sfumato.transforms.ranges.methods.base import CollectionSpec  # whose package imports this module
 
 LAYERS, WIDTH, EPOCHS, PATIENCE = 20, 80, 5000, 500
 LEARNING_RATE = 1e-3
@@ -58,7 +58,7 @@ class PaperTrained:
     parameters: Parameters
 
 
-def paper_training(grid: NoisyGrid, wanted: Wanted, models: int, workload: Boxes | None) -> list[PaperTraining]:
+def paper_training(grid: NoisyGrid, wanted: CollectionSpec, models: int, workload: Boxes | None) -> list[PaperTraining]:
     """What each of `models` networks is learned from (Algorithm 1 and Eq. 12).
 
     workload: queries like those to come; where it is given, a training query weighs as many of them as it overlaps.
@@ -236,7 +236,7 @@ class PaperNetworks(Model):
         self._noise = Table(x_edges, y_edges, np.full((len(y_edges) - 1, len(x_edges) - 1), noise_stddev**2))
 
     @classmethod
-    def of(cls, grid: NoisyGrid, wanted: Wanted, trained: Sequence[PaperTrained]) -> PaperNetworks:
+    def of(cls, grid: NoisyGrid, wanted: CollectionSpec, trained: Sequence[PaperTrained]) -> PaperNetworks:
         """Of the networks that were trained on a grid, in any order."""
         return cls(grid.x_edges, grid.y_edges, grid.noise_stddev, wanted.field.cell_metres, trained)
 
@@ -266,13 +266,13 @@ class PaperNetworks(Model):
         stacked = {name: np.stack([one.parameters[name] for one in self.networks]) for name in names}
         return {"x_edges": self.x_edges, "y_edges": self.y_edges, **stacked}
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """See Model.facts."""
         own = {name: [getattr(one, name) for one in self.networks] for name in ("size", "scale", "residual")}
         return {"noise_stddev": self.noise_stddev, "cell_metres": list(self.cell_metres), **own}
 
     @classmethod
-    def load(cls, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> PaperNetworks:
+    def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> PaperNetworks:
         """See Model.load."""
         x_edges, y_edges = arrays["x_edges"], arrays["y_edges"]
         for edges in (x_edges, y_edges):
@@ -280,8 +280,8 @@ class PaperNetworks(Model):
                 raise ValueError("edges do not rise from 0")
         if x_edges[-1] != y_edges[-1]:
             raise ValueError("the field is no square")
-        numbers = {name: np.array(facts[name], dtype=np.float64) for name in ("size", "scale", "residual")}
-        noise, (across, down) = float(facts["noise_stddev"]), (float(one) for one in facts["cell_metres"])
+        numbers = {name: np.array(metadata[name], dtype=np.float64) for name in ("size", "scale", "residual")}
+        noise, (across, down) = float(metadata["noise_stddev"]), (float(one) for one in metadata["cell_metres"])
         sound = all(one.ndim == 1 and np.isfinite(one).all() for one in numbers.values())
         sizes, scales, residuals = numbers.values()
         sound = sound and len(sizes) > 0 and bool((np.diff(sizes, prepend=0.0) > 0).all() and (scales > 0).all())

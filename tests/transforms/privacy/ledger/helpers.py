@@ -21,14 +21,14 @@ def charge(
     dataset: str = "taxis",
     **more: str,
 ) -> Charge:
-    facts = {"job": "heatmap", "request": "request", "binding": "binding", **more}
+    metadata = {"job": "heatmap", "request": "request", "binding": "binding", **more}
     return Charge(
         release_id=release_id,
         dataset=dataset,
         period=Period.parse(period),
         epsilon=amount("epsilon", epsilon),
         delta=amount("delta", delta),
-        **facts,
+        **metadata,
     )
 
 

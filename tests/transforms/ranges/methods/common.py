@@ -6,12 +6,12 @@ import numpy as np
 
 from sfumato.transforms.ranges.counts import Partition
 from sfumato.transforms.ranges.methods.base import RangeMethod
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.transforms.ranges.oracle import assert_covers_once, exact_users, run_key, wanted
 
 
-def collected(method: RangeMethod, people: People, epsilon: float, key: int = 1) -> Partition:
+def collected(method: RangeMethod, people: ExactCounts, epsilon: float, key: int = 1) -> Partition:
     found = method.collect(people, wanted(people.depth, float(people.users.sum()), epsilon), run_key(key))
     assert isinstance(found, Partition)
     return found
@@ -22,7 +22,7 @@ def assert_same(one: Partition, other: Partition) -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
-def assert_a_partition_by_key(method: RangeMethod, people: People, epsilon: float) -> None:
+def assert_a_partition_by_key(method: RangeMethod, people: ExactCounts, epsilon: float) -> None:
     one = collected(method, people, epsilon)
     assert_covers_once(one)
     assert_same(one, collected(method, people, epsilon))
@@ -31,7 +31,7 @@ def assert_a_partition_by_key(method: RangeMethod, people: People, epsilon: floa
     assert len(other.users) != len(one.users) or (other.users != one.users).any()
 
 
-def noise(method: RangeMethod, people: People, epsilon: float, keys: int) -> tuple[np.ndarray, np.ndarray]:
+def noise(method: RangeMethod, people: ExactCounts, epsilon: float, keys: int) -> tuple[np.ndarray, np.ndarray]:
     """What was added to the users of the parts, over many keys, and the variances stated for it."""
     added, stated = [], []
     for key in range(keys):

@@ -7,7 +7,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.counts import Partition, edges
 from sfumato.transforms.ranges.methods.adaptive_grid import AdaptiveGrid
-from sfumato.transforms.ranges.people import People
+from sfumato.transforms.ranges.people import ExactCounts
 from tests.transforms.ranges.methods.common import assert_a_partition_by_key, assert_same, collected
 from tests.transforms.ranges.oracle import assert_covers_once, exact_users, people_at, run_key, town, wanted
 
@@ -45,7 +45,7 @@ def test_cells_are_cut_by_the_rule() -> None:
             assert found.y1[inside].max() == lines[row + 1]
 
 
-def per_key(method: AdaptiveGrid, people: People, epsilon: float, keys: int) -> list[tuple[Partition, np.ndarray]]:
+def per_key(method: AdaptiveGrid, people: ExactCounts, epsilon: float, keys: int) -> list[tuple[Partition, np.ndarray]]:
     found = [collected(method, people, epsilon, key) for key in range(keys)]
     return [(one, one.users - exact_users(one, people)) for one in found]
 

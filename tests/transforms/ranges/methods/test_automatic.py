@@ -13,7 +13,7 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.methods import neural
 from sfumato.transforms.ranges.methods.automatic import BORDER, Automatic
-from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
 from sfumato.transforms.ranges.tune import Tuner
@@ -21,7 +21,7 @@ from sfumato.transforms.ranges.widths import default_width
 from tests.transforms.ranges.oracle import run_key, town
 
 PEOPLE = town(10, 3000)
-MANY = Wanted(Field(Grid(Region(0, -0.02, 0.04, 0.02), 10)), 2 * BORDER, 1.0, Sizes(100.0, 400.0))
+MANY = CollectionSpec(Field(Grid(Region(0, -0.02, 0.04, 0.02), 10)), 2 * BORDER, 1.0, Sizes(100.0, 400.0))
 FEW = replace(MANY, users=3000.0)
 
 
@@ -31,10 +31,10 @@ class Told:
 
     method: str
 
-    def choose(self, wanted: Wanted) -> str:
+    def choose(self, wanted: CollectionSpec) -> str:
         return self.method
 
-    def width(self, wanted: Wanted, method: str) -> float:
+    def width(self, wanted: CollectionSpec, method: str) -> float:
         return {"snh": 70.0, "grid": 50.0}[method]
 
 

@@ -60,7 +60,7 @@ def upper_tail(rate: float, least: int) -> float:
     return a**least / (1 + a) if least >= 0 else 1 - a ** (1 - least) / (1 + a)
 
 
-def split_chance(splitting: Splitting, count: int, level: int) -> float:
+def split_probability(splitting: Splitting, count: int, level: int) -> float:
     return upper_tail(splitting.rate, 1 - max(count - level * splitting.delta, -splitting.delta))
 
 
@@ -69,10 +69,10 @@ def test_the_tree_has_the_noise_of_its_share(users: int) -> None:
     """How often the field of 2 x 2 cells is split, where nothing else can be."""
     people, epsilon, share, runs = people_at(1, [1] * users, [0] * users), 0.6, 0.4, 3000
     splits = sum(len(collected(PrivTree(share), people, epsilon, key).users) == 4 for key in range(runs))
-    chance = split_chance(Splitting.of(share * epsilon), users, 0)
-    assert stats.binomtest(splits, runs, chance).pvalue > FLAKE_RATE
+    probability = split_probability(Splitting.of(share * epsilon), users, 0)
+    assert stats.binomtest(splits, runs, probability).pvalue > FLAKE_RATE
     if users:
-        wrong = split_chance(Splitting.of(epsilon), users, 0)
+        wrong = split_probability(Splitting.of(epsilon), users, 0)
         assert stats.binomtest(splits, runs, wrong).pvalue < 1e-4
 
 
@@ -83,7 +83,7 @@ def loss(splitting: Splitting, path: list[int], splits: int) -> float:
     """
     total = 0.0
     for level, count in enumerate(path[: splits + 1]):
-        with_her, without = (split_chance(splitting, count + more, level) for more in (1, 0))
+        with_her, without = (split_probability(splitting, count + more, level) for more in (1, 0))
         total += math.log(with_her / without) if level < splits else math.log((1 - with_her) / (1 - without))
     return total
 
@@ -120,16 +120,16 @@ def test_fields_of_one_level_tell_no_more_than_epsilon_by_enumeration() -> None:
     splitting = Splitting.of(epsilon)
     for others in itertools.product(range(6), repeat=2):  # in her quadrant, in the other three together
 
-        def chances(counts: tuple[int, int]) -> list[float]:
-            root = split_chance(splitting, sum(counts), 0)
-            quadrants = [split_chance(splitting, count, 1) for count in (counts[0], counts[1], 0, 0)]
+        def probabilities(counts: tuple[int, int]) -> list[float]:
+            root = split_probability(splitting, sum(counts), 0)
+            quadrants = [split_probability(splitting, count, 1) for count in (counts[0], counts[1], 0, 0)]
             split = [
                 root * math.prod(q if yes else 1 - q for q, yes in zip(quadrants, tree, strict=True))
                 for tree in itertools.product((True, False), repeat=4)
             ]
             return [1 - root, *split]
 
-        without, with_her = chances(others), chances((others[0] + 1, others[1]))
+        without, with_her = probabilities(others), probabilities((others[0] + 1, others[1]))
         assert sum(without) == pytest.approx(1)
         assert max(abs(math.log(a / b)) for a, b in zip(without, with_her, strict=True)) <= epsilon
 

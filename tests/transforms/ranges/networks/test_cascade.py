@@ -81,10 +81,10 @@ def test_prior_shares_are_as_uneven_as_a_dirichlets(concentration: float) -> Non
 
 
 def test_choices_follow_their_chances() -> None:
-    chances = np.tile([3.0, 0.0, 1.0], (40_000, 1))
-    found = np.bincount(cascade._choose(chances, generator()), minlength=3) / len(chances)
+    probabilities = np.tile([3.0, 0.0, 1.0], (40_000, 1))
+    found = np.bincount(cascade._choose(probabilities, generator()), minlength=3) / len(probabilities)
     assert found[1] == 0
-    assert found[0] == pytest.approx(0.75, abs=6 * np.sqrt(0.75 * 0.25 / len(chances)))
+    assert found[0] == pytest.approx(0.75, abs=6 * np.sqrt(0.75 * 0.25 / len(probabilities)))
 
 
 def test_where_nothing_is_known_of_the_cells_the_total_is_met_and_any_cell_may_have_users() -> None:

@@ -217,16 +217,16 @@ def damaged_arrays() -> list[tuple[str, Any]]:
 def test_damaged_arrays_are_refused() -> None:
     model = some_model()
     boxes, _ = squares(5)
-    same = LocalNetwork.load(model.arrays(), model.facts()).answer(boxes)
+    same = LocalNetwork.load(model.arrays(), model.metadata()).answer(boxes)
     np.testing.assert_array_equal(same.users, model.answer(boxes).users)
     for name, value in damaged_arrays():
         with pytest.raises(ValueError, match=r"."):
-            LocalNetwork.load(model.arrays() | {name: value}, model.facts())
+            LocalNetwork.load(model.arrays() | {name: value}, model.metadata())
     for name in local._NAMES:
         with pytest.raises(KeyError):
-            LocalNetwork.load({key: value for key, value in model.arrays().items() if key != name}, model.facts())
+            LocalNetwork.load({key: value for key, value in model.arrays().items() if key != name}, model.metadata())
     with pytest.raises(ValueError, match="networks"):
-        LocalNetwork.load(model.arrays() | {name: model.arrays()[name][:0] for name in local._NAMES}, model.facts())
+        LocalNetwork.load(model.arrays() | {name: model.arrays()[name][:0] for name in local._NAMES}, model.metadata())
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_damaged_arrays_are_refused() -> None:
 def test_facts_of_no_network_are_refused(changed: dict[str, Any]) -> None:
     model = some_model()
     with pytest.raises(ValueError, match=r"."):
-        LocalNetwork.load(model.arrays(), model.facts() | changed)
+        LocalNetwork.load(model.arrays(), model.metadata() | changed)
 
 
 def test_a_damaged_file_is_refused_by_its_name() -> None:

@@ -9,7 +9,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.ranges.counts import NoisyGrid, edges
-from sfumato.transforms.ranges.methods.base import Wanted
+from sfumato.transforms.ranges.methods.base import CollectionSpec
 from sfumato.transforms.ranges.networks.paper import (
     LAYERS,
     PaperNetworks,
@@ -31,8 +31,8 @@ ACROSS, DOWN = FIELD.cell_metres
 SMALL = {"layers": 3, "width": 16, "epochs": 200}
 
 
-def wanted(low: float, high: float, users: float = 10_000.0) -> Wanted:
-    return Wanted(FIELD, users, 0.5, Sizes(low, high))
+def wanted(low: float, high: float, users: float = 10_000.0) -> CollectionSpec:
+    return CollectionSpec(FIELD, users, 0.5, Sizes(low, high))
 
 
 def some_grid(seed: int = 1) -> NoisyGrid:
@@ -182,7 +182,7 @@ def test_a_single_layer_is_a_network_too(tmp_path: Path) -> None:
     first, again = (train_paper(training, **options)[0] for _ in range(2))
     np.testing.assert_array_equal(again.parameters["first"], first.parameters["first"])
     model = PaperNetworks.of(some_grid(), wanted(100, 200), [again])
-    assert PaperNetworks.load(model.arrays(), model.facts()).networks[0].residual == first.residual
+    assert PaperNetworks.load(model.arrays(), model.metadata()).networks[0].residual == first.residual
 
 
 def test_the_residual_is_the_error_on_the_labels() -> None:
@@ -253,7 +253,7 @@ def test_boxes_of_no_area_have_no_users() -> None:
 
 def test_a_model_is_made_anew_from_its_arrays() -> None:
     model, boxes = networks(), random_boxes(np.random.default_rng(7), SIDE, 300).clipped(SIDE)
-    again = PaperNetworks.load(model.arrays(), model.facts())
+    again = PaperNetworks.load(model.arrays(), model.metadata())
     for name in ("users", "stddev"):
         np.testing.assert_array_equal(getattr(again.answer(boxes), name), getattr(model.answer(boxes), name))
 
@@ -273,7 +273,7 @@ def test_damaged_weights_are_refused(name: str, damage: str) -> None:
     else:
         values = values.astype(np.complex64)
     with pytest.raises((ValueError, TypeError)):
-        PaperNetworks.load({**arrays, name: values}, model.facts())
+        PaperNetworks.load({**arrays, name: values}, model.metadata())
 
 
 @pytest.mark.parametrize(
@@ -295,14 +295,14 @@ def test_damaged_weights_are_refused(name: str, damage: str) -> None:
 def test_damaged_facts_are_refused(damage: dict) -> None:
     model = networks()
     with pytest.raises((ValueError, TypeError)):
-        PaperNetworks.load(model.arrays(), {**model.facts(), **damage})
+        PaperNetworks.load(model.arrays(), {**model.metadata(), **damage})
 
 
 @pytest.mark.parametrize("edges", [[0, 9, 9, 256], [1, 256], [0, 255], [0], [[0, 256]], [0, np.nan, 256]])
 def test_damaged_edges_are_refused(edges: list) -> None:
     model = networks()
     with pytest.raises((ValueError, TypeError)):
-        PaperNetworks.load({**model.arrays(), "x_edges": np.array(edges)}, model.facts())
+        PaperNetworks.load({**model.arrays(), "x_edges": np.array(edges)}, model.metadata())
 
 
 def test_a_training_is_a_plain_value() -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ UNSAFE = "The key came from a seed that anybody can guess: this release protects
 
 
 @dataclass(frozen=True)
-class ReleaseFacts:
+class ReleaseMetadata:
     """Identity and origin of a release: nothing here depends on what the input files hold.
 
     job: the command that made it. created: ISO 8601 time. randomness: where the secret came from; safe: nobody can
@@ -53,24 +53,24 @@ class ReleaseFacts:
         return {"source": self.randomness, "safe": self.safe}
 
 
-def release_manifest(facts: ReleaseFacts, content: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
+def release_manifest(metadata: ReleaseMetadata, content: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
     """A release's manifest: identity, then the job's own content, then parameters, versions and warnings."""
     return {
         "format": MANIFEST_FORMAT,
-        "release_id": facts.release_id,
-        "job": facts.job,
-        "created": facts.created,
+        "release_id": metadata.release_id,
+        "job": metadata.job,
+        "created": metadata.created,
         **content,
-        **({} if facts.ledger is None else {"ledger": dict(facts.ledger)}),
-        "parameters": dict(facts.parameters),
+        **({} if metadata.ledger is None else {"ledger": dict(metadata.ledger)}),
+        "parameters": dict(metadata.parameters),
         "versions": package_versions(),
-        "warnings": warnings if facts.safe else [UNSAFE, *warnings],
+        "warnings": warnings if metadata.safe else [UNSAFE, *warnings],
     }
 
 
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages on which results depend."""
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}}
+    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
 
 
 @cache
@@ -82,10 +82,10 @@ def code_digest() -> str:
     Returns:
         64 hexadecimal digits, the same on every machine and for every place of installation.
     """
-    root = Path(__file__).resolve().parents[2]  # .../sfumato/transforms/release/facts.py
+    root = Path(__file__).resolve().parents[2]  # .../sfumato/transforms/release/metadata.py
     found = hashlib.sha256(f"python {sys.version_info[0]}.{sys.version_info[1]}".encode())
     for name in _DRAWING:
-        found.update(f"\0{name} {metadata.version(name)}".encode())
+        found.update(f"\0{name} {version(name)}".encode())
     walks = [walk for folder in _SOURCES for walk in os.walk(root / folder)]
     paths = [os.path.join(folder, name) for folder, _, names in walks for name in names if name.endswith(".py")]
     for path in sorted(paths):
