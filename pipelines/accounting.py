@@ -1,16 +1,15 @@
-"""What a release costs and which ledger is charged: options, and the steps before and after the run."""
+"""What a release costs and which ledger is charged: the steps before and after the run."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sfumato.schemas.errors import BudgetError, RequestError
-from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, amount, dataset_name, plain
+from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, amount, plain
+from sfumato.schemas.requests.publishing import ReleaseRequest
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits
 from sfumato.transforms.privacy.ledger.places import absolute, open_ledger
@@ -23,7 +22,7 @@ from sfumato.transforms.release.published import check_not_lost
 class Accounting:
     """A ledger's place, the dataset that is charged, the days that the data are of, and the limits one expects.
 
-    allow_reuse: charge input files that were charged to another dataset or to other days before. Raises RequestError.
+    allow_reuse: charge input files that were charged to another dataset or to other days before.
     """
 
     ledger: str
@@ -31,9 +30,6 @@ class Accounting:
     period: Period
     budget: tuple[Limit, ...] = ()
     allow_reuse: bool = False
-
-    def __post_init__(self) -> None:
-        dataset_name(self.dataset)
 
     @property
     def book(self) -> Ledger:
@@ -97,45 +93,12 @@ class Accounting:
         return [*lines, "it fits"]
 
 
-def add_accounting_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of Accounting."""
-    parser.add_argument(
-        "--ledger",
-        metavar="PLACE",
-        help="privacy ledger that is charged before any noise is drawn: an SQLite file, or gs://bucket/folder",
-    )
-    parser.add_argument("--dataset", metavar="NAME", help="what is charged: name of the logs (with --ledger)")
-    parser.add_argument(
-        "--period", metavar="DATE[:DATE]", help="days that the logs are of, as 2026-11-20 (with --ledger)"
-    )
-    parser.add_argument(
-        "--budget",
-        metavar="E/Nd,...",
-        help="limits of the dataset: epsilon, or epsilon:delta, for the data of any N days in a row, as 10/365d,1/1d; "
-        "set by its first charge, changed by `sfumato ledger limit`",
-    )
-    parser.add_argument(
-        "--allow_reuse",
-        action="store_true",
-        help="charge input files that were charged to another dataset or to other days before, to both",
-    )
-
-
-def accounting(options: argparse.Namespace) -> Accounting | None:
-    """The ledger that a command line names, None without one. Raises RequestError."""
-    given: dict[str, Any] = {name: getattr(options, name) for name in ("dataset", "period", "budget")}
-    if options.ledger is None:
-        for name, value in {**given, "allow_reuse": options.allow_reuse or None}.items():
-            if value is not None:
-                raise RequestError(f"{name}: says what a ledger is charged with; give --ledger as well")
+def accounting(request: ReleaseRequest) -> Accounting | None:
+    """The ledger that a request names, None without one."""
+    if request.ledger is None:
         return None
-    for name in ("dataset", "period"):
-        if given[name] is None:
-            raise RequestError(f"{name}: --ledger needs it, to know what is charged")
+    assert request.dataset is not None
+    assert request.period is not None  # a request with a ledger has both
     return Accounting(
-        absolute(options.ledger),
-        given["dataset"],
-        Period.parse(given["period"]),
-        () if given["budget"] is None else Limit.parse_all(given["budget"]),
-        options.allow_reuse,
+        absolute(request.ledger), request.dataset, request.period, request.budget or (), request.allow_reuse
     )
