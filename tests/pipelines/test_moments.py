@@ -15,7 +15,7 @@ import pytest
 
 from sfumato.pipelines import cli
 from sfumato.transforms.moments import combine
-from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release import open_release
 from tests.conftest import write_files
 from tests.digests import seal_again
@@ -230,7 +230,7 @@ def test_a_ledger_is_charged_once_everything_is_read_and_once(
 
     with monkeypatch.context() as patch:
         patch.setattr(combine, "read_batches", watched)
-        patch.setattr("sfumato.transforms.release.write.publish", lambda *_: 1 / 0)
+        patch.setattr("sfumato.transforms.release.publishing.publish", lambda *_: 1 / 0)
         with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
             run(pattern, place, *booked)
     assert charged == [[]] * 3

@@ -24,7 +24,7 @@ from sfumato.schemas.release import (
 )
 from sfumato.transforms.files import is_remote, matching
 from sfumato.transforms.privacy.ledger.history import History
-from sfumato.transforms.release.store import Release, format_at, open_release, standing_manifest
+from sfumato.transforms.release.release_folder import Release, format_at, manifest_at, open_release
 
 RELEASES = "releases"
 NO_RELEASE = {EVALUATION_FORMAT: EVALUATION_FILES, REFUSAL_FORMAT: frozenset({MANIFEST_FILE, PAGE_FILE})}
@@ -193,7 +193,7 @@ def _opened(place: str) -> Release | None:
 def _stated_charge(place: str) -> dict[str, Any]:
     """What the manifest in a folder says of the ledger, of a release or of a refusal; nothing where it cannot."""
     try:
-        stated = json.loads(standing_manifest(place) or b"{}")["ledger"]
+        stated = json.loads(manifest_at(place) or b"{}")["ledger"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return {}
     return stated if isinstance(stated, dict) else {}

@@ -66,7 +66,7 @@ def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> N
             _check_parent(Path(output).absolute())
         return
     if is_remote(output):
-        replaceable = _kind_of(standing_manifest(output)) == kind
+        replaceable = _kind_of(manifest_at(output)) == kind
     else:
         replaceable = _is_replaceable(Path(output), kind)
     _check_kind(output, overwrite, replaceable, kind)
@@ -74,7 +74,7 @@ def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> N
 
 def _check_kind(output: str, overwrite: bool, replaceable: bool, kind: str) -> None:
     """Raises RequestError where what stands at `output` is not to be, or must not be, overwritten."""
-    if not overwrite and not is_refusal(standing_manifest(output)):
+    if not overwrite and not is_refusal(manifest_at(output)):
         raise RequestError(_TAKEN.format(output))
     if not replaceable:
         raise RequestError(f"output: {output} exists and is no {_NOUNS[kind]}, so --overwrite will not replace it")
@@ -90,7 +90,7 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
     written with the digest of every other file (see `with_digests`).
     """
     files = with_digests(files)
-    standing = standing_manifest(output)
+    standing = manifest_at(output)
     if standing == files[MANIFEST_FILE]:
         return
     kind = str(_kind_of(files[MANIFEST_FILE]))
@@ -103,7 +103,7 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
             check_output(output, overwrite, kind)
         except RequestError:
             # Another attempt at this release may have moved it into its place, or be about to.
-            if standing_manifest(output) == files[MANIFEST_FILE]:
+            if manifest_at(output) == files[MANIFEST_FILE]:
                 return
             check_output(output, overwrite, kind)
         _publish_local(Path(output), files, release_id, overwrite)
@@ -133,7 +133,7 @@ def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str, ov
                 file.write(files[name])
                 file.flush()
                 os.fsync(file.fileno())
-        standing = standing_manifest(str(output))
+        standing = manifest_at(str(output))
         if (overwrite or is_refusal(standing)) and standing not in (None, files[MANIFEST_FILE]):
             output.rename(replaced)
         try:
@@ -144,7 +144,7 @@ def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str, ov
             raise
     except OSError:
         # Another attempt may have been faster, and have cleared this one's files away.
-        if standing_manifest(str(output)) != files[MANIFEST_FILE]:
+        if manifest_at(str(output)) != files[MANIFEST_FILE]:
             raise
     finally:
         _remove(partial)
@@ -188,7 +188,7 @@ def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, ov
         for name, content in files.items():
             with FileSystems.create(staged[name], content_type(name), CompressionTypes.UNCOMPRESSED) as file:
                 file.write(content)
-        standing = standing_manifest(output)  # once more: uploads take their time
+        standing = manifest_at(output)  # once more: uploads take their time
         if standing not in (None, files[MANIFEST_FILE]):
             kind = str(_kind_of(files[MANIFEST_FILE]))
             _check_kind(output, overwrite, _kind_of(standing) == kind, kind)
@@ -204,13 +204,13 @@ def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, ov
         try:
             _check_placed(output, files, data)
         except OSError:
-            if standing_manifest(output) == files[MANIFEST_FILE]:
+            if manifest_at(output) == files[MANIFEST_FILE]:
                 _delete_remote([placed[MANIFEST_FILE]])
             raise
         clear_lost(output, release_id)
     except Exception:
         # Whatever it was: another attempt may have published this very release, and have cleared this one's files away.
-        if standing_manifest(output) != files[MANIFEST_FILE]:
+        if manifest_at(output) != files[MANIFEST_FILE]:
             raise
     finally:
         _delete_remote(list(staged.values()))
@@ -419,10 +419,10 @@ def open_release(path: str | os.PathLike[str]) -> Release:
 
 def format_at(path: str) -> str | None:
     """The format that the manifest in a folder states; None where there is none or it states none."""
-    return _format_of(standing_manifest(path))
+    return _format_of(manifest_at(path))
 
 
-def standing_manifest(output: str) -> bytes | None:
+def manifest_at(output: str) -> bytes | None:
     """The manifest, as it was written, of whatever stands at `output`; None where nothing does.
 
     Raises OSError where that cannot be told: what may be a release is not to be written over.
@@ -472,7 +472,7 @@ def _is_replaceable(output: Path, kind: str) -> bool:
         return False
     names = {path.name for path in output.iterdir()}
     known = EVALUATION_FILES if kind == EVALUATION_FORMAT else RELEASE_FILES
-    return not names or (names <= known and _kind_of(standing_manifest(str(output))) == kind)
+    return not names or (names <= known and _kind_of(manifest_at(str(output))) == kind)
 
 
 def _kind_of(manifest: bytes | None) -> str | None:

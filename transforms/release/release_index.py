@@ -18,11 +18,11 @@ from sfumato.schemas.release import CELLS_FILE, PAGE_FILE
 from sfumato.schemas.timeline import Night, Spending
 from sfumato.transforms.files import matching, write_file
 from sfumato.transforms.privacy.ledger.history import History
-from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_in_window
+from sfumato.transforms.release.catalog import RELEASES, published_releases
 from sfumato.transforms.release.page_index import MAP_FORMAT, index_page, map_file
-from sfumato.transforms.release.published import RELEASES, published_releases
-from sfumato.transforms.release.store import Release
+from sfumato.transforms.release.release_folder import Release
 
 MAPS, LATEST = "maps", "latest.json"
 _ROUNDS = 5
