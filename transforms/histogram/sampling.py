@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.bisection import bisect_integers
 
 GRID = 2**32
 
@@ -88,10 +89,8 @@ def hidden_count(sampling: Sampling, confidence: float = 0.99, rounds: int = 1) 
     low, high = sampling.threshold - 1, 2 * sampling.threshold
     while special.betainc(sampling.threshold, high - sampling.threshold + 1, sampling.rate) <= often:
         low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if special.betainc(sampling.threshold, middle - sampling.threshold + 1, sampling.rate) <= often:
-            low = middle
-        else:
-            high = middle
-    return low
+
+    def is_often_absent(c: int) -> bool:
+        return bool(special.betainc(sampling.threshold, c - sampling.threshold + 1, sampling.rate) <= often)
+
+    return bisect_integers(is_often_absent, low, high)
