@@ -20,13 +20,13 @@ from sfumato.schemas.region import MAX_DEPTH, Grid, Region
 from sfumato.schemas.release import BITS_FILE
 from sfumato.transforms.files import read_file
 from sfumato.transforms.moments.allocation import Tuning
-from sfumato.transforms.moments.assemble import MomentsMetadata, moments_files
-from sfumato.transforms.moments.combine import PushBits
+from sfumato.transforms.moments.bit_pushing import PushBits
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping, Groups
-from sfumato.transforms.moments.meter import PrivacyMeter
+from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
 from sfumato.transforms.moments.prior import PriorRelease
+from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan
-from sfumato.transforms.moments.values import Values
+from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata

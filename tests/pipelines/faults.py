@@ -24,7 +24,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines import cli, job
 from sfumato.schemas.errors import LedgerError
-from sfumato.transforms.histogram import combine
+from sfumato.transforms.histogram import sample_and_threshold
 from sfumato.transforms.privacy import noise
 from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
@@ -231,7 +231,7 @@ class Scene:
     def _watch_drawing(self, release_id: str) -> None:
         """Notes each time that noise is drawn, or a threshold is passed, before the charge stands."""
         folder, ledger = self.folder, self.place.ledger
-        for owner, name in ((noise, "geometric"), (combine, "threshold")):
+        for owner, name in ((noise, "geometric"), (sample_and_threshold, "threshold")):
             real = getattr(owner, name)
 
             def watched(*arguments: Any, real: Any = real, **named: Any) -> Any:
