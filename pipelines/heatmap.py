@@ -32,7 +32,7 @@ from sfumato.transforms.heatmap.whole import PrivateHeatmap, check_prior
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.store import open_release
+from sfumato.transforms.release.reading import open_release
 from sfumato.transforms.release.write import WriteRelease, charged
 
 

@@ -16,7 +16,7 @@ from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.privacy.ledger.windows import most_spent, spent_in_window
 from sfumato.transforms.release.published import disagreement, find_releases, missing_releases
-from sfumato.transforms.release.store import Release
+from sfumato.transforms.release.reading import Release
 from sfumato.transforms.text_tables import markdown_table
 
 ACTIONS = ("show", "verify", "limit", "backup", "restore")

@@ -43,7 +43,8 @@ from sfumato.transforms.ranges.queries import count_queries, read_queries
 from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.ranges.tune import open_tuner
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.store import check_output, open_release, publish
+from sfumato.transforms.release.reading import open_release
+from sfumato.transforms.release.store import check_output, publish
 from sfumato.transforms.release.write import WriteRelease, charged
 from sfumato.transforms.secagg.shards import NoiseMode
 

@@ -42,7 +42,7 @@ from sfumato.transforms.privacy.ledger.ledger import ReusedError
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.published import RELEASES, disagreement, published_releases
-from sfumato.transforms.release.store import Release
+from sfumato.transforms.release.reading import Release
 from sfumato.transforms.release.write import CommitRelease
 
 JOBS = ("heatmap", "histogram", "hotspots", "quantiles")

@@ -16,7 +16,8 @@ from sfumato.pipelines import cli
 from sfumato.schemas.errors import LedgerError, RequestError
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.release.published import check_not_lost
-from sfumato.transforms.release.store import open_release, publish
+from sfumato.transforms.release.reading import open_release
+from sfumato.transforms.release.store import publish
 from sfumato.transforms.release.write import close_books
 from tests.attacks.releases import manifest_of, publish_release
 from tests.transforms.privacy.ledger.helpers import charge, ledger

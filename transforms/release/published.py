@@ -24,7 +24,8 @@ from sfumato.schemas.release import (
 )
 from sfumato.transforms.files import is_remote, matching
 from sfumato.transforms.privacy.ledger.history import History
-from sfumato.transforms.release.store import Release, format_at, open_release, standing_manifest
+from sfumato.transforms.release.reading import Release, open_release
+from sfumato.transforms.release.store import format_at, standing_manifest
 
 RELEASES = "releases"
 NO_RELEASE = {EVALUATION_FORMAT: EVALUATION_FILES, REFUSAL_FORMAT: frozenset({MANIFEST_FILE, PAGE_FILE})}

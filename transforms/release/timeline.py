@@ -22,7 +22,7 @@ from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_in_window
 from sfumato.transforms.release.page_index import MAP_FORMAT, index_page, map_file
 from sfumato.transforms.release.published import RELEASES, published_releases
-from sfumato.transforms.release.store import Release
+from sfumato.transforms.release.reading import Release
 
 MAPS, LATEST = "maps", "latest.json"
 _ROUNDS = 5

@@ -16,14 +16,8 @@ from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.metrics import RELEASE_BYTES, RELEASE_TIME
 from sfumato.transforms.privacy.ledger.places import open_ledger
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.store import (
-    clear_lost,
-    is_refusal,
-    open_release,
-    publish,
-    standing_manifest,
-    with_digests,
-)
+from sfumato.transforms.release.reading import open_release
+from sfumato.transforms.release.store import clear_lost, is_refusal, publish, standing_manifest, with_digests
 
 
 def charged(metadata: ReleaseMetadata) -> ReleaseMetadata:

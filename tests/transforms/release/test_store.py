@@ -6,7 +6,8 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.release import store
-from sfumato.transforms.release.store import check_output, open_release, publish, with_digests
+from sfumato.transforms.release.reading import open_release
+from sfumato.transforms.release.store import check_output, publish, with_digests
 
 FILES = {
     "cells.parquet": b"a",
