@@ -145,7 +145,7 @@ def open_warm_start(path: str | None, grid: Grid) -> WarmStart | None:
         return None
     try:
         release = open_release(path)
-        return WarmStart.of(release.manifest, release.table(CELLS_FILE), grid)
+        return WarmStart.of(release.manifest, release.arrow_table(CELLS_FILE), grid)
     except RequestError as error:
         raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None
 

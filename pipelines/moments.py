@@ -296,7 +296,7 @@ def open_prior(path: str | None, column: str, form: FixedPoint) -> PriorRelease 
         return None
     try:
         release = open_release(path)
-        return PriorRelease.of(release.manifest, release.table(BITS_FILE), column, form)
+        return PriorRelease.of(release.manifest, release.arrow_table(BITS_FILE), column, form)
     except RequestError as error:
         raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None
 

@@ -257,7 +257,7 @@ def open_heatmap(path: str) -> HeatmapRelease:
         grid = release.grid
         if grid is None:
             raise RequestError(f"a heatmap's release is needed, this one is of {release.manifest.get('job')!r}")
-        start = WarmStart.of(release.manifest, release.table(CELLS_FILE), grid)
+        start = WarmStart.of(release.manifest, release.arrow_table(CELLS_FILE), grid)
         estimate = _of_everybody(start.estimate, release.manifest)
     except RequestError as error:
         raise RequestError(f"release: {str(error).removeprefix('warm_start: ')}") from None

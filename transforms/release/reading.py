@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import textwrap
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,21 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sfumato.schemas import guarantee
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import (
-    BINS_FILE,
-    BITS_FILE,
     CELLS_FILE,
-    CURVE_FILE,
     DENSITY_FILE,
     EVALUATION_FORMAT,
-    ITEMS_FILE,
     MANIFEST_FILE,
     MANIFEST_FORMAT,
-    MOMENTS_FILE,
-    QUANTILES_FILE,
-    RANGES_FILE,
     REFUSAL_FORMAT,
     TOTALS_FILE,
 )
@@ -38,14 +33,52 @@ from sfumato.schemas.release import (
 if TYPE_CHECKING:
     import pandas as pd
 
+_PARQUET = ".parquet"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Release:
-    """A published release, read when asked for. digest: the SHA-256 of its manifest's bytes."""
+    """A published release. Each file is read, and checked against the manifest, when it is used.
+
+    path: its folder. manifest: its manifest.json. digest: the SHA-256 of the manifest's bytes.
+    """
 
     path: str
     manifest: dict[str, Any]
     digest: str
+
+    def __repr__(self) -> str:
+        created = str(self.manifest.get("created", "unknown time")).replace("T", " ").replace("+00:00", " UTC")
+        rows = ", ".join(f"{name} ({rows})" for name, rows in self._rows.items())
+        lines = [
+            f"<{type(self).__name__} of `sfumato {self.manifest.get('job')}` in {self.path}",
+            f"  published  {created} as {self.manifest.get('release_id')}",
+            textwrap.fill(f"  guarantee  {self.guarantee}", 110, subsequent_indent=" " * 13),
+            f"  tables     {rows or 'none'}>",
+        ]
+        return "\n".join(lines)
+
+    @property
+    def guarantee(self) -> str:
+        """Two sentences: what the release promises each user, and on which condition or to whom."""
+        return guarantee.two_sentences(self.manifest)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the release's tables, such as `cells`."""
+        names = sorted(self.listed or ())
+        return tuple(name.removesuffix(_PARQUET) for name in names if name.endswith(_PARQUET))
+
+    @cached_property
+    def _rows(self) -> dict[str, str]:
+        """The number of rows of each table by name; `damaged` where it cannot be read."""
+        rows = {}
+        for name in self.tables:
+            try:
+                rows[name] = f"{pq.read_metadata(io.BytesIO(self.read(name + _PARQUET))).num_rows:,} rows"
+            except (RequestError, OSError, pa.ArrowException):
+                rows[name] = "damaged"
+        return rows
 
     @property
     def grid(self) -> Grid | None:
@@ -56,13 +89,22 @@ class Release:
         except (KeyError, TypeError, ValueError):  # ValueError: or they are none
             return None
 
-    @cached_property
-    def cells(self) -> pd.DataFrame:
-        """One row a cell, by CELLS_SCHEMA or HOT_CELLS_SCHEMA.
+    def table(self, name: str) -> pd.DataFrame:
+        """A table of the release, such as `cells` or `moments`.
 
-        A geopandas.GeoDataFrame where geopandas is installed, else a DataFrame.
+        Args:
+            name: one of `tables`.
+
+        Returns:
+            A DataFrame. A table with geometries is a geopandas.GeoDataFrame where geopandas is installed; else its
+            column `geometry` holds WKB.
+
+        Raises:
+            RequestError: the release has no such table, or it is damaged.
         """
-        frame = self._table(CELLS_FILE)
+        frame: pd.DataFrame = self.arrow_table(name.removesuffix(_PARQUET) + _PARQUET).to_pandas()
+        if "geometry" not in frame:
+            return frame
         try:
             import geopandas
         except ImportError:
@@ -72,6 +114,11 @@ class Release:
         shapes = shapely.from_wkb(frame["geometry"].to_numpy())
         located: pd.DataFrame = geopandas.GeoDataFrame(frame.drop(columns="geometry"), geometry=shapes, crs="OGC:CRS84")
         return located
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """One row a cell, by CELLS_SCHEMA or HOT_CELLS_SCHEMA; see `table`."""
+        return self.table("cells")
 
     def total(self, cells: NDArray[Any]) -> tuple[float, float]:
         """Users of several cells together, and the standard deviation of that sum's error.
@@ -89,7 +136,7 @@ class Release:
         Raises:
             RequestError: cells has another length, or the release has no cells.
         """
-        table, weights = self.table(CELLS_FILE), np.asarray(cells, dtype=np.float64)
+        table, weights = self.arrow_table(CELLS_FILE), np.asarray(cells, dtype=np.float64)
         if weights.shape != (table.num_rows,):
             raise RequestError(f"cells: must hold one value for each of {table.num_rows} cells, got {weights.shape}")
         if TOTALS_FILE not in self.manifest.get("errors", {}).get("sums", ""):
@@ -97,7 +144,7 @@ class Release:
             return float(count @ weights), float(np.sqrt((stddev * weights) @ (stddev * weights)))
         from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 
-        nodes = [self.table(TOTALS_FILE)[name].to_numpy() for name in ("node", "cell", "users", "variance")]
+        nodes = [self.arrow_table(TOTALS_FILE)[name].to_numpy() for name in ("node", "cell", "users", "variance")]
         unbiased = UnbiasedCounts.of_nodes(nodes[0], nodes[2], nodes[3])
         leaves = nodes[1][nodes[1] >= 0]
         return unbiased.total(weights[leaves])
@@ -105,39 +152,39 @@ class Release:
     @cached_property
     def items(self) -> pd.DataFrame:
         """Counted items or prefixes, most frequent first within a level, by `items_schema`."""
-        return self._table(ITEMS_FILE)
+        return self.table("items")
 
     @cached_property
     def quantiles(self) -> pd.DataFrame:
         """One row a quantile, by QUANTILES_SCHEMA."""
-        return self._table(QUANTILES_FILE)
+        return self.table("quantiles")
 
     @cached_property
     def ranges(self) -> pd.DataFrame:
         """One row a range, by RANGES_SCHEMA."""
-        return self._table(RANGES_FILE)
+        return self.table("ranges")
 
     @cached_property
     def curve(self) -> pd.DataFrame:
         """The estimated distribution function, by CURVE_SCHEMA."""
-        return self._table(CURVE_FILE)
+        return self.table("curve")
 
     @cached_property
     def moments(self) -> pd.DataFrame:
         """Means and moments, a row a group and statistic, by MOMENTS_SCHEMA."""
-        return self._table(MOMENTS_FILE)
+        return self.table("moments")
 
     @cached_property
     def bits(self) -> pd.DataFrame:
         """Bit means of everybody, by BITS_SCHEMA."""
-        return self._table(BITS_FILE)
+        return self.table("bits")
 
     @cached_property
     def bins(self) -> pd.DataFrame:
         """Counted bins of a number's range, by BINS_SCHEMA."""
-        return self._table(BINS_FILE)
+        return self.table("bins")
 
-    def table(self, name: str) -> pa.Table:
+    def arrow_table(self, name: str) -> pa.Table:
         """A Parquet file of the release. Raises RequestError where there is none or it is damaged."""
         content = self.read(name)
         try:
@@ -159,8 +206,10 @@ class Release:
         except FileNotFoundError:
             if listed is not None and name in listed:
                 raise RequestError(f"{self.path}: {name} is gone, which was published") from None
-            job = self.manifest.get("job")
-            raise RequestError(f"{self.path}: a release of `sfumato {job}` has no {name}") from None
+            others = f"it has {', '.join(sorted(listed))}" if listed else "name another file"
+            raise RequestError(
+                f"{self.path}: this release of `sfumato {self.manifest.get('job')}` has no {name}; {others}"
+            ) from None
         if listed is not None and listed[name] != hashlib.sha256(content).hexdigest():
             raise RequestError(f"{self.path}: {name} is damaged: it is not the file that was published")
         return content
@@ -189,10 +238,6 @@ class Release:
             except (RequestError, OSError) as error:
                 found.append(str(error))
         return found
-
-    def _table(self, name: str) -> pd.DataFrame:
-        frame: pd.DataFrame = self.table(name).to_pandas()
-        return frame
 
     @cached_property
     def density(self) -> NDArray[np.float64]:

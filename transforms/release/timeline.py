@@ -68,7 +68,7 @@ class _Dated:
         fresh = replace(self.release)  # whose raster is not kept
         if fresh.grid is None:
             raise RequestError(f"{fresh.path}: the manifest lacks the map's region or depth")
-        return map_file(self.date, fresh.density, fresh.table(CELLS_FILE), fresh.grid)
+        return map_file(self.date, fresh.density, fresh.arrow_table(CELLS_FILE), fresh.grid)
 
 
 def _write_all(root: str, releases: list[_Dated], history: History | None) -> None:
