@@ -1,0 +1,1 @@
+"""The jobs as PTransforms for pipelines of your own."""
