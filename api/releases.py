@@ -16,7 +16,7 @@ import numpy as np
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAGE_FILE
 from sfumato.transforms.ranges.model import RangeModel, read_model
-from sfumato.transforms.release import reading
+from sfumato.transforms.release import published_release
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ _MAX_BARS = 30
 
 
 @dataclass(frozen=True, repr=False)
-class Release(reading.Release):
+class Release(published_release.Release):
     """A published release.
 
     path: its folder. manifest: what it says of itself. `print(release)` lists its tables; `table(name)` and the
@@ -53,7 +53,7 @@ class Release(reading.Release):
         from sfumato.transforms.release.store import publish  # Beam takes seconds to import, and reading needs none
 
         files = {name: self.read(name) for name in self.listed or ()}
-        files[MANIFEST_FILE] = reading.read_part(self.path, MANIFEST_FILE)
+        files[MANIFEST_FILE] = published_release.read_part(self.path, MANIFEST_FILE)
         publish(os.fspath(output), files, str(self.manifest.get("release_id")), overwrite)
         return open_release(output)
 
@@ -222,5 +222,5 @@ def open_release(path: str | os.PathLike[str]) -> Release:
         >>> sfumato.open_release("map").tables
         ('cells', 'totals')
     """
-    found = reading.open_release(path)
+    found = published_release.open_release(path)
     return Release(found.path, found.manifest, found.digest)

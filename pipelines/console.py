@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sfumato.transforms import logs
 from sfumato.transforms.logs import JOB, METRICS_COUNTED, OPERATIONS, PROGRESS, log_event
 
 LOG_FORMATS = ("text", "json")
 _OURS = {one.name for one in (JOB, PROGRESS, OPERATIONS)}
-_STAGES = {event.name for event in logs.EVENTS}
+_STAGES = STAGE_EVENTS
 
 
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sfumato.transforms.release.reading import Release, open_release
+    from sfumato.transforms.release.published_release import Release, open_release
 
 __all__ = ["Release", "open_release"]
 
@@ -16,7 +16,7 @@ __all__ = ["Release", "open_release"]
 def __getattr__(name: str) -> Any:
     # The page and the picture import this package, and need no tables.
     if name in __all__:
-        from sfumato.transforms.release import reading
+        from sfumato.transforms.release import published_release
 
-        return getattr(reading, name)
+        return getattr(published_release, name)
     raise AttributeError(name)
