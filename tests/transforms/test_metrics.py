@@ -276,7 +276,7 @@ def test_a_stopwatch_leaves_out_what_happens_between(monkeypatch: pytest.MonkeyP
 
 
 def test_the_document_shows_the_registry() -> None:
-    text = (ROOT / "docs/observability.md").read_text()
+    text = (ROOT / "docs/reference/observability.md").read_text()
     command = "    python -m sfumato.transforms.metrics\n"
     assert command in text
     after = text.split(command)[1]
