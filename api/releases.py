@@ -50,7 +50,7 @@ class Release(published_release.Release):
         Raises:
             RequestError: something is there already, or a file of this release is damaged.
         """
-        from sfumato.transforms.release.store import publish  # Beam takes seconds to import, and reading needs none
+        from sfumato.transforms.release.release_folder import publish  # Beam takes seconds to import, and reading needs none
 
         files = {name: self.read(name) for name in self.listed or ()}
         files[MANIFEST_FILE] = published_release.read_part(self.path, MANIFEST_FILE)
@@ -128,6 +128,7 @@ class Release(published_release.Release):
         region = self._region()
         ax.set_aspect(1 / np.cos(np.radians((region["south"] + region["north"]) / 2)))
         ax.set(xlabel="longitude, degrees", ylabel="latitude, degrees", title=self._title)
+        ax.locator_params(nbins=5)
         if (figure := ax.get_figure()) is not None:
             figure.colorbar(drawn, ax=ax, label=unit)
 
