@@ -50,7 +50,9 @@ class Release(published_release.Release):
         Raises:
             RequestError: something is there already, or a file of this release is damaged.
         """
-        from sfumato.transforms.release.release_folder import publish  # Beam takes seconds to import, and reading needs none
+        from sfumato.transforms.release.release_folder import (
+            publish,  # Beam takes seconds to import, and reading needs none
+        )
 
         files = {name: self.read(name) for name in self.listed or ()}
         files[MANIFEST_FILE] = published_release.read_part(self.path, MANIFEST_FILE)
