@@ -37,7 +37,7 @@ from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.write import WriteRelease
+from sfumato.transforms.release.publishing import WriteRelease
 
 
 @dataclass(frozen=True)

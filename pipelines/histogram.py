@@ -11,9 +11,9 @@ from sfumato.pipelines.options import RunnerSettings
 from sfumato.pipelines.sampled import Assemble, SampledJob, cell_items, limits, plan_of, run_sampled
 from sfumato.schemas.items import CATEGORIES, ItemColumns
 from sfumato.schemas.requests.sampled_counts import HistogramRequest
-from sfumato.transforms.histogram.assemble import trie_files
-from sfumato.transforms.histogram.combine import TrieHeavyHitters
-from sfumato.transforms.histogram.items import ColumnItems
+from sfumato.transforms.histogram.item_encoding import ColumnItems
+from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
+from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.privacy.keys import RunKey
 
 

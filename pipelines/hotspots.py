@@ -18,10 +18,10 @@ from sfumato.schemas.requests.sampled_counts import (
     DIGITS,
     HotspotsRequest,
 )
-from sfumato.transforms.histogram.assemble import trie_files
-from sfumato.transforms.histogram.combine import TrieHeavyHitters
-from sfumato.transforms.histogram.items import ColumnItems
+from sfumato.transforms.histogram.item_encoding import ColumnItems
 from sfumato.transforms.histogram.prefixes import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
+from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
+from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.privacy.keys import RunKey
 
 

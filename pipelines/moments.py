@@ -19,19 +19,19 @@ from sfumato.schemas.release import BITS_FILE
 from sfumato.schemas.requests.bit_pushing import DEFAULT_MIN_GROUP, MomentsRequest
 from sfumato.transforms.files import read_file
 from sfumato.transforms.moments.allocation import Tuning, by_variance
-from sfumato.transforms.moments.assemble import MomentsMetadata, moments_files
-from sfumato.transforms.moments.combine import PushBits
+from sfumato.transforms.moments.bit_pushing import PushBits
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
-from sfumato.transforms.moments.meter import PrivacyMeter
+from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
 from sfumato.transforms.moments.prior import PriorRelease
+from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.quantities import Quantity
-from sfumato.transforms.moments.values import Values
+from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.store import open_release
-from sfumato.transforms.release.write import WriteRelease, charged
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.text_tables import EXAMPLE_USERS, markdown_table, significant
 
 
@@ -137,7 +137,7 @@ class MomentsJob(ReleaseJob):
             | "Files" >> beam.Create(inputs.files)
             | "Push" >> push  # Progress
             | "Assemble"
-            >> beam.Map(lambda progress: moments_files(progress, MomentsMetadata(charged(metadata), *described)))
+            >> beam.Map(lambda progress: moments_files(progress, MomentsMetadata(with_charge(metadata), *described)))
             | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
 
@@ -199,7 +199,7 @@ def open_prior(path: str | None, column: str, form: FixedPoint) -> PriorRelease 
         return None
     try:
         release = open_release(path)
-        return PriorRelease.of(release.manifest, release.table(BITS_FILE), column, form)
+        return PriorRelease.of(release.manifest, release.arrow_table(BITS_FILE), column, form)
     except RequestError as error:
         raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None
 

@@ -16,14 +16,14 @@ from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.sampled_counts import ItemRequest, SampledRequest
-from sfumato.transforms.histogram.assemble import SampleMetadata
-from sfumato.transforms.histogram.combine import Limits
-from sfumato.transforms.histogram.items import CellItems, Items, NumberItems
-from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
+from sfumato.transforms.histogram.sample_and_threshold import Limits
+from sfumato.transforms.histogram.sampled_release import SampleMetadata
+from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.write import WriteRelease, charged
+from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.text_tables import significant
 
 # (published result, its metadata) -> {file name: content}
@@ -75,7 +75,7 @@ class SampledJob(ReleaseJob):
             root
             | "Files" >> beam.Create(inputs.files)
             | "Publish" >> self.count(inputs, key)  # what is public from here on
-            | "Assemble" >> beam.Map(lambda result: assemble(result, SampleMetadata(charged(metadata), *described)))
+            | "Assemble" >> beam.Map(lambda result: assemble(result, SampleMetadata(with_charge(metadata), *described)))
             | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
 

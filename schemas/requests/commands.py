@@ -51,7 +51,7 @@ class LedgerRequest(LogOptions):
         metavar="FILE",
         style="positional",
     )
-    ledger: str = option(..., "an SQLite file, or gs://bucket/folder", INPUT, common=True, metavar="PLACE")
+    ledger: str = option(..., "an SQLite file, or gs://bucket/folder", INPUT, common=True, metavar="LOCATION")
     dataset: DatasetOption | None = option(
         None, "only this dataset (show, verify); the dataset whose limits to set (limit)", INPUT, common=True
     )
@@ -72,7 +72,7 @@ class LedgerRequest(LogOptions):
     def _of_action(self) -> Self:
         if self.action in ("backup", "restore"):
             if self.file is None:
-                raise RequestError(f"file: name the copy, as `sfumato ledger {self.action} FILE --ledger PLACE`")
+                raise RequestError(f"file: name the copy, as `sfumato ledger {self.action} FILE --ledger LOCATION`")
         elif self.file is not None:
             raise RequestError("file: only `sfumato ledger backup` and `restore` take one")
         if self.action == "limit":

@@ -124,27 +124,27 @@ class ReleaseRequest(PublishRequest):
         "privacy ledger, charged before any noise is drawn: an SQLite file, or gs://bucket/folder",
         LEDGER,
         common=True,
-        metavar="PLACE",
+        metavar="LOCATION",
     )
     dataset: DatasetOption | None = option(
-        None, "name of the logs, which are charged (with --ledger)", LEDGER, common=True, metavar="NAME"
+        None, "name of the logs in the ledger (with --ledger)", LEDGER, common=True, metavar="NAME"
     )
     period: PeriodOption | None = option(
         None,
-        "days that the logs are of, as 2026-11-20 (with --ledger)",
+        "days that the logs cover, such as 2026-11-20 (with --ledger)",
         LEDGER,
         common=True,
         metavar="DATE[:DATE]",
     )
     budget: BudgetOption | None = option(
         None,
-        "limits of the dataset: epsilon, or epsilon:delta, for the data of any N days in a row, as 10/365d,1/1d; the "
-        "first charge sets them, `sfumato ledger limit` changes them",
+        "the dataset's limits: epsilon, or epsilon:delta, for the data of any N days in a row, such as 10/365d,1/1d; "
+        "the first charge sets them, `sfumato ledger limit` changes them",
         LEDGER,
         metavar="E/Nd,...",
     )
     allow_reuse: bool = option(
-        False, "charge input files again that were charged to another dataset or to other days before", LEDGER
+        False, "allow input files that were charged to another dataset or other days before, and charge both", LEDGER
     )
     dry_run: bool = option(False, "show what would be read, charged and published, and do nothing", RUN, common=True)
 
@@ -153,11 +153,11 @@ class ReleaseRequest(PublishRequest):
         if self.ledger is None:
             for name in ("dataset", "period", "budget", "allow_reuse"):
                 if getattr(self, name) not in (None, False):
-                    raise RequestError(f"{name}: says what a ledger is charged with; give --ledger as well")
+                    raise RequestError(f"{name}: needs a ledger; give --ledger as well")
             return self
         for name in ("dataset", "period"):
             if getattr(self, name) is None:
-                raise RequestError(f"{name}: --ledger needs it, to know what is charged")
+                raise RequestError(f"{name}: --ledger needs it, to know what to charge")
         if self.seed is not None:
             raise RequestError(
                 "seed: anybody can take this noise away, so there is nothing to account for; give --key_file"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
@@ -88,12 +89,12 @@ class Request(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_defaults(cls, values: Any) -> Any:
-        """Drops None, and `auto` of an option that is chosen where it is not given."""
+        """Drops None, and `auto` of an option that is chosen where it is not given. Paths become text."""
         if not isinstance(values, Mapping):
             return values
         chosen = {name for name, field in cls.model_fields.items() if field.default is None}
         return {
-            name: value
+            name: os.fspath(value) if isinstance(value, os.PathLike) else value
             for name, value in values.items()
             if value is not None and not (isinstance(value, str) and value == "auto" and name in chosen)
         }
