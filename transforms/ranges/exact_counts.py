@@ -1,4 +1,4 @@
-"""The people of a field by base cell: exact, and therefore private until a method has added noise."""
+"""Exact counts of users by base cell: private until a method has added noise. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from sfumato.schemas.region import deinterleave
 
 @dataclass(frozen=True)
 class ExactCounts:
-    """How many users are in each base cell that has any: codes uint64[c], sorted and distinct, users int64[c].
+    """How many users each occupied base cell has. A user counts once, in one cell.
 
-    A user counts once, in one cell. The base cells are those of a `Grid` of this depth.
+    Attributes:
+        depth: of the `Grid` that the base cells belong to.
+        codes: uint64[c], the occupied cells, sorted and distinct.
+        users: int64[c], the users of each, at least 1.
     """
 
     depth: int
@@ -24,18 +27,18 @@ class ExactCounts:
     users: NDArray[np.int64]
 
     @classmethod
-    def of(cls, depth: int, codes: NDArray[np.uint64]) -> ExactCounts:
-        """Of the cells of single users, uint64[n]."""
+    def from_codes(cls, depth: int, codes: NDArray[np.uint64]) -> ExactCounts:
+        """Counts users, given the cell of each: uint64[n]."""
         return cls(depth, *np.unique(codes.astype(np.uint64), return_counts=True))
 
     @classmethod
     def sum(cls, parts: Iterable[ExactCounts]) -> ExactCounts:
-        """All of several parts, at least one, of the same depth."""
-        held = list(parts)
-        codes, place = np.unique(np.concatenate([one.codes for one in held]), return_inverse=True)
+        """Adds up parts of the same depth; there must be at least one."""
+        counts = list(parts)
+        codes, place = np.unique(np.concatenate([one.codes for one in counts]), return_inverse=True)
         users = np.zeros(len(codes), dtype=np.int64)
-        np.add.at(users, place, np.concatenate([one.users for one in held]))
-        return cls(held[0].depth, codes, users)
+        np.add.at(users, place, np.concatenate([one.users for one in counts]))
+        return cls(counts[0].depth, codes, users)
 
     @property
     def side(self) -> int:
@@ -48,7 +51,7 @@ class ExactCounts:
         return deinterleave(self.codes)
 
     def on_grid(self, x_edges: NDArray[np.int64], y_edges: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Users of the cells between edges that span the field: int64[rows, columns], row 0 in the north."""
+        """Sums the users between edges that span the field: int64[rows, columns], row 0 in the north."""
         x, y = self.xy
         columns, rows = len(x_edges) - 1, len(y_edges) - 1
         at = (np.searchsorted(y_edges, y, "right") - 1) * columns + np.searchsorted(x_edges, x, "right") - 1

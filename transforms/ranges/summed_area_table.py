@@ -1,4 +1,4 @@
-"""Sums over boxes: cumulative counts, between whose corners a density that is constant by cell is bilinear."""
+"""Summed-area tables: sums over any box of values that are spread evenly inside the cells of a grid. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 from sfumato.schemas.ranges import Boxes
 
 
-class Table:
-    """Values of the cells of a grid, spread evenly inside each, and their sum over any box.
+class SummedAreaTable:
+    """Cumulative sums of the cells of a grid. Between the corners of a cell they are bilinear.
 
-    x_edges int64[columns + 1], y_edges int64[rows + 1]: strictly increasing from 0 to the field's side, in base cells.
-    values: float64[rows, columns].
+    Args:
+        x_edges: int64[columns + 1], strictly increasing from 0 to the field's side, in base cells.
+        y_edges: int64[rows + 1], likewise.
+        values: float64[rows, columns], spread evenly inside each cell.
     """
 
     def __init__(self, x_edges: NDArray[np.int64], y_edges: NDArray[np.int64], values: NDArray[np.float64]):
@@ -35,7 +37,7 @@ class Table:
         return self._between(down, across)
 
     def sum_of_squares(self, boxes: Boxes) -> NDArray[np.float64]:
-        """The sum of each cell's value times the square of the share of it that the box covers: float64[q]."""
+        """Each cell's value times the square of the share that the box covers, summed over cells: float64[q]."""
         across = self._x.squared(boxes.x0, boxes.x1)
         down = self._y.squared(boxes.y0, boxes.y1)
         return self._between(down, across)
@@ -46,7 +48,7 @@ class Table:
         return np.asarray(lower - self._corner(top, right) + self._corner(top, left))
 
     def _corner(self, y: _Located, x: _Located) -> NDArray[np.float64]:
-        """The sum over everything north-west of a point."""
+        """The sum over the cells north-west of a point."""
         (row, down), (column, across) = y, x
         columns = self._sums.shape[1]
         flat, at = self._sums.ravel(), row * columns + column
@@ -65,18 +67,18 @@ class _Axis:
         self._edges = edges.astype(np.float64)
         self._widths = np.diff(self._edges)
         side = int(edges[-1])
-        # The strip of every base cell: looked up, not searched for.
+        # A table of the strip of every base cell is faster than a binary search.
         self._strip = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
         self._last = side - 1
 
     def locate(self, at: NDArray[np.float64]) -> _Located:
-        """The strip that a place lies in, and how far into it, 0 to 1. Places outside count as the border."""
+        """The strip that holds a coordinate, and the position in it, 0 to 1. Coordinates outside are clipped."""
         inside = np.clip(at, 0.0, self._edges[-1])
         strip = self._strip[np.minimum(inside.astype(np.int64), self._last)]
         return strip, (inside - self._edges[strip]) / self._widths[strip]
 
     def squared(self, low: NDArray[np.float64], high: NDArray[np.float64]) -> tuple[_Located, _Located]:
-        """Places between which strips weigh the square of the share of them that lies between low and high."""
+        """Positions whose differences weigh each strip by the square of its share between low and high."""
         (first, into), (last, upto) = self.locate(low), self.locate(high)
         same = first == last
         begin = np.where(same, 0.0, 1 - (1 - into) ** 2)
@@ -84,7 +86,7 @@ class _Axis:
         return (first, begin), (last, end)
 
 
-def paint(
+def paint_rectangles(
     side: int,
     x0: NDArray[np.int64],
     y0: NDArray[np.int64],
@@ -93,20 +95,22 @@ def paint(
     values: NDArray[np.float64],
     spread: bool,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Values of rectangles that cover a field without overlap, as values of the cells between their edges.
+    """Turns values of rectangles into values of the grid of all their edges.
+
+    The rectangles must cover the field without overlap.
 
     Args:
         side: of the field, in base cells.
         x0, y0, x1, y1: of the rectangles, int64[r] each, half open.
         values: float64[r].
-        spread: whether each value is spread over its rectangle's cells by area; else each cell has it.
+        spread: whether a value is divided among the rectangle's cells by area; otherwise each cell gets the value.
 
     Returns:
         The edges in x and in y, int64, and the values, float64[rows, columns].
     """
     x_edges, y_edges = np.unique(np.append(x0, side)), np.unique(np.append(y0, side))
     density = values / ((x1 - x0) * (y1 - y0)) if spread else values
-    # A rectangle adds its density at its corner and takes it away behind each side: two sums paint them all.
+    # Each rectangle adds its density at one corner and subtracts it after each side; two cumulative sums fill it in.
     painted = np.zeros((len(y_edges) + 1, len(x_edges) + 1))
     left, right = np.searchsorted(x_edges, x0), np.searchsorted(x_edges, x1)
     top, bottom = np.searchsorted(y_edges, y0), np.searchsorted(y_edges, y1)
