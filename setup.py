@@ -1,8 +1,8 @@
 """Installs the project's folders under one import package, `sfumato`.
 
-The folders stand at the top level of the repository; nothing as generic as `transforms` may land in a
-user's environment or on a Dataflow worker, so each is mapped to `sfumato.<folder>`. The folders in runner_configs/
-(schedules, the Flex template) are for those who have the repository, and are not installed.
+The folders are at the top level of the repository. A name as generic as `transforms` must not land in a user's
+environment or on a Dataflow worker, so each folder is mapped to `sfumato.<folder>`. The folders in runner_configs/
+(schedules, the Flex template) are for users of the repository and are not installed.
 """
 
 from setuptools import find_packages, setup
@@ -20,6 +20,7 @@ def packages() -> list[str]:
 
 setup(
     packages=packages(),
+    include_package_data=False,  # else what MANIFEST.in adds to the source archive counts as undeclared packages
     package_dir={f"sfumato.{folder}": folder for folder in FOLDERS},
     package_data={
         "sfumato.runner_configs": ["*.yaml"],

@@ -17,14 +17,14 @@ from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.histogram.items import CellItems, Items, NumberItems
-from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
+from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.moments.allocation import by_variance
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.quantities import Quantity
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan, method_texts
+from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, method_texts
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.text_tables import markdown_table, significant
 

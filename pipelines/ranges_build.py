@@ -35,16 +35,16 @@ from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.ranges.assemble import HeatmapRelease, files_of_release, ranges_files
-from sfumato.transforms.ranges.combine import BuildRanges
+from sfumato.transforms.ranges.build_ranges import BuildRanges
 from sfumato.transforms.ranges.model import RangeModel
-from sfumato.transforms.ranges.plan import ADAPTIVE, TRUSTS, RangesPlan, method_options, method_texts
-from sfumato.transforms.ranges.queries import count_queries, read_queries
+from sfumato.transforms.ranges.query_files import count_queries, read_queries
+from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, TRUSTS, RangesPlan, method_options, method_texts
+from sfumato.transforms.ranges.release_files import HeatmapRelease, files_of_release, ranges_files
 from sfumato.transforms.ranges.tree_model import TreeModel
-from sfumato.transforms.ranges.tune import open_tuner
+from sfumato.transforms.ranges.tuner import open_tuner
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.store import check_output, open_release, publish
-from sfumato.transforms.release.write import WriteRelease, charged
+from sfumato.transforms.release.publishing import WriteRelease, with_ledger_entry
+from sfumato.transforms.release.release_folder import check_output, open_release, publish
 from sfumato.transforms.secagg.shards import NoiseMode
 
 SIZES = "25,100"
@@ -201,7 +201,7 @@ def run_build(request: RangesRequest, settings: RunnerSettings) -> None:
             root
             | "Files" >> beam.Create(inputs.files)
             | "Build" >> BuildRanges(plan, key, request.columns, inputs.spill, inputs.admit)  # Built
-            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, charged(metadata)))  # {name: content}
+            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, with_ledger_entry(metadata)))  # {name: content}
             | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
 

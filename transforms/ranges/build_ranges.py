@@ -131,9 +131,9 @@ def _collect(
     exact: ExactCounts, counts: UserCounts, rows: RowCounts, admit: Admit, plan: RangesPlan, key: RunKey
 ) -> Collected:
     rows.check_ids()
-    rows.tell()
+    rows.emit()
     admission = admit(counts + UserCounts(unusable=rows.without_id), key)
-    COUNTED_USERS.tell(users=admission.users, epsilon=admission.epsilon, noise_users=admission.noise_stddev)
+    COUNTED_USERS.emit(users=admission.users, epsilon=admission.epsilon, noise_stddev=admission.noise_stddev)
     return collect(exact, admission, plan, key)
 
 
@@ -182,7 +182,7 @@ def _train(element: tuple[int, int, Any, Any]) -> tuple[int, Any]:
     number, networks, method, training = element
     began = time.monotonic()
     trained = method.train(training)
-    TRAINED.tell(number=number + 1, networks=networks, seconds=time.monotonic() - began)
+    TRAINED.emit(number=number + 1, networks=networks, seconds=time.monotonic() - began)
     return number, trained
 
 

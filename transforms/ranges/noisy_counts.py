@@ -14,7 +14,7 @@ from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.ranges.summed_area_table import SummedAreaTable, paint_rectangles
 
 MIN_CLUMPING = 0.3
-"""The least clumping r of users inside a cell (see `clumping`). Measured (docs/ranges.md)."""
+"""The least clumping r of users inside a cell (see `clumping`). Measured (docs/explanation/ranges.md)."""
 _COUNTS_PER_STREAM = 4096
 
 

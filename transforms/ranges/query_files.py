@@ -168,7 +168,7 @@ class _AnswerFileFn(beam.DoFn):
                 answered = answer_batch(self._model, batch)
                 writer.write_batch(answered)
                 counts += count_answers(answered)
-        READ_FILE.tell(file=queries)
+        READ_FILE.emit(file=queries)
         yield counts
 
 

@@ -25,14 +25,15 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.collect import Built, collect, of_state
-from sfumato.transforms.ranges.combine import BuildRanges, CollectPeople, CountPeople
-from sfumato.transforms.ranges.counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.build_ranges import BuildRanges, CollectCounts, SumExactCounts
+from sfumato.transforms.ranges.build_steps import Built, collect, collected_from_heatmap
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
-from sfumato.transforms.ranges.model import model_bytes
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.plan import METHODS, RangesPlan
+from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.methods.range_method import RangeMethod
+from sfumato.transforms.ranges.model_file import model_bytes
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.ranges_plan import METHODS, RangesPlan
 from tests.conftest import REGION, make_logs, write_files
 from tests.pipelines import oracle
 from tests.transforms.ranges.oracle import admission_of
@@ -62,7 +63,7 @@ def exact_people(pattern: str, asked: RangesPlan, columns: LocationColumns) -> E
     key = KEY.narrowed({**asked.metadata(), "columns": asdict(columns)})
     records = oracle.records_of_users(pattern, REGION, 12, key, columns)
     places = oracle.weights_of_users(records, HeatmapParameters(depth=12), columns)
-    return ExactCounts.of(12, np.array([code for one in places.values() for code in one], np.uint64))
+    return ExactCounts.from_codes(12, np.array([code for one in places.values() for code in one], np.uint64))
 
 
 def same_counts(one: Any, other: Any) -> None:
@@ -90,7 +91,7 @@ def pattern(table: pa.Table, tmp_path: Path) -> str:
 def test_people_add_up_however_they_are_bundled(elements: list[list[int]], where: list[int]) -> None:
     """Elements are spread over accumulators, some of which stay empty, and these are merged."""
     places = Places(12)
-    count, spill = CountPeople(places), Spill()
+    count, spill = SumExactCounts(places), Spill()
     accumulators = [count.create_accumulator() for _ in range(4)]
     for element, place in zip(elements, where, strict=False):
         words = np.array(element, np.uint64) | np.uint64(7 << 40)  # bits of a hash above the place
@@ -132,7 +133,7 @@ def test_weights_choose_the_places_that_count(table: pa.Table, tmp_path: Path) -
     weights = np.random.default_rng(1).exponential(1.0, len(table))
     pattern = write_files(table.append_column("weight", pa.array(weights)), tmp_path / "logs", 2)
     asked, columns = plan("grid", cell_width=4000.0, epsilon=9.0), LocationColumns(weight="weight")
-    found = run(pattern, CollectPeople(asked, KEY, columns, None, Admit(asked.counting.admission())))
+    found = run(pattern, CollectCounts(asked, KEY, columns, None, Admit(asked.counting.admission())))
     key = KEY.narrowed({**asked.metadata(), "columns": asdict(columns)})
     people = exact_people(pattern, asked, columns)
     same_counts(found.counts, collect(people, admission_of(people, asked, key), asked, key).counts)
@@ -147,7 +148,7 @@ def test_shards_count_what_clients_would_send(pattern: str, method: str) -> None
     assert asked.heatmap is not None
     built = run(pattern, BuildRanges(asked, KEY))
     state = oracle.heatmap(pattern, REGION, asked.heatmap, KEY)
-    expected = of_state(state, asked)
+    expected = collected_from_heatmap(state, asked)
     same_counts(built.collected.counts, expected.counts)
     assert built.collected.population == expected.population
     assert state.cohort.shards > 5
@@ -228,8 +229,8 @@ def test_exact_people_reach_one_step_alone(pattern: str) -> None:
     root, consumers = beam.Pipeline(runner=FnApiRunner()), Consumers()
     _ = root | beam.Create([pattern]) | "Build" >> BuildRanges(plan("ug"), KEY)
     root.visit(consumers)
-    exact = [label for label in consumers.found if "/CountPeople/" in label]
-    taken = {label for one in exact for label in consumers.found[one] if "/CountPeople/" not in label}
+    exact = [label for label in consumers.found if "/SumExactCounts/" in label]
+    taken = {label for one in exact for label in consumers.found[one] if "/SumExactCounts/" not in label}
     assert taken == {"Build/Collect/Collect"}
     # What it makes is settled before two steps take it.
     (first,) = consumers.found["Build/Collect/Collect"]

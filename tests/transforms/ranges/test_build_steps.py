@@ -15,11 +15,12 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.collect import Collected, build, collect, grid_of
-from sfumato.transforms.ranges.counts import NoisyGrid, Partition
-from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.plan import METHODS, RangesPlan
+from sfumato.transforms.ranges.build_steps import Collected, build, collect, grid_from_arrays
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.methods.range_method import RangeMethod
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.ranges_plan import METHODS, RangesPlan
 from sfumato.transforms.ranges.tree_model import TreeModel
 from tests.conftest import REGION
 from tests.transforms.ranges.oracle import admission_of
@@ -47,7 +48,7 @@ class Seen(RangeMethod):
 
 
 def people(users: int, seed: int = 0) -> ExactCounts:
-    return ExactCounts.of(12, np.random.default_rng(seed).integers(0, 4**12, users).astype(np.uint64))
+    return ExactCounts.from_codes(12, np.random.default_rng(seed).integers(0, 4**12, users).astype(np.uint64))
 
 
 def counted(crowd: ExactCounts, asked: RangesPlan) -> Collected:
@@ -93,7 +94,7 @@ def test_a_model_of_nobody_is_one_of_noise(method: str) -> None:
 def test_methods_count_everybody_where_they_are(method: str, own: dict[str, Any]) -> None:
     """Cells end at the middle lines of the field, so that halves of it have no error but the noise."""
     asked = plan(method, epsilon=10.0, population=5000, **own)
-    crowd = ExactCounts.of(12, np.append(people(3000).codes, np.full(2000, 5, np.uint64)))  # the north-west is crowded
+    crowd = ExactCounts.from_codes(12, np.append(people(3000).codes, np.full(2000, 5, np.uint64)))  # the north-west is crowded
     built = build(counted(crowd, asked), asked, ())
     assert (built.model.method, built.model.epsilon) == (method, 10.0)
     (x, y), zero, half, whole = crowd.xy, np.zeros(1), np.full(1, 2048.0), np.full(1, 4096.0)
@@ -110,19 +111,19 @@ def test_a_complete_tree_is_a_grid_in_the_same_places() -> None:
         codes = rng.integers(0, 4**12, 500).astype(np.uint64)
         counts = np.bincount((codes >> np.uint64(2 * (12 - level))).astype(np.int64), minlength=4**level)
         tree = Tree.uniform(level, level)
-        grid = grid_of(Estimate(tree, counts.astype(np.float64), np.full(4**level, 7.5)))
-        exact = ExactCounts.of(12, codes).on_grid(grid.x_edges, grid.y_edges)
+        grid = grid_from_arrays(Estimate(tree, counts.astype(np.float64), np.full(4**level, 7.5)))
+        exact = ExactCounts.from_codes(12, codes).on_grid(grid.x_edges, grid.y_edges)
         np.testing.assert_array_equal(grid.users, exact)
         assert (grid.noise_stddev, grid.side) == (7.5, 4096)
 
 
 def test_north_and_east() -> None:
     grid = plan().field.grid
-    corner = ExactCounts.of(12, grid.codes(np.array([REGION.east - 1e-6]), np.array([REGION.north - 1e-6])))
+    corner = ExactCounts.from_codes(12, grid.codes(np.array([REGION.east - 1e-6]), np.array([REGION.north - 1e-6])))
     code = int(corner.codes[0]) >> 20
     counts = np.zeros(16)
     counts[code] = 1
-    users = grid_of(Estimate(Tree.uniform(2, 2), counts, np.ones(16))).users
+    users = grid_from_arrays(Estimate(Tree.uniform(2, 2), counts, np.ones(16))).users
     assert np.argwhere(users).tolist() == [[0, 3]]
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from sfumato.transforms.ranges.people import ExactCounts
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from tests.transforms.ranges.oracle import image, people_at
 
 DEPTH = 5

@@ -17,7 +17,7 @@ import pytest
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import MODEL_FILE
 from sfumato.transforms.ranges import open_model
-from sfumato.transforms.ranges.model import model_bytes
+from sfumato.transforms.ranges.model_file import model_bytes
 from tests.transforms.ranges.models import grid_model, partition_model, some_squares
 
 

@@ -4,15 +4,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.counts import LEAST_CLUMPING, NoisyGrid, Partition, centre_variance, edges
-from sfumato.transforms.ranges.counts import clumping as clumping_of
-from sfumato.transforms.ranges.noise import noisy
+from sfumato.transforms.ranges.noisy_counts import (
+    MIN_CLUMPING,
+    NoisyGrid,
+    Partition,
+    add_noise,
+    centre_variance,
+    strip_edges,
+)
+from sfumato.transforms.ranges.noisy_counts import clumping as clumping_of
 from tests.transforms.ranges.oracle import assert_covers_once, people_at, run_key, town
 
 
 @given(st.integers(1, 4096), st.floats(1e-3, 1e5))
 def test_edges_span_the_field_in_strips_of_about_one_width(side: int, cells: float) -> None:
-    found = edges(side, cells)
+    found = strip_edges(side, cells)
     widths = np.diff(found)
     assert found.dtype == np.int64
     assert found[0] == 0
@@ -51,7 +57,7 @@ def test_clumping_is_in_between_where_users_are() -> None:
 
 def test_noise_is_not_taken_for_clumps() -> None:
     epsilon = 0.02
-    counts = noisy(np.full((64, 64), 100), epsilon, run_key(1), "test")
+    counts = add_noise(np.full((64, 64), 100), epsilon, run_key(1), "test")
     # A squared difference has mean 2 s^2 = 10^4 by the noise, and a standard deviation below 2 x 10^4; over 4096 pairs,
     # whose sums squared are 4 x 10^4 without the noise, a standard error below 0.008.
     assert clumping_of(noisy_grid(counts, np.sqrt(2) / epsilon)) < 0.05
@@ -77,7 +83,7 @@ def test_a_box_about_somebody_holds_more_than_its_share(halvings: int, clumps: f
         Boxes(*(np.array([at]) for at in corners)) for corners in ((0.0, 0.0, 1.0, 1.0), (0.0, 0.0, share, 1.0))
     )
     found = centre_variance(box, cell, np.full(1, 50.0), 0.0)
-    if clumps == LEAST_CLUMPING:
+    if clumps == MIN_CLUMPING:
         assert found == pytest.approx(1 + 50.0**2 * expected)
     counted = clumps * (share - share**2)
     found = centre_variance(box, cell, np.full(1, 50.0), clumps)
@@ -92,7 +98,7 @@ def test_a_box_that_covers_its_middles_cell_is_off_by_its_own_user_alone() -> No
 
 def test_a_grid_and_a_partition_of_the_same_cells_have_the_same_sums() -> None:
     people = town(4, 500)
-    lines = edges(16, 3.0)
+    lines = strip_edges(16, 3.0)
     users = people.on_grid(lines, lines).astype(float)
     grid = NoisyGrid(lines, lines, users, 1.0)
     row, column = np.indices(users.shape).reshape(2, -1)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.transforms.ranges.queries import LARGEST, QUERIES_SCHEMA, count_queries, read_queries
+from sfumato.transforms.ranges.query_files import LARGEST, QUERIES_SCHEMA, count_queries, read_queries
 
 
 def written(folder: Path, **columns: Any) -> str:

@@ -14,9 +14,8 @@ from sfumato.transforms.heatmap.methods.flat import Flat
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges import plan as module
-from sfumato.transforms.ranges.methods.grid import PlainGrid
-from sfumato.transforms.ranges.methods.uniform_grid import cells_a_side
-from sfumato.transforms.ranges.plan import METHODS, RangesPlan, make_method, method_options
+from sfumato.transforms.ranges.methods.grid import PlainGrid, UniformGrid
+from sfumato.transforms.ranges.ranges_plan import METHODS, RangesPlan, make_method, method_options
 from tests.conftest import REGION
 
 SIZES = Sizes(500, 2000)
@@ -85,7 +84,7 @@ def test_what_shards_count_follows_from_their_noise_together() -> None:
         assert heatmap is not None
         # Of so little epsilon that the discrete noise is the continuous one, as it nearly is here.
         alike = math.sqrt(2) / (math.sqrt(users / 10_000) * discrete_laplace_stddev(epsilon))
-        assert heatmap.depth == round(math.log2(cells_a_side(users, alike, 10)))
+        assert heatmap.depth == round(math.log2(UniformGrid().cells_per_side(users, alike)))
 
 
 def test_a_trusted_server_counts_without_a_heatmap() -> None:

@@ -20,11 +20,12 @@ from sfumato.transforms.evaluation.memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.assemble import HeatmapRelease, files_of_release, ranges_files
-from sfumato.transforms.ranges.collect import Collected, build, collect, of_state
-from sfumato.transforms.ranges.model import RangeModel, read_model
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.plan import RangesPlan
+from sfumato.transforms.ranges.build_steps import Collected, build, collect, collected_from_heatmap
+from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.model import RangeModel
+from sfumato.transforms.ranges.model_file import read_model
+from sfumato.transforms.ranges.ranges_plan import RangesPlan
+from sfumato.transforms.ranges.release_files import HeatmapRelease, files_of_release, ranges_files
 from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
@@ -45,7 +46,7 @@ USERS = 2000
 
 def people(depth: int = 12) -> ExactCounts:
     """In the north-western quarter."""
-    return ExactCounts.of(depth, np.random.default_rng(0).integers(0, 4 ** (depth - 1), USERS).astype(np.uint64))
+    return ExactCounts.from_codes(depth, np.random.default_rng(0).integers(0, 4 ** (depth - 1), USERS).astype(np.uint64))
 
 
 def counted(asked: RangesPlan) -> Collected:
@@ -56,7 +57,7 @@ def counted(asked: RangesPlan) -> Collected:
     hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, USERS, np.uint64))
     places = Places(depth)
     state = run_in_memory(Rows(places, hashes & ~places.mask, codes), USERS, asked.heatmap, KEY)
-    return of_state(state, asked)
+    return collected_from_heatmap(state, asked)
 
 
 def released(

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.table import Table, paint
+from sfumato.transforms.ranges.summed_area_table import SummedAreaTable, paint_rectangles
 from tests.transforms.ranges.oracle import overlap, random_boxes
 
 SIDE = 16
@@ -25,7 +25,7 @@ def shares(boxes: Boxes, box: int) -> np.ndarray:
 
 @pytest.mark.parametrize("power", [1, 2])
 def test_sums_over_boxes_are_those_of_a_loop_over_cells(power: int) -> None:
-    table = Table(X, Y, VALUES)
+    table = SummedAreaTable(X, Y, VALUES)
     found = table.sum(BOXES) if power == 1 else table.sum_of_squares(BOXES)
     expected = [(VALUES * shares(BOXES, box) ** power).sum() for box in range(len(BOXES))]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
@@ -35,12 +35,12 @@ def test_sums_over_boxes_are_those_of_a_loop_over_cells(power: int) -> None:
 def test_boxes_within_one_cell() -> None:
     box = Boxes(*(np.array([at]) for at in (3.0, 7.0, 5.5, 9.0)))
     share = 2.5 / 5 * 2 / 7
-    np.testing.assert_allclose(Table(X, Y, VALUES).sum(box), VALUES[2, 2] * share)
-    np.testing.assert_allclose(Table(X, Y, VALUES).sum_of_squares(box), VALUES[2, 2] * share**2)
+    np.testing.assert_allclose(SummedAreaTable(X, Y, VALUES).sum(box), VALUES[2, 2] * share)
+    np.testing.assert_allclose(SummedAreaTable(X, Y, VALUES).sum_of_squares(box), VALUES[2, 2] * share**2)
 
 
 def test_the_whole_field() -> None:
-    table = Table(X, Y, VALUES)
+    table = SummedAreaTable(X, Y, VALUES)
     field = Boxes(*(np.array([at]) for at in (0.0, 0.0, 16.0, 16.0)))
     for total in (table.total, table.sum(field)[0], table.sum_of_squares(field)[0]):
         assert total == pytest.approx(VALUES.sum())
@@ -72,11 +72,11 @@ def test_rectangles_are_painted_as_a_loop_paints_them(seed: int) -> None:
         painted[y0:y1, x0:x1] = value / ((x1 - x0) * (y1 - y0))
     every = np.arange(SIDE + 1)
     columns = np.array(parts).T
-    found = Table(*paint(SIDE, *columns, values, spread=True))
-    np.testing.assert_allclose(found.sum(BOXES), Table(every, every, painted).sum(BOXES), rtol=0, atol=1e-10)
+    found = SummedAreaTable(*paint_rectangles(SIDE, *columns, values, spread=True))
+    np.testing.assert_allclose(found.sum(BOXES), SummedAreaTable(every, every, painted).sum(BOXES), rtol=0, atol=1e-10)
     assert found.total == pytest.approx(values.sum())
 
 
 def test_one_rectangle() -> None:
-    one = Table(*paint(8, *(np.array([at]) for at in (0, 0, 8, 8)), np.array([5.0]), spread=True))
+    one = SummedAreaTable(*paint_rectangles(8, *(np.array([at]) for at in (0, 0, 8, 8)), np.array([5.0]), spread=True))
     assert one.sum(Boxes(*(np.array([at]) for at in (0.0, 2.0, 4.0, 4.0)))) == pytest.approx([5 / 8])

@@ -11,10 +11,9 @@ import pytest
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.methods.base import CollectionSpec
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.methods.grid import PlainGrid
-from sfumato.transforms.ranges.search import Questions
-from sfumato.transforms.ranges.tune import (
+from sfumato.transforms.ranges.tuner import (
     FEATURES,
     TREE_DEPTH,
     TREES,
@@ -22,13 +21,11 @@ from sfumato.transforms.ranges.tune import (
     Label,
     Tuner,
     features,
-    label_of,
     open_tuner,
     save_tuner,
-    search_grid,
     train,
 )
-from sfumato.transforms.ranges.widths import default_width
+from sfumato.transforms.ranges.width_search import QuerySample, find_label, search_grid
 from tests.transforms.ranges.oracle import town
 
 ExtraTreesRegressor = pytest.importorskip("sklearn.ensemble").ExtraTreesRegressor
@@ -43,7 +40,7 @@ def wanted(users: float = 5000.0, epsilon: float = 0.5, region: Region = REGION,
 
 def label(times: float, gain: float | None, held: float, one: CollectionSpec) -> Label:
     """A best width of so many times the rule's, and a gain of networks."""
-    width = times * default_width(one)
+    width = times * one.default_width
     if gain is None:
         return Label(one, held, {"grid": width}, {"grid": 0.1})
     return Label(one, held, {"grid": width, "snh": 2 * width}, {"grid": 0.1, "snh": 0.1 * gain})
@@ -72,9 +69,9 @@ def test_features_are_the_papers_and_the_sizes() -> None:
 
 def test_what_was_learned_is_told_again_by_entropy() -> None:
     one = wanted(1e5, 0.1)
-    assert TUNER.width(one, 10.0) == pytest.approx(2 * default_width(one))
-    assert TUNER.width(one, 6.0) == pytest.approx(default_width(one) / 2)
-    assert TUNER.width(one, 10.0, "snh") == pytest.approx(4 * default_width(one))
+    assert TUNER.width(one, 10.0) == pytest.approx(2 * one.default_width)
+    assert TUNER.width(one, 6.0) == pytest.approx(one.default_width / 2)
+    assert TUNER.width(one, 10.0, "snh") == pytest.approx(4 * one.default_width)
 
 
 def test_entropy_is_that_of_the_place_or_the_mean() -> None:
@@ -84,7 +81,7 @@ def test_entropy_is_that_of_the_place_or_the_mean() -> None:
     assert TUNER.entropy(wanted(region=moved).field) == 10.0
     moved = Region(0.05, -0.05, 0.15, 0.05)  # 0.05 of 0.15 are not
     assert TUNER.entropy(wanted(region=moved).field) == 8.0
-    assert TUNER.width(wanted(1e5, 0.1, FAR)) == pytest.approx(default_width(wanted(1e5, 0.1, FAR)) / 2)
+    assert TUNER.width(wanted(1e5, 0.1, FAR)) == pytest.approx(wanted(1e5, 0.1, FAR).default_width / 2)
 
 
 def test_networks_are_chosen_where_they_were_better() -> None:
@@ -147,8 +144,8 @@ def test_a_tuner_is_opened_and_used_without_scikit_learn(tmp_path: Path) -> None
     save_tuner(TUNER, str(tmp_path / "tuner.npz"))
     code = f"""import sys
 for name in ('sklearn', 'joblib', 'jax'): sys.modules[name] = None
-from sfumato.transforms.ranges.tune import open_tuner
-from sfumato.transforms.ranges.methods.base import CollectionSpec
+from sfumato.transforms.ranges.tuner import open_tuner
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
 tuner = open_tuner({str(tmp_path / "tuner.npz")!r})
@@ -172,22 +169,22 @@ def test_labels_are_the_best_widths_and_gains() -> None:
         made.append(width)
         return PlainGrid(width)
 
-    found = label_of(people, one, 7.0, {"snh": make}, np.random.default_rng(1))
-    questions = Questions.draw(people, one.field, SIZES, 4000, np.random.default_rng(2))
+    found = find_label(people, one, 7.0, {"snh": make}, np.random.default_rng(1))
+    questions = QuerySample.draw(people, one.field, SIZES, 4000, np.random.default_rng(2))
     tried = search_grid(people, one, questions, [3, 4])
     # Other questions and noise find about the same, as the search's steps are of a quarter.
     assert found.widths["grid"] == pytest.approx(tried.width, rel=0.4)
-    assert tried.at(default_width(one)) >= tried.errors.min()
+    assert tried.at(one.default_width) >= tried.errors.min()
     np.testing.assert_allclose(made, np.array([0.8, 1.0, 1.25]) * found.widths["grid"])
     assert found.widths["snh"] in made
     assert found.entropy == 7.0
     # The stand-in at the grid's own width has the grid's error, and so no loss.
     assert found.errors["snh"] <= found.errors["grid"]
-    assert found == label_of(people, one, 7.0, {"snh": make}, np.random.default_rng(1))
-    assert found != label_of(people, replace(one, epsilon=0.4), 7.0, {"snh": make}, np.random.default_rng(1))
+    assert found == find_label(people, one, 7.0, {"snh": make}, np.random.default_rng(1))
+    assert found != find_label(people, replace(one, epsilon=0.4), 7.0, {"snh": make}, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("first", ["widths", "search", "tune", "methods.automatic", "methods.grid"])
 def test_it_does_not_matter_which_module_is_imported_first(first: str) -> None:
-    code = f"import sfumato.transforms.ranges.{first}, sfumato.transforms.ranges.plan"
+    code = f"import sfumato.transforms.ranges.{first}, sfumato.transforms.ranges.ranges_plan"
     subprocess.run([sys.executable, "-c", code], check=True)

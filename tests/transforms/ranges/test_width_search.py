@@ -4,16 +4,16 @@ from scipy import stats
 
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.methods.base import CollectionSpec
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods.grid import PlainGrid
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.search import (
-    Questions,
+from sfumato.transforms.ranges.width_search import (
+    QuerySample,
+    draw_users,
     entropy,
-    measure,
-    people_of_density,
-    sample_people,
-    search,
+    mean_relative_error,
+    sample_users,
+    search_width,
 )
 from tests.statistics import FLAKE_RATE
 from tests.transforms.ranges.oracle import image, overlap, people_at, town
@@ -23,7 +23,7 @@ PEOPLE = town(10, 5000)
 
 
 def test_questions_are_around_users_and_their_truth_is_exact() -> None:
-    asked = Questions.draw(PEOPLE, FIELD, Sizes(100.0, 300.0), 200, np.random.default_rng(1))
+    asked = QuerySample.draw(PEOPLE, FIELD, Sizes(100.0, 300.0), 200, np.random.default_rng(1))
     base, (width, height) = image(PEOPLE), FIELD.cell_metres
     rows, columns = np.nonzero(base)
     edges = (getattr(asked.boxes, one) for one in ("x0", "y0", "x1", "y1"))
@@ -43,7 +43,7 @@ def test_questions_are_around_users_and_their_truth_is_exact() -> None:
 
 def test_small_truths_count_as_psi() -> None:
     none = Boxes(*(np.zeros(2) for _ in range(4)))
-    asked = Questions(none, np.array([0.0, 50.0]))
+    asked = QuerySample(none, np.array([0.0, 50.0]))
     assert asked.error(np.array([3.0, 40.0]), 10_000) == pytest.approx((3 / 10 + 10 / 50) / 2)
 
 
@@ -58,15 +58,15 @@ def test_entropy_is_of_512_by_512_cells() -> None:
 
 
 def test_a_sample_is_of_the_people() -> None:
-    sample = sample_people(PEOPLE, 1000, np.random.default_rng(1))
+    sample = sample_users(PEOPLE, 1000, np.random.default_rng(1))
     assert sample.users.sum() == 1000
     assert (image(sample) <= image(PEOPLE)).all()
-    assert sample_people(PEOPLE, 5000, np.random.default_rng(1)) is PEOPLE
+    assert sample_users(PEOPLE, 5000, np.random.default_rng(1)) is PEOPLE
 
 
 def test_people_are_drawn_by_density() -> None:
     density = np.array([[1.0, 0.0], [2.0, 5.0]])
-    people = people_of_density(density, 2, 40_000, np.random.default_rng(1))
+    people = draw_users(density, 2, 40_000, np.random.default_rng(1))
     found = image(people)
     expected = np.repeat(np.repeat(density, 2, axis=0), 2, axis=1) / 32 * 40_000
     some = expected > 0
@@ -77,7 +77,7 @@ def test_people_are_drawn_by_density() -> None:
 def test_the_search_finds_the_bottom_wherever_it_starts() -> None:
     """Of a parabola in logarithms it is found exactly, also far from the start."""
     for best in (3.0, 40.0, 700.0):
-        found = search(lambda width, best=best: float(np.exp((np.log(width / best)) ** 2)), 50.0, 1.0, 1e4, 1.3, 3)
+        found = search_width(lambda width, best=best: float(np.exp((np.log(width / best)) ** 2)), 50.0, 1.0, 1e4, 1.3, 3)
         assert found.width == pytest.approx(best, rel=1e-6)
         assert found.error >= 1.0
         assert found.at(best * 1000) == found.errors[-1]
@@ -85,17 +85,17 @@ def test_the_search_finds_the_bottom_wherever_it_starts() -> None:
 
 
 def test_the_search_stays_in_its_bounds() -> None:
-    found = search(lambda width: width, 50.0, 20.0, 200.0, 1.3, 3)
+    found = search_width(lambda width: width, 50.0, 20.0, 200.0, 1.3, 3)
     assert 20.0 <= found.width < 20.0 * 1.3
-    found = search(lambda width: 1 / width, 5000.0, 20.0, 200.0, 1.3, 3)
+    found = search_width(lambda width: 1 / width, 5000.0, 20.0, 200.0, 1.3, 3)
     assert 200 / 1.3 < found.width <= 200.0
 
 
 def test_errors_are_of_the_method_and_its_seeds() -> None:
     wanted = CollectionSpec(FIELD, 5000.0, 1.0, Sizes(100.0, 300.0))
-    asked = Questions.draw(PEOPLE, FIELD, wanted.sizes, 500, np.random.default_rng(1))
-    one, again, other = (measure(PlainGrid(100.0), PEOPLE, wanted, asked, [seed]) for seed in (1, 1, 2))
+    asked = QuerySample.draw(PEOPLE, FIELD, wanted.sizes, 500, np.random.default_rng(1))
+    one, again, other = (mean_relative_error(PlainGrid(100.0), PEOPLE, wanted, asked, [seed]) for seed in (1, 1, 2))
     assert one == again != other
-    assert measure(PlainGrid(100.0), PEOPLE, wanted, asked, [1, 2]) == pytest.approx((one + other) / 2)
-    assert measure(PlainGrid(10.0), PEOPLE, wanted, asked, [1]) > one  # noise
-    assert measure(PlainGrid(3000.0), PEOPLE, wanted, asked, [1]) > one  # users unevenly spread
+    assert mean_relative_error(PlainGrid(100.0), PEOPLE, wanted, asked, [1, 2]) == pytest.approx((one + other) / 2)
+    assert mean_relative_error(PlainGrid(10.0), PEOPLE, wanted, asked, [1]) > one  # noise
+    assert mean_relative_error(PlainGrid(3000.0), PEOPLE, wanted, asked, [1]) > one  # users unevenly spread

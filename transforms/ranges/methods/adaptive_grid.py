@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from sfumato.transforms.heatmap.checks import check_within, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.noisy_counts import Partition, add_noise, strip_edges
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods.range_method import RangeMethod, split_epsilon
+from sfumato.transforms.ranges.noisy_counts import Partition, add_noise, strip_edges
 
 
 @dataclass(frozen=True)

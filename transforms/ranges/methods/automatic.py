@@ -19,7 +19,7 @@ from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
 from sfumato.transforms.ranges.tuner import Tuner
 
 GRID_FROM_USERS_EPSILON = 700_000.0
-"""Without a tuner, the plain grid answers where users times epsilon is this or more (docs/param_select.md)."""
+"""Without a tuner, the plain grid answers where users times epsilon is this or more (docs/results/cell_widths.md)."""
 _TEXTS: dict[str, str] = {one.name: one.metadata.get("help", "") for one in fields(SpatialNeural)}
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sfumato.transforms.ranges.dawa_partition import UNITS, cheapest, deviations, sensitivity
+from sfumato.transforms.ranges.methods.dawa import UNITS, bucket_deviations, cheapest_partition, cost_sensitivity
 from tests.statistics import FLAKE_RATE
 from tests.transforms.ranges.oracle import run_key
 
@@ -14,7 +14,7 @@ from tests.transforms.ranges.oracle import run_key
 def test_deviations_are_those_of_a_loop(level: int) -> None:
     counts = np.random.default_rng(level).poisson(3, 64)
     counts[7] = 500
-    found = deviations(counts, level)
+    found = bucket_deviations(counts, level)
     for bucket in range(64 >> level):
         cells = counts[bucket << level : (bucket + 1) << level]
         exact = UNITS * np.abs(cells - cells.mean()).sum()
@@ -24,21 +24,21 @@ def test_deviations_are_those_of_a_loop(level: int) -> None:
 @pytest.mark.parametrize("level", range(5))
 def test_a_user_changes_a_deviation_by_no_more_than_its_sensitivity(level: int) -> None:
     generator, most = np.random.default_rng(level), 0
-    own = sensitivity(level, 0)
+    own = cost_sensitivity(level, 0)
     for _ in range(2000):
         counts = generator.poisson(generator.choice([0.1, 1, 10]), 1 << level)
         counts[generator.integers(1 << level)] += generator.integers(0, 30)
         more = counts.copy()
         more[generator.integers(1 << level)] += 1
-        most = max(most, abs(int((deviations(more, level) - deviations(counts, level))[0])))
+        most = max(most, abs(int((bucket_deviations(more, level) - bucket_deviations(counts, level))[0])))
     assert most <= own
     assert most >= own - 1
-    assert sensitivity(level, 4) == own + sensitivity(4, 0)
+    assert cost_sensitivity(level, 4) == own + cost_sensitivity(4, 0)
 
 
 def test_even_runs_are_found() -> None:
     counts = np.repeat([5, 900, 0, 400, 400, 30, 30, 30], [16, 8, 8, 8, 8, 4, 4, 8])
-    starts, levels = cheapest(counts, 20.0, 10.0, run_key(1))  # noise of a mean of 0.2 or less
+    starts, levels = cheapest_partition(counts, 20.0, 10.0, run_key(1))  # noise of a mean of 0.2 or less
     assert starts.tolist() == [0, 16, 24, 32, 48]
     assert levels.tolist() == [4, 3, 3, 4, 4]
 
@@ -46,15 +46,15 @@ def test_even_runs_are_found() -> None:
 @pytest.mark.parametrize("cells", [2, 4, 1024, 16384])
 def test_buckets_are_aligned_and_in_order_by_key(cells: int) -> None:
     counts = np.random.default_rng(1).poisson(2, cells)
-    starts, levels = cheapest(counts, 0.3, 1.0, run_key(1))
+    starts, levels = cheapest_partition(counts, 0.3, 1.0, run_key(1))
     assert starts[0] == 0
     np.testing.assert_array_equal(starts[1:], (starts + (1 << levels))[:-1])
     assert starts[-1] + (1 << levels[-1]) == cells
     assert (starts % (1 << levels) == 0).all()
-    for one, other in zip((starts, levels), cheapest(counts, 0.3, 1.0, run_key(1)), strict=True):
+    for one, other in zip((starts, levels), cheapest_partition(counts, 0.3, 1.0, run_key(1)), strict=True):
         np.testing.assert_array_equal(one, other)
     if cells > 4:
-        assert len(cheapest(counts, 0.3, 1.0, run_key(2))[0]) != len(starts)
+        assert len(cheapest_partition(counts, 0.3, 1.0, run_key(2))[0]) != len(starts)
 
 
 # Four cells have five partitions: each pair is whole or not, or all four are one bucket. Their chances are summed up
@@ -113,7 +113,7 @@ FOUR = [[0, 0, 0, 0], [3, 0, 0, 0], [2, 2, 5, 1], [40, 0, 3, 3]]
 def test_partitions_are_chosen_with_the_chances_of_the_stated_noise(counts: list[int], epsilon: float) -> None:
     runs, seen = 3000, np.zeros(5)
     for key in range(runs):
-        levels = cheapest(np.array(counts), epsilon, 0.7, run_key(key))[1].tolist()
+        levels = cheapest_partition(np.array(counts), epsilon, 0.7, run_key(key))[1].tolist()
         if levels == [2]:
             seen[0] += 1
         else:

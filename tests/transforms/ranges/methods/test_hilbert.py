@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sfumato.transforms.ranges.hilbert import hilbert_index, hilbert_xy
+from sfumato.transforms.ranges.methods.dawa import hilbert_index, hilbert_xy
 
 
 def drawn(depth: int) -> list[tuple[int, int]]:

@@ -4,8 +4,8 @@ from scipy import stats
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.networks import worlds
+from sfumato.transforms.ranges.networks.examples import Examples, QueryDistribution, World, make_examples
 from sfumato.transforms.ranges.networks.features import INPUTS
-from sfumato.transforms.ranges.networks.worlds import Examples, Squares, World, examples
 from tests.statistics import FLAKE_RATE
 from tests.transforms.ranges.networks.common import CELL, clumped, counted
 from tests.transforms.ranges.oracle import overlap, random_boxes
@@ -52,7 +52,7 @@ def test_places_are_where_users_are() -> None:
 
 
 def test_squares_are_about_users_in_the_field_and_of_the_sizes_asked_for() -> None:
-    squares, world = Squares((2.0, 3.0), (8.0, 12.0)), World(USERS, SIDE, 1.2, (-5.5, -3.25))
+    squares, world = QueryDistribution((2.0, 3.0), (8.0, 12.0)), World(USERS, SIDE, 1.2, (-5.5, -3.25))
     boxes = squares.draw(world, SIDE, 20_000, generator())
     width, height = boxes.x1 - boxes.x0, boxes.y1 - boxes.y0
     x, y = (boxes.x0 + boxes.x1) / 2, (boxes.y0 + boxes.y1) / 2
@@ -76,7 +76,7 @@ def test_squares_are_about_users_in_the_field_and_of_the_sizes_asked_for() -> No
 
 def test_a_workload_is_used_as_given() -> None:
     asked = random_boxes(generator(2), SIDE, 7)
-    boxes = Squares((2.0, 2.0), (8.0, 8.0), asked).draw(World(USERS, SIDE, 1.0, (0, 0)), SIDE, 500, generator())
+    boxes = QueryDistribution((2.0, 2.0), (8.0, 8.0), asked).draw(World(USERS, SIDE, 1.0, (0, 0)), SIDE, 500, generator())
     given = set(zip(*(getattr(asked, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
     drawn = set(zip(*(getattr(boxes, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
     assert drawn == given  # 500 draws of 7: all but surely, each is among them
@@ -86,14 +86,14 @@ def test_a_workload_is_used_as_given() -> None:
 def test_examples_are_of_the_worlds_and_squares_they_were_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
 
-    class Recorded(Squares):
+    class Recorded(QueryDistribution):
         def draw(self, world: World, side: int, count: int, rng: np.random.Generator) -> Boxes:
             boxes = super().draw(world, side, count, rng)
             drawn.append((world, boxes))
             return boxes
 
     grid = counted(clumped(8, 20, 500, 0.7, 1), 3.0)
-    found = examples(grid, 500.0, 5.0, Recorded((6.0, 6.0), (20.0, 20.0)), 3, 200, generator())
+    found = make_examples(grid, 500.0, 5.0, Recorded((6.0, 6.0), (20.0, 20.0)), 3, 200, generator())
     assert len(drawn) == 6
     assert drawn[0][0] is drawn[1][0]
     assert len({id(world) for world, _ in drawn}) == 3
@@ -109,10 +109,10 @@ def test_examples_are_of_the_worlds_and_squares_they_were_drawn_from(monkeypatch
 def test_the_counts_of_examples_are_those_of_their_users() -> None:
     # Boxes of whole cells: with next to no noise, what is counted there is what is there, wherever a world lies.
     low, many = generator().integers(0, 5, (2, 30)) * CELL, generator(2).integers(1, 4, (2, 30)) * CELL
-    whole = Squares((1.0, 1.0), (2.0, 2.0), Boxes(*low.astype(float), *(low + many).astype(float)))
+    whole = QueryDistribution((1.0, 1.0), (2.0, 2.0), Boxes(*low.astype(float), *(low + many).astype(float)))
     users = clumped(8, 20, 500, 0.7, 1)
     for noise in (1e-3, 4.0):
-        found = examples(counted(users, noise), 500.0, 5.0, whole, 16, 400, generator())
+        found = make_examples(counted(users, noise), 500.0, 5.0, whole, 16, 400, generator())
         off = (found.own - found.users) / noise
         # The deviation is that of a box which meets one cell more than it has.
         cells = (found.deviation / noise) ** 2 - 1
@@ -132,8 +132,8 @@ def test_worlds_lie_askew_and_the_generator_makes_them(monkeypatch: pytest.Monke
             made.append((users, stretch, origin))
 
     monkeypatch.setattr(worlds, "World", Recorded)
-    grid, squares = counted(clumped(8, 20, 500, 0.7, 1), 3.0), Squares((6.0, 6.0), (20.0, 20.0))
-    one, again, other = (examples(grid, 500.0, 5.0, squares, 8, 20, generator(seed)) for seed in (1, 1, 2))
+    grid, squares = counted(clumped(8, 20, 500, 0.7, 1), 3.0), QueryDistribution((6.0, 6.0), (20.0, 20.0))
+    one, again, other = (make_examples(grid, 500.0, 5.0, squares, 8, 20, generator(seed)) for seed in (1, 1, 2))
     for mine, same in zip(one.columns, again.columns, strict=True):
         np.testing.assert_array_equal(mine, same)
     assert len(other.users) != len(one.users) or (other.users != one.users).any()
