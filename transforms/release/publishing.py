@@ -16,17 +16,11 @@ from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.metrics import RELEASE_BYTES, RELEASE_TIME
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.release_folder import (
-    clear_lost,
-    is_refusal,
-    manifest_at,
-    open_release,
-    publish,
-    with_digests,
-)
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.release_folder import clear_lost, is_refusal, manifest_at, publish, with_digests
 
 
-def with_ledger_entry(metadata: ReleaseMetadata) -> ReleaseMetadata:
+def with_charge(metadata: ReleaseMetadata) -> ReleaseMetadata:
     """Adds the ledger entry that charged a release to its metadata. Call it after the run has charged the ledger.
 
     Returns:
@@ -69,7 +63,7 @@ class WriteRelease(beam.PTransform):
     def expand(self, files: beam.PCollection) -> beam.PCollection:
         def write(content: dict[str, bytes], output: str, metadata: ReleaseMetadata, overwrite: bool) -> str:
             content = with_digests(content)
-            check_same_result(content, with_ledger_entry(metadata))
+            check_same_result(content, with_charge(metadata))
             with RELEASE_TIME.timed():
                 publish(output, content, metadata.release_id, overwrite)
             RELEASE_BYTES.record(sum(map(len, content.values())))
