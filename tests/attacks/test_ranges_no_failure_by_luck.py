@@ -29,8 +29,8 @@ from sfumato.transforms.ranges.networks.training import DivergedError
 from sfumato.transforms.ranges.ranges_plan import RangesPlan
 from sfumato.transforms.ranges.release_files import ranges_files
 from tests.transforms.ranges.oracle import admission_of
-from tests.transforms.ranges.test_assemble import FACTS
-from tests.transforms.ranges.test_plan import plan
+from tests.transforms.ranges.test_release_files import FACTS
+from tests.transforms.ranges.test_ranges_plan import plan
 
 COUNTING = ("grid", "ug", "ag", "privtree")  # dawa draws noise for a million cells: of it fewer runs
 ALL = Boxes(*(np.array([at]) for at in (0.0, 0.0, 4096.0, 4096.0)))
@@ -93,7 +93,9 @@ def test_networks_find_what_to_learn_from_in_any_noise(users: int) -> None:
     for number in range(3):
         first, *_ = collected(few(users), asked, run_key(number)).trainings()
         assert isinstance(first, LocalTraining)
-        found = make_examples(first.grid, first.users, first.smoothing, first.squares, 1, 500, np.random.default_rng(number))
+        found = make_examples(
+            first.grid, first.users, first.smoothing, first.squares, 1, 500, np.random.default_rng(number)
+        )
         assert len(found.users) > 0
         assert all(np.isfinite(column).all() for column in found.columns)
 

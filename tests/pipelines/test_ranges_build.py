@@ -224,7 +224,7 @@ def test_a_region_too_large_for_the_usual_squares(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert build(folder, tmp_path / "out", *GRID, sizes=False) == 2
-    assert "sizes: 25 m is less than the 35 m" in capsys.readouterr().err
+    assert "sizes: 25 m is less than a base cell of so large a region, 35 m" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("trust", [[], ["--trust", "secagg"]], ids=["central", "secagg"])
@@ -251,7 +251,7 @@ class Weighted(PlainGrid):
 
     workload: Boxes | None = None
 
-    def model(self, counts: Any, wanted: Any, trained: Any) -> GridModel:
+    def model(self, counts: Any, spec: Any, trained: Any) -> GridModel:
         squares = 0 if self.workload is None else len(self.workload)
         return GridModel(replace(counts, noise_stddev=float(squares)))
 
@@ -288,7 +288,7 @@ def test_a_workload(
         assert "workload: " in error
         assert message in error
     assert asked("other", squares, "--method", "grid") == 2
-    assert "workload: has no effect with method grid; it is of auto, snh, weighted" in capsys.readouterr().err
+    assert "workload: has no effect with method grid; it is an option of auto, snh, weighted" in capsys.readouterr().err
 
 
 def test_networks_are_learned_by_default(

@@ -77,10 +77,10 @@ def test_a_tuner_is_learned_and_the_same_each_time(
     assert "the best cells are" in told
     one, two, three = (open_tuner(str(path)) for path in paths)
     assert one.digest == two.digest != three.digest
-    wanted = CollectionSpec(Field(Grid(REGION, 12)), 3000.0, 0.2, Sizes(100.0, 400.0))
-    assert one.width(wanted) == two.width(wanted)
-    assert wanted.default_width / 5 < one.width(wanted) < 5 * wanted.default_width
-    assert one.choose(wanted) == "grid"
+    spec = CollectionSpec(Field(Grid(REGION, 12)), 3000.0, 0.2, Sizes(100.0, 400.0))
+    assert one.width(spec) == two.width(spec)
+    assert spec.default_width / 5 < one.width(spec) < 5 * spec.default_width
+    assert one.choose(spec) == "grid"
     ((region, held),) = one.places
     assert region == REGION
     assert held == pytest.approx(entropy(read_public(str(logs), REGION, LocationColumns(), default_rng([7, 0])).people))

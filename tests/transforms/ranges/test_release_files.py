@@ -30,7 +30,7 @@ from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
 from tests.transforms.ranges.oracle import admission_of
-from tests.transforms.ranges.test_plan import SIZES, plan
+from tests.transforms.ranges.test_ranges_plan import SIZES, plan
 
 KEY = RunKey.derive(FixedSecret(b"assemble ranges" * 3), {"job": "ranges"})
 FACTS = ReleaseMetadata(
@@ -46,7 +46,9 @@ USERS = 2000
 
 def people(depth: int = 12) -> ExactCounts:
     """In the north-western quarter."""
-    return ExactCounts.from_codes(depth, np.random.default_rng(0).integers(0, 4 ** (depth - 1), USERS).astype(np.uint64))
+    return ExactCounts.from_codes(
+        depth, np.random.default_rng(0).integers(0, 4 ** (depth - 1), USERS).astype(np.uint64)
+    )
 
 
 def counted(asked: RangesPlan) -> Collected:
@@ -113,7 +115,7 @@ def test_weighted_records_and_known_keys_are_told() -> None:
         FACTS, parameters={"columns": asdict(LocationColumns(weight="w"))}, safe=False, randomness="seed"
     )
     _, manifest, _ = released(plan("ug", population=USERS), metadata)
-    assert "in proportion to her records' weights" in manifest["privacy"]["contribution_bound"]
+    assert "in proportion to their records' weights" in manifest["privacy"]["contribution_bound"]
     assert [one for one in manifest["warnings"] if "a seed that anybody can guess" in one] == manifest["warnings"] != []
 
 
