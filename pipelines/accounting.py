@@ -12,16 +12,16 @@ from typing import Any
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, amount, dataset_name, plain
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits
-from sfumato.transforms.privacy.ledger.places import absolute, open_ledger
+from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits, open_ledger
+from sfumato.transforms.privacy.ledger.stores import absolute_location
 from sfumato.transforms.privacy.ledger.windows import spent_in_window
+from sfumato.transforms.release.catalog import check_not_lost
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.published import check_not_lost
 
 
 @dataclass(frozen=True)
 class Accounting:
-    """A ledger's place, the dataset that is charged, the days that the data are of, and the limits one expects.
+    """A ledger's place, the dataset that is the days that the data are of, and the limits one expects.
 
     allow_reuse: charge input files that were charged to another dataset or to other days before. Raises RequestError.
     """
@@ -42,11 +42,11 @@ class Accounting:
 
     def standing(self, release_id: str | None) -> Reservation | None:
         """The reservation that an earlier run made under this release id. Raises LedgerError."""
-        return None if release_id is None else self.book.history().reservations.get(release_id)
+        return None if release_id is None else self.open().history().reservations.get(release_id)
 
     def check_not_lost(self, output: str, timeline: str | None = None) -> None:
         """Raises LedgerError where releases were charged to the dataset and not to the ledger as it is now."""
-        check_not_lost(self.book.history(), self.dataset, output, timeline)
+        check_not_lost(self.open().history(), self.dataset, output, timeline)
 
     def charge(self, cost: Cost, key: RunKey, metadata: ReleaseMetadata, files: Sequence[str] = ()) -> Charge:
         """The charge for a release, bound to the request, the input and the key. files: `file_digest` of each."""
@@ -69,15 +69,15 @@ class Accounting:
 
     def reserve(self, charge: Charge) -> Reservation:
         """Charges the ledger before the run, once a release id. Raises RequestError, BudgetError or LedgerError."""
-        return self.book.reserve(charge, self.budget, allow_reuse=self.allow_reuse)
+        return self.open().reserve(charge, self.budget, allow_reuse=self.allow_reuse)
 
     def check(self, charge: Charge) -> Reservation | None:
         """Raises what `reserve` would raise now, and changes nothing. Returns the reservation that stands, if any."""
-        return self.book.check(charge, self.budget, allow_reuse=self.allow_reuse)
+        return self.open().check(charge, self.budget, allow_reuse=self.allow_reuse)
 
     def forecast(self, cost: Cost, release_id: str | None) -> list[str]:
         """Lines on what a run would charge and whether it fits; changes nothing. Raises RequestError or LedgerError."""
-        history = self.book.history()
+        history = self.open().history()
         if release_id in history.reservations:
             return [f"nothing: release {release_id} was charged before; the run would resume it"]
         epsilon, delta = amount("epsilon", cost.epsilon), amount("delta", cost.delta)
@@ -133,7 +133,7 @@ def accounting(options: argparse.Namespace) -> Accounting | None:
         if given[name] is None:
             raise RequestError(f"{name}: --ledger needs it, to know what is charged")
     return Accounting(
-        absolute(options.ledger),
+        absolute_location(options.ledger),
         given["dataset"],
         Period.parse(given["period"]),
         () if given["budget"] is None else Limit.parse_all(given["budget"]),

@@ -23,7 +23,7 @@ from sfumato.transforms.logs import JOB, METRICS_COUNTED, OPERATIONS, PROGRESS, 
 
 LOG_FORMATS = ("text", "json")
 _OURS = {one.name for one in (JOB, PROGRESS, OPERATIONS)}
-_STAGES = {event.name for event in logs.EVENTS}
+_STAGES = STAGE_EVENTS
 
 
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,10 +13,10 @@ from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
 from sfumato.schemas.ledger import Limit, Reservation, amount, dataset_name, plain
 from sfumato.transforms.files import read_file, write_file
 from sfumato.transforms.privacy.ledger.history import History
-from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import most_spent, spent_in_window
-from sfumato.transforms.release.published import disagreement, find_releases, missing_releases
-from sfumato.transforms.release.store import Release
+from sfumato.transforms.release.catalog import disagreement, find_releases, missing_releases
+from sfumato.transforms.release.release_folder import Release
 from sfumato.transforms.text_tables import markdown_table
 
 ACTIONS = ("show", "verify", "limit", "backup", "restore")
@@ -141,7 +141,7 @@ def _state(reservation: Reservation) -> str:
 
 
 def _windows(history: History, dataset: str | None) -> list[tuple[str, Limit, str, Any]]:
-    """Dataset, limit, the last day that was ever charged, and what is spent in the window that ends there."""
+    """Dataset, limit, the last day that was ever and what is spent in the window that ends there."""
     found = []
     for name, limits in sorted(history.limits.items()):
         days = [charge.period.last for charge in history.charges if charge.dataset == name]
@@ -246,7 +246,7 @@ def _verify(options: argparse.Namespace) -> int:
             sys.stdout.write(f"made by an earlier version, their files not digested: {', '.join(unlisted)}\n")
     open_ones = [one.charge.release_id for one in history.reservations.values() if _state(one) == "reserved"]
     if open_ones:
-        sys.stdout.write(f"charged, and not known to be published: {', '.join(open_ones)}\n")
+        sys.stdout.write(f"and not known to be published: {', '.join(open_ones)}\n")
     return 0
 
 

@@ -21,7 +21,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.console import add_log_arguments, identify
 from sfumato.pipelines.inputs import match_files
-from sfumato.pipelines.job import flex_launch, launch_nothing, select_input, tell_late
+from sfumato.pipelines.job import flex_launch, launch_nothing, log_late_files, select_input
 from sfumato.pipelines.options import (
     JobParser,
     RunnerSettings,
@@ -38,12 +38,11 @@ from sfumato.transforms.files import matching, read_file
 from sfumato.transforms.heatmap.options import heatmap_options
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.ledger.history import History
-from sfumato.transforms.privacy.ledger.ledger import ReusedError
-from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.ledger.ledger import ReusedError, open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
-from sfumato.transforms.release.published import RELEASES, disagreement, published_releases
-from sfumato.transforms.release.store import Release
-from sfumato.transforms.release.write import CommitRelease
+from sfumato.transforms.release.catalog import RELEASES, disagreement, published_releases
+from sfumato.transforms.release.publishing import CommitRelease
+from sfumato.transforms.release.release_folder import Release
 
 JOBS = ("heatmap", "histogram", "hotspots", "quantiles")
 # What the configuration says outside of `options`, or what a refresh sets itself.
@@ -123,7 +122,7 @@ class Refresh:
 
     def _stand(self, day: date, release: Release, history: History) -> None:
         """Brings the books and the page up to date for a release that stands already."""
-        log_event("standing", f"{day} is published already; nothing is charged", date=str(day))
+        log_event("already_published", f"{day} is published already; nothing is charged", date=str(day))
         if not self.settings.dry_run:
             reservation = history.reservations[release.manifest["release_id"]]
             release_id = reservation.charge.release_id
@@ -139,7 +138,7 @@ class Refresh:
         secret = FileSecret(config.key_file) if config.key_file else SecretManagerSecret(str(config.key_secret))
         if reservation.charge.files and matching(self._pattern(day), limit=1):
             _, late, _ = select_input(secret, match_files(self._pattern(day)), reservation)
-            tell_late(late, reservation.charge.release_id)
+            log_late_files(late, reservation.charge.release_id)
 
     def _pattern(self, day: date) -> str:
         return str(FileSystems.join(self.config.input, f"dt={day}", "*.parquet"))

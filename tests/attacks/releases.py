@@ -8,8 +8,8 @@ from typing import Any
 
 from sfumato.schemas.ledger import Limit, Reservation, plain
 from sfumato.transforms.privacy.ledger.ledger import Ledger
-from sfumato.transforms.release.store import publish
-from sfumato.transforms.release.write import close_books, ledger_metadata
+from sfumato.transforms.release.publishing import commit_release, ledger_metadata
+from sfumato.transforms.release.release_folder import publish
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 LIMITS = Limit.parse_all("1/1d,10/365d")
@@ -41,5 +41,5 @@ def publish_release(folder: Path, release_id: str, day: str, place: str | None =
         "manifest.json": (json.dumps(manifest, indent=2) + "\n").encode(),
     }
     publish(str(output), files, release_id, overwrite=True)
-    close_books(str(output), release_id, None, str(folder / "ledger.db"))
+    commit_release(str(output), release_id, None, str(folder / "ledger.db"))
     return output

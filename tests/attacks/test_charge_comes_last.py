@@ -33,7 +33,7 @@ from sfumato.transforms.privacy.admission import (
     noise_quantile,
 )
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.conftest import make_logs
 from tests.keys import write_key
 

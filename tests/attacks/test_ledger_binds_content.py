@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from sfumato.pipelines import cli
 from sfumato.schemas.errors import BudgetError, LedgerError
 from sfumato.schemas.ledger import Limit, Period
-from sfumato.transforms.privacy.ledger.files import file_digest, select_files
+from sfumato.transforms.privacy.ledger.input_files import file_digest, select_files
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, ReusedFileError
 from sfumato.transforms.release import metadata
 from sfumato.transforms.release.metadata import code_digest
-from sfumato.transforms.release.store import open_release, with_digests
+from sfumato.transforms.release.release_folder import open_release, with_digests
 from tests.attacks.releases import LIMITS, publish_release
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
@@ -213,7 +213,7 @@ def test_a_job_from_a_kill_to_a_lost_ledger(tmp_path: Path, capsys: pytest.Captu
         ])  # fmt: skip
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.transforms.release.write.publish", lambda *_: 1 / 0)
+        patch.setattr("sfumato.transforms.release.publishing.publish", lambda *_: 1 / 0)
         with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
             run("one", "one")
     with pytest.MonkeyPatch.context() as patch:

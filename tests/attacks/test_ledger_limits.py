@@ -33,7 +33,7 @@ from sfumato.schemas.ledger import (
 from sfumato.schemas.refresh import RefreshConfig
 from sfumato.transforms.privacy.ledger.entries import LIMITS, RESERVE, charge_content, entry_bytes, read_entries
 from sfumato.transforms.privacy.ledger.history import replay
-from sfumato.transforms.privacy.ledger.sqlite import SqliteLedger
+from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 from sfumato.transforms.privacy.ledger.windows import converted, fits, most_spent, next_fit, overrun, spent_in_window
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
@@ -41,7 +41,7 @@ DAY = Limit.parse_all("1/1d")
 
 
 def entries_of(folder: Path) -> list[bytes]:
-    return SqliteLedger(str(folder / "ledger.db")).read()
+    return SqliteStore(str(folder / "ledger.db")).read()
 
 
 # --- line 9: one name in two spellings ---

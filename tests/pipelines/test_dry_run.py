@@ -28,8 +28,8 @@ from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.histogram.items import CellItems, ColumnItems
-from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems
+from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.plan import RangesPlan
 from sfumato.transforms.release import open_release

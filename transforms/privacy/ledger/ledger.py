@@ -23,9 +23,9 @@ from sfumato.transforms.privacy.ledger.entries import (
     limits_content,
     settle_content,
 )
-from sfumato.transforms.privacy.ledger.files import charged_elsewhere
 from sfumato.transforms.privacy.ledger.history import History, replay
-from sfumato.transforms.privacy.ledger.store import LedgerStore
+from sfumato.transforms.privacy.ledger.input_files import charged_elsewhere
+from sfumato.transforms.privacy.ledger.stores import LedgerStore, open_store
 from sfumato.transforms.privacy.ledger.windows import bounded, next_fit, overrun
 
 _PATIENCE = 600.0  # seconds of others being faster
@@ -219,6 +219,11 @@ class Ledger:
                 if time.monotonic() > deadline:
                     raise NotReadyError("ledger: too many others write to it; try again")
                 time.sleep(random.uniform(0.0, 0.05))
+
+
+def open_ledger(location: str) -> Ledger:
+    """Returns the ledger in an SQLite file or in a bucket (gs://bucket/folder). Touches nothing. Raises RequestError."""
+    return Ledger(open_store(location))
 
 
 def check_limits(history: History, dataset: str, limits: Sequence[Limit]) -> tuple[Limit, ...] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sfumato.schemas.ledger import Charge, Period, amount
 from sfumato.transforms.privacy.ledger.ledger import Ledger
-from sfumato.transforms.privacy.ledger.sqlite import SqliteLedger
+from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 
 
 def charge(
@@ -34,7 +34,7 @@ def charge(
 
 def ledger(folder: Path) -> Ledger:
     """A ledger in a file, at whose place the clock stands still."""
-    return Ledger(SqliteLedger(str(folder / "ledger.db")), lambda: datetime(2026, 11, 21, 3, tzinfo=UTC))
+    return Ledger(SqliteStore(str(folder / "ledger.db")), lambda: datetime(2026, 11, 21, 3, tzinfo=UTC))
 
 
 def forks() -> ForkServerContext:

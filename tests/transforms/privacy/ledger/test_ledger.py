@@ -16,16 +16,15 @@ from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.entries import COMMIT, RESERVE, charge_content, entry_bytes, read_entries
 from sfumato.transforms.privacy.ledger.history import replay
-from sfumato.transforms.privacy.ledger.ledger import Ledger, ReusedError
-from sfumato.transforms.privacy.ledger.places import open_ledger
-from sfumato.transforms.privacy.ledger.sqlite import SqliteLedger
+from sfumato.transforms.privacy.ledger.ledger import Ledger, ReusedError, open_ledger
+from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 from tests.transforms.privacy.ledger.helpers import charge, forks, ledger
 
 LIMITS = Limit.parse_all("3/7d,1/1d")
 
 
-def store(folder: Path) -> SqliteLedger:
-    return SqliteLedger(str(folder / "ledger.db"))
+def store(folder: Path) -> SqliteStore:
+    return SqliteStore(str(folder / "ledger.db"))
 
 
 def test_reserve_then_commit(tmp_path: Path) -> None:
@@ -331,9 +330,9 @@ def _refused_quietly(folder: Path, number: int) -> None:
 
 def test_two_at_once_under_one_release_id_are_charged_once(tmp_path: Path) -> None:
     book = ledger(tmp_path)
-    append, first = SqliteLedger.append, []
+    append, first = SqliteStore.append, []
 
-    class Raced(SqliteLedger):
+    class Raced(SqliteStore):
         def append(self, index: int, entry: bytes) -> bool:
             if not first:  # the other one is faster
                 first.append(book.reserve(charge("one"), LIMITS))

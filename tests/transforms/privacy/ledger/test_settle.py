@@ -12,7 +12,7 @@ from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.entries import SETTLE, entry_bytes, read_entries
 from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import Ledger, ReusedError
-from sfumato.transforms.privacy.ledger.sqlite import SqliteLedger
+from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 LIMITS = Limit.parse_all("1/1d")
@@ -66,7 +66,7 @@ def test_a_refusal_costs_a_part_of_what_was_reserved(tmp_path: Path, epsilon: st
     book.reserve(charge("one"), LIMITS)
     with pytest.raises(RequestError):
         book.settle("one", epsilon, delta, WHY)
-    entries = SqliteLedger(str(tmp_path / "ledger.db")).read()
+    entries = SqliteStore(str(tmp_path / "ledger.db")).read()
     assert len(entries) == 2
     content = {"release_id": "one", "epsilon": epsilon, "delta": delta, "reason": WHY}
     forged = entry_bytes(2, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "mark", SETTLE, content)
@@ -93,7 +93,7 @@ def test_an_entry_that_settles_nothing_shows(tmp_path: Path, again: bool) -> Non
     book = ledger(tmp_path)
     book.reserve(charge("one"), LIMITS)
     book.settle("one", 0.1, 0.0, WHY) if again else book.commit("one", "abc")
-    entries = SqliteLedger(str(tmp_path / "ledger.db")).read()
+    entries = SqliteStore(str(tmp_path / "ledger.db")).read()
     content = {"release_id": "one", "epsilon": "0.05", "delta": "0", "reason": WHY}
     forged = entry_bytes(3, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "mark", SETTLE, content)
     with pytest.raises(LedgerError, match="which is not reserved"):
@@ -125,9 +125,9 @@ def test_a_check_raises_what_a_charge_would_and_writes_nothing(tmp_path: Path) -
 def test_two_that_settle_at_once_settle_once(tmp_path: Path) -> None:
     book = ledger(tmp_path)
     book.reserve(charge("one"), LIMITS)
-    append, first = SqliteLedger.append, []
+    append, first = SqliteStore.append, []
 
-    class Raced(SqliteLedger):
+    class Raced(SqliteStore):
         def append(self, index: int, entry: bytes) -> bool:
             if not first:  # the other one is faster
                 first.append(book.settle("one", 0.1, 0.0, WHY))
