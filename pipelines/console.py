@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sfumato.transforms import logs
-from sfumato.transforms.logs import JOB, METRICS_COUNTED, OPERATIONS, PROGRESS, log_event
+from sfumato.transforms.logs import JOB, METRICS_COUNTED, OPERATIONS, PROGRESS, STAGE_EVENTS, log_event
 
 LOG_FORMATS = ("text", "json")
 _OURS = {one.name for one in (JOB, PROGRESS, OPERATIONS)}
