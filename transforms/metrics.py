@@ -120,7 +120,7 @@ SUM_TIME = Distribution(
 )
 SUB_QUERIES = Counter("sub_queries", "sub_queries", PUBLIC, "sub-queries answered")
 VECTOR_ENTRIES = Counter("vector_entries", "entries", PUBLIC, "entries of all sub-queries' vectors")
-LOST_SHARDS = Counter("shards_lost", "shards", PUBLIC, "shards lost, over all sub-queries")
+LOST_SHARDS = Counter("lost_shards", "shards", PUBLIC, "shards lost, over all sub-queries")
 COUNT_TIME = Distribution(
     "group_count_milliseconds", "milliseconds", RAW, "all rounds' counts over one group of sampled users"
 )
