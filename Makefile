@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 REGION := 3.00,1.00,3.13,1.13
 MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
-.PHONY: demo tuner test test-slow test-airflow flink-jar test-flink check bench clean
+.PHONY: demo docs tuner test test-slow test-airflow flink-jar test-flink check bench clean
 
 # About 5 minutes on 2 cores and 200 MB in demo/. docs/tutorials/ explain each command.
 demo: $(VENV)/.installed
@@ -34,7 +34,8 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato ranges answer --model demo/ranges --queries demo/squares.parquet --output demo/answers.parquet --overwrite
 	$(BIN)/sfumato plan --users 1000000 --epsilon 1
 	$(BIN)/sfumato compare --input 'demo/logs/*.parquet' --output demo/compare --overwrite \
-	  --region $(REGION) --depth 8 --users 10000,100000 --epsilon 1 --metrics mse --keys 3
+	  --region $(REGION) --depth 8 --users 10000,100000 --epsilon 1 \
+	  --methods adaptive,flat,adaptive_grid,spatial_decomposition --metrics mse --keys 3
 	rm -rf demo/nightly
 	$(BIN)/sfumato synth --users 100000 --days 2026-11-17:2026-11-20 --output demo/nightly/logs
 	$(BIN)/sfumato key new demo/nightly/key
@@ -46,6 +47,11 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato ledger verify --ledger demo/nightly/ledger.db --releases demo/nightly/published
 	@echo "Open demo/release/index.html in a browser, and those in demo/rates, demo/next_day, demo/histogram, demo/hotspots, demo/quantiles,"
 	@echo "demo/moments, demo/moments_map, demo/ranges, demo/compare, demo/nightly/published."
+
+# The documents as a site. Search needs a server, such as `python -m http.server --directory build/site`.
+docs: $(VENV)/.documented
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "Open build/site/index.html in a browser."
 
 # How a tuner of range queries is made: here on a synthetic city, which is good for the example alone.
 tuner: $(VENV)/.installed
@@ -123,6 +129,10 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml setup.py
 
 $(VENV)/.developed: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -e '.[test,dev,geo]'
+	touch $@
+
+$(VENV)/.documented: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
 	touch $@
 
 $(VENV)/.benched: $(VENV)/.developed

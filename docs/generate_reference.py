@@ -148,8 +148,12 @@ def command_options(command: str) -> list[Option]:
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
-    def leave(self: argparse.ArgumentParser, *_: Any, **__: Any) -> Any:
-        raise _Parsed(self)
+    parse = argparse.ArgumentParser.parse_known_args
+
+    def leave(self: argparse.ArgumentParser, *arguments: Any, **more: Any) -> Any:
+        if self.prog == f"sfumato {command}" and len(self._actions) > 2:
+            raise _Parsed(self)
+        return parse(self, *arguments, **more)  # a command may look for single options first
 
     with mock.patch.object(argparse.ArgumentParser, "parse_known_args", leave), redirect_stderr(io.StringIO()):
         try:
@@ -185,7 +189,7 @@ def options_page() -> str:
             if one.group != group:
                 group = one.group
                 lines += [
-                    *([f"{group[0].upper()}{group[1:]}:", ""] if group else []),
+                    *(["", f"{group[0].upper()}{group[1:]}:", ""] if group else []),
                     *_head("option", "default", "what it does"),
                 ]
             value = f" {one.value}" if one.value else ""
@@ -224,7 +228,8 @@ def statuses_page() -> str:
     lines = ["# Exit statuses", "", *_head("status", "what happened")]
     lines.append(_row("0", "Done: published, now or before."))
     texts: dict[int, list[str]] = {}
-    for kind in sorted(_below(SfumatoError), key=lambda kind: (kind.exit_code, kind.__name__)):
+    kinds = [kind for kind in _below(SfumatoError) if kind.__module__ == SfumatoError.__module__]
+    for kind in sorted(kinds, key=lambda kind: (kind.exit_code, kind.__name__)):
         texts.setdefault(kind.exit_code, []).append(f"{' '.join((kind.__doc__ or '').split())} (`{kind.__name__}`)")
     texts[cli.CRASHED] = ["A crash. Run it again: what was charged is resumed."]
     texts[130], texts[143] = ["Interrupted by Ctrl-C (SIGINT)."], ["Ended by SIGTERM."]
