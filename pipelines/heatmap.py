@@ -32,7 +32,7 @@ from sfumato.transforms.heatmap.whole import PrivateHeatmap, check_prior
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import WriteRelease, with_ledger_entry
+from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.release.release_folder import open_release
 
 
@@ -161,7 +161,7 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings) -> None:
         )
 
         def assemble(state: HeatmapState) -> dict[str, bytes]:
-            return release_files(state, request.heatmap, with_ledger_entry(metadata), grid, request.blur)
+            return release_files(state, request.heatmap, with_charge(metadata), grid, request.blur)
 
         return (
             root

@@ -30,7 +30,7 @@ from sfumato.pipelines.progress import log_metrics, show_progress
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
-from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reservation, amount
+from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reservation, parse_amount
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.transforms.files import is_remote
@@ -41,7 +41,7 @@ from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.ledger.input_files import file_digest, select_files
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
 from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, package_versions
-from sfumato.transforms.release.publishing import CommitRelease, published_digest, with_ledger_entry
+from sfumato.transforms.release.publishing import CommitRelease, published_digest, with_charge
 from sfumato.transforms.release.refusal import refusal_files
 from sfumato.transforms.release.release_folder import check_output, is_refusal, manifest_at, publish
 
@@ -139,7 +139,7 @@ class LedgerGate:
 
     def charge(self) -> str | None:
         """See ChargeGate.charge."""
-        return self.accounting.reserve(self.bound).refused
+        return self.accounting.reserve(self.bound).refusal
 
     def settle(self, epsilon: float, reason: str) -> None:
         """See ChargeGate.settle."""
@@ -224,7 +224,7 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
         gate = LedgerGate(books, books.charge(request.cost(), key, metadata, marks))
         metadata = replace(metadata, ledger_location=books.ledger)
         reservation = books.check(gate.bound)
-        standing = reservation is not None and reservation.refused is None
+        standing = reservation is not None and reservation.refusal is None
         if reservation is not None and standing and published_digest(request.output, reservation) is not None:
             log_event("already_published", f"{metadata.release_id} is published already; nothing is charged")
             keep.commit(request.output)
@@ -247,7 +247,7 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     except Exception as error:
         refusal = type(error)(message_of(error)) if isinstance(error, RefusedError) else worker_error(error)
         if isinstance(refusal, RefusedError):
-            _publish_refusal(request, with_ledger_entry(metadata), rule, refusal)
+            _publish_refusal(request, with_charge(metadata), rule, refusal)
             raise refusal from error
         raise
     if launched:
@@ -305,7 +305,7 @@ def select_input(
     filled = with_rows(files)
     empty = [file for file in files if not file.rows]
     marks = [file_digest(kept, digest) for digest in content_digests(filled)]
-    if resumed is None or resumed.refused is not None:  # what was refused may have been mended
+    if resumed is None or resumed.refusal is not None:  # what was refused may have been mended
         return list(files), [], marks
     selection = select_files(resumed.charge.files, marks)
     chosen = [*(filled[place] for place in selection.charged), *empty]
@@ -327,11 +327,15 @@ def _publish_refusal(
     if standing is not None and not is_refusal(standing):
         return
     cost = request.cost()
-    epsilon = amount("epsilon", cost.epsilon)
+    epsilon = parse_amount("epsilon", cost.epsilon)
     if isinstance(refusal, NotAdmittedError):  # the counts alone, whatever the method protects
-        spent, delta, adjacency = amount("epsilon", rounded_up(rule.epsilon)), amount("delta", 0), ADD_OR_REMOVE
+        spent, delta, adjacency = (
+            parse_amount("epsilon", rounded_up(rule.epsilon)),
+            parse_amount("delta", 0),
+            ADD_OR_REMOVE,
+        )
     else:
-        spent, delta, adjacency = epsilon, amount("delta", cost.delta), cost.adjacency
+        spent, delta, adjacency = epsilon, parse_amount("delta", cost.delta), cost.adjacency
     words = guarantee.ZERO_OUT if adjacency == ZERO_OUT else guarantee.ADD_OR_REMOVE
     files = refusal_files(metadata, str(refusal), epsilon, spent, delta, words)
     publish(request.output, files, metadata.release_id, request.overwrite)

@@ -30,7 +30,7 @@ from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import WriteRelease, with_ledger_entry
+from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.release.release_folder import open_release
 
 
@@ -321,7 +321,7 @@ def run_moments(request: MomentsRequest, settings: RunnerSettings) -> None:
             | "Files" >> beam.Create(inputs.files)
             | "Push" >> push  # Progress
             | "Assemble"
-            >> beam.Map(lambda progress: moments_files(progress, MomentsMetadata(with_ledger_entry(metadata), *told)))
+            >> beam.Map(lambda progress: moments_files(progress, MomentsMetadata(with_charge(metadata), *told)))
             | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
 

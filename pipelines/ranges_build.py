@@ -43,7 +43,7 @@ from sfumato.transforms.ranges.queries import count_queries, read_queries
 from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.ranges.tune import open_tuner
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import WriteRelease, with_ledger_entry
+from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.release.release_folder import check_output, open_release, publish
 from sfumato.transforms.secagg.shards import NoiseMode
 
@@ -201,7 +201,7 @@ def run_build(request: RangesRequest, settings: RunnerSettings) -> None:
             root
             | "Files" >> beam.Create(inputs.files)
             | "Build" >> BuildRanges(plan, key, request.columns, inputs.spill, inputs.admit)  # Built
-            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, with_ledger_entry(metadata)))  # {name: content}
+            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, with_charge(metadata)))  # {name: content}
             | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
 

@@ -31,7 +31,7 @@ from sfumato.pipelines.options import (
     settings_of,
 )
 from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReadyError, RequestError
-from sfumato.schemas.ledger import Period, Reservation, amount, parse_day, plain
+from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount, parse_day
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.files import matching, read_file
@@ -92,10 +92,10 @@ class Refresh:
                 try:
                     run(self._command(day, releases, reservation, self._epsilon(reservation, history)))
                 except BudgetError:
-                    if reservation is None or reservation.reserved is None:
+                    if reservation is None or reservation.reserved_charge is None:
                         raise
                     # The input was mended since a refusal, whose cost comes out of the release's own epsilon.
-                    left = plain(reservation.reserved.epsilon - reservation.charge.epsilon)
+                    left = format_amount(reservation.reserved_charge.epsilon - reservation.charge.epsilon)
                     run(self._command(day, releases, reservation, left))
                 return
             except ReusedError:
@@ -185,12 +185,12 @@ class Refresh:
         """With what a release is resumed that was refused before; None for the configured epsilon."""
         if reservation is None:
             return None
-        if reservation.reserved is not None:
+        if reservation.reserved_charge is not None:
             configured = self.config.options.get("epsilon")
-            most = reservation.reserved.epsilon
-            return plain(most if configured is None else min(most, amount("epsilon", configured)))
+            most = reservation.reserved_charge.epsilon
+            return format_amount(most if configured is None else min(most, parse_amount("epsilon", configured)))
         refused = {one.charge.release_id for one in history.refusals}
-        return plain(reservation.charge.epsilon) if reservation.charge.release_id in refused else None
+        return format_amount(reservation.charge.epsilon) if reservation.charge.release_id in refused else None
 
     def _earlier(self, day: date, releases: Mapping[str, Release], reservation: Reservation | None) -> str | None:
         """The folder of the release that the day's starts from: what was reserved, or else the last one before."""

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sfumato.schemas.ledger import Limit, Reservation, plain
+from sfumato.schemas.ledger import Limit, Reservation, format_amount
 from sfumato.transforms.privacy.ledger.ledger import Ledger
 from sfumato.transforms.release.publishing import commit_release, ledger_metadata
 from sfumato.transforms.release.release_folder import publish
@@ -23,7 +23,7 @@ def manifest_of(reservation: Reservation) -> dict[str, Any]:
         "release_id": one.release_id,
         "job": one.job,
         "created": reservation.time,
-        "privacy": {"epsilon": float(plain(one.epsilon)), "delta": float(plain(one.delta))},
+        "privacy": {"epsilon": float(format_amount(one.epsilon)), "delta": float(format_amount(one.delta))},
         "ledger": ledger_metadata(reservation),
     }
 

@@ -170,11 +170,11 @@ def test_a_heatmap_counts_what_the_data_say(
         "shard_group_bytes": {"count": groups, **sizes},
         "sub_queries": len(asked),
         "vector_entries": sum(one["vector_length"] for one in asked),
-        "shards_lost": sum(one["shards_lost"] for one in asked),
+        "lost_shards": sum(one["shards_lost"] for one in asked),
         "release_bytes": {"count": 1, "sum": release, "min": release, "max": release},
     }
     assert found["sub_queries"] > 1
-    assert found["shards_lost"] > 0
+    assert found["lost_shards"] > 0
 
 
 def test_bits_are_counted_as_the_data_say(table: pa.Table, pattern: str, bit_pushing: dict) -> None:

@@ -116,7 +116,7 @@ class RowCounts:
         """Rows dropped because they have no user id."""
         return self.dropped[DROP_REASONS.index("null_user_id")]
 
-    def tell(self) -> None:
+    def emit(self) -> None:
         """Writes the counts into the log, as operations data."""
         dropped = {why: number for why, number in zip(DROP_REASONS, self.dropped, strict=True) if number}
         READ_COUNTS.emit(rows=self.rows, dropped=dropped, clamped=self.clamped)

@@ -13,7 +13,7 @@ from typing import Any
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.schemas.errors import LedgerError, RequestError
-from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Reservation, amount
+from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Reservation, parse_amount
 from sfumato.schemas.release import (
     EVALUATION_FILES,
     EVALUATION_FORMAT,
@@ -71,8 +71,8 @@ def disagreement(release: Release, history: History) -> str | None:
         privacy = release.manifest["privacy"]
         # Of bit pushing whoever collects the reports may learn more than readers do: the larger is charged.
         collector = privacy.get("collector") or {"epsilon": 0}
-        epsilon = max(amount("epsilon", privacy["epsilon"]), amount("epsilon", collector["epsilon"]))
-        cost = epsilon, amount("delta", privacy.get("delta", 0))
+        epsilon = max(parse_amount("epsilon", privacy["epsilon"]), parse_amount("epsilon", collector["epsilon"]))
+        cost = epsilon, parse_amount("delta", privacy.get("delta", 0))
         participation = privacy.get("participation") or {"protected": True}
         adjacency = ADD_OR_REMOVE if participation["protected"] else ZERO_OUT
     except (KeyError, TypeError, AttributeError, RequestError):

@@ -26,7 +26,7 @@ from sfumato.transforms.release.release_folder import (
 )
 
 
-def with_ledger_entry(metadata: ReleaseMetadata) -> ReleaseMetadata:
+def with_charge(metadata: ReleaseMetadata) -> ReleaseMetadata:
     """Adds the ledger entry that charged a release to its metadata. Call it after the run has charged the ledger.
 
     Returns:
@@ -69,7 +69,7 @@ class WriteRelease(beam.PTransform):
     def expand(self, files: beam.PCollection) -> beam.PCollection:
         def write(content: dict[str, bytes], output: str, metadata: ReleaseMetadata, overwrite: bool) -> str:
             content = with_digests(content)
-            check_same_result(content, with_ledger_entry(metadata))
+            check_same_result(content, with_charge(metadata))
             with RELEASE_TIME.timed():
                 publish(output, content, metadata.release_id, overwrite)
             RELEASE_BYTES.record(sum(map(len, content.values())))

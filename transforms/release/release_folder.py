@@ -65,10 +65,7 @@ def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> N
         if not is_remote(output):
             _check_parent(Path(output).absolute())
         return
-    if is_remote(output):
-        replaceable = _kind_of(manifest_at(output)) == kind
-    else:
-        replaceable = _is_replaceable(Path(output), kind)
+    replaceable = _kind_of(manifest_at(output)) == kind if is_remote(output) else _is_replaceable(Path(output), kind)
     _check_kind(output, overwrite, replaceable, kind)
 
 

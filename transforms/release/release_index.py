@@ -15,7 +15,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import CELLS_FILE, PAGE_FILE
-from sfumato.schemas.timeline import Night, Spending
+from sfumato.schemas.timeline import DatedRelease, Spending
 from sfumato.transforms.files import matching, write_file
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
@@ -84,7 +84,7 @@ def _write_all(root: str, releases: list[_Dated], history: History | None) -> No
         "created": newest.release.manifest["created"],
     }
     write_file(FileSystems.join(root, LATEST), (json.dumps(latest, indent=2) + "\n").encode())
-    nights = [Night.of(one.date, one.folder, one.release.manifest, one.map) for one in releases]
+    nights = [DatedRelease.from_manifest(one.date, one.folder, one.release.manifest, one.map) for one in releases]
     dataset = str((newest.release.manifest.get("ledger") or {}).get("dataset", ""))
     page = index_page(dataset or "Releases", nights, _spending(history, dataset, releases))
     write_file(FileSystems.join(root, PAGE_FILE), page.encode())

@@ -1,4 +1,4 @@
-"""Input files as a charge remembers them: by keyed digests of their content, so that names and places do not matter."""
+"""Input files as a charge records them: keyed digests of their content, independent of names and folders."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _BYTES = 16
 
 
 def file_digest(secret: bytes, content_digest: str) -> str:
-    """The digest of an input file in a ledger, the same in every run under one secret.
+    """Returns the digest of an input file in a ledger. It is the same in every run with the same secret.
 
     Args:
-        secret: the secret behind the run's key. Without it nobody can confirm a guess at the file.
-        content_digest: what tells the file's content, such as its SHA-256.
+        secret: the secret behind the run's key. Without it, nobody can confirm a guess at the file's content.
+        content_digest: identifies the file's content, such as its SHA-256.
 
     Returns:
         32 hexadecimal digits.
@@ -29,9 +29,12 @@ def file_digest(secret: bytes, content_digest: str) -> str:
 
 @dataclass(frozen=True)
 class FileSelection:
-    """Which of the files that were found a charge was made for.
+    """The files found now, compared with the files of an earlier charge.
 
-    charged, late: places in the list of found files. missing: digests of charged files that were not found.
+    Attributes:
+        charged: indices of found files that were charged.
+        late: indices of found files that were not charged.
+        missing: digests of charged files that were not found.
     """
 
     charged: tuple[int, ...]
@@ -40,30 +43,30 @@ class FileSelection:
 
 
 def select_files(charged: Iterable[str], found: Sequence[str]) -> FileSelection:
-    """Tells charged files from late ones, by content: a rename or another folder changes nothing.
+    """Compares found files with charged files by content. Renamed or moved files still match.
 
     Args:
-        charged: digests of the files that were charged (`Charge.files`), a digest for each copy.
-        found: digests of the files that are there now, in any order.
+        charged: digests of the charged files (`Charge.files`), one for each copy.
+        found: digests of the files found now, in any order.
 
     Returns:
-        The selection. Where there are more copies of a file than were charged, the later ones are late.
+        The selection. If there are more copies of a file than were charged, the later copies are late.
     """
     left = Counter(charged)
     kept: list[int] = []
     late: list[int] = []
-    for place, digest in enumerate(found):
-        (kept if left[digest] > 0 else late).append(place)
+    for index, digest in enumerate(found):
+        (kept if left[digest] > 0 else late).append(index)
         left[digest] -= 1
     missing = [digest for digest, number in left.items() for _ in range(number)]
     return FileSelection(tuple(kept), tuple(late), tuple(sorted(missing)))
 
 
 def charged_elsewhere(charges: Iterable[Charge], new: Charge) -> list[Charge]:
-    """Charges for a file of the new one under another dataset, or for days of which it has none."""
+    """Returns charges that share a file with the new one but are for another dataset, or for other days."""
     files = set(new.files)
     return [
         one
         for one in charges
-        if not files.isdisjoint(one.files) and not (one.dataset == new.dataset and one.period.meets(new.period))
+        if not files.isdisjoint(one.files) and not (one.dataset == new.dataset and one.period.overlaps(new.period))
     ]

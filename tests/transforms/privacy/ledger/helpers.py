@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-from sfumato.schemas.ledger import Charge, Period, amount
+from sfumato.schemas.ledger import Charge, Period, parse_amount
 from sfumato.transforms.privacy.ledger.ledger import Ledger
 from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 
@@ -26,8 +26,8 @@ def charge(
         release_id=release_id,
         dataset=dataset,
         period=Period.parse(period),
-        epsilon=amount("epsilon", epsilon),
-        delta=amount("delta", delta),
+        epsilon=parse_amount("epsilon", epsilon),
+        delta=parse_amount("delta", delta),
         **metadata,
     )
 

@@ -155,7 +155,7 @@ def test_removed_repeated_and_reordered_entries_show(filled: list[bytes]) -> Non
 
 def test_an_entry_of_a_later_format_is_not_guessed_at(filled: list[bytes]) -> None:
     body = json.loads(filled[0])
-    body["format"] = "sfumato-ledger/2"
+    body["format"] = "sfumato-ledger/3"
     with pytest.raises(LedgerError, match="format"):
         replay([json.dumps(body, sort_keys=True, separators=(",", ":")).encode()])
 
@@ -263,7 +263,7 @@ def test_a_charge_that_gives_back_is_none(tmp_path: Path, filled: list[bytes], e
         replace(charge("new"), **amounts)
     head = read_entries(filled)[-1]["hash"]
     content = {**charge_content(charge("new", "2026-12-20")), "epsilon": epsilon, "delta": delta}
-    forged = entry_bytes(len(filled), head, "2026-11-21T03:00:00+00:00", "mark", RESERVE, content)
+    forged = entry_bytes(len(filled), head, "2026-11-21T03:00:00+00:00", "nonce", RESERVE, content)
     with pytest.raises(LedgerError, match="a charge cannot be read"):
         replay([*filled, forged])
 
@@ -273,7 +273,7 @@ def test_a_publication_says_of_what(tmp_path: Path, content: dict[str, str | Non
     book = ledger(tmp_path)
     book.reserve(charge("open"), LIMITS)
     entries = store(tmp_path).read()
-    forged = entry_bytes(2, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "mark", COMMIT, content)
+    forged = entry_bytes(2, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "nonce", COMMIT, content)
     with pytest.raises(LedgerError):
         replay([*entries, forged])
 

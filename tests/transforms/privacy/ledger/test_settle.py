@@ -27,8 +27,8 @@ def test_a_refused_release_counts_what_its_check_cost(tmp_path: Path) -> None:
     history = book.history(with_limits=True)
     assert history.entries == 3
     assert history.reservations["one"] == settled
-    assert (settled.index, settled.hash, settled.refused) == (first.index, first.hash, WHY)
-    assert settled.reserved == first.charge
+    assert (settled.index, settled.hash, settled.refusal) == (first.index, first.hash, WHY)
+    assert settled.reserved_charge == first.charge
     assert [(one.epsilon, one.delta) for one in history.charges] == [(Decimal("0.01"), Decimal(0))]
     with pytest.raises(LedgerError, match="was refused, so no result of it can be published"):
         book.commit("one", "result")
@@ -47,7 +47,7 @@ def test_the_same_input_repeats_its_refusal_and_a_mended_one_is_charged_anew(tmp
         book.reserve(charge("one", "2026-11-19", epsilon="0.9"))
     mended = charge("one", epsilon="0.9", binding="mended")
     reservation = book.reserve(mended)
-    assert (reservation.charge, reservation.refused) == (mended, None)
+    assert (reservation.charge, reservation.refusal) == (mended, None)
     history = book.history(with_limits=True)
     assert sum(one.epsilon for one in history.charges) == Decimal("0.91")
     assert history.refusals == (settled,)
@@ -69,7 +69,7 @@ def test_a_refusal_costs_a_part_of_what_was_reserved(tmp_path: Path, epsilon: st
     entries = SqliteStore(str(tmp_path / "ledger.db")).read()
     assert len(entries) == 2
     content = {"release_id": "one", "epsilon": epsilon, "delta": delta, "reason": WHY}
-    forged = entry_bytes(2, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "mark", SETTLE, content)
+    forged = entry_bytes(2, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "nonce", SETTLE, content)
     with pytest.raises(LedgerError, match="entry 2 cannot be read"):
         replay([*entries, forged])
 
@@ -95,7 +95,7 @@ def test_an_entry_that_settles_nothing_shows(tmp_path: Path, again: bool) -> Non
     book.settle("one", 0.1, 0.0, WHY) if again else book.commit("one", "abc")
     entries = SqliteStore(str(tmp_path / "ledger.db")).read()
     content = {"release_id": "one", "epsilon": "0.05", "delta": "0", "reason": WHY}
-    forged = entry_bytes(3, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "mark", SETTLE, content)
+    forged = entry_bytes(3, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "nonce", SETTLE, content)
     with pytest.raises(LedgerError, match="which is not reserved"):
         replay([*entries, forged])
 
