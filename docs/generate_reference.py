@@ -45,25 +45,94 @@ MANIFEST = {
     "format": "name and version of the manifest's form; a refused release has another name",
     "release_id": "identity of the release: one charge in the ledger, one draw of noise",
     "job": "the command that made the release",
-    "created": "time of the run, ISO 8601, UTC",
-    "privacy": "the guarantee: privacy unit, adjacency, budget, mechanism, assumptions",
+    "created": "time of the run: ISO 8601, UTC",
+    "region": "bounds of the map, in degrees",
+    "grid": "the finest cells of the map",
+    "grid.depth": "levels of the quadtree",
+    "grid.side": "cells along one side, 2^depth",
+    "column": "the column whose values were collected",
+    "fixed_point": "how values are represented: bits, bits below the point, treatment of signs",
+    "fixed_point.step": "distance between two representable values",
+    "fixed_point.low": "smallest representable value; smaller values count as it",
+    "fixed_point.high": "largest representable value; larger values count as it",
+    "method": "the method that was used",
+    "sizes_metres": "sides of the squares for which the model was made",
+    "cell_metres": "width and height of a cell",
+    "privacy": "the guarantee",
     "privacy.unit": "whose records the guarantee covers",
+    "privacy.contribution_bound": "what one unit adds to the counts at most",
     "privacy.adjacency": "how two neighbouring data sets differ",
     "privacy.epsilon": "the stated budget",
     "privacy.epsilon_spent": "what the release cost",
-    "privacy.delta": "δ of the guarantee, 0 for pure differential privacy",
+    "privacy.delta": "δ of the guarantee; 0 for pure differential privacy",
+    "privacy.delta_spent": "δ of what was published",
     "privacy.mechanism": "what makes the release private",
+    "privacy.randomness": "where the key came from",
+    "privacy.randomness.safe": "false if anybody can guess the key",
+    "privacy.population": "the number of users that the run was planned for: public or a private count",
+    "privacy.population.source": "`noisy` for a private count, else where the figure came from",
+    "privacy.population.epsilon": "what the private count cost",
+    "privacy.population.noise_stddev": "standard deviation of the private count, in users",
+    "privacy.population.counted": "the private count",
+    "privacy.cohort": "the users who take part",
+    "privacy.cohort.users": "their estimated number",
+    "privacy.cohort.sampling_rate": "probability that a user is in the cohort",
+    "privacy.cohort.shards": "secure-aggregation shards",
+    "privacy.cohort.required_survivors": "clients that a shard needs in a real protocol",
+    "privacy.composition": "how the epsilons of the sub-queries add up",
+    "privacy.composition_rule": "the same as a sentence",
+    "privacy.sub_queries": "the rounds in which all shards of a part answer",
+    "privacy.sub_queries[].vector_length": "entries of the vector that a client sends",
+    "privacy.sub_queries[].noise_stddev": "standard deviation of an entry's noise, summed over the shards, in users",
+    "privacy.sub_queries[].shards_lost": "shards with too few survivors",
+    "privacy.sub_queries[].modulus": "modulus of the secure sums",
+    "privacy.sub_queries[].bits_per_client": "bits that a client sends",
+    "privacy.participation": "whether noise and lost shards show who takes part",
+    "privacy.participation.model": "`planned` or `paper`",
+    "privacy.participation.protected": "whether taking part is covered by the guarantee",
+    "privacy.participation.epsilon": "additional ε for taking part",
+    "privacy.participation.delta": "additional δ for taking part",
     "privacy.assumptions": "what the guarantee rests on",
+    "privacy.rounds": "the samples: one a level",
+    "privacy.rounds[].sampling_rate": "probability that a user is drawn",
+    "privacy.rounds[].threshold": "sampled users that an item needs",
+    "privacy.rounds[].published": "published items",
+    "privacy.rounds_guarantee": "ε and δ of all rounds together",
+    "privacy.round_guarantee": "ε and δ of one round",
+    "privacy.admission": "the noisy counts that admit the run",
+    "privacy.admission.unusable": "users without a usable record",
+    "privacy.contact": "who is asked to take part",
+    "privacy.model": "who sees what a single user sends",
+    "privacy.collector": "the guarantee towards the collector of reports",
+    "privacy.shares": "parts of ε that the noisy counts cost",
+    "privacy.noise_stddev": "standard deviation of the noise on a count, in users",
+    "privacy.groups": "whether and how users are in groups",
+    "privacy.meter": "what the reports disclose about one user",
+    "privacy.meter.bits_per_client": "bits that a user sends",
+    "privacy.meter.cap": "the largest number of bits that the job allows",
+    "privacy.meter.expected_private_bits": "expected number of bits that are known for certain",
+    "privacy.meter.truth_probability": "probability that a reported bit is the true one",
+    "privacy.meter.highest_read_probability": "largest probability that a given bit is collected",
+    "privacy.trust": "who adds the noise",
+    "population": "the number of users that the model was planned for, as `privacy.population`",
+    "results": "numbers of the release, from noisy counts alone",
+    "results.users": "estimated users",
+    "results.users_stddev": "standard deviation of that",
+    "results.published": "published items, cells or bins",
+    "results.hidden_count": "largest count that an absent item can have, at 99%",
+    "results.clients": "estimated users who reported",
+    "results.rounds": "reports by quantity and round",
+    "results.stated_error": "how the model states its errors",
+    "communication": "what a client sends over the whole run",
+    "communication.vector_entries": "entries of its largest vector",
+    "errors": "what the columns of errors say",
     "parameters": "every option of the request ([options](options.md)), with its value",
     "versions": "versions of Python and of the packages on which results depend",
     "warnings": "what a reader must know before they use the release",
     "files": "SHA-256 and size of every other file of the release",
-    "region": "bounds of the map, in degrees",
-    "communication": "what a client sends",
-    "results": "the release's numbers of users, with standard deviations",
-    "ledger": "the entry that charged the release, with a ledger",
+    "ledger": "the entry that charged the release, with `--ledger`",
 }
-"""What a field of the manifest says, for fields that need more than their name."""
+"""What a field of the manifest says, for fields whose name does not."""
 
 TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
     "Input: the logs": (
@@ -247,9 +316,16 @@ def _below(base: type[SfumatoError]) -> Iterator[type[SfumatoError]]:
 def manifest_page() -> str:
     """reference/manifest.md, from the manifests of small releases."""
     jobs: dict[str, list[str]] = {}
-    for command, manifest in _manifests():
+    for command, manifest in _manifests().items():
         for path in _paths(manifest):
             jobs.setdefault(path, []).append(command.split()[0])
+    seen = {path: number for number, path in enumerate(jobs)}
+    parts = {path: path.split(".") for path in jobs}
+    # A field follows the object that holds it.
+    order = sorted(
+        jobs,
+        key=lambda path: [seen[".".join(parts[path][: n + 1]).removesuffix("[]")] for n in range(len(parts[path]))],
+    )
     unknown = {path for path in MANIFEST if path not in jobs} - {"ledger"}
     if unknown:
         raise ValueError(f"MANIFEST describes fields that no manifest has: {', '.join(sorted(unknown))}")
@@ -263,25 +339,24 @@ def manifest_page() -> str:
         "",
         *_head("field", "jobs", "what it says"),
     ]
-    for path, mine in jobs.items():
+    for path in order:
+        mine = jobs[path]
         lines.append(
             _row(f"`{path}`", "all" if len(mine) == len(RELEASES) else ", ".join(mine), MANIFEST.get(path, ""))
         )
     return _page(lines)
 
 
-def _manifests() -> Iterator[tuple[str, dict[str, Any]]]:
-    with tempfile.TemporaryDirectory() as folder:
-        logs, quiet = f"{folder}/logs", io.StringIO()
-        with redirect_stdout(quiet), redirect_stderr(quiet):
-            _run(["synth", "--users", "5000", "--output", logs], quiet)
-            for command, options in RELEASES.items():
-                output = f"{folder}/{command}"
-                _run(
-                    [*command.split(), "--input", f"{logs}/*.parquet", "--seed", "1", "--output", output, *options],
-                    quiet,
-                )
-                yield command, json.loads(Path(output, release.MANIFEST_FILE).read_text())
+def _manifests() -> dict[str, dict[str, Any]]:
+    found, shown = {}, io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(shown), redirect_stderr(shown):
+        logs = f"{folder}/logs"
+        _run(["synth", "--users", "5000", "--output", logs], shown)
+        for command, options in RELEASES.items():
+            output = f"{folder}/{command}"
+            _run([*command.split(), "--input", f"{logs}/*.parquet", "--seed", "1", "--output", output, *options], shown)
+            found[command] = json.loads(Path(output, release.MANIFEST_FILE).read_text())
+    return found
 
 
 def _run(arguments: Sequence[str], shown: io.StringIO) -> None:
