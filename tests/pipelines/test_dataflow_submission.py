@@ -189,17 +189,17 @@ def test_a_job_that_is_done_without_a_release_is_no_success(stub: Dataflow, caps
     assert "says that the job is done, but nothing stands at" in capsys.readouterr().err
 
 
-# --- the README ---
+# --- the guide ---
 
 
-def test_the_readmes_commands_for_google_cloud(
+def test_the_guides_commands_for_google_cloud(
     stub: Dataflow, checkout: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every command of the section, as it stands there but for the bucket's name, against emulator and stubs."""
+    """Every command of the guide, with another bucket's name, against emulator and stubs."""
     from tests.secret_manager import secret_manager
 
-    place = f"{BUCKET}/readme"
-    section = (ROOT / "README.md").read_text().split("## On Google Cloud")[1].split("\n## ")[0]
+    place = f"{BUCKET}/guide"
+    section = (ROOT / "docs" / "how_to" / "google_cloud.md").read_text()
     text = section.replace("\\\n", " ").replace("gs://my-bucket", place)
     commands = [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("    sfumato ")]
     assert [command[0] for command in commands] == ["synth", "refresh", "ledger", "ledger"]
