@@ -45,8 +45,8 @@ ROOT = Path(__file__).parent.parent.parent
 DAY = "2026-11-20"
 DONE = ("JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_DONE")
 FAILED = (*DONE[:2], "JOB_STATE_FAILED")
-FOLDERS = ("schemas", "transforms", "pipelines", "runner_configs")
-FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md")
+FOLDERS = ("api", "schemas", "transforms", "pipelines", "runner_configs")
+FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -154,7 +154,7 @@ def test_the_staged_package_is_whole(submitted: Any) -> None:
     assert "workflow.tar.gz" in packages <= staged.keys()
     with tarfile.open(fileobj=io.BytesIO(staged["workflow.tar.gz"])) as archive:
         found = {name.partition("/")[2] for name in archive.getnames()}
-    code = {str(path.relative_to(ROOT)) for name in FOLDERS[:3] for path in (ROOT / name).rglob("*.py")}
+    code = {str(path.relative_to(ROOT)) for name in FOLDERS[:4] for path in (ROOT / name).rglob("*.py")}
     assert len(code) > 100
     assert code <= found
     needed = {
