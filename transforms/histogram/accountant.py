@@ -31,7 +31,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.histogram.sampling import GRID, check_count, check_rate
+from sfumato.transforms.bisection import bisect_integers
+from sfumato.transforms.histogram.sampling_round import GRID, check_count, check_rate
 from sfumato.transforms.privacy.budget import check_epsilon
 
 Floats = NDArray[np.float64]
@@ -257,10 +258,7 @@ def min_threshold(epsilon: float, delta: float, rate: float) -> int:
         low, high = high, 2 * high
         if high > _LARGEST_THRESHOLD:
             raise RequestError(f"rate: {rate} would need a threshold above 2**16; lower it, or raise epsilon or delta")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _delta(epsilon, rate, middle) <= delta else (middle, high)
-    return high
+    return bisect_integers(lambda threshold: _delta(epsilon, rate, threshold) <= delta, high, low)
 
 
 def largest_rate(

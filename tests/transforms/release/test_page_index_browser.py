@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.timeline import Night
+from sfumato.schemas.timeline import DatedRelease
 from sfumato.schemas.tree import Tree, node_paths, node_positions
 from sfumato.transforms.heatmap.raster import density as density_of
 from sfumato.transforms.release.page_index import index_page, map_file
@@ -89,7 +89,9 @@ def site(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Site]]:
     """site(maps, nights, **context) -> the page, opened from disk, with these map files beside it."""
     visits = []
 
-    def visit(maps: dict[int, bytes], nights: list[Night] | None = None, limits: Any = (), **context: Any) -> Site:
+    def visit(
+        maps: dict[int, bytes], nights: list[DatedRelease] | None = None, limits: Any = (), **context: Any
+    ) -> Site:
         folder = tmp_path / str(len(visits))
         (folder / "maps").mkdir(parents=True)
         for number, content in maps.items():
