@@ -15,7 +15,7 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.build_steps import Collected, build, collect, _grid_from_estimate
+from sfumato.transforms.ranges.build_steps import Collected, _grid_from_estimate, build, collect
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods.range_method import RangeMethod
