@@ -49,8 +49,7 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
         if (everything := wants_help(arguments)) is not None:
             sys.stdout.write(help_text(kind, everything=everything))
             return 0
-        request, beam_arguments = parse_command(kind, arguments)
-        return run_job(request, beam_arguments=beam_arguments)
+        return run_command(job, arguments)
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:
@@ -68,6 +67,12 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
         trace = "".join(traceback.format_exception(error))
         log_event("crashed", str(error), logging.CRITICAL, error=type(error).__name__, stack_trace=trace)
         return CRASHED
+
+
+def run_command(job: str, arguments: Sequence[str]) -> int:
+    """Runs a job for the options of a command line, and returns its exit status. Raises SfumatoErrors."""
+    request, beam_arguments = parse_command(request_class(job), arguments)
+    return run_job(request, beam_arguments=beam_arguments)
 
 
 def command(arguments: Sequence[str] | None = None) -> int:

@@ -200,7 +200,7 @@ def test_it_is_charged_once(folder: Path, tmp_path: Path, capsys: pytest.Capture
         (["--epsilon", "nan"], "epsilon: must be a finite number > 0"),
         (["--cell_width", "0"], "cell_width: must be auto or a number of metres > 0, got 0"),
         (["--cell_width", "nan"], "cell_width: must be auto or a number of metres > 0"),
-        (["--cell_width", "wide"], "cell_width: 'wide' is no number"),
+        (["--cell_width", "wide"], "cell_width: must be a number, got 'wide'"),
         (["--method", "ug"], "cell_width: has no effect with method ug"),
         (["--depth", "8"], "depth: is of the heatmap's tree; use it with --method adaptive"),
         (["--shard_size", "100"], "shard_size: is of shards, which need --trust secagg"),
@@ -388,7 +388,7 @@ def test_what_a_heatmap_says_need_not_be_said_again(
         (["--input", "x"], "input: has no effect with --release"),
         (["--region=-1,50,1,51"], "region: has no effect with --release"),
         (["--ledger", "x"], "ledger: has no effect with --release"),
-        (["--method", "grid"], "method: invalid choice: 'grid'"),
+        (["--method", "grid"], "method: must be adaptive with --release, got 'grid'"),
         (["--release_id", "../here"], "release_id: letters, digits, - and _ only"),
         (["--sizes", "500,200000"], "sizes: a square of 200000 m does not fit"),
     ):

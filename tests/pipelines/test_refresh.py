@@ -553,7 +553,7 @@ def test_a_job_charges_a_ledger(place: Place, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--dataset", "city"], "dataset: says what a ledger is charged with; give --ledger as well"),
+        (["--dataset", "city"], "dataset: needs a ledger; give --ledger as well"),
         (
             ["--ledger", "L", "--dataset", "c", "--period", "2026-11-20", "--budget", "9/1d"],
             "a ledger needs a kept key",

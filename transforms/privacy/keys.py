@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import pandas as pd
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
@@ -113,6 +112,8 @@ def keyed_hash(subkey: bytes, values: NDArray[Any]) -> NDArray[np.uint64]:
     if values.dtype.kind in "iu":
         numbers = values.astype(np.uint64, copy=False)
         return random_bits(subkey, np.zeros_like(numbers), numbers)[:, 0]
+    import pandas as pd  # slow to import, and only workers that read text need it
+
     # pandas wants 16 characters; hexadecimal ones carry 64 of the key's bits.
     return pd.util.hash_array(values, hash_key=subkey.hex()[:16], categorize=False)
 

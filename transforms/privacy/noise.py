@@ -29,8 +29,8 @@ from functools import lru_cache
 from itertools import accumulate, repeat
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import pdtr, pdtrik
 
 from sfumato.transforms.privacy.keys import RunKey, random_bits, random_bits_16
 
@@ -220,7 +220,7 @@ def _poisson_quantile(uniform: NDArray[np.float64], means: NDArray[np.float64]) 
     """Smallest k with P[Poisson(mean) <= k] >= uniform; 0 where the mean is 0."""
     safe = np.maximum(means, 1e-300)
     inner = np.minimum(uniform, 1 - 2.0**-53)
-    guess = np.ceil(np.nan_to_num(pdtrik(inner, safe), nan=0.0))
+    guess = np.ceil(np.nan_to_num(scipy.special.pdtrik(inner, safe), nan=0.0))
     below = np.maximum(guess - 1, 0)
-    quantile = np.where(pdtr(below, safe) >= inner, below, guess)
+    quantile = np.where(scipy.special.pdtr(below, safe) >= inner, below, guess)
     return np.where(inner <= np.exp(-safe), 0, np.maximum(quantile, 0)).astype(np.int64)
