@@ -126,7 +126,7 @@ class Refresh:
         if not self.settings.dry_run:
             reservation = history.reservations[release.manifest["release_id"]]
             release_id = reservation.charge.release_id
-            CommitRelease(release_id, self.config.output, self.config.ledger).close(release.path)
+            CommitRelease(release_id, self.config.output, self.config.ledger).commit(release.path)
             self._tell_late(day, reservation)
         if flex_launch(self.settings):
             launch_nothing(self.settings)
