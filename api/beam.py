@@ -49,8 +49,8 @@ from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
-from sfumato.transforms.ranges.combine import BuildRanges
-from sfumato.transforms.ranges.plan import RangesPlan
+from sfumato.transforms.ranges.build_ranges import BuildRanges
+from sfumato.transforms.ranges.ranges_plan import RangesPlan
 
 Area = Region | Sequence[float] | str
 Row = dict[str, Any]

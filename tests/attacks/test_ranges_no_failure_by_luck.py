@@ -93,7 +93,9 @@ def test_networks_find_what_to_learn_from_in_any_noise(users: int) -> None:
     for number in range(3):
         first, *_ = collected(few(users), asked, run_key(number)).trainings()
         assert isinstance(first, LocalTraining)
-        found = make_examples(first.grid, first.users, first.smoothing, first.squares, 1, 500, np.random.default_rng(number))
+        found = make_examples(
+            first.grid, first.users, first.smoothing, first.squares, 1, 500, np.random.default_rng(number)
+        )
         assert len(found.users) > 0
         assert all(np.isfinite(column).all() for column in found.columns)
 

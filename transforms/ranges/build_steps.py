@@ -1,6 +1,6 @@
 """The steps of a build as plain functions: collect noisy counts once, train, and make the model. Pure.
 
-    ExactCounts, or a heatmap's final state -> Collected -> trainings, trained one at a time -> Built
+ExactCounts, or a heatmap's final state -> Collected -> trainings, trained one at a time -> Built
 """
 
 from __future__ import annotations

@@ -51,7 +51,9 @@ class GridModel(Model):
         self._users = grid.table()
         self._noise = grid.table(np.full(users.shape, noise))
         self._uneven = grid.table(uneven)
-        self._cell_index = PartIndex(grid.x_edges, grid.y_edges, np.arange(users.size, dtype=np.int32).reshape(users.shape))
+        self._cell_index = PartIndex(
+            grid.x_edges, grid.y_edges, np.arange(users.size, dtype=np.int32).reshape(users.shape)
+        )
         self._cells = Boxes.between(grid.x_edges, grid.y_edges)
 
     def answer(self, boxes: Boxes) -> Answers:

@@ -94,7 +94,9 @@ def test_a_model_of_nobody_is_one_of_noise(method: str) -> None:
 def test_methods_count_everybody_where_they_are(method: str, own: dict[str, Any]) -> None:
     """Cells end at the middle lines of the field, so that halves of it have no error but the noise."""
     asked = plan(method, epsilon=10.0, population=5000, **own)
-    crowd = ExactCounts.from_codes(12, np.append(people(3000).codes, np.full(2000, 5, np.uint64)))  # the north-west is crowded
+    crowd = ExactCounts.from_codes(
+        12, np.append(people(3000).codes, np.full(2000, 5, np.uint64))
+    )  # the north-west is crowded
     built = build(counted(crowd, asked), asked, ())
     assert (built.model.method, built.model.epsilon) == (method, 10.0)
     (x, y), zero, half, whole = crowd.xy, np.zeros(1), np.full(1, 2048.0), np.full(1, 4096.0)

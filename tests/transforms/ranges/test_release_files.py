@@ -46,7 +46,9 @@ USERS = 2000
 
 def people(depth: int = 12) -> ExactCounts:
     """In the north-western quarter."""
-    return ExactCounts.from_codes(depth, np.random.default_rng(0).integers(0, 4 ** (depth - 1), USERS).astype(np.uint64))
+    return ExactCounts.from_codes(
+        depth, np.random.default_rng(0).integers(0, 4 ** (depth - 1), USERS).astype(np.uint64)
+    )
 
 
 def counted(asked: RangesPlan) -> Collected:

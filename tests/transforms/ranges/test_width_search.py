@@ -77,7 +77,9 @@ def test_people_are_drawn_by_density() -> None:
 def test_the_search_finds_the_bottom_wherever_it_starts() -> None:
     """Of a parabola in logarithms it is found exactly, also far from the start."""
     for best in (3.0, 40.0, 700.0):
-        found = search_width(lambda width, best=best: float(np.exp((np.log(width / best)) ** 2)), 50.0, 1.0, 1e4, 1.3, 3)
+        found = search_width(
+            lambda width, best=best: float(np.exp((np.log(width / best)) ** 2)), 50.0, 1.0, 1e4, 1.3, 3
+        )
         assert found.width == pytest.approx(best, rel=1e-6)
         assert found.error >= 1.0
         assert found.at(best * 1000) == found.errors[-1]

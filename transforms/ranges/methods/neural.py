@@ -67,9 +67,7 @@ class SpatialNeural(RangeMethod):
         """Width of the grid's cells in metres: `cell_width`, but at most MAX_SIDE cells a side."""
         return max(self.cell_width, math.sqrt(math.prod(field.metres)) / MAX_SIDE)
 
-    def trainings(
-        self, counts: NoisyGrid | Partition, spec: CollectionSpec
-    ) -> Sequence[LocalTraining | PaperTraining]:
+    def trainings(self, counts: NoisyGrid | Partition, spec: CollectionSpec) -> Sequence[LocalTraining | PaperTraining]:
         """See RangeMethod.trainings. Each trains one network."""
         grid = _grid(counts)
         models = self.models or _DEFAULT_MODELS[self.network]
@@ -82,7 +80,7 @@ class SpatialNeural(RangeMethod):
         ]
 
     def train(self, training: Any) -> Any:
-        """See RangeMethod.train. Returns None for a network that diverged. Raises RequestError without JAX and optax."""
+        """See RangeMethod.train. None for a network that diverged. Raises RequestError without JAX and optax."""
         try:
             if isinstance(training, LocalTraining):
                 return train_local(training, self._checkpoint(f"local-{training.seed}"))

@@ -159,7 +159,9 @@ def _propose_from_prior(nodes: _Nodes, single: bool, rng: Generator) -> tuple[ND
     return fit.mean(axis=2), shares / shares.sum(axis=2, keepdims=True)
 
 
-def _propose_from_counts(nodes: _Nodes, single: bool, rng: Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _propose_from_counts(
+    nodes: _Nodes, single: bool, rng: Generator
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """As `_propose_from_prior`, but shares are drawn around the measured ones and weighted by each Dirichlet."""
     size = (len(nodes.users), _NOISE_DRAWS, 4)
     error = rng.laplace(size=size) / math.sqrt(2) if single else rng.normal(size=size)

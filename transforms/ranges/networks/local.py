@@ -180,7 +180,9 @@ class LocalNetwork(Model):
         """
         cells = Boxes.between(self.grid.x_edges, self.grid.y_edges)
         answered = self.answer(cells).users.reshape(self.grid.users.shape)
-        around, counted = (gaussian_filter(one, _SMOOTHING_CELLS, mode="nearest") for one in (answered, self.grid.users))
+        around, counted = (
+            gaussian_filter(one, _SMOOTHING_CELLS, mode="nearest") for one in (answered, self.grid.users)
+        )
         return np.asarray(answered * np.clip(counted, 0, around) / np.maximum(around, 1e-9))
 
     def arrays(self) -> dict[str, NDArray[Any]]:

@@ -20,7 +20,9 @@ from sfumato.transforms.ranges.tuner import Tuner
 from tests.transforms.ranges.oracle import run_key, town
 
 PEOPLE = town(10, 3000)
-MANY = CollectionSpec(Field(Grid(Region(0, -0.02, 0.04, 0.02), 10)), 2 * GRID_FROM_USERS_EPSILON, 1.0, Sizes(100.0, 400.0))
+MANY = CollectionSpec(
+    Field(Grid(Region(0, -0.02, 0.04, 0.02), 10)), 2 * GRID_FROM_USERS_EPSILON, 1.0, Sizes(100.0, 400.0)
+)
 FEW = replace(MANY, users=3000.0)
 
 

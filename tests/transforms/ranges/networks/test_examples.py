@@ -76,7 +76,9 @@ def test_squares_are_about_users_in_the_field_and_of_the_sizes_asked_for() -> No
 
 def test_a_workload_is_used_as_given() -> None:
     asked = random_boxes(generator(2), SIDE, 7)
-    boxes = QueryDistribution((2.0, 2.0), (8.0, 8.0), asked).draw(World(USERS, SIDE, 1.0, (0, 0)), SIDE, 500, generator())
+    boxes = QueryDistribution((2.0, 2.0), (8.0, 8.0), asked).draw(
+        World(USERS, SIDE, 1.0, (0, 0)), SIDE, 500, generator()
+    )
     given = set(zip(*(getattr(asked, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
     drawn = set(zip(*(getattr(boxes, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
     assert drawn == given  # 500 draws of 7: all but surely, each is among them

@@ -277,4 +277,7 @@ def test_cells_to_be_looked_at_agree_with_the_counts_around_them() -> None:
         assert (cells >= 0).all()
         # Some 3,200 cells are averaged: their mean has noise of half a user.
         assert cells.mean() <= most + 3
-    assert abs(LocalNetwork(grid, SMOOTHING, QueryDistribution((64.0, 64.0), (256.0, 256.0)), [much]).cells.mean() - 40) < 3
+    assert (
+        abs(LocalNetwork(grid, SMOOTHING, QueryDistribution((64.0, 64.0), (256.0, 256.0)), [much]).cells.mean() - 40)
+        < 3
+    )
