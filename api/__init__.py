@@ -2,7 +2,7 @@
 
     import sfumato
 
-    release = sfumato.heatmap("logs/*.parquet", region=(-122.51, 37.70, -122.35, 37.82), epsilon=1.0)
+    release = sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0)
     release.plot()
 
 The functions take the options of the command `sfumato JOB` by name. `sfumato.beam` has the same jobs as PTransforms for

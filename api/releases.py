@@ -221,7 +221,7 @@ def open_release(path: str | os.PathLike[str]) -> Release:
         RequestError: there is no release, or it was refused.
 
     Example:
-        >>> release = sfumato.heatmap("logs/*.parquet", region=(-122.51, 37.70, -122.35, 37.82), output="map", depth=5)
+        >>> release = sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), output="map", depth=5)
         >>> sfumato.open_release("map").tables
         ('cells', 'totals')
     """
