@@ -380,6 +380,8 @@ def _arguments(values: Mapping[str, Any]) -> Iterator[str]:
 
 def _text(value: Any) -> str:
     """A value as the command line has it: `0.1,0.5` for a list, `0:5,5:10` for a list of pairs."""
+    if hasattr(value, "tolist"):  # NumPy's arrays and numbers
+        value = value.tolist()
     if isinstance(value, list | tuple):
         return ",".join(":".join(map(str, one)) if isinstance(one, list | tuple) else str(one) for one in value)
     return str(value)
