@@ -336,7 +336,7 @@ class PrivateRanges(beam.PTransform):
         >>> ranges = PrivateRanges(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, method="ag", sizes=(500, 5000))
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
-        ...     users = files | ranges | beam.Map(lambda model: model.answer(3.06, 1.06, 2_000)[0].users[0])
+        ...     users = files | ranges | beam.Map(lambda model: model.answer(3.08, 1.08, 2_000)[0].users[0])
         ...     _ = users | beam.io.WriteToText("users", file_name_suffix=".csv", shard_name_template="")
         >>> float(Path("users.csv").read_text()) > 0
         True

@@ -262,7 +262,7 @@ def ranges(
         >>> release = sfumato.ranges(
         ...     "logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), method="ag", sizes=(500, 5000)
         ... )
-        >>> answers, share_inside = release.model.answer(longitude=3.06, latitude=1.06, size=2_000)
+        >>> answers, share_inside = release.model.answer(longitude=3.08, latitude=1.08, size=2_000)
         >>> answers.users.shape, share_inside.tolist()
         ((1,), [1.0])
     """

@@ -24,7 +24,7 @@ from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.quantities import Quantity
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan, method_texts
+from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, method_texts
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.text_tables import markdown_table, significant
 

@@ -35,13 +35,13 @@ from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.ranges.assemble import HeatmapRelease, files_of_release, ranges_files
-from sfumato.transforms.ranges.combine import BuildRanges
+from sfumato.transforms.ranges.build_ranges import BuildRanges
 from sfumato.transforms.ranges.model import RangeModel
-from sfumato.transforms.ranges.plan import ADAPTIVE, TRUSTS, RangesPlan, method_options, method_texts
-from sfumato.transforms.ranges.queries import count_queries, read_queries
+from sfumato.transforms.ranges.query_files import count_queries, read_queries
+from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, TRUSTS, RangesPlan, method_options, method_texts
+from sfumato.transforms.ranges.release_files import HeatmapRelease, files_of_release, ranges_files
 from sfumato.transforms.ranges.tree_model import TreeModel
-from sfumato.transforms.ranges.tune import open_tuner
+from sfumato.transforms.ranges.tuner import open_tuner
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.publishing import WriteRelease, with_charge

@@ -32,13 +32,13 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.checks import check_between, check_whole
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.read import open_parquet
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.methods.base import CollectionSpec
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.search import entropy, sample_people
-from sfumato.transforms.ranges.tune import Label, Maker, Tuner, label_of, save_tuner, train
+from sfumato.transforms.ranges.tuner import Label, Tuner, save_tuner, train
+from sfumato.transforms.ranges.width_search import MethodFactory, entropy, find_label, sample_users
 
 EPSILONS = "0.05,0.1,0.2,0.4,0.8"  # paper 003, Section 6.1
 SHARES = (1, 4, 16)  # of a data set all, a quarter and a sixteenth of the users
@@ -111,7 +111,7 @@ def run(arguments: Sequence[str]) -> int:
     if os.path.exists(options.output) and not options.overwrite:
         raise RequestError(f"output: {options.output!r} exists; name another, or give --overwrite")
     columns = LocationColumns(*(getattr(options, f"{name}_column") for name in _NAMES))
-    others: dict[str, Maker] = {}
+    others: dict[str, MethodFactory] = {}
     if options.method == SpatialNeural.NAME:
         others[SpatialNeural.NAME] = partial(METHODS[SpatialNeural.NAME], models=1)  # type: ignore[call-arg]
 
@@ -136,7 +136,7 @@ def labels_of(
     sizes: Sequence[Sizes],
     epsilons: Sequence[float],
     users: Sequence[int] | None,
-    others: Mapping[str, Maker],
+    others: Mapping[str, MethodFactory],
     generator: Generator,
 ) -> list[Label]:
     """What searches find on a data set. users: how many to draw; those that there are not are left out."""
@@ -144,11 +144,11 @@ def labels_of(
     numbers = [max(held // share, 1) for share in SHARES] if users is None else [n for n in users if n <= held]
     labels = []
     for number in numbers or [held]:
-        people = sample_people(data.people, number, generator)
+        people = sample_users(data.people, number, generator)
         for one in sizes:
             for epsilon in epsilons:
                 wanted = CollectionSpec(data.field, float(number), epsilon, one)
-                labels.append(label_of(people, wanted, place, others, generator))
+                labels.append(find_label(people, wanted, place, others, generator))
     return labels
 
 
@@ -166,7 +166,7 @@ def read_public(pattern: str, region: Region | None, columns: LocationColumns, g
         raise DataError(f"public: no row of {pattern} has a user and a place in the region {grid.region}")
     order = generator.permutation(len(users))
     return PublicData(
-        ExactCounts.of(BASE_DEPTH, codes[order][np.unique(users[order], return_index=True)[1]]), Field(grid)
+        ExactCounts.from_codes(BASE_DEPTH, codes[order][np.unique(users[order], return_index=True)[1]]), Field(grid)
     )
 
 
