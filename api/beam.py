@@ -49,8 +49,8 @@ from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
-from sfumato.transforms.ranges.combine import BuildRanges
-from sfumato.transforms.ranges.plan import RangesPlan
+from sfumato.transforms.ranges.build_ranges import BuildRanges
+from sfumato.transforms.ranges.ranges_plan import RangesPlan
 
 Area = Region | Sequence[float] | str
 Row = dict[str, Any]
@@ -318,7 +318,7 @@ class PrivateMoments(beam.PTransform):
 class PrivateRanges(beam.PTransform):
     """Paths of Parquet files -> one RangeModel, which answers how many users are in any square.
 
-    `sfumato.transforms.ranges.model.model_bytes` makes a file of it, which `sfumato.open_model` reads.
+    `sfumato.transforms.ranges.model_file.model_bytes` makes a file of it, which `sfumato.open_model` reads.
 
     Args:
         region: see PrivateHeatmap.

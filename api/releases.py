@@ -15,7 +15,8 @@ import numpy as np
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAGE_FILE
-from sfumato.transforms.ranges.model import RangeModel, read_model
+from sfumato.transforms.ranges.model import RangeModel
+from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release import published_release
 
 if TYPE_CHECKING:
