@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import shutil
@@ -346,11 +345,12 @@ def _publish(
 def _run(job: str, values: Mapping[str, Any]) -> None:
     """Runs a job for options by name. Raises SfumatoError."""
     from sfumato.pipelines.cli import worker_error
+    from sfumato.pipelines.run import request_of, run_request
 
-    command = importlib.import_module(f"sfumato.pipelines.{job}").run
+    request = request_of("ranges build" if job == "ranges" else job, values)
     with _console(job), contextlib.redirect_stdout(io.StringIO()):
         try:
-            command([*(["build"] if job == "ranges" else []), *_arguments(values)])
+            run_request(request)
         except SfumatoError:
             raise
         except Exception as error:
@@ -367,21 +367,3 @@ def _console(job: str) -> Iterator[None]:
 
     with shown_on(Console(job, "text", False)):
         yield
-
-
-def _arguments(values: Mapping[str, Any]) -> Iterator[str]:
-    """The options of a command line: `--name=value` for each value that is given."""
-    for name, value in values.items():
-        if value is True:
-            yield f"--{name}"
-        elif value is not None and value is not False:
-            yield f"--{name}={_text(value)}"
-
-
-def _text(value: Any) -> str:
-    """A value as the command line has it: `0.1,0.5` for a list, `0:5,5:10` for a list of pairs."""
-    if hasattr(value, "tolist"):  # NumPy's arrays and numbers
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return ",".join(":".join(map(str, one)) if isinstance(one, list | tuple) else str(one) for one in value)
-    return str(value)

@@ -166,8 +166,8 @@ class RangesPlan:
             )
         if width < least:
             raise RequestError(
-                f"{_WIDTH}: {width:g} m is less than a base cell of so large a region, {least:.2g} m; give a larger width "
-                "or a smaller region"
+                f"{_WIDTH}: {width:g} m is less than a base cell of so large a region, {least:.2g} m; give a larger "
+                "width or a smaller region"
             )
 
     @cached_property

@@ -121,8 +121,8 @@ def _network(model: LocalNetwork) -> dict[str, Any]:
         "shown": rounded(model.cells.ravel().tolist(), 4),
         "around": [list(one) for one in AROUND],
         "smoothing": model.smoothing,
-        "low": list(model.squares.low),
-        "high": list(model.squares.high),
+        "low": list(model.queries.low),
+        "high": list(model.queries.high),
         "networks": [
             {name: [float(f"{one:.8g}") for one in values.ravel().tolist()] for name, values in weights.items()}
             for weights in model.networks
