@@ -55,7 +55,7 @@ def heatmap(
         BudgetError: the ledger does not allow the release.
 
     Example:
-        >>> release = sfumato.heatmap("logs/*.parquet", region=(-122.51, 37.70, -122.35, 37.82), depth=6)
+        >>> release = sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), depth=6)
         >>> release.cells.columns[:7].to_list()
         ['cell_id', 'depth', 'west', 'south', 'east', 'north', 'count']
         >>> 4_000 < float(release.cells["count"].sum()) < 6_000  # there are 5,000
@@ -135,7 +135,7 @@ def hotspots(
         RequestError, DataError, BudgetError: see `heatmap`.
 
     Example:
-        >>> region = sfumato.Region(-122.51, 37.70, -122.35, 37.82)
+        >>> region = sfumato.Region(3.00, 1.00, 3.13, 1.13)
         >>> release = sfumato.hotspots("logs/*.parquet", region=region, depth=4, levels=2, epsilon=1.0, delta=1e-6)
         >>> sorted(release.cells["depth"].unique().tolist())
         [2, 4]
@@ -259,9 +259,9 @@ def ranges(
 
     Example:
         >>> release = sfumato.ranges(
-        ...     "logs/*.parquet", region=(-122.51, 37.70, -122.35, 37.82), method="ag", sizes=(500, 5000)
+        ...     "logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), method="ag", sizes=(500, 5000)
         ... )
-        >>> answers, share_inside = release.model.answer(longitude=-122.42, latitude=37.77, size=2_000)
+        >>> answers, share_inside = release.model.answer(longitude=3.08, latitude=1.08, size=2_000)
         >>> answers.users.shape, share_inside.tolist()
         ((1,), [1.0])
     """

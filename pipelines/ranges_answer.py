@@ -31,9 +31,8 @@ from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.requests.range_queries import AnswerRequest
 from sfumato.transforms.files import is_remote, matching, read_file
 from sfumato.transforms.logs import log_event
-from sfumato.transforms.ranges.answering import AnswerFiles, Tally
-from sfumato.transforms.ranges.opening import open_model
-from sfumato.transforms.ranges.queries import count_queries
+from sfumato.transforms.ranges.model_file import open_model
+from sfumato.transforms.ranges.query_files import AnswerFiles, QueryCounts, count_queries
 from sfumato.transforms.release.metadata import UNSAFE
 
 _TALLY_FILE = "tally.json"
@@ -60,7 +59,7 @@ def run(request: AnswerRequest, settings: RunnerSettings) -> int:
     return 0
 
 
-def answer_files(model: str, queries: Sequence[str], answers: Sequence[str], settings: RunnerSettings) -> Tally:
+def answer_files(model: str, queries: Sequence[str], answers: Sequence[str], settings: RunnerSettings) -> QueryCounts:
     """Runs the pipeline, which answers each file of queries into the file at the same place of `answers`.
 
     Files appear whole, when all are answered, or not at all. Raises RequestError or DataError.
@@ -85,7 +84,7 @@ def answer_files(model: str, queries: Sequence[str], answers: Sequence[str], set
             )
         if root.result.state != PipelineState.DONE:
             raise DataError(f"the runner ended the job as {root.result.state}; nothing was written")
-        tally = Tally(**json.loads(read_file(told)))
+        tally = QueryCounts(**json.loads(read_file(told)))
         FileSystems.rename(staged, list(answers))
         made = []
         return tally
@@ -162,7 +161,7 @@ def _make_folders(path: str) -> list[str]:
     return [str(one) for one in missing]
 
 
-def _write_tally(tally: Tally, path: str) -> None:
+def _write_tally(tally: QueryCounts, path: str) -> None:
     with FileSystems.create(path) as sink:
         sink.write(json.dumps(asdict(tally)).encode())
 
@@ -177,7 +176,7 @@ def _remove(folder: str) -> None:
             log_event("not_removed", f"{folder} could not be removed ({error})", logging.WARNING)
 
 
-def _report(tally: Tally, output: str, seconds: float) -> str:
+def _report(tally: QueryCounts, output: str, seconds: float) -> str:
     beyond = "none reaches" if not tally.beyond else "1 reaches" if tally.beyond == 1 else f"{tally.beyond:,} reach"
     outside = f", {tally.outside:,} wholly outside" if tally.outside else ""
     return (

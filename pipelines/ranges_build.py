@@ -34,14 +34,14 @@ from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.assemble import HeatmapRelease, files_of_release, ranges_files
-from sfumato.transforms.ranges.combine import BuildRanges
+from sfumato.transforms.ranges.build_ranges import BuildRanges
 from sfumato.transforms.ranges.model import RangeModel
-from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan, method_options, method_texts
-from sfumato.transforms.ranges.queries import count_queries, read_queries
+from sfumato.transforms.ranges.query_files import count_queries, read_queries
+from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, method_options, method_texts
+from sfumato.transforms.ranges.release_files import HeatmapRelease, files_of_release, ranges_files
 from sfumato.transforms.ranges.request import COUNTING, SHARDS, RangesOptions
 from sfumato.transforms.ranges.tree_model import TreeModel
-from sfumato.transforms.ranges.tune import open_tuner
+from sfumato.transforms.ranges.tuner import open_tuner
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.publishing import WriteRelease, with_charge

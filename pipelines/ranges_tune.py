@@ -31,13 +31,13 @@ from sfumato.schemas.requests.range_queries import TuneRequest
 from sfumato.transforms.heatmap.checks import check_between
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.read import open_parquet
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.methods.base import CollectionSpec
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.search import entropy, sample_people
-from sfumato.transforms.ranges.tune import Label, Maker, Tuner, label_of, save_tuner, train
+from sfumato.transforms.ranges.tuner import Label, Tuner, save_tuner, train
+from sfumato.transforms.ranges.width_search import MethodFactory, entropy, find_label, sample_users
 
 SHARES = (1, 4, 16)  # of a data set all, a quarter and a sixteenth of the users
 _MIDDLE = (0.001, 0.999)  # of the coordinates; what lies beyond is not taken for a part of the city
@@ -48,7 +48,7 @@ _KEY = hashlib.sha256(b"public data").digest()
 class PublicData:
     """The people of a public data set, one record a user, and where they are."""
 
-    people: ExactCounts
+    exact: ExactCounts
     field: Field
 
 
@@ -66,7 +66,7 @@ def run(request: TuneRequest) -> int:
     if os.path.exists(request.output) and not request.overwrite:
         raise RequestError(f"output: {request.output!r} exists; name another, or give --overwrite")
     columns = LocationColumns(request.user_id_column, request.latitude_column, request.longitude_column)
-    others: dict[str, Maker] = {}
+    others: dict[str, MethodFactory] = {}
     if request.method == SpatialNeural.NAME:
         others[SpatialNeural.NAME] = partial(METHODS[SpatialNeural.NAME], models=1)  # type: ignore[call-arg]
 
@@ -91,19 +91,19 @@ def labels_of(
     sizes: Sequence[Sizes],
     epsilons: Sequence[float],
     users: Sequence[int] | None,
-    others: Mapping[str, Maker],
+    others: Mapping[str, MethodFactory],
     generator: Generator,
 ) -> list[Label]:
     """What searches find on a data set. users: how many to draw; those that there are not are left out."""
-    held, place = int(data.people.users.sum()), entropy(data.people)
+    held, place = int(data.exact.users.sum()), entropy(data.exact)
     numbers = [max(held // share, 1) for share in SHARES] if users is None else [n for n in users if n <= held]
     labels = []
     for number in numbers or [held]:
-        people = sample_people(data.people, number, generator)
+        exact = sample_users(data.exact, number, generator)
         for one in sizes:
             for epsilon in epsilons:
-                wanted = CollectionSpec(data.field, float(number), epsilon, one)
-                labels.append(label_of(people, wanted, place, others, generator))
+                spec = CollectionSpec(data.field, float(number), epsilon, one)
+                labels.append(find_label(exact, spec, place, others, generator))
     return labels
 
 
@@ -121,7 +121,7 @@ def read_public(pattern: str, region: Region | None, columns: LocationColumns, g
         raise DataError(f"public: no row of {pattern} has a user and a place in the region {grid.region}")
     order = generator.permutation(len(users))
     return PublicData(
-        ExactCounts.of(BASE_DEPTH, codes[order][np.unique(users[order], return_index=True)[1]]), Field(grid)
+        ExactCounts.from_codes(BASE_DEPTH, codes[order][np.unique(users[order], return_index=True)[1]]), Field(grid)
     )
 
 

@@ -87,8 +87,8 @@ def test_what_the_image_copies_is_in_the_repository() -> None:
     for source in copied:
         assert (ROOT / source).exists(), source
     # All that the package is built from, and the program.
-    build = {"pyproject.toml", "setup.py", "MANIFEST.in", "README.md"}
-    assert build | {"schemas", "transforms", "pipelines", "runner_configs"} <= set(copied)
+    build = {"pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"}
+    assert build | {"api", "schemas", "transforms", "pipelines", "runner_configs"} <= set(copied)
     (program,) = [rest.partition("=")[2] for name, rest in instructions() if name == "ENV"]
     assert program == "/template/launch.py"
     assert ["WORKDIR", "/template"] in instructions()

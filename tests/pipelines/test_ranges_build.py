@@ -21,9 +21,9 @@ from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.model_file import open_model
 from sfumato.transforms.ranges.networks import local
-from sfumato.transforms.ranges.opening import open_model
-from sfumato.transforms.ranges.plan import METHODS
+from sfumato.transforms.ranges.ranges_plan import METHODS
 from sfumato.transforms.release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import seal_again
@@ -223,7 +223,7 @@ def test_a_region_too_large_for_the_usual_squares(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert build(folder, tmp_path / "out", *GRID, sizes=False) == 2
-    assert "sizes: 25 m is less than the 35 m" in capsys.readouterr().err
+    assert "sizes: 25 m is less than a base cell of so large a region, 35 m" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("trust", [[], ["--trust", "secagg"]], ids=["central", "secagg"])
@@ -250,7 +250,7 @@ class Weighted(PlainGrid):
 
     workload: Boxes | None = None
 
-    def model(self, counts: Any, wanted: Any, trained: Any) -> GridModel:
+    def model(self, counts: Any, spec: Any, trained: Any) -> GridModel:
         squares = 0 if self.workload is None else len(self.workload)
         return GridModel(replace(counts, noise_stddev=float(squares)))
 
@@ -287,14 +287,14 @@ def test_a_workload(
         assert "workload: " in error
         assert message in error
     assert asked("other", squares, "--method", "grid") == 2
-    assert "workload: has no effect with method grid; it is of auto, snh, weighted" in capsys.readouterr().err
+    assert "workload: has no effect with method grid; it is an option of auto, snh, weighted" in capsys.readouterr().err
 
 
 def test_networks_are_learned_by_default(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the command to the model's file, in little; the same command makes the same file, saved halfway or not."""
-    for name, value in {"WORLDS": 1, "SQUARES_A_WORLD": 4000, "EPOCHS": 2}.items():
+    for name, value in {"WORLDS": 1, "SQUARES_PER_WORLD": 4000, "EPOCHS": 2}.items():
         monkeypatch.setattr(local, name, value)
     saved = ["--checkpoints", str(tmp_path / "saved")]
     for name in ("one", "two"):

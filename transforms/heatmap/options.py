@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from sfumato.transforms.heatmap.methods import METHODS, Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 MAX_COMBINATIONS = 10_000
+_type_hints = functools.cache(get_type_hints)
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def find_method(name: str) -> type[Method]:
 
 
 def _option(owner: type, one: Field[Any]) -> Option:
-    hint = get_type_hints(owner)[one.name]
+    hint = _type_hints(owner)[one.name]
     kind = next((kind for kind in (bool, int, float) if kind is hint or kind in getattr(hint, "__args__", ())), str)
     if one.default is MISSING:
         raise TypeError(f"the option {one.name} of {owner.__name__} has no default")

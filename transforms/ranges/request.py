@@ -14,7 +14,7 @@ from sfumato.schemas.requests.range_queries import SIZES, SIZES_HELP, SizesOptio
 from sfumato.schemas.requests.request import INPUT, MAP, METHOD, PRIVACY, option
 from sfumato.transforms.heatmap.options import heatmap_options
 from sfumato.transforms.heatmap.request import request_fields
-from sfumato.transforms.ranges.plan import ADAPTIVE, method_options, method_texts
+from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, method_options, method_texts
 
 COUNTING = ("epsilon", "population", "population_share", "max_bad_fraction")
 SHARDS = ("shard_size", "dropout")
@@ -32,7 +32,7 @@ class RangesOptions(LogColumns, ReleaseRequest):
     ABOUT: ClassVar[str] = (
         "Publishes a private model of Parquet location logs that answers how many users are in any square."
     )
-    EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --region -122.51,37.70,-122.35,37.82 --epsilon 1 --output model"
+    EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --epsilon 1 --output model"
 
     input: str = option("", "Parquet files, local or gs:// (required)", INPUT, common=True, metavar="PATTERN")
     region: RegionOption | None = option(None, f"{REGION_HELP} (required)", MAP, common=True, metavar=REGION_METAVAR)
