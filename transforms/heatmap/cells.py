@@ -79,7 +79,7 @@ def _interval_columns(estimate: Estimate, unbiased: UnbiasedCounts | None) -> di
     owner, cells = unbiased.full.owners(estimate.tree), len(estimate.counts)
     users = np.bincount(owner, unbiased.of_cells, cells).astype(np.float64)
     low, high = interval(users, np.sqrt(np.bincount(owner, unbiased.leaf_variances(), cells)))
-    return {"unbiased": users, "users_low": low, "users_high": high}
+    return {"users_unbiased": users, "users_low": low, "users_high": high}
 
 
 def _auxiliary_columns(estimate: Estimate, categories: Sequence[str], rates: Rates | None) -> dict[str, pa.Array]:

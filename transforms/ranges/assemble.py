@@ -51,7 +51,6 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
         # What the heatmap's own release would say; that its key is safe or not is said below.
         manifest = heatmap_manifest(state, heatmap, replace(metadata, safe=True), plan.field.grid)
         privacy, warnings = {**manifest["privacy"], "randomness": metadata.source}, manifest["warnings"]
-        del privacy["population"]  # told below
     if {"workload", "tuner"} & set(plan.options):
         privacy["assumptions"] = [*privacy["assumptions"], _PUBLIC]
     if built.diverged:
@@ -62,8 +61,12 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
     content = {
         **_place(plan.field, built.model.method, plan.sizes),
         "cell_metres": _cell_metres(counts, plan.field),
-        "privacy": {**privacy, "trust": plan.trust, "noise_stddev": noise},
-        "population": asdict(collected.population),
+        "privacy": {
+            **privacy,
+            "trust": plan.trust,
+            "noise_stddev": noise,
+            "population": asdict(collected.population),
+        },
         "results": {**_results(built.model.model, counts), **_learned(built.model.model)},
     }
     return _files(built.model, release_manifest(metadata, content, warnings), metadata.safe)
@@ -84,14 +87,12 @@ def files_of_release(
 ) -> dict[str, bytes]:
     """The files of a model that was made of a published heatmap; its guarantee is that release's."""
     privacy = dict(release.manifest["privacy"])
-    population = privacy.pop("population")
     assumptions = [*privacy.pop("assumptions"), _FROM_RELEASE]
     trust = "central" if release.manifest["parameters"].get("noise") == "central" else "secagg"
     content = {
         **_place(release.field, ADAPTIVE, sizes),
         "cell_metres": None,
         "privacy": {**privacy, "trust": trust, "noise_stddev": None, "assumptions": assumptions},
-        "population": population,
         "results": _results(model.model, release.estimate),
     }
     warnings = [one for one in release.manifest.get("warnings", []) if one != UNSAFE]

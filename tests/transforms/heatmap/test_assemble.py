@@ -179,8 +179,8 @@ def test_rates_in_all_files(method: str, options: dict[str, Any], names: tuple[s
     if options.get("cohorts") == "disjoint":
         assert live < state.cohort.shards
     cells = pq.read_table(io.BytesIO(release.files["cells.parquet"]))
-    kinds = {"rate": "rate", "low": "low", "high": "high", "rate_shrunk": "shrunk"}
-    for kind, attribute in (kinds | {"listed_low": "listed_low", "listed_high": "listed_high"}).items():
+    kinds = {"rate": "rate", "rate_low": "low", "rate_high": "high", "rate_shrunk": "shrunk"}
+    for kind, attribute in (kinds | {"simultaneous_low": "listed_low", "simultaneous_high": "listed_high"}).items():
         mine = [kind if len(told) == 1 else f"{kind}_{name}" for name in told]
         column = np.array([cells[name].to_pylist() for name in mine], dtype=float)
         np.testing.assert_array_equal(column, getattr(rates, attribute))
