@@ -16,7 +16,7 @@ from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import max_spent, spent_in_window
 from sfumato.transforms.release.catalog import disagreement, find_releases, missing_releases
-from sfumato.transforms.release.release_folder import Release
+from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.text_tables import markdown_table
 
 ACTIONS = ("show", "verify", "limit", "backup", "restore")

@@ -30,8 +30,8 @@ from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
+from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
-from sfumato.transforms.release.release_folder import open_release
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,7 +296,7 @@ def open_prior(path: str | None, column: str, form: FixedPoint) -> PriorRelease 
         return None
     try:
         release = open_release(path)
-        return PriorRelease.of(release.manifest, release.table(BITS_FILE), column, form)
+        return PriorRelease.of(release.manifest, release.arrow_table(BITS_FILE), column, form)
     except RequestError as error:
         raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None
 

@@ -41,8 +41,8 @@ from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.catalog import RELEASES, disagreement, published_releases
+from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.publishing import CommitRelease
-from sfumato.transforms.release.release_folder import Release
 
 JOBS = ("heatmap", "histogram", "hotspots", "quantiles")
 # What the configuration says outside of `options`, or what a refresh sets itself.

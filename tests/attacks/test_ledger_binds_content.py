@@ -24,7 +24,8 @@ from sfumato.transforms.privacy.ledger.input_files import file_digest, select_fi
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, ReusedFileError
 from sfumato.transforms.release import metadata
 from sfumato.transforms.release.metadata import code_digest
-from sfumato.transforms.release.release_folder import open_release, with_digests
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.release_folder import with_digests
 from tests.attacks.releases import LIMITS, publish_release
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key

@@ -16,8 +16,9 @@ from sfumato.pipelines import cli
 from sfumato.schemas.errors import LedgerError, RequestError
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.release.catalog import check_not_lost
+from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.publishing import commit_release
-from sfumato.transforms.release.release_folder import open_release, publish
+from sfumato.transforms.release.release_folder import publish
 from tests.attacks.releases import manifest_of, publish_release
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 

@@ -281,7 +281,7 @@ def test_a_release_that_starts_from_another_has_one_round(folder: Path, pattern:
     assert sorted(stages) == [("power:3", 1), ("power:3", 2), ("value", 2)]
     assert release.manifest["parameters"]["warm_start"]["release_id"] == "monday"
     assert any("add up" in one for one in release.manifest["privacy"]["assumptions"])
-    (mean, _) = release.table("moments.parquet").to_pylist()
+    (mean, _) = release.arrow_table("moments.parquet").to_pylist()
     logs = table()
     length = logs["length"].to_numpy()[usable(logs)]
     assert abs(mean["value"] - length.mean()) < 6.2 * math.hypot(mean["stddev"], length.std() / 44)

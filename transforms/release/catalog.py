@@ -24,7 +24,8 @@ from sfumato.schemas.release import (
 )
 from sfumato.transforms.files import is_remote, matching
 from sfumato.transforms.privacy.ledger.history import History
-from sfumato.transforms.release.release_folder import Release, format_at, manifest_at, open_release
+from sfumato.transforms.release.published_release import Release, open_release
+from sfumato.transforms.release.release_folder import format_at, manifest_at
 
 RELEASES = "releases"
 NO_RELEASE = {EVALUATION_FORMAT: EVALUATION_FILES, REFUSAL_FORMAT: frozenset({MANIFEST_FILE, PAGE_FILE})}

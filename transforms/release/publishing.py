@@ -16,14 +16,8 @@ from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.metrics import RELEASE_BYTES, RELEASE_TIME
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.release_folder import (
-    clear_lost,
-    is_refusal,
-    manifest_at,
-    open_release,
-    publish,
-    with_digests,
-)
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.release_folder import clear_lost, is_refusal, manifest_at, publish, with_digests
 
 
 def with_charge(metadata: ReleaseMetadata) -> ReleaseMetadata:

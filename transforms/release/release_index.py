@@ -22,7 +22,7 @@ from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_in_window
 from sfumato.transforms.release.catalog import RELEASES, published_releases
 from sfumato.transforms.release.page_index import MAP_FORMAT, index_page, map_file
-from sfumato.transforms.release.release_folder import Release
+from sfumato.transforms.release.published_release import Release
 
 MAPS, LATEST = "maps", "latest.json"
 _ROUNDS = 5
@@ -68,7 +68,7 @@ class _Dated:
         fresh = replace(self.release)  # whose raster is not kept
         if fresh.grid is None:
             raise RequestError(f"{fresh.path}: the manifest lacks the map's region or depth")
-        return map_file(self.date, fresh.density, fresh.table(CELLS_FILE), fresh.grid)
+        return map_file(self.date, fresh.density, fresh.arrow_table(CELLS_FILE), fresh.grid)
 
 
 def _write_all(root: str, releases: list[_Dated], history: History | None) -> None:

@@ -15,7 +15,7 @@ from sfumato.schemas.region import Grid
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.release import release_index
 from sfumato.transforms.release.catalog import disagreement, published_dates, published_releases
-from sfumato.transforms.release.release_folder import Release, open_release
+from sfumato.transforms.release.published_release import Release, open_release
 from tests.conftest import REGION
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 

@@ -6,7 +6,8 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.release import release_folder
-from sfumato.transforms.release.release_folder import check_output, open_release, publish, with_digests
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.release_folder import check_output, publish, with_digests
 
 FILES = {
     "cells.parquet": b"a",
