@@ -16,7 +16,7 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.transforms.moments import bit_pushing
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
 from tests.digests import seal_again
 from tests.keys import SECRET, write_key

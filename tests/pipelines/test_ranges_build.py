@@ -24,7 +24,7 @@ from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.networks import local
 from sfumato.transforms.ranges.opening import open_model
 from sfumato.transforms.ranges.plan import METHODS
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import seal_again
 from tests.keys import SECRET, write_key

@@ -37,7 +37,6 @@ from sfumato.schemas.tree import node_names, node_positions
 from sfumato.transforms.heatmap.blur import gaussian_heatmap
 from sfumato.transforms.heatmap.cells import cells_table, interval_columns, totals_table
 from sfumato.transforms.heatmap.methods.combine import unbiased_counts
-from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.heatmap.methods.trees import total_of
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
