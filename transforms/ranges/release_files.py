@@ -52,9 +52,6 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
         # The statement of the heatmap's own release. `_files` and `randomness` state whether the key is safe.
         manifest = heatmap_manifest(state, heatmap, replace(metadata, safe=True), plan.field.grid)
         privacy, warnings = {**manifest["privacy"], "randomness": metadata.source}, manifest["warnings"]
-<<<<<<< HEAD:transforms/ranges/assemble.py
-=======
->>>>>>> main:transforms/ranges/release_files.py
     if {"workload", "tuner"} & set(plan.options):
         privacy["assumptions"] = [*privacy["assumptions"], _PUBLIC]
     if built.diverged:
@@ -65,15 +62,6 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
     content = {
         **_scope(plan.field, built.model.method, plan.sizes),
         "cell_metres": _cell_metres(counts, plan.field),
-<<<<<<< HEAD:transforms/ranges/assemble.py
-        "privacy": {
-            **privacy,
-            "trust": plan.trust,
-            "noise_stddev": noise,
-            "population": asdict(collected.population),
-        },
-        "results": {**_results(built.model.model, counts), **_learned(built.model.model)},
-=======
         "privacy": {
             **privacy,
             "trust": plan.trust,
@@ -81,7 +69,6 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
             "population": asdict(collected.population),
         },
         "results": {**_results(built.model.model, counts), **_training_versions(built.model.model)},
->>>>>>> main:transforms/ranges/release_files.py
     }
     return _files(built.model, release_manifest(metadata, content, warnings), metadata.safe)
 
