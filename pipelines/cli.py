@@ -91,10 +91,13 @@ def _interrupted() -> int:
 
 
 def worker_error(error: BaseException) -> SfumatoError | None:
-    """The error of this package that a worker raised and the runner wrapped, if it is one."""
+    """Returns the error of this package that a worker raised and the runner wrapped; None if there is none."""
+    # Beam's protocol between runner and worker carries an error as text alone (InstructionResponse.error, a formatted
+    # traceback), for the local runner too. So the type is read from the traceback's line `package.module.Type: text`.
+    # Only names qualified with their module count: other lines may quote anything, such as a file's content.
     text = "".join(traceback.format_exception(error))
-    kinds = {kind.__name__: kind for kind in _kinds(SfumatoError)}
-    found = re.findall(rf"^(?:[\w.]+\.)?({'|'.join(kinds)}): (.*)$", text, flags=re.MULTILINE)
+    kinds = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in _kinds(SfumatoError)}
+    found = re.findall(rf"^({'|'.join(map(re.escape, kinds))}): (.*)$", text, flags=re.MULTILINE)
     if not found:
         return None
     kind, message = found[-1]

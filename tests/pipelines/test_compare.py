@@ -26,7 +26,7 @@ from sfumato.transforms.evaluation.settings import make_cases
 from sfumato.transforms.heatmap.raster import by_row
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, make_logs, write_files
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from sfumato.pipelines import cli
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
 from tests.pipelines.moment_logs import LENGTH, REGION, run, table
 

@@ -25,7 +25,7 @@ from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.model_file import open_model
 from sfumato.transforms.ranges.networks import local
 from sfumato.transforms.ranges.ranges_plan import METHODS
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import seal_again
 from tests.keys import SECRET, write_key
@@ -163,7 +163,7 @@ def test_nothing_raw_is_in_the_release_or_in_the_log(
         assert not holds(content, SECRET)
     events = [json.loads(line) for line in told.splitlines()]
     assert [one["event"] for one in events if one["event"] != "read_file"] == ["files", "read_logs"]
-    population = open_release(tmp_path / "out").manifest["population"]
+    population = open_release(tmp_path / "out").manifest["privacy"]["population"]
     (read,) = [one for one in events if one["event"] == "read_logs"]
     assert (read["users"], read["epsilon"]) == (population["users"], population["epsilon"])
     # What the search is worth: operations data are shown when asked for.

@@ -20,8 +20,8 @@ from sfumato.pipelines.refresh import read_config
 from sfumato.pipelines.run import JOBS
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.release import open_release
 from sfumato.transforms.release.catalog import published_releases
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.keys import SECRET, write_key
 

@@ -17,7 +17,7 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.transforms.histogram.accountant import delta
 from sfumato.transforms.histogram.composition import rounds_delta
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 
 REGION = ["--region", "-1,50,1,51"]

@@ -12,7 +12,7 @@ SECRET_BYTES = 32  # of a new key
 
 
 def check_folder(path: str) -> None:
-    """Raises RequestError where everybody may put another file in the place of this local one."""
+    """Raises RequestError if everybody may replace this local file."""
     folder = os.path.dirname(os.path.realpath(path))
     try:
         mode = os.stat(folder).st_mode
@@ -26,13 +26,13 @@ def check_folder(path: str) -> None:
 
 
 def create_key_file(path: str) -> None:
-    """Writes a new key into a new local file that only its owner may read.
+    """Writes a new key to a new local file that only its owner may read.
 
     Args:
-        path: of the file. What exists is never overwritten.
+        path: of the file. An existing file is never overwritten.
 
     Raises:
-        RequestError: the path is not local, exists or cannot be written, or everybody may replace files beside it.
+        RequestError: the path is not local, exists or cannot be written, or everybody may replace files in its folder.
     """
     if "://" in path:
         raise RequestError(f"FILE: must be a local path, got {path!r}; copy the key there afterwards")
@@ -46,7 +46,7 @@ def create_key_file(path: str) -> None:
     except OSError as error:
         raise RequestError(f"FILE: {path} cannot be written ({error.strerror})") from None
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, 0o600)  # whatever the process masks
+        os.fchmod(descriptor, 0o600)  # independent of the process's umask
         file.write(os.urandom(SECRET_BYTES))
         file.flush()
         os.fsync(descriptor)
