@@ -19,6 +19,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sfumato.pipelines.local_runner import LocalRunner
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -37,18 +38,17 @@ from sfumato.transforms.ranges.ranges_plan import METHODS, RangesPlan
 from tests.conftest import REGION, make_logs, write_files
 from tests.pipelines import oracle
 from tests.transforms.ranges.oracle import admission_of
-from tests.transforms.ranges.test_plan import plan
+from tests.transforms.ranges.test_ranges_plan import plan
 
 KEY = RunKey.derive(FixedSecret(b"combine ranges" * 3), {"job": "ranges"})
-IN_THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
-IN_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+IN_THREADS = ("--direct_num_workers=2",)
 USERS = 1500
 
 
 def run(pattern: str, transform: beam.PTransform, *options: str) -> Any:
-    """The one element that a transform makes of files; it is left in a file, since workers may be processes."""
+    """The one element that a transform makes of files. It comes back through a file."""
     folder = Path(pattern).parent
-    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(options))) as root:
+    with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions(list(options))) as root:
         paths = sorted(str(path) for path in folder.glob("*.parquet"))
         _ = root | beam.Create(paths) | transform | beam.Map(_keep, str(folder / "found"))
     return pickle.loads((folder / "found").read_bytes())
@@ -104,7 +104,7 @@ def test_people_add_up_however_they_are_bundled(elements: list[list[int]], where
     assert found.depth == 12
 
 
-@pytest.mark.parametrize("options", [(), IN_THREADS, IN_PROCESSES], ids=["memory", "threads", "processes"])
+@pytest.mark.parametrize("options", [(), IN_THREADS], ids=["one", "threads"])
 @pytest.mark.parametrize("method", ["grid", "privtree"])
 def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tuple[str, ...]) -> None:
     own: dict[str, Any] = {"cell_width": 4000.0} if method == "grid" else {}
@@ -117,7 +117,7 @@ def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tupl
     assert isinstance(built, Built)
     same_counts(built.collected.counts, expected.counts)
     assert built.collected.population == expected.population
-    assert built.collected.wanted == expected.wanted
+    assert built.collected.spec == expected.spec
 
 
 def test_files_and_their_order_show_in_nothing(table: pa.Table, tmp_path: Path) -> None:
@@ -172,12 +172,12 @@ class Learner(RangeMethod):
 
     folder: str = field(metadata={"help": "where it notes what it does"})
 
-    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> NoisyGrid:
+    def collect(self, people: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         self._note("collect")
         edges = np.array([0, people.side])
         return NoisyGrid(edges, edges, np.array([[float(len(people.codes))]]), 1.0)
 
-    def trainings(self, counts: NoisyGrid | Partition, wanted: CollectionSpec) -> Sequence[Any]:
+    def trainings(self, counts: NoisyGrid | Partition, spec: CollectionSpec) -> Sequence[Any]:
         assert isinstance(counts, NoisyGrid)
         return [(number, counts.users[0, 0]) for number in range(10)]
 
@@ -186,7 +186,7 @@ class Learner(RangeMethod):
         number, users = training
         return float(number), users
 
-    def model(self, counts: NoisyGrid | Partition, wanted: CollectionSpec, trained: Sequence[Any]) -> GridModel:
+    def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> GridModel:
         assert isinstance(counts, NoisyGrid)
         assert {users for _, users in trained} == {counts.users[0, 0]}
         edges = np.arange(11) * 400
@@ -204,7 +204,7 @@ def learner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], Ran
     return lambda: plan("learner", population=USERS, folder=str(tmp_path))
 
 
-@pytest.mark.parametrize("options", [(), IN_THREADS], ids=["memory", "threads"])
+@pytest.mark.parametrize("options", [(), IN_THREADS], ids=["one", "threads"])
 def test_everything_is_learned_of_counts_that_are_made_once(
     learner: Callable[[], RangesPlan], pattern: str, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
