@@ -239,7 +239,7 @@ def ranges(
     region: Area,
     epsilon: float = 1.0,
     method: str = "auto",
-    sizes: tuple[float, float] | str = (25, 100),
+    sizes: tuple[float, float] | str = (25.0, 100.0),
     output: Folder | None = None,
     **options: Any,
 ) -> Release:
