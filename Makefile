@@ -98,7 +98,7 @@ check: $(VENV)/.developed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	mkdir -p build/types/sfumato
-	ln -sf ../../../api/__init__.py ../../../api/beam.py ../../../api/jobs.py ../../../api/releases.py build/types/sfumato
+	cd build/types/sfumato && ln -sf ../../../api/*.py .
 	ln -sfn ../../../schemas build/types/sfumato/schemas
 	ln -sfn ../../../transforms build/types/sfumato/transforms
 	ln -sfn ../../../pipelines build/types/sfumato/pipelines
