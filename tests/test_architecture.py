@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("schemas", "transforms", "pipelines")
 # The modules of transforms/ that wire pipelines or reach for remote files; all others are pure.
 WITH_BEAM = {
-    "transforms/evaluation/compare.py",
+    "transforms/evaluation/compare_methods.py",
     "transforms/files.py",
     "transforms/heatmap/whole.py",
     "transforms/heatmap/refine.py",
