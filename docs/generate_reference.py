@@ -113,7 +113,7 @@ MANIFEST = {
     "privacy.meter.expected_private_bits": "expected number of bits that are known for certain",
     "privacy.meter.truth_probability": "probability that a reported bit is the true one",
     "privacy.meter.highest_read_probability": "largest probability that a given bit is collected",
-    "privacy.trust": "who adds the noise",
+    "privacy.trust": "who sees unprotected data: `central`, `secagg`, `local` (nobody) or `none` (unprotected)",
     "results": "numbers of the release, from noisy counts alone",
     "results.users": "estimated users",
     "results.users_stddev": "standard deviation of that",

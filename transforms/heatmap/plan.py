@@ -255,4 +255,5 @@ def _number(number: int, noun: str, many: str | None = None) -> str:
 
 
 def percent(share: float) -> str:
+    """Returns a share in 0..1 as a percentage with three significant digits."""
     return f"{significant(100 * share)}%"
