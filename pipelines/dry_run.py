@@ -152,7 +152,7 @@ def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
         f"tau = {sampling.threshold}: an item is shown if so many of those who take part share it",
     ]
     if (contact := plan.contact_plan) is not None:
-        users = f"{contact.asked:,} of {contact.population:,} users"
+        users = f"{contact.contacted_users:,} of {contact.population:,} users"
         lines.append(f"about {users} are asked{' in each round' if rounds > 1 else ''}")
     if bits is None:
         lines.append("a client who takes part sends one of her values: 64 bits if it is an integer, else its text")

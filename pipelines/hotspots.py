@@ -26,9 +26,9 @@ from sfumato.pipelines.sampled import (
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import PREFIXES
 from sfumato.transforms.histogram.item_encoding import ColumnItems, Items
-from sfumato.transforms.histogram.prefixes import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
 from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import trie_files
+from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
 from sfumato.transforms.privacy.keys import RunKey
 
 # What --depth is where it is not given: levels of the quadtree, digits of integers, characters.

@@ -17,7 +17,7 @@ from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.item_encoding import CellItems, Items
-from sfumato.transforms.histogram.sample_and_threshold import Limits
+from sfumato.transforms.histogram.sample_and_threshold import CountOptions
 from sfumato.transforms.histogram.sampled_release import SampleMetadata
 from sfumato.transforms.histogram.sampling_plan import CONTACTS, SamplePlan
 from sfumato.transforms.privacy.admission import AdmissionRule
@@ -115,7 +115,7 @@ def columns(options: argparse.Namespace, kinds: tuple[str, ...]) -> ItemColumns:
     return ItemColumns(options.column, options.user_id_column, kinds)
 
 
-def limits(inputs: Inputs) -> Limits:
+def limits(inputs: Inputs) -> CountOptions:
     """How counts run on these inputs."""
     return {"admit": inputs.admit, "spill": inputs.spill}
 

@@ -97,7 +97,7 @@ def run_quantiles(pattern: str) -> dict:
     items = NumberItems(ItemColumns("latitude", "user_id", NUMBERS), 50.25, 50.75, 6)
 
     def build(root: beam.Pipeline) -> None:
-        _ = root | beam.Create(paths_of(pattern)) | TrieHeavyHitters(items, Sampling.of(0.5, 10), KEY)
+        _ = root | beam.Create(paths_of(pattern)) | TrieHeavyHitters(items, Sampling.from_rate(0.5, 10), KEY)
 
     return run(build, ())
 

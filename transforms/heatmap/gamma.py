@@ -34,6 +34,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.bisection import bisect_integers
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, POPULATION_TOLERANCE, noise_quantile
@@ -110,8 +111,4 @@ def _held(parameters: HeatmapParameters, most: int, cohort: Cohort, length: int)
             f"modulus: {modulus} holds the sums of no gamma, the least that would do for gamma 1 is {needed(1)}; give "
             "a larger modulus, auto, or a gamma of your own"
         )
-    low, high = 1, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if needed(middle) <= modulus else (low, middle - 1)
-    return low
+    return bisect_integers(lambda gamma: needed(gamma) <= modulus, 1, most + 1)

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import pdtr
 
 from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.transforms.bisection import bisect
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import advance, plan, window_for
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
@@ -121,11 +122,9 @@ def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
 
     1 where nothing can be said.
     """
-    low, high = math.log(1e-300), 0.0
-    if window_for(query.encoding, query.epsilon, state, math.exp(high - 1e-9)).modulus > query.window.modulus:
-        return 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        fits = window_for(query.encoding, query.epsilon, state, math.exp(middle)).modulus <= query.window.modulus
-        low, high = (low, middle) if fits else (middle, high)
-    return math.exp(high)
+
+    def fits(log_probability: float) -> bool:
+        window = window_for(query.encoding, query.epsilon, state, math.exp(log_probability))
+        return window.modulus <= query.window.modulus
+
+    return math.exp(bisect(fits, 0.0, math.log(1e-300), 40)[0]) if fits(-1e-9) else 1.0

@@ -49,6 +49,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from sfumato.transforms.bisection import bisect_each
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.selection import shrink
 
@@ -235,11 +236,7 @@ class _Test:
 
     def simultaneous(self, inside: Array, outside: Array, side: float, bound: float) -> Array:
         """The end of the interval between a rate that D bears out and one further out, where exponents pass a bound."""
-        for _ in range(_STEPS):
-            middle = (outside + inside) / 2
-            rejected = self.exponent(middle, side) > bound
-            inside, outside = np.where(rejected, inside, middle), np.where(rejected, middle, outside)
-        return inside
+        return bisect_each(lambda p: ~(self.exponent(p, side) > bound), inside, outside, _STEPS)[0]
 
     def accepts(self, p: Array) -> NDArray[np.bool_]:
         """Whether each cell's rate may be p: float64[T] -> bool[T]."""
@@ -265,11 +262,7 @@ class _Test:
         """The interval's end towards 0 or 1, `end`, seen from rates that are not rejected: float64[T]."""
         edge, cells = end.copy(), ~self.accepts(end)
         test, outside, inside = self.of(cells), end[cells], inside[cells]
-        for _ in range(_BISECTIONS):
-            middle = (outside + inside) / 2
-            accepted = test.accepts(middle)
-            inside, outside = np.where(accepted, middle, inside), np.where(accepted, outside, middle)
-        edge[cells] = inside
+        edge[cells] = bisect_each(test.accepts, inside, outside, _BISECTIONS)[0]
         return edge
 
 
@@ -294,11 +287,11 @@ def _critical(distance: Array) -> tuple[Array, Array]:
 def _inward() -> tuple[Array, Array]:
     """Distances from an end and the deviations inward that make up 95% (Feldman and Cousins), by bisection."""
     near = np.linspace(_NEAREST, _TWO_SIDED, 400)
-    low, high = np.full_like(near, _ONE_SIDED), np.full_like(near, _TWO_SIDED)
-    for _ in range(50):
-        h = (low + high) / 2
-        short = ndtr(h) - ndtr(-(near**2 + h**2) / (2 * near)) < LEVEL
-        low, high = np.where(short, h, low), np.where(short, high, h)
+
+    def misses(h: Array) -> NDArray[np.bool_]:
+        return np.asarray(ndtr(h) - ndtr(-(near**2 + h**2) / (2 * near)) < LEVEL)
+
+    low, high = bisect_each(misses, np.full_like(near, _ONE_SIDED), np.full_like(near, _TWO_SIDED), 50)
     return near, (low + high) / 2
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.bisection import bisect
 from sfumato.transforms.privacy.admission import noise_quantile
 
 MAX_MODULUS = 1 << 62  # sums modulo m, and what is added to them on the way, are 64-bit integers
@@ -37,16 +38,15 @@ def noise_bound(epsilon: float, sensitivity: int, shape: float, probability: flo
 
 def size_bound(expected: float, probability: float) -> int:
     """An n with P[a shard has more than n users] <= chance, for a binomial size of this expectation (Chernoff)."""
-    low, high = 0.0, 1.0
-    while _upper_tail_exponent(expected, high) < -math.log(probability):
+
+    def is_likely(excess: float) -> bool:
+        return _upper_tail_exponent(expected, excess) < -math.log(probability)
+
+    high = 1.0
+    while is_likely(high):
         high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        if _upper_tail_exponent(expected, middle) < -math.log(probability):
-            low = middle
-        else:
-            high = middle
-    return math.ceil(expected * (1 + high))
+    _, excess = bisect(is_likely, 0.0, high, 60)
+    return math.ceil(expected * (1 + excess))
 
 
 def _upper_tail_exponent(expected: float, excess: float) -> float:
