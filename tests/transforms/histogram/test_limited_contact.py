@@ -29,7 +29,7 @@ def test_the_number_of_contacted_users_is_the_papers(population: int, rate: floa
 
 
 def contacted(n: int, holders: int, contacts: int, probability: float, threshold: int) -> NDArray[np.float64]:
-    """Distribution of the published count of an item with `holders` users if `contacts` users draw (paper 004, Section 3.2)."""
+    """Distribution of an item's published count with this many holders and contacts (paper 004, Section 3.2)."""
     distribution = np.zeros(n + 1)
     for among in range(min(holders, contacts) + 1):
         distribution += stats.hypergeom.pmf(among, n, holders, contacts) * stats.binom.pmf(
