@@ -2,7 +2,7 @@
 
 With worker threads or processes, Beam's own local runner flushes its output buffers once a second from another thread.
 The lock it holds does not stop the worker's writes: what is written while the flush hands the buffer over is lost
-without a word (docs/beam_reports.md). With a limit of 0 buffers are flushed by size alone, by the thread that writes.
+without a word (docs/explanation/beam_reports.md). With a limit of 0 buffers are flushed by size alone, by the writer.
 Sfumato's jobs do not run that way; pipelines that use its transforms may. tests/transforms/test_lossless.py fails once
 Beam is mended; then this module can go.
 """

@@ -145,7 +145,7 @@ def test_what_is_charged_and_whether_it_fits(logs, tmp_path: Path, capfd: pytest
 
     fits = "charges epsilon 1 to dataset rides for 2026-11-20"
     assert re.search(
-        rf"{fits}.* limit: epsilon 1 in 1 day, .* limit: epsilon 2 in 365 days, of which 0 is spent .* it fits",
+        rf"{fits}.* limit: epsilon 1 in 1 day; .* limit: epsilon 2 in 365 days; epsilon 0 is spent .* it fits",
         dry("2026-11-20"),
     )
     for seed, day in enumerate(("2026-11-20", "2026-11-21")):

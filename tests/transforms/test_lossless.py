@@ -15,7 +15,7 @@ from sfumato.transforms import lossless
 
 
 def test_beam_still_loses_what_is_written_while_its_timer_flushes() -> None:
-    """Fails once Beam is mended: then remove transforms/lossless.py and the report in docs/beam_reports.md."""
+    """Fails once Beam is mended: then remove transforms/lossless.py and docs/explanation/beam_reports.md."""
     sent: list[bytes] = []
 
     def hand_over(data: bytes) -> None:

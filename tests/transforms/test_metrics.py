@@ -35,7 +35,7 @@ from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release import open_release
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.write import WriteRelease
+from sfumato.transforms.release.publishing import WriteRelease
 from tests.conftest import REGION, make_logs, write_files
 
 ROOT = Path(__file__).parents[2]
@@ -276,7 +276,7 @@ def test_a_stopwatch_leaves_out_what_happens_between(monkeypatch: pytest.MonkeyP
 
 
 def test_the_document_shows_the_registry() -> None:
-    text = (ROOT / "docs/observability.md").read_text()
+    text = (ROOT / "docs/reference/observability.md").read_text()
     command = "    python -m sfumato.transforms.metrics\n"
     assert command in text
     after = text.split(command)[1]

@@ -286,12 +286,12 @@ class CountSamples(beam.PTransform):
         def collect(
             _: None, counts: dict[tuple[int, int], SampledCounts], rows: RowCounts, users: UserCounts
         ) -> SampledRounds:
-            rows.tell()
+            rows.emit()
             admission = None
             if admit is not None and admission_sampler is not None:
                 without_id = admission_sampler.drawn_rows(rows.without_id)
                 admission = admit(users + UserCounts(unusable=without_id), sampler.key)
-            SAMPLED_USERS.tell()
+            SAMPLED_USERS.emit()
             found = [
                 add_counts(one for (at, _), one in counts.items() if at == number) for number in range(len(levels))
             ]

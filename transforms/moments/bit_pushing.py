@@ -13,7 +13,7 @@ from apache_beam import typehints
 from sfumato.transforms.locations.read import ROW_COUNTS, FileSlice, RowCounts, read_batches, slice_file, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import count_unusable, split_unusable
-from sfumato.transforms.logs import ASKED, COUNTED_USERS
+from sfumato.transforms.logs import COUNTED_USERS, ROUND
 from sfumato.transforms.metrics import REPORTED_BITS, TALLY_TIME, Stopwatch
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
@@ -179,9 +179,9 @@ class PushBits(beam.PTransform):
         return bounded.blocks, rows, users
 
     def _begin(self, _: None, rows: RowCounts, counts: UserCounts) -> Progress:
-        rows.tell()
+        rows.emit()
         admission = self._admit(counts, self._key)
-        COUNTED_USERS.tell(users=admission.users, epsilon=admission.epsilon, noise_users=admission.noise_stddev)
+        COUNTED_USERS.emit(users=admission.users, epsilon=admission.epsilon, noise_stddev=admission.noise_stddev)
         return Progress()
 
     def _settle(self, progress: Progress, asks: list[Ask], told: list[Tally]) -> Progress:
@@ -194,7 +194,7 @@ class PushBits(beam.PTransform):
         for ask, one in zip(asks, told, strict=True):
             reported = int(one.reports.sum())
             clients = reported / self._plan.bits_per_client
-            ASKED.tell(quantity=ask.quantity.kind, round=ask.round, clients=clients, reports=reported)
+            ROUND.emit(quantity=ask.quantity.kind, round=ask.round, clients=clients, reports=reported)
         return progress.after(asks, told)
 
 

@@ -23,7 +23,7 @@ _OF_PAPER = {
 _NOT_OF_PAPER = {"max_entries", "split_price", "cohorts"}
 _COHORTS = ("auto", "shared", "disjoint")
 # What a split must pay for (see `growth.next_tree`), and how coarse the first grid is (see `few_queries.Plan`). The
-# tolls and reaches were chosen on synthetic maps of seven kinds (docs/accuracy.md); an even price is derived.
+# tolls and reaches were chosen on synthetic maps of seven kinds (docs/results/accuracy.md); an even price is derived.
 _PRICE = 1.0
 _TOLL, _REACH = 2.0, 2.0
 _LEAN_TOLL, _LEAN_REACH = 20.0, 8.0

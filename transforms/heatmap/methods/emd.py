@@ -39,7 +39,7 @@ class Emd(Method):
     root's: what lies outside T_i counts there, is paid for like any other entry, and is not used.
 
     emd_fit: the program fits the answers of `all` cells of T_i, though only w of a level are refined, which is better
-    by nearly every measurement (docs/few_users.md); or of the `refined` cells alone, as in the paper.
+    by nearly every measurement (docs/results/few_users.md); or of the `refined` cells alone, as in the paper.
     """
 
     NAME: ClassVar[str] = "emd"

@@ -177,7 +177,7 @@ def _settle(before: Posterior, own: Own, noise: Own, sampling: float, users: flo
 
     A leaf's measurement has already gone into its mean, so that this uses it twice; the factor _TWICE makes that
     harmless: below 1/10 the loss on smooth maps is less than 1%, and between 1/10 and 1/100 the gain on maps of few
-    crowded places hardly changes (synthetic maps; see docs/accuracy.md).
+    crowded places hardly changes (synthetic maps; see docs/results/accuracy.md).
     """
     full = before.full
     again = Own([one.copy() for one in noise.weighted], [one.copy() for one in noise.weights])

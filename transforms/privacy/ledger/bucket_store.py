@@ -27,10 +27,10 @@ _PLACE = re.compile(r"gs://(?P<bucket>[a-z0-9][a-z0-9._-]+)/(?P<prefix>[^/].*?)/
 _ENTRY = re.compile(r"(\d{8})\.json")
 
 
-class BucketLedger:
+class BucketStore:
     """The ledger at `gs://bucket/prefix`, whose entry i is the object `prefix/0000000i.json`. See LedgerStore.
 
-    Several processes may use one ledger, several threads one BucketLedger; make one after a fork, not before.
+    Several processes may use one ledger, several threads one BucketStore; make one after a fork, not before.
     Raises RequestError for another kind of place, or where Google's client is not installed.
     """
 
@@ -44,8 +44,8 @@ class BucketLedger:
         self._cache: dict[tuple[int, int], bytes] = {}  # (number, generation) -> entry
         _import_client()
 
-    def __reduce__(self) -> tuple[type[BucketLedger], tuple[str]]:
-        return BucketLedger, (self.place,)
+    def __reduce__(self) -> tuple[type[BucketStore], tuple[str]]:
+        return BucketStore, (self.place,)
 
     def read(self) -> list[bytes]:
         """All entries in order; none where there is no ledger yet.

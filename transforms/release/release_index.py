@@ -15,14 +15,14 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import CELLS_FILE, PAGE_FILE
-from sfumato.schemas.timeline import Night, Spending
+from sfumato.schemas.timeline import DatedRelease, Spending
 from sfumato.transforms.files import matching, write_file
 from sfumato.transforms.privacy.ledger.history import History
-from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_in_window
+from sfumato.transforms.release.catalog import RELEASES, published_releases
 from sfumato.transforms.release.page_index import MAP_FORMAT, index_page, map_file
-from sfumato.transforms.release.published import RELEASES, published_releases
-from sfumato.transforms.release.store import Release
+from sfumato.transforms.release.published_release import Release
 
 MAPS, LATEST = "maps", "latest.json"
 _ROUNDS = 5
@@ -68,7 +68,7 @@ class _Dated:
         fresh = replace(self.release)  # whose raster is not kept
         if fresh.grid is None:
             raise RequestError(f"{fresh.path}: the manifest lacks the map's region or depth")
-        return map_file(self.date, fresh.density, fresh.table(CELLS_FILE), fresh.grid)
+        return map_file(self.date, fresh.density, fresh.arrow_table(CELLS_FILE), fresh.grid)
 
 
 def _write_all(root: str, releases: list[_Dated], history: History | None) -> None:
@@ -84,7 +84,7 @@ def _write_all(root: str, releases: list[_Dated], history: History | None) -> No
         "created": newest.release.manifest["created"],
     }
     write_file(FileSystems.join(root, LATEST), (json.dumps(latest, indent=2) + "\n").encode())
-    nights = [Night.of(one.date, one.folder, one.release.manifest, one.map) for one in releases]
+    nights = [DatedRelease.from_manifest(one.date, one.folder, one.release.manifest, one.map) for one in releases]
     dataset = str((newest.release.manifest.get("ledger") or {}).get("dataset", ""))
     page = index_page(dataset or "Releases", nights, _spending(history, dataset, releases))
     write_file(FileSystems.join(root, PAGE_FILE), page.encode())

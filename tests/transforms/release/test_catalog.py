@@ -13,9 +13,9 @@ import pytest
 from sfumato.schemas.ledger import Limit, Reservation
 from sfumato.schemas.region import Grid
 from sfumato.transforms.privacy.ledger.history import History
-from sfumato.transforms.release import timeline
-from sfumato.transforms.release.published import disagreement, published_dates, published_releases
-from sfumato.transforms.release.store import Release, open_release
+from sfumato.transforms.release import release_index
+from sfumato.transforms.release.catalog import disagreement, published_dates, published_releases
+from sfumato.transforms.release.published_release import Release, open_release
 from tests.conftest import REGION
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
@@ -104,7 +104,7 @@ def test_the_page_says_what_was_spent_on_what_it_shows(tmp_path: Path, monkeypat
         if len(seen) == 1:
             publish("2026-11-20")
 
-    monkeypatch.setattr(timeline, "_write_all", write)
+    monkeypatch.setattr(release_index, "_write_all", write)
     publish("2026-11-19")
-    timeline.update_timeline(str(tmp_path), str(tmp_path / "ledger.db"))
+    release_index.update_timeline(str(tmp_path), str(tmp_path / "ledger.db"))
     assert seen == [(["2026-11-19"], 1), (["2026-11-19", "2026-11-20"], 2)]

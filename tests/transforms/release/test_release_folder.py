@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.release import store
-from sfumato.transforms.release.store import check_output, open_release, publish, with_digests
+from sfumato.transforms.release import release_folder
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.release_folder import check_output, publish, with_digests
 
 FILES = {
     "cells.parquet": b"a",
@@ -105,7 +106,7 @@ def test_a_failure_leaves_things_as_they_were(tmp_path: Path, monkeypatch: pytes
     def full(_: int) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(store.os, "fsync", full)
+    monkeypatch.setattr(release_folder.os, "fsync", full)
     with pytest.raises(OSError, match="no space"):
         publish(str(out), OTHER, "two", overwrite=overwrite)
     assert names(tmp_path) == ({"out"} if overwrite else set())
@@ -140,7 +141,7 @@ def test_an_attempt_overtaken_before_it_looks_is_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, overwrite: bool
 ) -> None:
     """The other one publishes the same release between the look for a standing one and the check of the place."""
-    out, check, overtaken = str(tmp_path / "out"), store.check_output, []
+    out, check, overtaken = str(tmp_path / "out"), release_folder.check_output, []
 
     def late(*arguments: Any) -> None:
         if not overtaken:
@@ -148,7 +149,7 @@ def test_an_attempt_overtaken_before_it_looks_is_content(
             publish(out, FILES, "one", overwrite=overwrite)
         check(*arguments)
 
-    monkeypatch.setattr(store, "check_output", late)
+    monkeypatch.setattr(release_folder, "check_output", late)
     publish(out, FILES, "one", overwrite=overwrite)
     assert overtaken
     assert names(tmp_path) == {"out"}
@@ -160,13 +161,13 @@ def test_a_folder_that_is_away_for_a_moment_is_no_reason_to_fail(
     """Between the two renames of another replacement nothing stands at the place."""
     out = tmp_path / "out"
     publish(str(out), FILES, "one", overwrite=False)
-    replaceable, looked = store._is_replaceable, []
+    replaceable, looked = release_folder._is_replaceable, []
 
     def away(output: Path, kind: str) -> bool:
         looked.append(output)
         return len(looked) > 1 and replaceable(output, kind)
 
-    monkeypatch.setattr(store, "_is_replaceable", away)
+    monkeypatch.setattr(release_folder, "_is_replaceable", away)
     publish(str(out), OTHER, "two", overwrite=True)
     assert names(out) == set(OTHER)
 

@@ -13,7 +13,7 @@ from typing import Any
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.schemas.errors import LedgerError, RequestError
-from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Reservation, amount
+from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Reservation, parse_amount
 from sfumato.schemas.release import (
     EVALUATION_FILES,
     EVALUATION_FORMAT,
@@ -24,7 +24,8 @@ from sfumato.schemas.release import (
 )
 from sfumato.transforms.files import is_remote, matching
 from sfumato.transforms.privacy.ledger.history import History
-from sfumato.transforms.release.store import Release, format_at, open_release, standing_manifest
+from sfumato.transforms.release.published_release import Release, open_release
+from sfumato.transforms.release.release_folder import format_at, manifest_at
 
 RELEASES = "releases"
 NO_RELEASE = {EVALUATION_FORMAT: EVALUATION_FILES, REFUSAL_FORMAT: frozenset({MANIFEST_FILE, PAGE_FILE})}
@@ -71,8 +72,8 @@ def disagreement(release: Release, history: History) -> str | None:
         privacy = release.manifest["privacy"]
         # Of bit pushing whoever collects the reports may learn more than readers do: the larger is charged.
         collector = privacy.get("collector") or {"epsilon": 0}
-        epsilon = max(amount("epsilon", privacy["epsilon"]), amount("epsilon", collector["epsilon"]))
-        cost = epsilon, amount("delta", privacy.get("delta", 0))
+        epsilon = max(parse_amount("epsilon", privacy["epsilon"]), parse_amount("epsilon", collector["epsilon"]))
+        cost = epsilon, parse_amount("delta", privacy.get("delta", 0))
         participation = privacy.get("participation") or {"protected": True}
         adjacency = ADD_OR_REMOVE if participation["protected"] else ZERO_OUT
     except (KeyError, TypeError, AttributeError, RequestError):
@@ -193,7 +194,7 @@ def _opened(place: str) -> Release | None:
 def _stated_charge(place: str) -> dict[str, Any]:
     """What the manifest in a folder says of the ledger, of a release or of a refusal; nothing where it cannot."""
     try:
-        stated = json.loads(standing_manifest(place) or b"{}")["ledger"]
+        stated = json.loads(manifest_at(place) or b"{}")["ledger"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return {}
     return stated if isinstance(stated, dict) else {}

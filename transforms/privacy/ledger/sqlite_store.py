@@ -27,7 +27,7 @@ _APPEND_ONLY = (
 )
 
 
-class SqliteLedger:
+class SqliteStore:
     """A `LedgerStore` in a file, made at the first append; on a local disk, as SQLite's locks fail on some shares."""
 
     def __init__(self, path: str):

@@ -1,4 +1,4 @@
-"""Publishing as the last stages of a job, so that a job that nobody waits for still publishes and keeps its books."""
+"""Publishing as the last stages of a job. A job that nobody waits for still publishes and updates its ledger."""
 
 from __future__ import annotations
 
@@ -14,37 +14,44 @@ from sfumato.schemas.errors import LedgerError
 from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.metrics import RELEASE_BYTES, RELEASE_TIME
-from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.store import (
-    clear_lost,
-    is_refusal,
-    open_release,
-    publish,
-    standing_manifest,
-    with_digests,
-)
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.release_folder import clear_lost, is_refusal, manifest_at, publish, with_digests
 
 
-def charged(metadata: ReleaseMetadata) -> ReleaseMetadata:
-    """The facts of a release with the entry of the ledger that charged it, once the run has passed its gate.
+def with_charge(metadata: ReleaseMetadata) -> ReleaseMetadata:
+    """Adds the ledger entry that charged a release to its metadata. Call it after the run has charged the ledger.
 
-    Without a ledger the facts as they are. Raises LedgerError where the ledger does not know the release.
+    Returns:
+        The metadata with the entry, the time of the charge, and the digest of the manifest published under it, if any.
+        Without a ledger, the metadata unchanged.
+
+    Raises:
+        LedgerError: the ledger does not hold the charge.
     """
-    if metadata.ledger_place is None:
+    if metadata.ledger_location is None:
         return metadata
-    reservation = open_ledger(metadata.ledger_place).history().reservations.get(metadata.release_id)
+    reservation = open_ledger(metadata.ledger_location).history().reservations.get(metadata.release_id)
     if reservation is None:
-        raise LedgerError(f"ledger: {metadata.ledger_place} does not hold the charge of {metadata.release_id} any more")
+        raise LedgerError(
+            f"ledger: {metadata.ledger_location} no longer holds the charge of release {metadata.release_id}"
+        )
     return replace(
         metadata, created=reservation.time, ledger=ledger_metadata(reservation), published=reservation.manifest
     )
 
 
 class WriteRelease(beam.PTransform):
-    """A singleton {file name: content} -> the published folder's path. Safe to retry.
+    """Publishes a singleton {file name: content} and returns the folder's path. Safe to retry.
 
-    Raises LedgerError, and publishes nothing, where another result was published under the same charge before.
+    Args:
+        output: the release's folder.
+        metadata: the release's identity.
+        overwrite: whether to replace a release that exists at `output`.
+
+    Raises:
+        LedgerError: another result was published under the same charge before. Nothing is published.
     """
 
     def __init__(self, output: str, metadata: ReleaseMetadata, overwrite: bool):
@@ -56,7 +63,7 @@ class WriteRelease(beam.PTransform):
     def expand(self, files: beam.PCollection) -> beam.PCollection:
         def write(content: dict[str, bytes], output: str, metadata: ReleaseMetadata, overwrite: bool) -> str:
             content = with_digests(content)
-            check_same_result(content, charged(metadata))
+            check_same_result(content, with_charge(metadata))
             with RELEASE_TIME.timed():
                 publish(output, content, metadata.release_id, overwrite)
             RELEASE_BYTES.record(sum(map(len, content.values())))
@@ -66,7 +73,7 @@ class WriteRelease(beam.PTransform):
 
 
 def check_same_result(files: Mapping[str, bytes], metadata: ReleaseMetadata) -> None:
-    """Raises LedgerError where another result than this one was published under the same charge before."""
+    """Raises LedgerError if another result was published under the same charge before."""
     if metadata.published not in (None, hashlib.sha256(files[MANIFEST_FILE]).hexdigest()):
         raise LedgerError(
             f"ledger: release {metadata.release_id} has been published before, and this run differs from it"
@@ -74,7 +81,7 @@ def check_same_result(files: Mapping[str, bytes], metadata: ReleaseMetadata) -> 
 
 
 def ledger_metadata(reservation: Reservation) -> dict[str, Any]:
-    """What a release's manifest says of the entry that charged it: by the hash it vouches for the ledger."""
+    """Returns the manifest's entry `ledger`. Its hash makes a rewritten or truncated ledger visible."""
     charge = reservation.charge
     return {
         "entry": reservation.index,
@@ -86,11 +93,12 @@ def ledger_metadata(reservation: Reservation) -> dict[str, Any]:
 
 
 def published_digest(output: str, reservation: Reservation) -> str | None:
-    """The SHA-256 of the manifest at `output` if it is of the release that was reserved, else None. Raises OSError.
+    """Returns the SHA-256 of the manifest at `output` if it belongs to the reserved release and is no refusal.
 
-    A refusal is no release.
+    Raises:
+        OSError: the manifest cannot be read now.
     """
-    manifest = standing_manifest(output)
+    manifest = manifest_at(output)
     if manifest is None or is_refusal(manifest):
         return None
     try:
@@ -101,28 +109,34 @@ def published_digest(output: str, reservation: Reservation) -> str | None:
 
 
 class CommitRelease(beam.PTransform):
-    """The published folder's path -> the same, once what is kept beside releases says so too. Safe to retry.
+    """Marks the published release in the ledger and updates the timeline. Passes the path on. Safe to retry.
 
-    timeline: the folder whose page of all releases is brought up to date. ledger: a ledger's place, in which the
-    release is noted as published, if it charged it.
+    Args:
+        release_id: the release.
+        timeline: folder whose page of all releases is updated; None without one.
+        ledger: location of the ledger that charged the release; None without one.
     """
 
     def __init__(self, release_id: str, timeline: str | None = None, ledger: str | None = None):
         super().__init__()
-        self._books = release_id, timeline, ledger
+        self._arguments = release_id, timeline, ledger
 
     def expand(self, published: beam.PCollection) -> beam.PCollection:
-        return published | "Note" >> beam.Map(close_books, *self._books)
+        return published | "Commit" >> beam.Map(commit_release, *self._arguments)
 
-    def close(self, output: str) -> str:
-        """The same at once, without a pipeline."""
-        return close_books(output, *self._books)
+    def commit(self, output: str) -> str:
+        """Does the same without a pipeline."""
+        return commit_release(output, *self._arguments)
 
 
-def close_books(output: str, release_id: str, timeline: str | None, ledger: str | None) -> str:
-    """Notes in the ledger that the reserved release stands at `output`, then updates the timeline. Returns `output`.
+def commit_release(output: str, release_id: str, timeline: str | None, ledger: str | None) -> str:
+    """Commits the release at `output` to the ledger if the ledger charged it, then updates the timeline.
 
-    Raises LedgerError where a file of the release is not the one that its manifest lists.
+    Returns:
+        `output`.
+
+    Raises:
+        LedgerError: a file of the release is not the one that its manifest lists.
     """
     reservation = None if ledger is None else open_ledger(ledger).history().reservations.get(release_id)
     if ledger is not None and reservation is not None:
@@ -130,12 +144,13 @@ def close_books(output: str, release_id: str, timeline: str | None, ledger: str 
         if digest is not None:
             if damage := open_release(output).damage():
                 raise LedgerError(
-                    f"ledger: {'; '.join(damage)}; put it back from a copy, or move the folder away and run again"
+                    f"ledger: {'; '.join(damage)}; restore it from a copy, or move the folder away and run again"
                 )
             open_ledger(ledger).commit(reservation.charge.release_id, digest)
             clear_lost(output, reservation.charge.release_id)
     if timeline is not None:
-        from sfumato.transforms.release.timeline import update_timeline  # which most runs do without
+        # Imported here because it loads matplotlib, which most runs and both nightly commands do without.
+        from sfumato.transforms.release.release_index import update_timeline
 
         update_timeline(timeline, ledger)
     return output

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
-from sfumato.transforms.privacy.ledger import bucket
-from sfumato.transforms.privacy.ledger.bucket import BucketLedger
-from sfumato.transforms.privacy.ledger.store import LedgerStore
+from sfumato.transforms.privacy.ledger import bucket_store
+from sfumato.transforms.privacy.ledger.bucket_store import BucketStore
+from sfumato.transforms.privacy.ledger.stores import LedgerStore
 from tests.storage import BUCKET, Emulator, names, put, storage_emulator
 from tests.transforms.privacy.ledger.helpers import forks
 
@@ -36,17 +36,17 @@ def place(emulator: Emulator, request: pytest.FixtureRequest) -> str:
 
 
 def test_entries_come_back_in_order(place: str) -> None:
-    store: LedgerStore = BucketLedger(place)
+    store: LedgerStore = BucketStore(place)
     assert store.read() == []
     entries = [b'{"entry": %d}' % number for number in range(12)]
     assert [store.append(index, entry) for index, entry in enumerate(entries)] == [True] * 12
-    assert store.read() == BucketLedger(place).read() == entries
+    assert store.read() == BucketStore(place).read() == entries
     assert names(place) == [f"{index:08d}.json" for index in range(12)]
-    assert BucketLedger(f"{place}/").read() == entries
+    assert BucketStore(f"{place}/").read() == entries
 
 
 def test_an_entry_is_written_once(place: str) -> None:
-    store, other = BucketLedger(place), BucketLedger(place)
+    store, other = BucketStore(place), BucketStore(place)
     assert store.append(0, b"first")
     assert not other.append(0, b"second")
     assert not other.append(0, b"first")  # nothing was unclear here, so equal bytes are another's
@@ -56,16 +56,16 @@ def test_an_entry_is_written_once(place: str) -> None:
 
 
 def test_no_gap_is_made(place: str) -> None:
-    store = BucketLedger(place)
+    store = BucketStore(place)
     assert not store.append(1, b"too early")
     assert store.append(0, b"first")
     assert not store.append(2, b"too early")
-    assert not BucketLedger(place).append(2, b"too early")
+    assert not BucketStore(place).append(2, b"too early")
     assert store.read() == [b"first"]
 
 
 def test_entries_are_fetched_once(place: str, emulator: Emulator) -> None:
-    store = BucketLedger(place)
+    store = BucketStore(place)
     for index in range(5):
         store.append(index, b"%d" % index)
     store.read()
@@ -77,7 +77,7 @@ def test_entries_are_fetched_once(place: str, emulator: Emulator) -> None:
 
 def _append(url: str, place: str, number: int, start: Any) -> None:
     os.environ["STORAGE_EMULATOR_HOST"] = url  # the server that forks may be older than the emulator
-    store = BucketLedger(place)
+    store = BucketStore(place)
     start.wait()
     index = len(store.read())
     while not store.append(index, b"of process %d" % number):
@@ -93,7 +93,7 @@ def test_fifty_processes_at_once_lose_nothing(place: str, emulator: Emulator) ->
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0] * 50
-    assert sorted(BucketLedger(place).read()) == sorted(b"of process %d" % number for number in range(50))
+    assert sorted(BucketStore(place).read()) == sorted(b"of process %d" % number for number in range(50))
     assert names(place) == [f"{index:08d}.json" for index in range(50)]
 
 
@@ -103,13 +103,13 @@ def test_fifty_processes_at_once_lose_nothing(place: str, emulator: Emulator) ->
 def test_a_lost_answer_is_found_to_be_ours(place: str, emulator: Emulator) -> None:
     faults = iter(["lost", 503, "lost"])
     emulator.fault = lambda method, path: next(faults, None)
-    assert BucketLedger(place).append(0, b"ours")
+    assert BucketStore(place).append(0, b"ours")
     emulator.fault = None
-    assert BucketLedger(place).read() == [b"ours"]
+    assert BucketStore(place).read() == [b"ours"]
 
 
 def test_after_a_lost_answer_anothers_entry_is_not_ours(place: str, emulator: Emulator) -> None:
-    other, attempts = BucketLedger(place), []
+    other, attempts = BucketStore(place), []
 
     def fault(method: str, path: str) -> int | None:
         if path.startswith("/upload"):
@@ -121,13 +121,13 @@ def test_after_a_lost_answer_anothers_entry_is_not_ours(place: str, emulator: Em
         return None
 
     emulator.fault = fault
-    assert not BucketLedger(place).append(0, b"ours")
-    assert BucketLedger(place).read() == [b"another's"]
+    assert not BucketStore(place).append(0, b"ours")
+    assert BucketStore(place).read() == [b"another's"]
 
 
 def test_a_service_that_is_down_is_for_later(place: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket, "PATIENCE_S", 0.5)
-    store = BucketLedger(place)
+    monkeypatch.setattr(bucket_store, "PATIENCE_S", 0.5)
+    store = BucketStore(place)
     emulator.fault = lambda method, path: 503
     with pytest.raises(NotReadyError, match=f"ledger: {place} cannot be reached now"):
         store.read()
@@ -135,21 +135,21 @@ def test_a_service_that_is_down_is_for_later(place: str, emulator: Emulator, mon
         store.append(0, b"entry")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")  # nobody listens there
     with pytest.raises(NotReadyError, match="cannot be reached now"):
-        BucketLedger(place).read()
+        BucketStore(place).read()
     with pytest.raises(NotReadyError, match="cannot be reached now"):
-        BucketLedger(place).append(0, b"entry")
+        BucketStore(place).append(0, b"entry")
 
 
 def test_a_missing_right_is_told(place: str, emulator: Emulator) -> None:
     emulator.fault = lambda method, path: 403
     with pytest.raises(RequestError, match=r"^ledger: .* may not be read .*Storage Object Creator"):
-        BucketLedger(place).read()
+        BucketStore(place).read()
     with pytest.raises(RequestError, match=r"^ledger: .* may not be written to .*Storage Object Creator"):
-        BucketLedger(place).append(0, b"entry")
+        BucketStore(place).append(0, b"entry")
 
 
 def test_a_missing_bucket_is_told(emulator: Emulator) -> None:
-    store = BucketLedger("gs://no-such-bucket/ledger")
+    store = BucketStore("gs://no-such-bucket/ledger")
     with pytest.raises(RequestError, match=r"ledger: .*there is no bucket 'no-such-bucket'"):
         store.read()
     with pytest.raises(RequestError, match=r"ledger: .*there is no bucket 'no-such-bucket'"):
@@ -163,7 +163,7 @@ def test_a_removed_entry_is_noticed(place: str) -> None:
     for index in (0, 1, 3):
         put(f"{place}/{index:08d}.json", b"entry")
     with pytest.raises(LedgerError, match="has later entries but no entry 2"):
-        BucketLedger(place).read()
+        BucketStore(place).read()
 
 
 def test_a_gap_that_closes_is_none(place: str, emulator: Emulator) -> None:
@@ -180,22 +180,22 @@ def test_a_gap_that_closes_is_none(place: str, emulator: Emulator) -> None:
             put(f"{place}/00000001.json", b"1")
 
     emulator.fault = fault
-    assert BucketLedger(place).read() == [b"0", b"1", b"2"]
+    assert BucketStore(place).read() == [b"0", b"1", b"2"]
 
 
 def test_an_entry_that_vanishes_while_it_is_read(place: str, emulator: Emulator) -> None:
-    store = BucketLedger(place)
+    store = BucketStore(place)
     store.append(0, b"entry")
     emulator.fault = lambda method, path: 404 if "00000000" in path else None
     with pytest.raises(LedgerError, match="entry 0 was removed or replaced just now"):
-        BucketLedger(place).read()
+        BucketStore(place).read()
 
 
 def test_an_object_that_is_no_entry_is_noticed(place: str) -> None:
-    BucketLedger(place).append(0, b"entry")
+    BucketStore(place).append(0, b"entry")
     put(f"{place}/notes.txt", b"?")
     with pytest.raises(LedgerError, match=r"holds 'notes.txt', which is no entry"):
-        BucketLedger(place).read()
+        BucketStore(place).read()
 
 
 def test_a_folder_made_in_the_console_is_no_object(place: str) -> None:
@@ -203,7 +203,7 @@ def test_a_folder_made_in_the_console_is_no_object(place: str) -> None:
 
     folder = place.removeprefix(f"{BUCKET}/")
     Client(project=None).bucket(BUCKET.removeprefix("gs://")).blob(f"{folder}-empty").upload_from_string(b"")
-    assert BucketLedger(place).read() == []  # nor is a name that merely begins alike
+    assert BucketStore(place).read() == []  # nor is a name that merely begins alike
 
 
 # --- the request ---
@@ -214,13 +214,13 @@ def test_a_folder_made_in_the_console_is_no_object(place: str) -> None:
 )
 def test_other_places_are_refused(place: str) -> None:
     with pytest.raises(RequestError, match=r"ledger: .* must name a folder in a bucket"):
-        BucketLedger(place)
+        BucketStore(place)
 
 
 def test_without_googles_client_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
     with pytest.raises(RequestError, match=r"pip install 'sfumato\[gcp\]'"):
-        BucketLedger("gs://bucket/ledger")
+        BucketStore("gs://bucket/ledger")
 
 
 def test_the_emulator_needs_no_credentials(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_the_emulator_needs_no_credentials(place: str, monkeypatch: pytest.Monke
         raise AssertionError("looked for credentials")
 
     monkeypatch.setattr(google.auth, "default", search)
-    assert BucketLedger(place).read() == []
+    assert BucketStore(place).read() == []
 
 
 def test_missing_credentials_are_told(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,10 +243,10 @@ def test_missing_credentials_are_told(place: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")
     monkeypatch.setattr(google.auth, "default", search)
     with pytest.raises(RequestError, match=r"no credentials for Google Cloud .*gcloud auth application-default login"):
-        BucketLedger(place).read()
+        BucketStore(place).read()
 
 
 def test_a_worker_gets_the_place_alone(place: str) -> None:
-    store = BucketLedger(place)
+    store = BucketStore(place)
     store.append(0, b"entry")
     assert pickle.loads(pickle.dumps(store)).read() == [b"entry"]
