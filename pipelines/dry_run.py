@@ -169,22 +169,23 @@ def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
 
 def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
     """What bit pushing asks of a client and shows."""
-    told, form = plan.told, plan.form
-    bits = f"{told.reports} bit{'s'[: told.reports != 1]}"
+    response, form = plan.response, plan.form
+    bits = f"{response.reports} bit{'s'[: response.reports != 1]}"
     lines = [
         f"bit pushing, {plan.method}: a client tells {bits} of one of {len(plan.kinds)}: {', '.join(plan.kinds)}",
         f"values lie in {form.low:.10g} to {form.high:.10g}, in steps of {form.step:.6g}; others count as an end",
     ]
-    if told.epsilon is None:
-        lines.append("each bit is told as it is: no differential privacy")
+    if response.epsilon is None:
+        lines.append("each bit is reported as it is: no differential privacy")
     else:
         lines.append(
-            f"local epsilon {told.epsilon:g}: a bit is told as it is with chance {told.truth:.4f}, else turned round"
+            f"local epsilon {response.epsilon:g}: a bit is reported as it is with probability "
+            f"{response.truth_probability:.4f}, else flipped"
         )
-    if plan.released is not None:
+    if plan.released_epsilon is not None:
         lines.append(
-            f"epsilon {plan.released:g} for adding or removing one user: noise ±{significant(plan.noise_stddev)} on "
-            "every count of reports"
+            f"epsilon {plan.released_epsilon:g} for adding or removing one user: "
+            f"noise ±{significant(plan.noise_stddev)} on every count of reports"
         )
     if grouping is not None:
         lines.append(
@@ -226,8 +227,8 @@ def _mean_errors(plan: MomentsPlan) -> list[tuple[str, str]]:
     """The error of the mean for some numbers of users, if all bits are set for half of them (Lemma 3.3)."""
     slots = Quantity(plan.form, "value").slots
     half = np.full(len(slots), 0.5)
-    probabilities = by_variance(slots, half, np.ones(len(slots)), plan.told, 0.5, plan.bits_per_client)
-    each = float((slots.weight**2 * plan.told.variance(half) / probabilities).sum())
+    probabilities = by_variance(slots, half, np.ones(len(slots)), plan.response, 0.5, plan.bits_per_client)
+    each = float((slots.weight**2 * plan.response.variance(half) / probabilities).sum())
     reports = plan.bits_per_client / len(plan.kinds)
     return [(f"{users:,}", f"±{significant(1.96 * math.sqrt(each / (users * reports)))}") for users in _EXAMPLES]
 

@@ -76,7 +76,7 @@ class MomentsRequest(ReleaseRequest):
         if self.plan.epsilon is None:
             return Cost(math.inf, trust=LOCAL)
         # Whoever reads the release learns no more than the one; whoever collects the reports, no more than the other.
-        return Cost(max(self.plan.epsilon, self.plan.released or 0.0), trust=LOCAL)
+        return Cost(max(self.plan.epsilon, self.plan.released_epsilon or 0.0), trust=LOCAL)
 
     def source(self) -> ValueColumns:
         return self.values.columns
@@ -89,11 +89,11 @@ class MomentsRequest(ReleaseRequest):
             "statistics": [one.name for one in plan.statistics],
             "method": plan.method,
             "epsilon": plan.epsilon,
-            "release_epsilon": plan.released,
+            "release_epsilon": plan.released_epsilon,
             "bits_per_client": plan.bits_per_client,
             "max_bits_per_client": self.meter.cap,
             "variance": plan.variance,
-            **asdict(plan.settled),
+            **asdict(plan.resolved_tuning),
             "groups": None if grouping is None else asdict(grouping),
             "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
             "max_bad_fraction": self.max_bad_fraction,
@@ -137,7 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     privacy = parser.add_mutually_exclusive_group(required=True)
     privacy.add_argument("--epsilon", type=float, help="local privacy budget of all that a user tells")
     privacy.add_argument(
-        "--no_ldp", action="store_true", help="bits are told as they are: metering, and no differential privacy"
+        "--no_ldp", action="store_true", help="bits are reported as they are: metering, and no differential privacy"
     )
     parser.add_argument(
         "--bits_per_client", type=int, default=1, metavar="N", help="bits of her value that a user tells"
@@ -212,7 +212,7 @@ def run(arguments: Sequence[str]) -> int:
         **release_options(options),
         values=values,
         plan=plan,
-        meter=PrivacyMeter(plan.told, options.max_bits_per_client),
+        meter=PrivacyMeter(plan.response, options.max_bits_per_client),
         grouping=grouping,
         warm_start=prior,
         max_bad_fraction=options.max_bad_fraction,
@@ -296,7 +296,7 @@ def open_prior(path: str | None, column: str, form: FixedPoint) -> PriorRelease 
         return None
     try:
         release = open_release(path)
-        return PriorRelease.of(release.manifest, release.arrow_table(BITS_FILE), column, form)
+        return PriorRelease.from_release(release.manifest, release.arrow_table(BITS_FILE), column, form)
     except RequestError as error:
         raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None
 
@@ -319,7 +319,7 @@ def run_moments(request: MomentsRequest, settings: RunnerSettings) -> None:
         return (
             root
             | "Files" >> beam.Create(inputs.files)
-            | "Push" >> push  # Progress
+            | "Push" >> push  # MomentsState
             | "Assemble"
             >> beam.Map(lambda progress: moments_files(progress, MomentsMetadata(with_charge(metadata), *told)))
             | "Write" >> WriteRelease(request.output, metadata, request.overwrite)

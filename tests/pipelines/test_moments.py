@@ -186,7 +186,7 @@ def test_without_local_privacy_bits_are_told_as_they_are(
     many = ["--bits_per_client", "2", "--max_bits_per_client", "3"]
     statistics = ["--statistics", "geometric_mean,moment:3,mean"]
     assert run(pattern, tmp_path / "out", *LENGTH, "--no_ldp", *many, *statistics, "--method", "weighted") == 0
-    assert "warning: Bits are told as they are: this release has no differential privacy" in capsys.readouterr().err
+    assert "warning: Bits are reported as they are: this release has no differential privacy" in capsys.readouterr().err
     manifest = open_release(tmp_path / "out").manifest
     assert (manifest["privacy"]["model"], manifest["privacy"]["epsilon"]) == ("none", None)
     meter = manifest["privacy"]["meter"]

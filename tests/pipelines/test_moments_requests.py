@@ -238,8 +238,8 @@ def test_the_error_that_a_dry_run_tells_is_that_of_the_best_chances(
     assert list(found) == [10**k for k in range(4, 9)]
     least = 1.96 * one * 255 / 4 / math.sqrt(asked)
     assert [error * math.sqrt(users) for users, error in found.items()] == pytest.approx([least] * 5, rel=0.01)
-    truth = RandomisedResponse(3.0, reports).truth
-    assert f"a bit is told as it is with chance {truth:.4f}" in text
+    truth = RandomisedResponse(3.0, reports).truth_probability
+    assert f"a bit is reported as it is with probability {truth:.4f}" in text
     assert f"a client tells {reports} bit{'s'[: reports != 1]} of one of {1 + (reports == 2)}: value" in text
     assert "values lie in 0 to 63.75, in steps of 0.25" in text
 
@@ -258,14 +258,14 @@ def test_a_dry_run_is_what_the_run_does(pattern: str, tmp_path: Path, capsys: py
     assert f"2 groups, and `other`; a group is shown if it has {stated['min_group']} users by noisy counts" in text
     form = manifest["fixed_point"]
     assert f"values lie in {form['low']:g} to {form['high']:g}, in steps of {form['step']:g}" in text
-    assert f"with chance {manifest['privacy']['meter']['truth_probability']:.4f}" in text
+    assert f"with probability {manifest['privacy']['meter']['truth_probability']:.4f}" in text
     assert f"bit pushing, {manifest['method']}" in text
 
 
 def test_a_dry_run_without_local_privacy(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = dry(pattern, tmp_path / "out", capsys, *LENGTH, "--no_ldp", *ON_MAP)
     assert "nothing: there is no differential privacy that a ledger could account for" in text
-    assert "each bit is told as it is: no differential privacy" in text
+    assert "each bit is reported as it is: no differential privacy" in text
     assert "64 groups, and `other`" in text
     assert "columns user_id, length, latitude, longitude" in text
     least = [1.96 * 0.5 * 1023] * 5

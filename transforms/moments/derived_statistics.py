@@ -1,4 +1,4 @@
-"""Statistics as functions of quantities' means (paper 002, Section 3.4), each with a 95% interval. Pure."""
+"""Statistics as functions of quantities' means (paper 002, Section 3.4), each with an interval. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ _LN2 = math.log(2)
 class Means:
     """The mean of one quantity in G groups: float64[G] each.
 
-    variance: of the estimator, by chance. low, high: ends of an interval. clients: who answered.
+    Attributes:
+        value: the estimate.
+        variance: of value, by sampling and noise.
+        low: lower end of an interval.
+        high: upper end of the interval.
+        clients: estimated clients that reported on the quantity.
     """
 
     value: NDArray[np.float64]
@@ -42,8 +47,8 @@ class Result:
     clients: NDArray[np.float64]
 
 
-def kinds_of(statistic: Statistic, variance: Variance) -> tuple[str, ...]:
-    """The quantities whose means a statistic needs, by kind."""
+def quantities_of(statistic: Statistic, variance: Variance) -> tuple[str, ...]:
+    """The kinds of the quantities whose means a statistic needs."""
     if statistic.name == "mean":
         return ("value",)
     if statistic.name == "variance":
@@ -61,20 +66,27 @@ def evaluate(
     users_variance: NDArray[np.float64] | float = 0.0,
     level: float = 0.95,
 ) -> Result:
-    """A statistic from its quantities' means, within what values of this form can have.
+    """Computes a statistic from its quantities' means, clipped to the range that values of this form allow.
 
-    centre: what `square` is about. users: float64[G], all of each group; users_variance: of that, where it is noisy.
-    level: of the means' intervals, and of the result's.
+    Args:
+        statistic: the statistic.
+        variance: how a variance is computed: about the centre, or raw.
+        means: by quantity, each of G groups.
+        centre: the centre of `square`.
+        users: float64[G], all users of each group.
+        form: of the values.
+        users_variance: of users, where that is noisy.
+        level: of the means' intervals and of the result's.
     """
     z = float(-ndtri((1 - level) / 2))
     value, low, high, clients = _evaluated(statistic, variance, means, centre, users, users_variance, z)
-    least, most = possible(statistic, form)
-    low, value, high = (np.clip(one, least, most) for one in (low, value, high))
+    smallest, largest = value_range(statistic, form)
+    low, value, high = (np.clip(one, smallest, largest) for one in (low, value, high))
     return Result(value, (high - low) / (2 * z), low, high, clients)
 
 
-def possible(statistic: Statistic, form: FixedPoint) -> tuple[float, float]:
-    """The least and the greatest that a statistic can be, of values in the form's range."""
+def value_range(statistic: Statistic, form: FixedPoint) -> tuple[float, float]:
+    """The smallest and the largest value of a statistic, for values in the form's range."""
     low, high = form.low, form.high
     if statistic.name == "mean":
         return low, high
@@ -85,7 +97,7 @@ def possible(statistic: Statistic, form: FixedPoint) -> tuple[float, float]:
         return (0.0 if low < 0 < high and statistic.power % 2 == 0 else min(ends)), max(ends)
     if statistic.name == "geometric_mean":
         return form.step, high
-    return -np.inf, np.inf  # the number of users is noisy, too
+    return -np.inf, np.inf  # log_product: the number of users is noisy too
 
 
 _Parts = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
@@ -100,13 +112,13 @@ def _evaluated(
     users_variance: NDArray[np.float64] | float,
     z: float,
 ) -> _Parts:
-    """Value, low, high, clients. z: standard deviations on each side of an interval of a normal law."""
-    found = [means[kind] for kind in kinds_of(statistic, variance)]
+    """(value, low, high, clients). z: standard deviations on each side of a normal interval."""
+    found = [means[kind] for kind in quantities_of(statistic, variance)]
     one = found[0]
     if statistic.name == "variance":
         return _variance(found[0], found[1], centre if variance == "centred" else None, z)
     if statistic.name == "geometric_mean":
-        with np.errstate(over="ignore"):  # beyond the range, and moved to its end
+        with np.errstate(over="ignore"):  # `evaluate` clips to the range
             return np.exp2(one.value), np.exp2(one.low), np.exp2(one.high), one.clients
     if statistic.name == "log_product":
         value = users * _LN2 * one.value
@@ -117,22 +129,22 @@ def _evaluated(
 
 
 def _variance(mean: Means, square: Means, centre: float | None, z: float) -> _Parts:
-    """Lemma 3.5's two ways, without the bias that the estimated mean brings.
+    """Lemma 3.5's two ways, corrected for the bias of the estimated mean.
 
-    About a centre c: E[(x - c)^2] - (mean - c)^2, and the estimate of the last is too large by the mean's variance; but
-    c is everybody's estimated mean, so that a group's own part of everybody is in both, and that much cancels twice: of
-    everybody's the estimate is 0, too small by the variance. About 0, E[x^2] - E[x]^2, too large.
+    About a centre c: E[(x - c)^2] - (mean - c)^2. The estimate of the last term is too large by the mean's variance.
+    But c is everybody's estimated mean. So a group's share of everybody is in both and cancels twice: for everybody the
+    estimate of the last term is 0, too small by the variance. About 0: E[x^2] - E[x]^2, where the last is too large.
     """
     about = 0.0 if centre is None else centre
     away = mean.value - about
     own = 0.0 if centre is None else np.clip(mean.clients / max(float(mean.clients.sum()), 1.0), 0, 1)
     value = square.value - away**2 + (1 - 2 * own) * mean.variance
-    # The square of the mean's error, whose variance is 2 v^2; what is beyond chance, because bits went unseen, in full.
-    probability = z * np.sqrt(mean.variance)
+    # The square of the mean's error has variance 2 v^2. Beyond random error, what unseen bits may add counts in full.
+    random_error = z * np.sqrt(mean.variance)
     second = z * np.sqrt(2) * mean.variance
-    below, above = np.maximum(mean.value - mean.low, probability), np.maximum(mean.high - mean.value, probability)
-    beyond = np.maximum(np.maximum(below, above) - probability, 0) ** 2
-    rise, fall = np.where(away > 0, below, above), np.where(away > 0, above, below)  # of the mean's, which raise it
+    below, above = np.maximum(mean.value - mean.low, random_error), np.maximum(mean.high - mean.value, random_error)
+    beyond = np.maximum(np.maximum(below, above) - random_error, 0) ** 2
+    rise, fall = np.where(away > 0, below, above), np.where(away > 0, above, below)  # errors of the mean that raise it
     low = value - np.hypot(np.hypot(square.value - square.low, 2 * away * fall), second) - beyond
     high = value + np.hypot(np.hypot(square.high - square.value, 2 * away * rise), second) + own * beyond
     return value, low, high, square.clients
