@@ -48,8 +48,8 @@ from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
-from sfumato.transforms.ranges.combine import BuildRanges
-from sfumato.transforms.ranges.plan import RangesPlan
+from sfumato.transforms.ranges.build_ranges import BuildRanges
+from sfumato.transforms.ranges.ranges_plan import RangesPlan
 
 Area = Region | Sequence[float] | str
 Row = dict[str, Any]
@@ -95,7 +95,7 @@ class PrivateHeatmap(beam.PTransform):
         >>> import glob
         >>> import apache_beam as beam
         >>> from sfumato.beam import PrivateHeatmap
-        >>> heatmap = PrivateHeatmap(region=(-122.51, 37.70, -122.35, 37.82), epsilon=1.0, depth=6)
+        >>> heatmap = PrivateHeatmap(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, depth=6)
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
         ...     cells = files | heatmap
@@ -327,10 +327,10 @@ class PrivateRanges(beam.PTransform):
         >>> import glob
         >>> import apache_beam as beam
         >>> from sfumato.beam import PrivateRanges
-        >>> ranges = PrivateRanges(region=(-122.51, 37.70, -122.35, 37.82), epsilon=1.0, method="ag", sizes=(500, 5000))
+        >>> ranges = PrivateRanges(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, method="ag", sizes=(500, 5000))
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
-        ...     users = files | ranges | beam.Map(lambda model: model.answer(-122.42, 37.77, 2_000)[0].users[0])
+        ...     users = files | ranges | beam.Map(lambda model: model.answer(3.08, 1.08, 2_000)[0].users[0])
         ...     _ = users | beam.io.WriteToText("users", file_name_suffix=".csv", shard_name_template="")
         >>> float(open("users.csv").read()) > 0
         True

@@ -28,15 +28,16 @@ from sfumato.schemas.region import Grid, Region, interleave
 from sfumato.transforms.evaluation.memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
-from sfumato.transforms.ranges.model import RangeModel, model_bytes
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.search import Questions, measure, people_of_density
+from sfumato.transforms.ranges.methods.range_method import RangeMethod
+from sfumato.transforms.ranges.model import RangeModel
+from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.tree_model import TreeModel
-from sfumato.transforms.ranges.widths import default_width
+from sfumato.transforms.ranges.width_search import QuerySample, draw_users, mean_relative_error
 from sfumato.transforms.synth.city import ELSEWHERE, city_rasters
 
 EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -55,7 +56,7 @@ def cabs(scaled: bool) -> tuple[ExactCounts, Field]:
     x = np.minimum((place[0] - west) / (east - west) * side, side - 1).astype(np.uint32)
     y = np.minimum((north - place[1]) / (north - south) * side, side - 1).astype(np.uint32)
     field = SCALED if scaled else Field(Grid(Region(west, south, east, north), BASE_DEPTH))
-    return ExactCounts.of(BASE_DEPTH, interleave(x, y)), field
+    return ExactCounts.from_codes(BASE_DEPTH, interleave(x, y)), field
 
 
 def synthetic(users: int) -> tuple[ExactCounts, Field]:
@@ -64,14 +65,14 @@ def synthetic(users: int) -> tuple[ExactCounts, Field]:
     generator = np.random.default_rng(7)
     side = 14_000 / 111_195
     region = Region(-side / 2, -side / 2, side / 2, side / 2)
-    return people_of_density(raster, BASE_DEPTH, users, generator), Field(Grid(region, BASE_DEPTH))
+    return draw_users(raster, BASE_DEPTH, users, generator), Field(Grid(region, BASE_DEPTH))
 
 
 def best_grid(
-    people: ExactCounts, wanted: CollectionSpec, questions: Questions, seeds: Sequence[int]
+    people: ExactCounts, wanted: CollectionSpec, questions: QuerySample, seeds: Sequence[int]
 ) -> tuple[float, float]:
     """The least error of plain grids whose cells are cut off at 0, and its width in metres."""
-    start = default_width(wanted)
+    start = wanted.default_width
     tried = []
     for width in start * 1.12 ** np.arange(-7, 8):
         errors = []
@@ -95,7 +96,7 @@ def adaptive_model(people: ExactCounts, epsilon: float, key: RunKey) -> TreeMode
     return TreeModel(parameters.method.decode(state, TREE_DEPTH))
 
 
-def adaptive(people: ExactCounts, wanted: CollectionSpec, questions: Questions, seeds: Sequence[int]) -> float:
+def adaptive(people: ExactCounts, wanted: CollectionSpec, questions: QuerySample, seeds: Sequence[int]) -> float:
     """The error of the adaptive tree."""
     models = [adaptive_model(people, wanted.epsilon, _key(seed)) for seed in seeds]
     return float(np.mean([questions.error(one.answer(questions.boxes).users, wanted.users) for one in models]))
@@ -110,15 +111,15 @@ def table(
 ) -> Iterator[str]:
     """Lines of a Markdown table: an epsilon a row."""
     users = float(people.users.sum())
-    questions = Questions.draw(people, field, sizes, QUERIES, np.random.default_rng(99))
+    questions = QuerySample.draw(people, field, sizes, QUERIES, np.random.default_rng(99))
 
     def neural(wanted: CollectionSpec) -> RangeMethod:
-        return SpatialNeural(default_width(wanted), models=models)
+        return SpatialNeural(wanted.default_width, models=models)
 
     methods: dict[str, Callable[[CollectionSpec], RangeMethod]] = {
         "auto": lambda wanted: METHODS["auto"](models=models),  # type: ignore[call-arg]
         "snh": neural,
-        "grid": lambda wanted: PlainGrid(default_width(wanted)),
+        "grid": lambda wanted: PlainGrid(wanted.default_width),
         **{name: lambda _, name=name: METHODS[name]() for name in ("dawa", "privtree", "ag", "ug")},
     }
     yield f"| epsilon | best grid (width) | snh, that width | ratio | {' | '.join(methods)} | adaptive |"
@@ -126,13 +127,13 @@ def table(
     for epsilon in epsilons:
         wanted = CollectionSpec(field, users, epsilon, sizes)
         yardstick, width = best_grid(people, wanted, questions, seeds)
-        best = measure(SpatialNeural(width, models=models), people, wanted, questions, seeds)
+        best = mean_relative_error(SpatialNeural(width, models=models), people, wanted, questions, seeds)
         errors: dict[str, float] = {}
         for name, make in methods.items():
             method = make(wanted)
             if name == "auto":  # is one of the two that follow
                 continue
-            errors[name] = measure(method, people, wanted, questions, seeds)
+            errors[name] = mean_relative_error(method, people, wanted, questions, seeds)
         chosen = METHODS["auto"](models=models).chosen(wanted).NAME  # type: ignore[call-arg, attr-defined]
         errors = {"auto": errors[chosen], **errors}
         tree = adaptive(people, wanted, questions, seeds)
@@ -147,10 +148,10 @@ def speed() -> Iterator[str]:
     users = float(people.users.sum())
     sizes = Sizes(0.02 * UNIT, 0.08 * UNIT)
     wanted = CollectionSpec(field, users, 0.1, sizes)
-    questions = Questions.draw(people, field, sizes, 1_000_000, np.random.default_rng(3))
+    questions = QuerySample.draw(people, field, sizes, 1_000_000, np.random.default_rng(3))
     yield "| model | training, s | answers a second | file, kB |"
     yield "|---|---|---|---|"
-    for name, method in (("snh, 3 networks", SpatialNeural(default_width(wanted))), ("grid", PlainGrid(30.0))):
+    for name, method in (("snh, 3 networks", SpatialNeural(wanted.default_width)), ("grid", PlainGrid(30.0))):
         counts = method.collect(people, wanted, _key(0))
         began = time.perf_counter()
         trained = [method.train(one) for one in method.trainings(counts, wanted)]

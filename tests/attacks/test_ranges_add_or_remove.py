@@ -17,12 +17,12 @@ import pytest
 from sfumato.transforms.privacy.admission import Admission
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.collect import collect
-from sfumato.transforms.ranges.counts import NoisyGrid
+from sfumato.transforms.ranges.build_steps import collect
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods import adaptive_grid, privtree
 from sfumato.transforms.ranges.methods.adaptive_grid import AdaptiveGrid
 from sfumato.transforms.ranges.methods.privtree import PrivTree
-from sfumato.transforms.ranges.people import ExactCounts
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from tests.transforms.ranges.oracle import people_at, run_key, wanted
 from tests.transforms.ranges.test_plan import plan
 
@@ -35,7 +35,7 @@ ADMISSION = Admission(
 def neighbours(seed: int, users: int = 300) -> tuple[ExactCounts, ExactCounts, int]:
     """People, the same with one user more, and that user's cell."""
     codes = np.random.default_rng(seed).integers(0, 4**12, users + 1).astype(np.uint64)
-    return ExactCounts.of(12, codes[:-1]), ExactCounts.of(12, codes), int(codes[-1])
+    return ExactCounts.from_codes(12, codes[:-1]), ExactCounts.from_codes(12, codes), int(codes[-1])
 
 
 @pytest.mark.parametrize("method", ["grid", "ug"])
@@ -48,7 +48,7 @@ def test_a_user_changes_one_count_of_a_grid_by_one(method: str, seed: int) -> No
     assert isinstance(other, NoisyGrid)
     np.testing.assert_array_equal(one.x_edges, other.x_edges)
     np.testing.assert_array_equal(one.y_edges, other.y_edges)
-    held = ExactCounts.of(12, np.array([code], np.uint64)).on_grid(one.x_edges, one.y_edges)
+    held = ExactCounts.from_codes(12, np.array([code], np.uint64)).on_grid(one.x_edges, one.y_edges)
     np.testing.assert_array_equal(other.users - one.users, held)
     assert one.noise_stddev == other.noise_stddev
 
@@ -83,7 +83,7 @@ def test_no_plan_looks_at_the_exact_number_of_users(method: str) -> None:
     asked = plan(method, epsilon=1.0)
     found = [
         collect(people, ADMISSION, asked, KEY)
-        for people in (neighbours(0)[0], ExactCounts.of(12, np.empty(0, np.uint64)))
+        for people in (neighbours(0)[0], ExactCounts.from_codes(12, np.empty(0, np.uint64)))
     ]
     assert found[0].wanted == found[1].wanted
     assert found[0].population == found[1].population

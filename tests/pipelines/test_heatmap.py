@@ -19,8 +19,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from sfumato.pipelines import cli
+from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.inputs import match_files
 from sfumato.pipelines.job import key_and_metadata
+from sfumato.pipelines.options import runner_settings
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
@@ -30,6 +32,7 @@ from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.heatmap.request import HeatmapRequest
 from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.heatmap.whole import PrivateHeatmap, bind_key
 from sfumato.transforms.locations.spill import Spill
@@ -359,31 +362,21 @@ def test_fresh_entropy_and_key_files(logs, tmp_path: Path) -> None:
 
 
 def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> None:
-    from sfumato.pipelines.heatmap import HeatmapRequest
-    from sfumato.pipelines.options import runner_settings
-
     settings = runner_settings(None, None, [])
     files = match_files(logs(600))
 
-    def subkey(files=files, parameters=None, release_id="r", columns=None) -> bytes:
-        request = HeatmapRequest(
-            input="in",
-            output="out",
-            region=REGION,
-            heatmap=parameters or HeatmapParameters(),
-            columns=columns or LocationColumns(),
-            seed=1,
-            release_id=release_id,
-        )
-        return key_and_metadata(request, files, settings)[0].subkey("x")
+    def subkey(files=files, release_id="r", **options) -> bytes:
+        own = {"input": "in", "output": "out", "region": REGION, "seed": 1, "release_id": release_id}
+        job = HeatmapJob.of(HeatmapRequest.of({**own, **options}))
+        return key_and_metadata(job, files, settings)[0].subkey("x")
 
     first = files[0]
     keys = [
         subkey(),
         subkey(release_id="s"),
-        subkey(parameters=HeatmapParameters(epsilon=1.1)),
-        subkey(parameters=HeatmapParameters(method=Adaptive(calibration=0.2))),
-        subkey(columns=LocationColumns(user_id="u")),
+        subkey(epsilon=1.1),
+        subkey(schedule="paper", calibration=0.2),
+        subkey(user_id_column="u"),
         subkey(files=files[1:]),
         subkey(files=[replace(first, size=first.size + 1), *files[1:]]),
         subkey(files=[replace(first, changed=first.changed + 1), *files[1:]]),
@@ -530,13 +523,9 @@ def test_a_damaged_file_is_named_and_nothing_is_published(logs, tmp_path: Path, 
 def test_raster_and_cells_of_the_release_are_of_the_methods_map(logs, options) -> None:
     pattern, parameters = logs(3000), heatmap_parameters("adaptive", {**SMALL, **options})
     state = run_state(pattern, parameters)
-    from sfumato.pipelines.heatmap import HeatmapRequest
-    from sfumato.pipelines.options import runner_settings
-
-    request = HeatmapRequest(
-        input=pattern, output="out", region=REGION, heatmap=parameters, columns=LocationColumns(), seed=1
-    )
-    _, metadata = key_and_metadata(request, match_files(pattern), runner_settings(None, None, []))
+    values = {"input": pattern, "output": "out", "region": REGION, "seed": 1, **SMALL, **options}
+    job = HeatmapJob.of(HeatmapRequest.of(values))
+    _, metadata = key_and_metadata(job, match_files(pattern), runner_settings(None, None, []))
     files = release_files(state, parameters, metadata, Grid(REGION, parameters.depth))
     assert list(files)[-1] == "manifest.json"
     final = state.answers[-1]

@@ -239,7 +239,7 @@ def test_the_error_that_a_dry_run_tells_is_that_of_the_best_chances(
     least = 1.96 * one * 255 / 4 / math.sqrt(asked)
     assert [error * math.sqrt(users) for users, error in found.items()] == pytest.approx([least] * 5, rel=0.01)
     truth = RandomisedResponse(3.0, reports).truth_probability
-    assert f"a bit is reported as it is with probability {truth:.4f}" in text
+    assert f"a bit is sent as it is with probability {truth:.4f}" in text
     assert f"a client tells {reports} bit{'s'[: reports != 1]} of one of {1 + (reports == 2)}: value" in text
     assert "values lie in 0 to 63.75, in steps of 0.25" in text
 
@@ -265,7 +265,7 @@ def test_a_dry_run_is_what_the_run_does(pattern: str, tmp_path: Path, capsys: py
 def test_a_dry_run_without_local_privacy(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = dry(pattern, tmp_path / "out", capsys, *LENGTH, "--no_ldp", *ON_MAP)
     assert "nothing: there is no differential privacy that a ledger could account for" in text
-    assert "each bit is reported as it is: no differential privacy" in text
+    assert "each bit is sent as it is: no differential privacy" in text
     assert "64 groups, and `other`" in text
     assert "columns user_id, length, latitude, longitude" in text
     least = [1.96 * 0.5 * 1023] * 5

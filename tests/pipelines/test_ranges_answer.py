@@ -16,7 +16,7 @@ from sfumato.pipelines.ranges_answer import run
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.ranges import ANSWERS_SCHEMA
 from sfumato.schemas.release import MODEL_FILE
-from sfumato.transforms.ranges.model import model_bytes
+from sfumato.transforms.ranges.model_file import model_bytes
 from tests.transforms.ranges.models import REGION, grid_model, some_squares
 
 

@@ -21,9 +21,9 @@ from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.model_file import open_model
 from sfumato.transforms.ranges.networks import local
-from sfumato.transforms.ranges.opening import open_model
-from sfumato.transforms.ranges.plan import METHODS
+from sfumato.transforms.ranges.ranges_plan import METHODS
 from sfumato.transforms.release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import seal_again
@@ -295,7 +295,7 @@ def test_networks_are_learned_by_default(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the command to the model's file, in little; the same command makes the same file, saved halfway or not."""
-    for name, value in {"WORLDS": 1, "SQUARES_A_WORLD": 4000, "EPOCHS": 2}.items():
+    for name, value in {"WORLDS": 1, "SQUARES_PER_WORLD": 4000, "EPOCHS": 2}.items():
         monkeypatch.setattr(local, name, value)
     saved = ["--checkpoints", str(tmp_path / "saved")]
     for name in ("one", "two"):

@@ -16,10 +16,9 @@ from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.methods.base import CollectionSpec
-from sfumato.transforms.ranges.search import entropy
-from sfumato.transforms.ranges.tune import open_tuner
-from sfumato.transforms.ranges.widths import default_width
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.tuner import open_tuner
+from sfumato.transforms.ranges.width_search import entropy
 
 pytest.importorskip("sklearn")
 
@@ -80,7 +79,7 @@ def test_a_tuner_is_learned_and_the_same_each_time(
     assert one.digest == two.digest != three.digest
     wanted = CollectionSpec(Field(Grid(REGION, 12)), 3000.0, 0.2, Sizes(100.0, 400.0))
     assert one.width(wanted) == two.width(wanted)
-    assert default_width(wanted) / 5 < one.width(wanted) < 5 * default_width(wanted)
+    assert wanted.default_width / 5 < one.width(wanted) < 5 * wanted.default_width
     assert one.choose(wanted) == "grid"
     ((region, held),) = one.places
     assert region == REGION

@@ -507,7 +507,7 @@ def test_beams_options_are_passed_on(place: Place, tmp_path: Path) -> None:
     place.write(beam={"labels": ["a=1", "b=2"], "region": "europe-west1"}, runner_config="runner.yaml")
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.pipelines.heatmap.run_heatmap", lambda request, settings: seen.append(settings.options))
+        patch.setattr("sfumato.pipelines.heatmap.run_release", lambda job, settings: seen.append(settings.options))
         assert place.refresh("--date", "2026-11-20") == 0
     told = seen[0].get_all_options()
     assert told["labels"] == ["a=1", "b=2"]

@@ -153,7 +153,7 @@ def test_a_failure_leaves_nothing_and_spares_what_was_there(tmp_path: Path, monk
     before = {path.name: path.read_bytes() for path in old.iterdir()}
     make = generate.make_file_tables
 
-    def fail_late(request: generate.SynthRequest, index: int, city: object) -> object:
+    def fail_late(request: generate.SynthSpec, index: int, city: object) -> object:
         if index == 2:
             raise OSError("disk full")
         return make(request, index, build_city())
@@ -217,7 +217,7 @@ def test_a_day_that_fails_leaves_the_days_before_it_alone(tmp_path: Path, monkey
     make = generate.make_file_tables
 
     def fail_on(day: date) -> None:
-        def fail(request: generate.SynthRequest, index: int, city: City) -> object:
+        def fail(request: generate.SynthSpec, index: int, city: City) -> object:
             if request.day == day:
                 raise OSError("disk full")
             return make(request, index, city)

@@ -4,6 +4,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive, Flat
 from sfumato.transforms.heatmap.options import heatmap_options, heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.request import PlanRequest
 
 
 def test_every_method_has_its_options_with_help_and_default() -> None:
@@ -12,9 +13,7 @@ def test_every_method_has_its_options_with_help_and_default() -> None:
     assert options["calibration"].default == 0.1
     assert options["depth"].methods == ()
     assert options["modulus"].kind is int
-    assert options["modulus"].read("auto") is None
-    assert options["modulus"].read("4096") == 4096
-    assert options["calibration"].text().endswith("has on average (default: 0.1)")
+    assert PlanRequest.of({"users": "1", "modulus": "auto,4096"}).given(["modulus"]) == {"modulus": (None, 4096)}
     assert all(one.help and one.name == name for name, one in options.items())
 
 
@@ -125,5 +124,5 @@ def test_a_grid_refuses_what_no_method_has_and_what_is_too_much() -> None:
         option_grid(["flat"], {"users": list(range(1, 102)), "shard_size": list(range(2, 102))})
     with pytest.raises(RequestError, match="there is no 'x'"):
         option_grid(["x"], {})
-    with pytest.raises(ValueError, match="'' is no number"):
-        heatmap_options()["epsilon"].read_list("1,,2")
+    with pytest.raises(ValueError, match="epsilon: must be a number, got ''"):
+        PlanRequest.of({"users": "1", "epsilon": "1,,2"})

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.model import Answers, Model, RangeModel
+from sfumato.transforms.ranges.networks.examples import QueryDistribution
 from sfumato.transforms.ranges.networks.features import INPUTS
 from sfumato.transforms.ranges.networks.local import WIDTH, LocalNetwork
-from sfumato.transforms.ranges.networks.worlds import Squares
 from tests.transforms.ranges.models import FIELD, grid_model
 
 
@@ -51,7 +51,7 @@ def network_model() -> RangeModel:
     networks = [
         {name: (0.15 * rng.normal(size=shape)).astype(np.float32) for name, shape in shapes.items()} for _ in range(2)
     ]
-    squares = Squares((60.0, 70.0), (400.0, 460.0))
+    squares = QueryDistribution((60.0, 70.0), (400.0, 460.0))
     return RangeModel(FIELD, LocalNetwork(grid, 50.0, squares, networks), "snh", 0.2)
 
 

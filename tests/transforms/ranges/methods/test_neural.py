@@ -6,13 +6,13 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.counts import NoisyGrid, Partition
 from sfumato.transforms.ranges.methods import neural
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
 from sfumato.transforms.ranges.networks.features import INPUTS
 from sfumato.transforms.ranges.networks.local import WIDTH, LocalNetwork, LocalTraining
 from sfumato.transforms.ranges.networks.paper import PaperNetworks, PaperTrained, PaperTraining
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
 from tests.transforms.ranges.oracle import run_key, town, wanted
 
 PEOPLE = town(6, 3000)

@@ -9,7 +9,7 @@ from scipy import stats
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.methods.privtree import PrivTree, Splitting
+from sfumato.transforms.ranges.methods.privtree import PrivTree, SplitRule
 from tests.statistics import FLAKE_RATE
 from tests.transforms.ranges.methods.common import (
     assert_a_partition_by_key,
@@ -29,7 +29,7 @@ def test_parts_cover_the_field_once_by_key(epsilon: float) -> None:
 
 
 def test_without_noise_nodes_are_split_by_their_biased_counts_and_counted_exactly() -> None:
-    base, splitting = image(PEOPLE), Splitting.of(LARGEST / 2)
+    base, splitting = image(PEOPLE), SplitRule.of(LARGEST / 2)
     assert splitting.delta == 1
     leaves = []
 
@@ -60,7 +60,7 @@ def upper_tail(rate: float, least: int) -> float:
     return a**least / (1 + a) if least >= 0 else 1 - a ** (1 - least) / (1 + a)
 
 
-def split_probability(splitting: Splitting, count: int, level: int) -> float:
+def split_probability(splitting: SplitRule, count: int, level: int) -> float:
     return upper_tail(splitting.rate, 1 - max(count - level * splitting.delta, -splitting.delta))
 
 
@@ -69,14 +69,14 @@ def test_the_tree_has_the_noise_of_its_share(users: int) -> None:
     """How often the field of 2 x 2 cells is split, where nothing else can be."""
     people, epsilon, share, runs = people_at(1, [1] * users, [0] * users), 0.6, 0.4, 3000
     splits = sum(len(collected(PrivTree(share), people, epsilon, key).users) == 4 for key in range(runs))
-    probability = split_probability(Splitting.of(share * epsilon), users, 0)
+    probability = split_probability(SplitRule.of(share * epsilon), users, 0)
     assert stats.binomtest(splits, runs, probability).pvalue > FLAKE_RATE
     if users:
-        wrong = split_probability(Splitting.of(epsilon), users, 0)
+        wrong = split_probability(SplitRule.of(epsilon), users, 0)
         assert stats.binomtest(splits, runs, wrong).pvalue < 1e-4
 
 
-def loss(splitting: Splitting, path: list[int], splits: int) -> float:
+def loss(splitting: SplitRule, path: list[int], splits: int) -> float:
     """ln of the chance of a tree with one user more over that without, nodes on her path holding these others.
 
     `splits` of them are split; the next, if there is one, is a leaf.
@@ -93,7 +93,7 @@ EPSILONS = st.sampled_from([0.01, 0.05, 0.3, 1.0, 3.0])
 
 @given(EPSILONS, st.integers(-3, 3), st.lists(st.integers(0, 3), min_size=1, max_size=12), st.booleans())
 def test_no_tree_tells_more_than_epsilon_of_a_user(epsilon: float, near: int, more: list[int], ends: bool) -> None:
-    splitting = Splitting.of(epsilon)
+    splitting = SplitRule.of(epsilon)
     # The deepest node is near where the floor begins, and those above it hold a few more: there a user is told best.
     deepest = max(0, (len(more) - 2) * splitting.delta + near)
     path = [deepest + step for step in np.cumsum(more)[::-1].tolist()]
@@ -103,21 +103,21 @@ def test_no_tree_tells_more_than_epsilon_of_a_user(epsilon: float, near: int, mo
 @pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0])
 def test_the_proof_leaves_little(epsilon: float) -> None:
     """A path along which the loss is nearly epsilon, and more than that with less noise or a smaller delta."""
-    splitting = Splitting.of(epsilon)
+    splitting = SplitRule.of(epsilon)
 
-    def worst(one: Splitting) -> float:
+    def worst(one: SplitRule) -> float:
         # A node of level 11 just above the floor, and above it nodes with nobody else in them.
         return loss(one, [max(10 * one.delta, 0)] * 12, 12)
 
     assert 0.85 * epsilon < worst(splitting) <= epsilon
-    assert worst(Splitting(splitting.rate * 1.25, splitting.delta)) > epsilon
-    assert worst(Splitting(splitting.rate, splitting.delta // 3)) > epsilon
+    assert worst(SplitRule(splitting.rate * 1.25, splitting.delta)) > epsilon
+    assert worst(SplitRule(splitting.rate, splitting.delta // 3)) > epsilon
 
 
 def test_fields_of_one_level_tell_no_more_than_epsilon_by_enumeration() -> None:
     """Every tree of 4 x 4 cells, with and without a user in its first cell, among few others."""
     epsilon = 0.7
-    splitting = Splitting.of(epsilon)
+    splitting = SplitRule.of(epsilon)
     for others in itertools.product(range(6), repeat=2):  # in her quadrant, in the other three together
 
         def probabilities(counts: tuple[int, int]) -> list[float]:

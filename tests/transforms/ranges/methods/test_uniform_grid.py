@@ -3,7 +3,7 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.methods.uniform_grid import UniformGrid, cells_a_side
+from sfumato.transforms.ranges.methods.grid import UniformGrid
 from tests.transforms.ranges.methods.common import assert_discrete_laplace
 from tests.transforms.ranges.oracle import run_key, town, wanted
 
@@ -21,7 +21,7 @@ def test_cells_follow_the_rule(users: float, epsilon: float, side: int) -> None:
 
 
 def test_the_constant_is_an_option() -> None:
-    assert cells_a_side(4000.0, 1.0, 40.0) == 10
+    assert UniformGrid(ug_constant=40.0).cells_per_side(4000.0, 1.0) == 10
     found = UniformGrid(ug_constant=40.0).collect(PEOPLE, wanted(6, 4000.0, 1.0), run_key(1))
     assert found.users.shape == (10, 10)
 

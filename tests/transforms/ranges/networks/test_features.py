@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.counts import NoisyGrid, edges
 from sfumato.transforms.ranges.networks.features import INPUTS, Surroundings
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, strip_edges
 from tests.transforms.ranges.oracle import overlap
 
 SIDE, NOISE, SMOOTHING = 96, 4.0, 7.0
-X_EDGES, Y_EDGES = edges(SIDE, 8), edges(SIDE, 6)
+X_EDGES, Y_EDGES = strip_edges(SIDE, 8), strip_edges(SIDE, 6)
 COUNTS = np.random.default_rng(3).normal(5, 9, (16, 12))
 GRID = NoisyGrid(X_EDGES, Y_EDGES, COUNTS, NOISE)
 _SCALES = (1, 1.5, 2, 3, 4, 6, 9, 14, 22, 40)

@@ -8,8 +8,7 @@ import pytest
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.counts import NoisyGrid, edges
-from sfumato.transforms.ranges.methods.base import CollectionSpec
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.networks.paper import (
     LAYERS,
     PaperNetworks,
@@ -21,6 +20,7 @@ from sfumato.transforms.ranges.networks.paper import (
     paper_training,
     train_paper,
 )
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, strip_edges
 from tests.transforms.ranges.oracle import overlap, random_boxes
 
 pytest.importorskip("optax")
@@ -37,7 +37,7 @@ def wanted(low: float, high: float, users: float = 10_000.0) -> CollectionSpec:
 
 def some_grid(seed: int = 1) -> NoisyGrid:
     generator = np.random.default_rng(seed)
-    x_edges, y_edges = edges(SIDE, 20), edges(SIDE, 30)
+    x_edges, y_edges = strip_edges(SIDE, 20), strip_edges(SIDE, 30)
     return NoisyGrid(x_edges, y_edges, generator.normal(3, 9, (len(y_edges) - 1, len(x_edges) - 1)), 2.5)
 
 
@@ -141,7 +141,7 @@ def test_the_first_weights_carry_a_signal_through_all_layers_of_the_full_form() 
 
 
 def test_a_smooth_density_is_learned() -> None:
-    lines = edges(SIDE, 8)
+    lines = strip_edges(SIDE, 8)
     middle = (lines[1:] + lines[:-1]) / 2
     users = 60 * np.exp(-((middle - 100) ** 2) / 9000)[None, :] * np.exp(-((middle - 170) ** 2) / 7000)[:, None] + 10
     grid = NoisyGrid(lines, lines, users, 1e-6)
@@ -194,7 +194,7 @@ def test_the_residual_is_the_error_on_the_labels() -> None:
 
 
 def test_labels_that_are_all_0_are_learned() -> None:
-    grid = NoisyGrid(edges(SIDE, 20), edges(SIDE, 30), np.full((9, 13), -1.0), 2.5)
+    grid = NoisyGrid(strip_edges(SIDE, 20), strip_edges(SIDE, 30), np.full((9, 13), -1.0), 2.5)
     trained = train_paper(paper_training(grid, wanted(100, 200), 1, None), **SMALL)
     assert PaperNetworks.of(grid, wanted(100, 200), trained).answer(box(50, 50, 70, 70)).users[0] < 1
 
