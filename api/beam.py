@@ -93,6 +93,7 @@ class PrivateHeatmap(beam.PTransform):
 
     Example:
         >>> import glob
+        >>> from pathlib import Path
         >>> import apache_beam as beam
         >>> from sfumato.beam import PrivateHeatmap
         >>> heatmap = PrivateHeatmap(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, depth=6)
@@ -102,7 +103,7 @@ class PrivateHeatmap(beam.PTransform):
         ...     busy = cells | beam.Filter(lambda cell: cell["count"] > 3 * cell["stddev"])
         ...     lines = busy | beam.Map(lambda cell: f"{cell['cell_id']},{cell['count']:.0f}")
         ...     _ = lines | beam.io.WriteToText("busy", file_name_suffix=".csv", shard_name_template="")
-        >>> len(open("busy.csv").readlines()) > 10
+        >>> len(Path("busy.csv").read_text().splitlines()) > 10
         True
     """
 
@@ -151,6 +152,7 @@ class PrivateHistogram(beam.PTransform):
 
     Example:
         >>> import glob
+        >>> from pathlib import Path
         >>> import apache_beam as beam
         >>> from sfumato.beam import PrivateHistogram
         >>> with beam.Pipeline() as pipeline:
@@ -158,7 +160,7 @@ class PrivateHistogram(beam.PTransform):
         ...     items = files | PrivateHistogram(column="infected", epsilon=1.0, delta=1e-6)
         ...     lines = items | beam.Map(lambda row: f"{row['item']},{row['count']:.0f}")
         ...     _ = lines | beam.io.WriteToText("infected", file_name_suffix=".csv", shard_name_template="")
-        >>> sorted(line.split(",")[0] for line in open("infected.csv"))
+        >>> sorted(line.split(",")[0] for line in Path("infected.csv").read_text().splitlines())
         ['false', 'true']
     """
 
@@ -211,6 +213,7 @@ class PrivateQuantiles(beam.PTransform):
 
     Example:
         >>> import glob
+        >>> from pathlib import Path
         >>> import apache_beam as beam
         >>> from sfumato.beam import PrivateQuantiles
         >>> median = PrivateQuantiles(column="km_from_home", range=(0, 30), quantiles=(0.5,), epsilon=1.0, delta=1e-6)
@@ -218,7 +221,7 @@ class PrivateQuantiles(beam.PTransform):
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
         ...     lines = files | median | beam.Map(lambda row: f"{row['value']:.1f}")
         ...     _ = lines | beam.io.WriteToText("median", file_name_suffix=".csv", shard_name_template="")
-        >>> 0 < float(open("median.csv").read()) < 30
+        >>> 0 < float(Path("median.csv").read_text()) < 30
         True
     """
 
@@ -274,6 +277,7 @@ class PrivateMoments(beam.PTransform):
 
     Example:
         >>> import glob
+        >>> from pathlib import Path
         >>> import apache_beam as beam
         >>> from sfumato.beam import PrivateMoments
         >>> with beam.Pipeline() as pipeline:
@@ -281,7 +285,7 @@ class PrivateMoments(beam.PTransform):
         ...     means = files | PrivateMoments(column="km_from_home", epsilon=4.0, bits=12, fraction_bits=6)
         ...     lines = means | beam.Map(lambda row: f"{row['statistic']},{row['value']:.1f}")
         ...     _ = lines | beam.io.WriteToText("mean", file_name_suffix=".csv", shard_name_template="")
-        >>> open("mean.csv").read().startswith("mean,")
+        >>> Path("mean.csv").read_text().startswith("mean,")
         True
     """
 
@@ -313,7 +317,7 @@ class PrivateMoments(beam.PTransform):
 class PrivateRanges(beam.PTransform):
     """Paths of Parquet files -> one RangeModel, which answers how many users are in any square.
 
-    `sfumato.transforms.ranges.model.model_bytes` makes a file of it, which `sfumato.open_model` reads.
+    `sfumato.transforms.ranges.model_file.model_bytes` makes a file of it, which `sfumato.open_model` reads.
 
     Args:
         region: see PrivateHeatmap.
@@ -325,6 +329,7 @@ class PrivateRanges(beam.PTransform):
 
     Example:
         >>> import glob
+        >>> from pathlib import Path
         >>> import apache_beam as beam
         >>> from sfumato.beam import PrivateRanges
         >>> ranges = PrivateRanges(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, method="ag", sizes=(500, 5000))
@@ -332,7 +337,7 @@ class PrivateRanges(beam.PTransform):
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
         ...     users = files | ranges | beam.Map(lambda model: model.answer(3.08, 1.08, 2_000)[0].users[0])
         ...     _ = users | beam.io.WriteToText("users", file_name_suffix=".csv", shard_name_template="")
-        >>> float(open("users.csv").read()) > 0
+        >>> float(Path("users.csv").read_text()) > 0
         True
     """
 

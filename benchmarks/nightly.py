@@ -34,7 +34,7 @@ from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Grid
 from sfumato.transforms.evaluation.metrics import mean_squared_error
 from sfumato.transforms.evaluation.yardstick import best_uniform_level
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.synth.city import SIDE
 from sfumato.transforms.synth.dates import density_on, event_of
 from sfumato.transforms.synth.generate import count_codes, density_raster

@@ -54,13 +54,13 @@ class Searched:
     """A search on a data set of a kind."""
 
     kind: str
-    wanted: CollectionSpec
+    spec: CollectionSpec
     entropy: float
     found: SearchResult
 
     @property
     def label(self) -> Label:
-        return Label(self.wanted, self.entropy, {GRID: self.found.width}, {GRID: self.found.error})
+        return Label(self.spec, self.entropy, {GRID: self.found.width}, {GRID: self.found.error})
 
     def loss(self, width: float) -> float:
         """By how much more the error is than the least one found, as a share of it."""
@@ -115,11 +115,11 @@ def makers(data: Path) -> Iterator[tuple[str, Field, Callable[[int, Generator], 
 
 
 def look(
-    kind: str, people: ExactCounts, held: float, field: Field, epsilon: float, sizes: Sizes, rng: Generator
+    kind: str, exact: ExactCounts, held: float, field: Field, epsilon: float, sizes: Sizes, rng: Generator
 ) -> Searched:
-    wanted = CollectionSpec(field, float(people.users.sum()), epsilon, sizes)
-    questions = QuerySample.draw(people, field, sizes, QUERIES, rng)
-    return Searched(kind, wanted, held, search_grid(people, wanted, questions, [1]))
+    spec = CollectionSpec(field, float(exact.users.sum()), epsilon, sizes)
+    queries = QuerySample.draw(exact, field, sizes, QUERIES, rng)
+    return Searched(kind, spec, held, search_grid(exact, spec, queries, [1]))
 
 
 def searches(data: Path) -> list[Searched]:
@@ -128,17 +128,17 @@ def searches(data: Path) -> list[Searched]:
     for kind, field, make in makers(data):
         whole = make(max(USERS), rng)
         for users in USERS:
-            people = sample_users(whole, users, rng)
+            exact = sample_users(whole, users, rng)
             for epsilon in EPSILONS:
                 sizes = SIZES[len(done) % len(SIZES)]
-                done.append(look(kind, people, entropy(whole), field, epsilon, sizes, rng))
+                done.append(look(kind, exact, entropy(whole), field, epsilon, sizes, rng))
     tokyo = read_public(str(data / "foursquare_tokyo_checkins.parquet"), None, LocationColumns(), rng)
     cabs = san_francisco(data)
     for kind, public, epsilons in (("Tokyo's check-ins", tokyo, EPSILONS), (SF, cabs, (0.05, 0.1, 0.2, 0.4, 0.8))):
         for epsilon in epsilons:
             for sizes in SIZES:
-                held = entropy(public.people)
-                done.append(look(kind, public.people, held, public.field, epsilon, sizes, rng))
+                held = entropy(public.exact)
+                done.append(look(kind, public.exact, held, public.field, epsilon, sizes, rng))
     return done
 
 
@@ -159,9 +159,9 @@ def fit(done: list[Searched]) -> str:
     def terms(of: list[Searched]) -> NDArray[np.float64]:
         rows = []
         for one in of:
-            wanted = one.wanted
-            size, area = wanted.sizes.low * wanted.sizes.high, math.prod(wanted.field.metres)
-            rows.append((1, math.log(size) / 2, math.log(area) / 2, math.log(wanted.users * wanted.epsilon)))
+            spec = one.spec
+            size, area = spec.sizes.low * spec.sizes.high, math.prod(spec.field.metres)
+            rows.append((1, math.log(size) / 2, math.log(area) / 2, math.log(spec.users * spec.epsilon)))
         return np.array(rows)
 
     target = np.log([one.found.width for one in known])
@@ -182,11 +182,11 @@ def losses(done: list[Searched]) -> str:
         tuner = tuner_of([one for one in done if one.kind not in (kind, SF)])
         mean = float(np.mean([held for _, held in tuner.places]))
         ways = (
-            [one.loss(one.wanted.default_width) for one in judged],
-            [one.loss(tuner.width(one.wanted, one.entropy)) for one in judged],
-            [one.loss(tuner.width(one.wanted, mean)) for one in judged],
-            None if kind == CITY else [one.loss(of_city.width(one.wanted, one.entropy)) for one in judged],
-            [one.loss(uniform(one.wanted)) for one in judged],
+            [one.loss(one.spec.default_width) for one in judged],
+            [one.loss(tuner.width(one.spec, one.entropy)) for one in judged],
+            [one.loss(tuner.width(one.spec, mean)) for one in judged],
+            None if kind == CITY else [one.loss(of_city.width(one.spec, one.entropy)) for one in judged],
+            [one.loss(uniform(one.spec)) for one in judged],
         )
         shown = ["-" if way is None else f"{np.mean(way):.1%} ({max(way):.0%})" for way in ways]
         lines.append([kind, f"{np.mean([one.entropy for one in judged]):.1f}", *shown])
@@ -197,9 +197,9 @@ def tuner_of(done: list[Searched]) -> Tuner:
     return train([one.label for one in done], 0)
 
 
-def uniform(wanted: CollectionSpec) -> float:
+def uniform(spec: CollectionSpec) -> float:
     """The uniform grid's rule in metres."""
-    return math.sqrt(math.prod(wanted.field.metres)) / UniformGrid().cells_per_side(wanted.users, wanted.epsilon)
+    return math.sqrt(math.prod(spec.field.metres)) / UniformGrid().cells_per_side(spec.users, spec.epsilon)
 
 
 def published(data: Path) -> str:

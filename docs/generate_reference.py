@@ -15,21 +15,22 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
-from unittest import mock
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import pyarrow as pa
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import default_text
+from sfumato.pipelines.run import JOBS, request_class
 from sfumato.schemas import moments, ranges, release
 from sfumato.schemas.errors import SfumatoError
+from sfumato.schemas.requests.request import HELP_GROUPS, option_type, range_text
 from sfumato.transforms.synth.people import record_schema
 
 REFERENCE = Path(__file__).parent / "reference"
-COMMANDS = [
-    *("heatmap", "histogram", "hotspots", "quantiles", "moments", "ranges build", "ranges answer", "ranges tune"),
-    *("plan", "compare", "refresh", "ledger", "key", "synth"),
-]
+COMMANDS = sorted(JOBS, key=lambda name: not JOBS[name].publishes)  # those that publish come first
 REGION = "3.00,1.00,3.13,1.13"
 RELEASES = {
     "heatmap": ["--region", REGION, "--depth", "4", "--shard_size", "500"],
@@ -187,14 +188,6 @@ OTHER_FILES = {
 }
 
 
-class _Parsed(Exception):  # noqa: N818  (a way out, no error)
-    """Carries a command's parser out of the command."""
-
-    def __init__(self, parser: argparse.ArgumentParser):
-        super().__init__()
-        self.parser = parser
-
-
 class Option(NamedTuple):
     """One option of a command. group: heading of the help under which it is listed."""
 
@@ -206,40 +199,30 @@ class Option(NamedTuple):
 
 
 def command_options(command: str) -> list[Option]:
-    """All options of a command, in the order of its help."""
-    parser = _parser(command)
-    found = []
-    for group in parser._action_groups:
-        for action in group._group_actions:
-            if not isinstance(action, argparse._HelpAction):
-                found.append(_option(group.title or "", action))
-    return found
+    """All options of a command, group by group, from its request class."""
+    fields = request_class(command).model_fields
+    found = [_option(name, field) for name, field in fields.items()]
+    return sorted(found, key=lambda one: HELP_GROUPS.index(one.group))
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
-    parse = argparse.ArgumentParser.parse_known_args
+def _option(name: str, field: FieldInfo) -> Option:
+    extra: Any = field.json_schema_extra
+    kind, positional = option_type(field.annotation), extra["style"] == "positional"
+    value = extra["metavar"] or {int: "N", float: "X"}.get(kind, "NAME")
+    if get_origin(kind) is Literal:
+        value = "|".join(map(str, get_args(kind)))
+    default = "" if field.default in (None, False, (), PydanticUndefined) else default_text(field.default)
+    if field.is_required():
+        default = "required"
+    elif default:
+        default = f"`{default}`"
+    shown = "" if positional or kind is bool else value
+    return Option(extra["group"], name.upper() if positional else f"--{name}", shown, default, _help(field, kind))
 
-    def leave(self: argparse.ArgumentParser, *arguments: Any, **more: Any) -> Any:
-        if self.prog == f"sfumato {command}" and len(self._actions) > 2:
-            raise _Parsed(self)
-        return parse(self, *arguments, **more)  # a command may look for single options first
 
-    with mock.patch.object(argparse.ArgumentParser, "parse_known_args", leave), redirect_stderr(io.StringIO()):
-        try:
-            cli.main(command.split())
-        except _Parsed as found:
-            return found.parser
-    raise ValueError(f"sfumato {command}: parses no command line")
-
-
-def _option(group: str, action: argparse.Action) -> Option:
-    name = ", ".join(action.option_strings) or action.dest
-    value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
-    if action.choices is not None:
-        value = "|".join(map(str, action.choices))
-    default = "" if action.default in (None, False, argparse.SUPPRESS) else str(action.default)
-    text = (action.help or "") % {"default": default, "prog": "sfumato"}
-    return Option("" if group in ("positional arguments", "options") else group, name, value, default, text)
+def _help(field: FieldInfo, kind: Any) -> str:
+    text = field.description or ""
+    return f"{text}; {range_text(field)}" if kind in (int, float) and field.metadata else text
 
 
 def options_page() -> str:
@@ -247,22 +230,19 @@ def options_page() -> str:
     lines = [
         "# Options",
         "",
-        "`sfumato COMMAND --help` prints the same. Options that are not listed go to Apache Beam.",
-        "",
+        "`sfumato COMMAND --help` prints the common options, `--help-all` all of them. Python calls",
     ]
+    lines += ["and the `options` of a refresh take the same names. Other options go to Apache Beam.", ""]
     lines += [", ".join(f"[{command}](#sfumato-{command.replace(' ', '-')})" for command in COMMANDS), ""]
     for command in COMMANDS:
-        lines += [f"## sfumato {command}", ""]
+        kind = request_class(command)
+        lines += [f"## sfumato {command}", "", kind.ABOUT, "", f"    sfumato {command} {kind.EXAMPLE}"]
         group = None
         for one in command_options(command):
             if one.group != group:
                 group = one.group
-                lines += [
-                    *(["", f"{group[0].upper()}{group[1:]}:", ""] if group else []),
-                    *_head("option", "default", "what it does"),
-                ]
-            value = f" {one.value}" if one.value else ""
-            lines.append(_row(f"`{one.name}{value}`", f"`{one.default}`" if one.default else "", one.help))
+                lines += ["", f"**{group[0].upper()}{group[1:]}**", "", *_head("option", "default", "what it does")]
+            lines.append(_row(f"`{f'{one.name} {one.value}'.rstrip()}`", one.default, one.help))
         lines.append("")
     return _page(lines)
 

@@ -49,8 +49,7 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
         if (everything := wants_help(arguments)) is not None:
             sys.stdout.write(help_text(kind, everything=everything))
             return 0
-        request, beam_arguments = parse_command(kind, arguments)
-        return run_job(request, beam_arguments=beam_arguments)
+        return run_command(job, arguments)
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:
@@ -70,6 +69,12 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
         return CRASHED
 
 
+def run_command(job: str, arguments: Sequence[str]) -> int:
+    """Runs a job for the options of a command line, and returns its exit status. Raises SfumatoErrors."""
+    request, beam_arguments = parse_command(request_class(job), arguments)
+    return run_job(request, beam_arguments=beam_arguments)
+
+
 def command(arguments: Sequence[str] | None = None) -> int:
     """Runs a job as a process of its own, whose unexpected errors end with EX_SOFTWARE of sysexits.h: run it again."""
     with ended_by_signals():
@@ -86,10 +91,13 @@ def _interrupted() -> int:
 
 
 def worker_error(error: BaseException) -> SfumatoError | None:
-    """The error of this package that a worker raised and the runner wrapped, if it is one."""
+    """Returns the error of this package that a worker raised and the runner wrapped; None if there is none."""
+    # Beam's protocol between runner and worker carries an error as text alone (InstructionResponse.error, a formatted
+    # traceback), for the local runner too. So the type is read from the traceback's line `package.module.Type: text`.
+    # Only names qualified with their module count: other lines may quote anything, such as a file's content.
     text = "".join(traceback.format_exception(error))
-    kinds = {kind.__name__: kind for kind in _kinds(SfumatoError)}
-    found = re.findall(rf"^(?:[\w.]+\.)?({'|'.join(kinds)}): (.*)$", text, flags=re.MULTILINE)
+    kinds = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in _kinds(SfumatoError)}
+    found = re.findall(rf"^({'|'.join(map(re.escape, kinds))}): (.*)$", text, flags=re.MULTILINE)
     if not found:
         return None
     kind, message = found[-1]

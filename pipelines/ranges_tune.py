@@ -48,7 +48,7 @@ _KEY = hashlib.sha256(b"public data").digest()
 class PublicData:
     """The people of a public data set, one record a user, and where they are."""
 
-    people: ExactCounts
+    exact: ExactCounts
     field: Field
 
 
@@ -95,15 +95,15 @@ def labels_of(
     generator: Generator,
 ) -> list[Label]:
     """What searches find on a data set. users: how many to draw; those that there are not are left out."""
-    held, place = int(data.people.users.sum()), entropy(data.people)
+    held, place = int(data.exact.users.sum()), entropy(data.exact)
     numbers = [max(held // share, 1) for share in SHARES] if users is None else [n for n in users if n <= held]
     labels = []
     for number in numbers or [held]:
-        people = sample_users(data.people, number, generator)
+        exact = sample_users(data.exact, number, generator)
         for one in sizes:
             for epsilon in epsilons:
-                wanted = CollectionSpec(data.field, float(number), epsilon, one)
-                labels.append(find_label(people, wanted, place, others, generator))
+                spec = CollectionSpec(data.field, float(number), epsilon, one)
+                labels.append(find_label(exact, spec, place, others, generator))
     return labels
 
 

@@ -17,6 +17,7 @@ import pytest
 import sfumato
 from sfumato.pipelines import cli
 from sfumato.transforms.heatmap.methods import METHODS
+from sfumato.transforms.moments.derived_statistics import STATISTICS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -107,6 +108,20 @@ def test_a_method_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: pyte
     assert cli.main(["compare", *files, *compare, "--output", str(tmp_path / "compare")]) == 0
     table = pd.read_csv(tmp_path / "compare" / "table.csv").set_index("method")
     assert table.mse["even"] < table.mse["flat"]
+
+
+def test_a_statistic_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The document's statistic, put into the registry as it says, is published by the job and by the transform."""
+    (code,) = blocks("docs/how_to/add_a_statistic.md")
+    (tmp_path / "standard_deviation.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    kind = importlib.import_module("standard_deviation").STANDARD_DEVIATION
+    monkeypatch.setitem(STATISTICS, "standard_deviation", kind)
+    ((_, *arguments),) = commands("docs/how_to/add_a_statistic.md")
+    monkeypatch.chdir(demo)
+    assert cli.main(["moments", *arguments, "--seed", "1"]) == 0
+    rows = sfumato.open_release("out").moments.set_index("statistic")
+    assert rows.low["standard_deviation"] < 3.3 < rows.high["standard_deviation"]  # km, of the synthetic city
 
 
 # --- commands and options ---

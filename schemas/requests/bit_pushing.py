@@ -26,7 +26,7 @@ class MomentsRequest(PlaceColumns, UserColumn, ReleaseRequest):
 
     column: str = option(..., "column of integers or floating-point numbers", COLUMNS, common=True, metavar="NAME")
     bits: int = option(16, "bits of a value's magnitude, 1 to 52", METHOD, common=True)
-    fraction_bits: int = option(0, "how many of the bits are below the point", METHOD, common=True)
+    fraction_bits: int = option(0, "how many of the bits are below the point", METHOD)
     signed: str | None = option(
         None,
         "values may be negative. shift:OFFSET adds OFFSET first; split collects bits of positive and of negative "
@@ -55,9 +55,7 @@ class MomentsRequest(PlaceColumns, UserColumn, ReleaseRequest):
     epsilon: float | None = option(
         None, "local privacy budget of all that a user sends (required, or --no_ldp)", PRIVACY, common=True
     )
-    no_ldp: bool = option(
-        False, "bits are sent as they are: metering, and no differential privacy", PRIVACY, common=True
-    )
+    no_ldp: bool = option(False, "bits are sent as they are: metering, and no differential privacy", PRIVACY)
     bits_per_client: int = option(1, "bits of their value that a user sends", PRIVACY)
     max_bits_per_client: int = option(1, "the most bits that a user may send: the job keeps it", PRIVACY)
     group_by: str | None = option(
@@ -79,12 +77,9 @@ class MomentsRequest(PlaceColumns, UserColumn, ReleaseRequest):
         None,
         "groups are the 2^DEPTH x 2^DEPTH cells of --region",
         GROUPS,
-        common=True,
         metavar="DEPTH",
     )
-    region: RegionOption | None = option(
-        None, f"{REGION_HELP}, with --cells", GROUPS, common=True, metavar=REGION_METAVAR
-    )
+    region: RegionOption | None = option(None, f"{REGION_HELP}, with --cells", GROUPS, metavar=REGION_METAVAR)
     group_epsilon: float | None = option(
         None,
         "privacy budget of the noise on counts by group, for adding or removing a user (default: epsilon)",

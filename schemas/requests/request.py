@@ -124,7 +124,7 @@ class Request(BaseModel):
             if problem["type"] == "extra_forbidden":
                 name = str(problem["loc"][0])
                 return f"{name}: sfumato {cls.COMMAND} has no such option{did_you_mean(name, cls.model_fields)}"
-        if missing := [str(one["loc"][0]) for one in problems if one["type"] == "missing"]:
+        if missing := [str(one["loc"][0]) for one in problems if one["type"] == "missing" and len(one["loc"]) == 1]:
             return f"{', '.join(missing)}: required, as in sfumato {cls.COMMAND} {cls.EXAMPLE}"
         problem = problems[0]
         cause = problem.get("ctx", {}).get("error")
@@ -160,9 +160,20 @@ def option_type(annotation: Any) -> Any:
     return annotation
 
 
+def has_several(annotation: Any) -> bool:
+    """Whether an option of this type has several values."""
+    if get_origin(annotation) is Annotated:
+        return has_several(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return any(map(has_several, get_args(annotation)))
+    return get_origin(annotation) is tuple
+
+
 def range_text(field: FieldInfo) -> str:
     """What an option's value may be, in words: `a whole number in 1..20`."""
-    kind = option_type(field.annotation)
+    kind, extra = option_type(field.annotation), field.json_schema_extra
+    if has_several(field.annotation) and isinstance(extra, dict):
+        return f"{ {int: 'whole numbers', float: 'numbers'}.get(kind, 'values') } {extra['metavar']}"
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
     if kind is bool:

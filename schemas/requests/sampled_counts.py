@@ -107,7 +107,7 @@ class HotspotsRequest(ItemRequest):
         "is added."
     )
     EXAMPLE: ClassVar[str] = (
-        "--input 'logs/*.parquet' --region -122.51,37.70,-122.35,37.82 --top 20 --population 100000 --output hotspots"
+        "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --top 20 --population 100000 --output hotspots"
     )
     CELL_OPTIONS: ClassVar[str] = "--region W,S,E,N [--depth DEPTH]"
 

@@ -29,8 +29,8 @@ from sfumato.transforms.ranges.networks.training import DivergedError
 from sfumato.transforms.ranges.ranges_plan import RangesPlan
 from sfumato.transforms.ranges.release_files import ranges_files
 from tests.transforms.ranges.oracle import admission_of
-from tests.transforms.ranges.test_assemble import FACTS
-from tests.transforms.ranges.test_plan import plan
+from tests.transforms.ranges.test_ranges_plan import plan
+from tests.transforms.ranges.test_release_files import FACTS
 
 COUNTING = ("grid", "ug", "ag", "privtree")  # dawa draws noise for a million cells: of it fewer runs
 ALL = Boxes(*(np.array([at]) for at in (0.0, 0.0, 4096.0, 4096.0)))

@@ -33,7 +33,7 @@ from sfumato.transforms.files import read_file
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.dataflow import Dataflow, dataflow, run_graph
 from tests.keys import SECRET

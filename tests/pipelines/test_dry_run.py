@@ -32,7 +32,7 @@ from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.ranges_plan import RangesPlan
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION
 from tests.keys import write_key
 

@@ -38,7 +38,7 @@ from sfumato.transforms.heatmap.whole import PrivateHeatmap, bind_key
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, make_logs, write_files
 from tests.keys import write_key
 from tests.pipelines import oracle
@@ -422,8 +422,8 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         (["--cohorts", "disjoint", "--noise", "central"], "cohorts"),
         (["--refine", "interval"], "refine: interval is about rates; name the column they are of with auxiliary"),
         (["--refine", "interval", "--interval_width", "nan"], "interval_width: must be a number > 0"),
-        (["--interval_width", "10%"], "interval_width: '10%' is no number"),
-        (["--max_entries", "1e4"], "max_entries: '1e4' is no whole number"),
+        (["--interval_width", "10%"], "interval_width: must be a number, got '10%'"),
+        (["--max_entries", "1e4"], "max_entries: must be a whole number, got '1e4'"),
         (["--max_entries", "0"], "max_entries: must be a whole number in 16..16777216, got 0"),
         (["--split_price", "0"], "split_price: must be a number > 0"),
         (["--rounding", "independent"], "rounding: independent rounding is of distributions"),

@@ -195,6 +195,7 @@ def test_worker_errors_are_found_in_wrapped_tracebacks(kind: type[Exception]) ->
     assert type(found) is kind
     assert str(found).startswith("too few users; nothing")
     assert cli.worker_error(RuntimeError("something else")) is None
+    assert cli.worker_error(RuntimeError(f"Traceback ...\n{kind.__name__}: quoted from a file\n")) is None
 
 
 def test_a_misspelt_beam_option_is_named_with_the_nearest(tmp_path: Path) -> None:

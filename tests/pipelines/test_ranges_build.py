@@ -24,7 +24,7 @@ from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.model_file import open_model
 from sfumato.transforms.ranges.networks import local
 from sfumato.transforms.ranges.ranges_plan import METHODS
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import seal_again
 from tests.keys import SECRET, write_key
@@ -162,7 +162,7 @@ def test_nothing_raw_is_in_the_release_or_in_the_log(
         assert not holds(content, SECRET)
     events = [json.loads(line) for line in told.splitlines()]
     assert [one["event"] for one in events if one["event"] != "read_file"] == ["files", "read_logs"]
-    population = open_release(tmp_path / "out").manifest["population"]
+    population = open_release(tmp_path / "out").manifest["privacy"]["population"]
     (read,) = [one for one in events if one["event"] == "read_logs"]
     assert (read["users"], read["epsilon"]) == (population["users"], population["epsilon"])
     # What the search is worth: operations data are shown when asked for.
@@ -200,7 +200,7 @@ def test_it_is_charged_once(folder: Path, tmp_path: Path, capsys: pytest.Capture
         (["--epsilon", "nan"], "epsilon: must be a finite number > 0"),
         (["--cell_width", "0"], "cell_width: must be auto or a number of metres > 0, got 0"),
         (["--cell_width", "nan"], "cell_width: must be auto or a number of metres > 0"),
-        (["--cell_width", "wide"], "cell_width: 'wide' is no number"),
+        (["--cell_width", "wide"], "cell_width: must be a number, got 'wide'"),
         (["--method", "ug"], "cell_width: has no effect with method ug"),
         (["--depth", "8"], "depth: is of the heatmap's tree; use it with --method adaptive"),
         (["--shard_size", "100"], "shard_size: is of shards, which need --trust secagg"),
@@ -224,7 +224,7 @@ def test_a_region_too_large_for_the_usual_squares(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert build(folder, tmp_path / "out", *GRID, sizes=False) == 2
-    assert "sizes: 25 m is less than the 35 m" in capsys.readouterr().err
+    assert "sizes: 25 m is less than a base cell of so large a region, 35 m" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("trust", [[], ["--trust", "secagg"]], ids=["central", "secagg"])
@@ -251,7 +251,7 @@ class Weighted(PlainGrid):
 
     workload: Boxes | None = None
 
-    def model(self, counts: Any, wanted: Any, trained: Any) -> GridModel:
+    def model(self, counts: Any, spec: Any, trained: Any) -> GridModel:
         squares = 0 if self.workload is None else len(self.workload)
         return GridModel(replace(counts, noise_stddev=float(squares)))
 
@@ -288,7 +288,7 @@ def test_a_workload(
         assert "workload: " in error
         assert message in error
     assert asked("other", squares, "--method", "grid") == 2
-    assert "workload: has no effect with method grid; it is of auto, snh, weighted" in capsys.readouterr().err
+    assert "workload: has no effect with method grid; it is an option of auto, snh, weighted" in capsys.readouterr().err
 
 
 def test_networks_are_learned_by_default(
@@ -388,7 +388,7 @@ def test_what_a_heatmap_says_need_not_be_said_again(
         (["--input", "x"], "input: has no effect with --release"),
         (["--region=-1,50,1,51"], "region: has no effect with --release"),
         (["--ledger", "x"], "ledger: has no effect with --release"),
-        (["--method", "grid"], "method: invalid choice: 'grid'"),
+        (["--method", "grid"], "method: must be adaptive with --release, got 'grid'"),
         (["--release_id", "../here"], "release_id: letters, digits, - and _ only"),
         (["--sizes", "500,200000"], "sizes: a square of 200000 m does not fit"),
     ):

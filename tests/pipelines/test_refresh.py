@@ -19,8 +19,8 @@ from sfumato.pipelines import cli, heatmap
 from sfumato.pipelines.refresh import read_config
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.release import open_release
 from sfumato.transforms.release.catalog import published_releases
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.keys import SECRET, write_key
 
@@ -553,7 +553,7 @@ def test_a_job_charges_a_ledger(place: Place, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--dataset", "city"], "dataset: says what a ledger is charged with; give --ledger as well"),
+        (["--dataset", "city"], "dataset: needs a ledger; give --ledger as well"),
         (
             ["--ledger", "L", "--dataset", "c", "--period", "2026-11-20", "--budget", "9/1d"],
             "a ledger needs a kept key",

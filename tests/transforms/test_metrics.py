@@ -33,8 +33,8 @@ from sfumato.transforms.moments.bit_pushing import PushBits
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.release import open_release
 from sfumato.transforms.release.metadata import ReleaseMetadata
+from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.publishing import WriteRelease
 from tests.conftest import REGION, make_logs, write_files
 

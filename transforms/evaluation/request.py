@@ -37,7 +37,7 @@ class CompareOptions(LogColumns, RegionOfMap, PublishRequest):
         "heatmap` takes several, separated by commas. The table shows means over keys and their standard errors."
     )
     EXAMPLE: ClassVar[str] = (
-        "--input 'logs/*.parquet' --region -122.51,37.70,-122.35,37.82 --users 100000 --epsilon 0.5,1 --output table"
+        "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --users 100000 --epsilon 0.5,1 --output table"
     )
 
     methods: Several[str] = option(

@@ -35,7 +35,7 @@ from sfumato.schemas.release import (
 )
 from sfumato.schemas.tree import node_names, node_positions
 from sfumato.transforms.heatmap.blur import gaussian_heatmap
-from sfumato.transforms.heatmap.cells import cells_table, totals_table
+from sfumato.transforms.heatmap.cells import cells_table, interval_columns, totals_table
 from sfumato.transforms.heatmap.methods.combine import unbiased_counts
 from sfumato.transforms.heatmap.methods.trees import total_of
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -268,6 +268,7 @@ def release_files(
     array = io.BytesIO()
     np.save(array, raster)
     layers = _layers(state, estimate, categories)
+    layers[-1] = _with_intervals(layers[-1], estimate, unbiased)
     pictures = {}
     if rates is not None and len(rates.names) == 1:
         pictures[RATES_PICTURE] = _rates_picture(estimate, rates, state, metadata, grid)
@@ -419,3 +420,15 @@ def _layer(shown: Estimate, spent: SubQuery, remaining: float, rates: PageRates 
         entries=entries,
         rates=rates,
     )
+
+
+def _with_intervals(layer: Layer, estimate: Estimate, unbiased: UnbiasedCounts | None) -> Layer:
+    """Adds the intervals of `cells.parquet` to the map. Cells that were merged for the page have none."""
+    if unbiased is None:
+        return layer
+    columns = interval_columns(estimate, unbiased)
+    rows = {name: row for row, name in enumerate(node_names(estimate.tree.entries))}
+    row = np.array([rows.get(name, -1) for name in layer.cell_id], dtype=np.int64)
+    published = (row >= 0) & (layer.area == estimate.tree.areas[row])
+    low, high = (np.where(published, columns[name][row], np.nan) for name in ("users_low", "users_high"))
+    return replace(layer, users_low=low, users_high=high)

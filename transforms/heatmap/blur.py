@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.linalg import toeplitz
 
 from sfumato.schemas.errors import RequestError
 
@@ -28,7 +28,7 @@ def gaussian_heatmap(density: NDArray[np.float64], sigma: float) -> NDArray[np.f
         return density.copy()
     steps = np.arange(side) / (sigma * side)
     away = np.where(steps <= REACH, np.exp(-(np.minimum(steps, REACH) ** 2) / 2), 0)
-    weights = toeplitz(away)
+    weights = scipy.linalg.toeplitz(away)
     weights /= weights.sum(axis=0)
     heatmap: NDArray[np.float64] = weights @ density @ weights.T
     return heatmap

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import pdtr
+import scipy
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population, SubQuery
@@ -96,7 +96,7 @@ class Plan:
             return 0.0
         cohort = self.state.cohort
         expected = cohort.users / cohort.shards * (1 - dropout)
-        return float(pdtr(cohort.required_survivors - 1, expected))
+        return float(scipy.special.pdtr(cohort.required_survivors - 1, expected))
 
 
 def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> Plan:

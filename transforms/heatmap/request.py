@@ -68,7 +68,7 @@ class HeatmapOptions(RateColumn, LogColumns, RegionOfMap, ReleaseRequest):
     JOB: ClassVar[str] = "heatmap"
     COMMAND: ClassVar[str] = "heatmap"
     ABOUT: ClassVar[str] = "Publishes a differentially private heatmap of Parquet location logs."
-    EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --region -122.51,37.70,-122.35,37.82 --epsilon 1 --output map"
+    EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --epsilon 1 --output map"
 
     method: str = option(
         Adaptive.NAME, f"how the map is made: {', '.join(METHODS)}", METHOD, common=True, metavar="NAME"

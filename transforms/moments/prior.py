@@ -66,7 +66,7 @@ class PriorRelease:
             raise RequestError(f"warm_start: a release of `sfumato moments` is needed, got {manifest.get('job')!r}")
         try:
             entry, safe = dict(manifest["fixed_point"]), manifest["privacy"]["randomness"]["safe"] is True
-            local = manifest["privacy"]["model"] == "local"
+            local = manifest["privacy"]["trust"] == "local"
             release_id, prior_column = str(manifest["release_id"]), str(manifest["column"])
             prior_form = FixedPoint(*(entry[name] for name in ("bits", "fraction_bits", "signed", "offset")))
         except (KeyError, TypeError, ValueError, RequestError) as error:

@@ -17,10 +17,11 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, BitMeans, FixedPoint, Method, MomentEstimate, Statistic
 from sfumato.transforms.moments.allocation import Tuning, by_variance, by_weight, with_uniform_share
 from sfumato.transforms.moments.bit_means import EMPTY, BitEstimates, bit_means, evidence
-from sfumato.transforms.moments.derived_statistics import Means, Variance, evaluate, quantities_of
+from sfumato.transforms.moments.derived_statistics import evaluate, quantities_of
 from sfumato.transforms.moments.prior import Prior
 from sfumato.transforms.moments.quantities import Quantity, Slots, encode
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
+from sfumato.transforms.moments.statistic_kinds import Means, Variance
 from sfumato.transforms.moments.tally import Block, Query, Tally, sum_tallies, tally, with_noise
 from sfumato.transforms.moments.used_bits import UsedBits, above_threshold, posterior
 from sfumato.transforms.privacy.admission import AdmissionRule

@@ -97,7 +97,7 @@ class RangeModel:
         if not (np.isfinite(longitude).all() and (np.abs(latitude) <= 90).all()):
             raise RequestError("squares: longitudes must be finite degrees, and latitudes in -90..90 degrees")
         if not ((size >= SMALLEST) & (size <= LARGEST)).all():
-            raise RequestError(f"squares: sizes must be in {SMALLEST:g}..{LARGEST:.0f} metres")
+            raise RequestError(f"squares: sizes must be metres, from {SMALLEST:g} to the Earth's circumference")
         squares = self.field.squares(longitude, latitude, size)
         inside = squares.clipped(self.field.side)
         share = inside.areas / squares.areas

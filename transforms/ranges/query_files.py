@@ -31,7 +31,7 @@ BATCH_ROWS = 1 << 16
 _RULES = {
     "x": ("a longitude is in -180..180 degrees", -180.0, 180.0),
     "y": ("a latitude is in -90..90 degrees; are x and y swapped?", -90.0, 90.0),
-    "size": (f"a side is in {SMALLEST:g}..{LARGEST:.0f} metres", SMALLEST, LARGEST),
+    "size": (f"a side is {SMALLEST:g} m or more, and at most the Earth's circumference", SMALLEST, LARGEST),
 }
 
 

@@ -52,7 +52,6 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
         # The statement of the heatmap's own release. `_files` and `randomness` state whether the key is safe.
         manifest = heatmap_manifest(state, heatmap, replace(metadata, safe=True), plan.field.grid)
         privacy, warnings = {**manifest["privacy"], "randomness": metadata.source}, manifest["warnings"]
-        del privacy["population"]  # stated in the content below
     if {"workload", "tuner"} & set(plan.options):
         privacy["assumptions"] = [*privacy["assumptions"], _PUBLIC]
     if built.diverged:
@@ -63,8 +62,12 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
     content = {
         **_scope(plan.field, built.model.method, plan.sizes),
         "cell_metres": _cell_metres(counts, plan.field),
-        "privacy": {**privacy, "trust": plan.trust, "noise_stddev": noise},
-        "population": asdict(collected.population),
+        "privacy": {
+            **privacy,
+            "trust": plan.trust,
+            "noise_stddev": noise,
+            "population": asdict(collected.population),
+        },
         "results": {**_results(built.model.model, counts), **_training_versions(built.model.model)},
     }
     return _files(built.model, release_manifest(metadata, content, warnings), metadata.safe)
@@ -92,14 +95,12 @@ def files_of_release(
 ) -> dict[str, bytes]:
     """The files of a model of a published heatmap. The guarantee is that of the heatmap."""
     privacy = dict(release.manifest["privacy"])
-    population = privacy.pop("population")
     assumptions = [*privacy.pop("assumptions"), _FROM_RELEASE]
     trust = "central" if release.manifest["parameters"].get("noise") == "central" else "secagg"
     content = {
         **_scope(release.field, ADAPTIVE, sizes),
         "cell_metres": None,
         "privacy": {**privacy, "trust": trust, "noise_stddev": None, "assumptions": assumptions},
-        "population": population,
         "results": _results(model.model, release.estimate),
     }
     warnings = [one for one in release.manifest.get("warnings", []) if one != UNSAFE]

@@ -21,7 +21,7 @@ SHARDS = ("shard_size", "dropout")
 _OF_RELEASE = {
     "release", "output", "method", "sizes", "release_id", "overwrite", "log_format", "verbose", "dry_run",
 }  # fmt: skip
-_TEXTS = "; ".join(f"{name}, {text}" for name, text in method_texts().items())
+_METHODS = ", ".join(method_texts())
 
 
 class RangesOptions(LogColumns, ReleaseRequest):
@@ -32,17 +32,18 @@ class RangesOptions(LogColumns, ReleaseRequest):
     ABOUT: ClassVar[str] = (
         "Publishes a private model of Parquet location logs that answers how many users are in any square."
     )
-    EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --region -122.51,37.70,-122.35,37.82 --epsilon 1 --output model"
+    EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --epsilon 1 --output model"
 
     input: str = option("", "Parquet files, local or gs:// (required)", INPUT, common=True, metavar="PATTERN")
     region: RegionOption | None = option(None, f"{REGION_HELP} (required)", MAP, common=True, metavar=REGION_METAVAR)
-    method: str = option("auto", f"how ranges are answered: {_TEXTS}", METHOD, common=True, metavar="NAME")
+    method: str = option(
+        "auto", f"how ranges are answered: {_METHODS} (a heatmap's tree)", METHOD, common=True, metavar="NAME"
+    )
     sizes: SizesOption = option(SIZES, SIZES_HELP, MAP, common=True, metavar="LOW,HIGH")
     trust: Literal["central", "secagg"] = option(
         "central",
         "central: whoever runs the job adds the noise; secagg: shares of it are added in shards of secure sums",
         PRIVACY,
-        common=True,
         metavar="HOW",
     )
     release: str | None = option(

@@ -1,4 +1,4 @@
-"""The tuner: predicts the best cell width and the best method from public data (paper 003, Section 5: ParamSelect).
+"""The tuner: predicts the best cell width and method from public data (paper 003, Section 5: ParamSelect). Pure.
 
 `width_search.find_label` makes a Label for each number of users, size and epsilon. `train` fits a Tuner to the labels.
 `save_tuner` and `open_tuner` write and read its file.

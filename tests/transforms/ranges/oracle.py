@@ -46,7 +46,7 @@ def image(people: ExactCounts) -> np.ndarray:
     return found
 
 
-def wanted(depth: int, users: float, epsilon: float) -> CollectionSpec:
+def spec_of(depth: int, users: float, epsilon: float) -> CollectionSpec:
     return CollectionSpec(Field(Grid(Region(-1, -1, 1, 1), depth)), users, epsilon, Sizes(1.0, 2.0))
 
 

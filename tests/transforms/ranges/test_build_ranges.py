@@ -37,7 +37,7 @@ from sfumato.transforms.ranges.ranges_plan import METHODS, RangesPlan
 from tests.conftest import REGION, make_logs, write_files
 from tests.pipelines import oracle
 from tests.transforms.ranges.oracle import admission_of
-from tests.transforms.ranges.test_plan import plan
+from tests.transforms.ranges.test_ranges_plan import plan
 
 KEY = RunKey.derive(FixedSecret(b"combine ranges" * 3), {"job": "ranges"})
 IN_THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
@@ -117,7 +117,7 @@ def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tupl
     assert isinstance(built, Built)
     same_counts(built.collected.counts, expected.counts)
     assert built.collected.population == expected.population
-    assert built.collected.wanted == expected.wanted
+    assert built.collected.spec == expected.spec
 
 
 def test_files_and_their_order_show_in_nothing(table: pa.Table, tmp_path: Path) -> None:
@@ -172,12 +172,12 @@ class Learner(RangeMethod):
 
     folder: str = field(metadata={"help": "where it notes what it does"})
 
-    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> NoisyGrid:
+    def collect(self, people: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         self._note("collect")
         edges = np.array([0, people.side])
         return NoisyGrid(edges, edges, np.array([[float(len(people.codes))]]), 1.0)
 
-    def trainings(self, counts: NoisyGrid | Partition, wanted: CollectionSpec) -> Sequence[Any]:
+    def trainings(self, counts: NoisyGrid | Partition, spec: CollectionSpec) -> Sequence[Any]:
         assert isinstance(counts, NoisyGrid)
         return [(number, counts.users[0, 0]) for number in range(10)]
 
@@ -186,7 +186,7 @@ class Learner(RangeMethod):
         number, users = training
         return float(number), users
 
-    def model(self, counts: NoisyGrid | Partition, wanted: CollectionSpec, trained: Sequence[Any]) -> GridModel:
+    def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> GridModel:
         assert isinstance(counts, NoisyGrid)
         assert {users for _, users in trained} == {counts.users[0, 0]}
         edges = np.arange(11) * 400

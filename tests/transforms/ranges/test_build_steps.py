@@ -15,7 +15,7 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.build_steps import Collected, build, collect, grid_from_arrays
+from sfumato.transforms.ranges.build_steps import Collected, _grid_from_estimate, build, collect
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods.range_method import RangeMethod
@@ -24,7 +24,7 @@ from sfumato.transforms.ranges.ranges_plan import METHODS, RangesPlan
 from sfumato.transforms.ranges.tree_model import TreeModel
 from tests.conftest import REGION
 from tests.transforms.ranges.oracle import admission_of
-from tests.transforms.ranges.test_plan import plan
+from tests.transforms.ranges.test_ranges_plan import plan
 
 KEY = RunKey.derive(FixedSecret(b"collect ranges" * 3), {"job": "ranges"})
 
@@ -36,11 +36,11 @@ class Seen(RangeMethod):
     NAME: ClassVar[str] = "seen"
     TEXT: ClassVar[str] = "for tests"
 
-    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> NoisyGrid:
+    def collect(self, people: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         edges = np.array([0, people.side])
-        return NoisyGrid(edges, edges, np.array([[wanted.users]]), wanted.epsilon)
+        return NoisyGrid(edges, edges, np.array([[spec.users]]), spec.epsilon)
 
-    def trainings(self, counts: NoisyGrid | Partition, wanted: CollectionSpec) -> Sequence[Any]:
+    def trainings(self, counts: NoisyGrid | Partition, spec: CollectionSpec) -> Sequence[Any]:
         return ("a", "b", "c")
 
     def train(self, training: Any) -> Any:
@@ -63,9 +63,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_public_number_of_users_is_planned_with_and_checked_at_a_cost(seen: None) -> None:
     collected = counted(people(100), plan("seen", epsilon=0.7, population=120, population_share=0.2))
     population = collected.population
-    assert (collected.wanted.users, population.users, population.source) == (120.0, 120.0, "public")
+    assert (collected.spec.users, population.users, population.source) == (120.0, 120.0, "public")
     assert population.epsilon == pytest.approx(0.14)
-    assert population.epsilon + collected.wanted.epsilon == 0.7  # exactly
+    assert population.epsilon + collected.spec.epsilon == 0.7  # exactly
 
 
 def test_the_count_of_users_is_paid_from_epsilon(seen: None) -> None:
@@ -73,7 +73,7 @@ def test_the_count_of_users_is_paid_from_epsilon(seen: None) -> None:
     population = collected.population
     assert population.source == "noisy"
     assert population.epsilon == pytest.approx(0.14)
-    assert population.epsilon + collected.wanted.epsilon == 0.7  # exactly
+    assert population.epsilon + collected.spec.epsilon == 0.7  # exactly
     assert population.noise_stddev == discrete_laplace_stddev(population.epsilon)
     assert isinstance(collected.counts, NoisyGrid)
     assert collected.counts.users[0, 0] == population.users != 100
@@ -113,7 +113,7 @@ def test_a_complete_tree_is_a_grid_in_the_same_places() -> None:
         codes = rng.integers(0, 4**12, 500).astype(np.uint64)
         counts = np.bincount((codes >> np.uint64(2 * (12 - level))).astype(np.int64), minlength=4**level)
         tree = Tree.uniform(level, level)
-        grid = grid_from_arrays(Estimate(tree, counts.astype(np.float64), np.full(4**level, 7.5)))
+        grid = _grid_from_estimate(Estimate(tree, counts.astype(np.float64), np.full(4**level, 7.5)))
         exact = ExactCounts.from_codes(12, codes).on_grid(grid.x_edges, grid.y_edges)
         np.testing.assert_array_equal(grid.users, exact)
         assert (grid.noise_stddev, grid.side) == (7.5, 4096)
@@ -125,7 +125,7 @@ def test_north_and_east() -> None:
     code = int(corner.codes[0]) >> 20
     counts = np.zeros(16)
     counts[code] = 1
-    users = grid_from_arrays(Estimate(Tree.uniform(2, 2), counts, np.ones(16))).users
+    users = _grid_from_estimate(Estimate(Tree.uniform(2, 2), counts, np.ones(16))).users
     assert np.argwhere(users).tolist() == [[0, 3]]
 
 
@@ -134,7 +134,7 @@ def test_what_is_trained_reaches_the_model_in_order(seen: None, monkeypatch: pyt
     monkeypatch.setattr(
         Seen,
         "model",
-        lambda self, counts, wanted, trained: given.append(trained) or RangeMethod.model(self, counts, wanted, trained),
+        lambda self, counts, spec, trained: given.append(trained) or RangeMethod.model(self, counts, spec, trained),
     )
     collected = counted(people(10), plan("seen", population=10))
     assert list(collected.trainings()) == ["a", "b", "c"]
@@ -145,7 +145,7 @@ def test_what_is_trained_reaches_the_model_in_order(seen: None, monkeypatch: pyt
 
 def test_a_tree_answers_as_it_is() -> None:
     tree = Estimate(Tree.uniform(4, 2), np.arange(16.0), np.ones(16))
-    collected = Collected(tree, plan("adaptive").wanted(120.0, 1.0), None, Population(120.0, "public"))
+    collected = Collected(tree, plan("adaptive").collection_spec(120.0, 1.0), None, Population(120.0, "public"))
     assert list(collected.trainings()) == []
     model = build(collected, plan("adaptive", epsilon=0.5), ()).model
     assert isinstance(model.model, TreeModel)

@@ -13,8 +13,8 @@ WANTED = CollectionSpec(FIELD, 217_438.0, 0.2, Sizes(25.0, 100.0))
 def test_the_rule_by_hand() -> None:
     """In a region of 16 km, at squares of 25 m and n epsilon of 1e4: 46 x 5 x 11.2468 / 63.0957 m."""
     side = 16_000 / 111_195.08
-    wanted = CollectionSpec(Field(Grid(Region(0, -side / 2, side, side / 2), 12)), 1e5, 0.1, Sizes(12.5, 50.0))
-    assert wanted.default_width == pytest.approx(46 * 5 * 11.2468 / 63.0957, rel=1e-4)
+    spec = CollectionSpec(Field(Grid(Region(0, -side / 2, side, side / 2), 12)), 1e5, 0.1, Sizes(12.5, 50.0))
+    assert spec.default_width == pytest.approx(46 * 5 * 11.2468 / 63.0957, rel=1e-4)
 
 
 def test_more_users_and_less_noise_make_finer_cells_and_larger_squares_wider_ones() -> None:

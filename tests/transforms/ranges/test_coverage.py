@@ -32,12 +32,12 @@ def test_the_grids_intervals_hold_the_truth(users: int, epsilon: float) -> None:
     for run in range(RUNS):
         rng = np.random.default_rng([run, users])
         people = draw_users(raster, DEPTH, users, rng)
-        wanted = CollectionSpec(FIELD, float(users), epsilon, SIZES)
-        method = make_method("grid", {}, wanted)
-        counts = method.collect(people, wanted, RunKey.derive(FixedSecret(b"coverage"), {"run": run}))
-        questions = QuerySample.draw(people, FIELD, SIZES, QUERIES, rng)
-        answers = method.model(counts, wanted, ()).answer(questions.boxes)
-        within.append(np.abs(answers.users - questions.truth) / answers.stddev)
+        spec = CollectionSpec(FIELD, float(users), epsilon, SIZES)
+        method = make_method("grid", {}, spec)
+        counts = method.collect(people, spec, RunKey.derive(FixedSecret(b"coverage"), {"run": run}))
+        queries = QuerySample.draw(people, FIELD, SIZES, QUERIES, rng)
+        answers = method.model(counts, spec, ()).answer(queries.boxes)
+        within.append(np.abs(answers.users - queries.truth) / answers.stddev)
     off = np.concatenate(within)
     assert (off <= 1.96).mean() > 0.93 - 0.06
     assert 0.60 < (off <= 1).mean() < 0.93

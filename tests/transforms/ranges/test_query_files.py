@@ -62,9 +62,9 @@ def test_all_kinds_of_numbers_are_read(tmp_path: Path, kind: pa.DataType) -> Non
         ("x", None, "has nothing for x"),
         ("size", 0.0, "has 0 for size"),
         ("size", -3.0, "has -3 for size"),
-        ("size", 2 * LARGEST, "round the Earth"),
+        ("size", 2 * LARGEST, "the Earth's circumference"),
         ("size", 1e-300, "a side is 0.001 m or more"),
-        ("y", 90.5, "has 90.5 for y; a latitude lies in -90..90 degrees; are x and y swapped?"),
+        ("y", 90.5, "has 90.5 for y; a latitude is in -90..90 degrees; are x and y swapped?"),
         ("x", 181.0, "has 181 for x"),
     ],
 )
@@ -88,7 +88,7 @@ def test_the_first_bad_row_is_named_whatever_its_column(tmp_path: Path) -> None:
 
 def test_columns_that_do_not_serve_are_named(tmp_path: Path) -> None:
     for columns, says in (
-        ({"x": None, "lon": [1.0]}, "no column 'x'; queries have x, y, size, here are: y, size, lon"),
+        ({"x": None, "lon": [1.0]}, "no column 'x'; queries need x, y, size, the file has: y, size, lon"),
         ({"size": ["100 m"]}, "column 'size' must hold numbers, it holds string"),
         ({"y": [True]}, "column 'y' must hold numbers, it holds bool"),
         ({"x": [[1.0]]}, "column 'x' must hold numbers, it holds list"),

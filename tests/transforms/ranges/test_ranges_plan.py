@@ -13,7 +13,7 @@ from sfumato.schemas.ranges import Sizes
 from sfumato.transforms.heatmap.methods.flat import Flat
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges import plan as module
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.methods.grid import PlainGrid, UniformGrid
 from sfumato.transforms.ranges.ranges_plan import METHODS, RangesPlan, make_method, method_options
 from tests.conftest import REGION
@@ -35,7 +35,7 @@ def plan(method: str = "grid", *, sizes: Sizes = SIZES, trust: Any = "central", 
         ({"method": "magic"}, "method: must be one of .*grid.*adaptive"),
         ({"trust": "nobody"}, "trust: must be one of central, secagg"),
         ({"sizes": Sizes(500, 120_000)}, "sizes: a square of 120000 m does not fit into the region"),
-        ({"sizes": Sizes(25, 100)}, "sizes: 25 m is less than the 35 m"),
+        ({"sizes": Sizes(25, 100)}, "sizes: 25 m is less than a base cell of so large a region, 35 m"),
         ({"epsilon": math.nan}, "epsilon: must be a finite number > 0, got nan"),
         ({"epsilon": 0.0}, "epsilon: must be a finite number > 0, got 0"),
         ({"epsilon": -1.0}, "epsilon: must be a finite number > 0, got -1"),
@@ -43,11 +43,11 @@ def plan(method: str = "grid", *, sizes: Sizes = SIZES, trust: Any = "central", 
         ({"cell_width": 0.0}, "cell_width: must be auto or a number of metres > 0, got 0"),
         ({"cell_width": -5.0}, "cell_width: must be auto or a number of metres > 0, got -5"),
         ({"cell_width": math.inf}, "cell_width: must be auto or a number of metres > 0, got inf"),
-        ({"cell_width": 112_000.0}, "cell_width: 112000 m is more than the region has, 111,195 m"),
-        ({"cell_width": 34.0}, "cell_width: 34 m is less than the 35 m"),
-        ({"method": "ug", "cell_width": 800.0}, "cell_width: has no effect with method ug; it is of .*grid"),
+        ({"cell_width": 112_000.0}, "cell_width: 112000 m is more than the region.s shorter side, 111,195 m"),
+        ({"cell_width": 34.0}, "cell_width: 34 m is less than a base cell of so large a region, 35 m"),
+        ({"method": "ug", "cell_width": 800.0}, "cell_width: has no effect with method ug; it is an option of .*grid"),
         ({"method": "adaptive", "cell_width": 800.0}, "cell_width: has no effect with method adaptive"),
-        ({"ug_constant": 5.0}, "ug_constant: has no effect with method grid; it is of ug"),
+        ({"ug_constant": 5.0}, "ug_constant: has no effect with method grid; it is an option of ug"),
         ({"method": "ug", "ug_constant": math.nan}, "ug_constant: must be a number in"),
         ({"method": "ag", "trust": "secagg", "population": 9}, "trust: method ag .* use auto, grid, ug, snh, adaptive"),
         ({"trust": "secagg"}, "population: with trust secagg .* or --cell_width METRES"),
@@ -61,7 +61,7 @@ def test_what_is_refused(given: dict[str, Any], message: str) -> None:
 
 
 def test_trust_and_noise_belong_together() -> None:
-    with pytest.raises(ValueError, match="not what trust 'secagg' means"):
+    with pytest.raises(ValueError, match="does not fit trust"):
         RangesPlan(REGION, SIZES, "grid", {}, HeatmapParameters(noise="central", population=9), "secagg")
 
 
@@ -95,11 +95,11 @@ def test_a_trusted_server_counts_without_a_heatmap() -> None:
 
 
 def test_a_width_is_chosen_where_a_method_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "default_width", lambda wanted: wanted.users * wanted.epsilon)
-    wanted = plan().wanted(5000.0, 0.25)
-    assert make_method("grid", {}, wanted) == PlainGrid(1250.0)
-    assert make_method("grid", {"cell_width": 900.0}, wanted) == PlainGrid(900.0)
-    assert make_method("ug", {"ug_constant": 4.0}, wanted) == METHODS["ug"](ug_constant=4.0)  # type: ignore[call-arg]
+    monkeypatch.setattr(CollectionSpec, "default_width", property(lambda spec: spec.users * spec.epsilon))
+    spec = plan().collection_spec(5000.0, 0.25)
+    assert make_method("grid", {}, spec) == PlainGrid(1250.0)
+    assert make_method("grid", {"cell_width": 900.0}, spec) == PlainGrid(900.0)
+    assert make_method("ug", {"ug_constant": 4.0}, spec) == METHODS["ug"](ug_constant=4.0)  # type: ignore[call-arg]
 
 
 def test_options_are_the_fields_of_all_methods() -> None:

@@ -30,7 +30,7 @@ from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
 from tests.transforms.ranges.oracle import admission_of
-from tests.transforms.ranges.test_plan import SIZES, plan
+from tests.transforms.ranges.test_ranges_plan import SIZES, plan
 
 KEY = RunKey.derive(FixedSecret(b"assemble ranges" * 3), {"job": "ranges"})
 FACTS = ReleaseMetadata(
@@ -83,7 +83,7 @@ def test_a_trusted_servers_release() -> None:
     assert (manifest["method"], manifest["sizes_metres"]) == ("grid", [500.0, 2000.0])
     width, height = manifest["cell_metres"]
     assert (width, height) == (pytest.approx(141_458 / 14, rel=1e-4), pytest.approx(111_195 / 11, rel=1e-4))
-    privacy, population = manifest["privacy"], manifest["population"]
+    privacy, population = manifest["privacy"], manifest["privacy"]["population"]
     assert (privacy["unit"], privacy["epsilon"], privacy["delta"], privacy["trust"]) == ("user", 0.5, 0.0, "central")
     assert privacy["adjacency"].startswith("add or remove one user")
     assert "zero-out" not in privacy["adjacency"]
@@ -104,10 +104,10 @@ def test_methods_whose_cells_differ_tell_no_width() -> None:
     assert (manifest["cell_metres"], manifest["privacy"]["noise_stddev"]) == (None, None)
     assert (manifest["results"]["kind"], manifest["results"]["stated_error"]) == ("partition", "lower bound")
     paid = pytest.approx(0.01)
-    assert manifest["population"] == asdict(
+    assert manifest["privacy"]["population"] == asdict(
         Population(float(USERS), "public", paid, pytest.approx(discrete_laplace_stddev(0.01)), ANY)
     )
-    assert abs(manifest["population"]["counted"] - USERS) < 20 * discrete_laplace_stddev(0.01)
+    assert abs(manifest["privacy"]["population"]["counted"] - USERS) < 20 * discrete_laplace_stddev(0.01)
 
 
 def test_weighted_records_and_known_keys_are_told() -> None:
@@ -115,7 +115,7 @@ def test_weighted_records_and_known_keys_are_told() -> None:
         FACTS, parameters={"columns": asdict(LocationColumns(weight="w"))}, safe=False, randomness="seed"
     )
     _, manifest, _ = released(plan("ug", population=USERS), metadata)
-    assert "in proportion to her records' weights" in manifest["privacy"]["contribution_bound"]
+    assert "in proportion to their records' weights" in manifest["privacy"]["contribution_bound"]
     assert [one for one in manifest["warnings"] if "a seed that anybody can guess" in one] == manifest["warnings"] != []
 
 
@@ -133,8 +133,7 @@ def test_what_shards_counted_is_told_as_a_heatmap_tells_it(safe: bool) -> None:
     assert privacy["noise_stddev"] == pytest.approx(privacy["sub_queries"][0]["noise_stddev"])
     assert privacy["noise_stddev"] > 2 * discrete_laplace_stddev(2.0)  # of five shards
     assert privacy["randomness"]["safe"] is safe
-    assert "population" not in privacy
-    assert manifest["population"]["users"] == USERS
+    assert manifest["privacy"]["population"]["users"] == USERS
     assert manifest["cell_metres"][0] == pytest.approx(141_458 / 16, rel=1e-4)
     assert ["seed" in one for one in manifest["warnings"]] == ([] if safe else [True])
 
@@ -145,7 +144,9 @@ def test_the_adaptive_tree(trust: str) -> None:
     _, manifest, model = released(asked)
     assert (manifest["results"]["kind"], manifest["privacy"]["trust"]) == ("tree", trust)
     assert manifest["results"]["parts"] > 16
-    assert manifest["results"]["users"] == pytest.approx(USERS, abs=10 * manifest["population"]["noise_stddev"])
+    assert manifest["results"]["users"] == pytest.approx(
+        USERS, abs=10 * manifest["privacy"]["population"]["noise_stddev"]
+    )
     assert manifest["privacy"]["adjacency"].startswith("add or remove one user")
     box = Boxes(*map(np.array, ([0.0], [0.0], [2048.0], [2048.0])))
     answer = model.model.answer(box)
@@ -173,7 +174,7 @@ def test_a_model_of_a_published_heatmap_repeats_its_guarantee() -> None:
         assert told["privacy"]["epsilon"] == 0.8
         assert told["privacy"]["assumptions"][0] == "one"
         assert "post-processing" in told["privacy"]["assumptions"][1]
-        assert told["population"] == privacy["population"]
+        assert told["privacy"]["population"] == privacy["population"]
         assert told["results"] == {"kind": "tree", "parts": 16, "users": 120.0, "stated_error": "lower bound"}
         assert read_model(files[MODEL_FILE], "it").epsilon == 0.8
     assert privacy["assumptions"] == ["one"]  # the manifest that was given stays as it is

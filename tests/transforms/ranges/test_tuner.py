@@ -34,7 +34,7 @@ REGION, FAR = Region(0, -0.05, 0.1, 0.05), Region(40, -0.05, 40.1, 0.05)
 SIZES = Sizes(50.0, 200.0)
 
 
-def wanted(users: float = 5000.0, epsilon: float = 0.5, region: Region = REGION, depth: int = 12) -> CollectionSpec:
+def spec_of(users: float = 5000.0, epsilon: float = 0.5, region: Region = REGION, depth: int = 12) -> CollectionSpec:
     return CollectionSpec(Field(Grid(region, depth)), users, epsilon, SIZES)
 
 
@@ -52,8 +52,8 @@ def learned() -> Tuner:
     for users in (1e4, 1e5, 1e6):
         for epsilon in (0.1, 0.4):
             gain = 0.8 if users * epsilon < 1e5 else 1.1
-            labels.append(label(2.0, gain, 10.0, wanted(users, epsilon)))
-            labels.append(label(0.5, gain, 6.0, wanted(users, epsilon, FAR)))
+            labels.append(label(2.0, gain, 10.0, spec_of(users, epsilon)))
+            labels.append(label(0.5, gain, 6.0, spec_of(users, epsilon, FAR)))
     return train(labels, 1)
 
 
@@ -61,46 +61,46 @@ TUNER = learned()
 
 
 def test_features_are_the_papers_and_the_sizes() -> None:
-    found = features(wanted(200.0, 0.5), 7.5)
+    found = features(spec_of(200.0, 0.5), 7.5)
     np.testing.assert_allclose(found[:7], [200, 0.5, 1 / 100, 1 / 10, 7.5, 50, 200])
-    assert found[7] == pytest.approx(math.sqrt(math.prod(wanted().field.metres)))
-    assert np.isfinite(features(wanted(-3.0), 7.5)).all()
+    assert found[7] == pytest.approx(math.sqrt(math.prod(spec_of().field.metres)))
+    assert np.isfinite(features(spec_of(-3.0), 7.5)).all()
 
 
 def test_what_was_learned_is_told_again_by_entropy() -> None:
-    one = wanted(1e5, 0.1)
+    one = spec_of(1e5, 0.1)
     assert TUNER.width(one, 10.0) == pytest.approx(2 * one.default_width)
     assert TUNER.width(one, 6.0) == pytest.approx(one.default_width / 2)
     assert TUNER.width(one, 10.0, "snh") == pytest.approx(4 * one.default_width)
 
 
 def test_entropy_is_that_of_the_place_or_the_mean() -> None:
-    assert TUNER.entropy(wanted().field) == 10.0
-    assert TUNER.entropy(wanted(region=FAR).field) == 6.0
+    assert TUNER.entropy(spec_of().field) == 10.0
+    assert TUNER.entropy(spec_of(region=FAR).field) == 6.0
     moved = Region(0.02, -0.05, 0.12, 0.05)  # 0.08 of 0.12 are the same place
-    assert TUNER.entropy(wanted(region=moved).field) == 10.0
+    assert TUNER.entropy(spec_of(region=moved).field) == 10.0
     moved = Region(0.05, -0.05, 0.15, 0.05)  # 0.05 of 0.15 are not
-    assert TUNER.entropy(wanted(region=moved).field) == 8.0
-    assert TUNER.width(wanted(1e5, 0.1, FAR)) == pytest.approx(wanted(1e5, 0.1, FAR).default_width / 2)
+    assert TUNER.entropy(spec_of(region=moved).field) == 8.0
+    assert TUNER.width(spec_of(1e5, 0.1, FAR)) == pytest.approx(spec_of(1e5, 0.1, FAR).default_width / 2)
 
 
 def test_networks_are_chosen_where_they_were_better() -> None:
-    assert TUNER.choose(wanted(1e4, 0.1)) == "snh"
-    assert TUNER.choose(wanted(1e6, 0.4)) == "grid"
-    assert train([label(1.0, None, 5.0, wanted())], 1).choose(wanted(1e4, 0.1)) == "grid"
+    assert TUNER.choose(spec_of(1e4, 0.1)) == "snh"
+    assert TUNER.choose(spec_of(1e6, 0.4)) == "grid"
+    assert train([label(1.0, None, 5.0, spec_of())], 1).choose(spec_of(1e4, 0.1)) == "grid"
 
 
 def test_widths_fit_the_region() -> None:
-    assert TUNER.width(wanted(1.0, 1e-9), 10.0) == min(wanted().field.metres)
-    assert TUNER.width(wanted(1e12, 1.0), 6.0) == max(wanted().field.cell_metres)
+    assert TUNER.width(spec_of(1.0, 1e-9), 10.0) == min(spec_of().field.metres)
+    assert TUNER.width(spec_of(1e12, 1.0), 6.0) == max(spec_of().field.cell_metres)
 
 
 def test_the_same_labels_and_seed_make_the_same_tuner() -> None:
     again = learned()
     assert again.digest == TUNER.digest
     assert pickle.dumps(again) == pickle.dumps(TUNER)
-    other = train([label(1.0, None, 5.0, wanted())], 1)
-    assert other.digest != train([label(1.0, None, 5.0, wanted())], 2).digest != TUNER.digest
+    other = train([label(1.0, None, 5.0, spec_of())], 1)
+    assert other.digest != train([label(1.0, None, 5.0, spec_of())], 2).digest != TUNER.digest
     assert TUNER.metadata() == {"format": "sfumato-tuner/2", "digest": TUNER.digest}
 
 
@@ -109,8 +109,8 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
     save_tuner(TUNER, str(path))
     opened = open_tuner(str(path))
     assert [one.name for one in tmp_path.iterdir()] == ["tuner.npz"]
-    assert opened.width(wanted(3e4, 0.3)) == TUNER.width(wanted(3e4, 0.3))
-    assert opened.choose(wanted(1e6, 0.4)) == "grid"
+    assert opened.width(spec_of(3e4, 0.3)) == TUNER.width(spec_of(3e4, 0.3))
+    assert opened.choose(spec_of(1e6, 0.4)) == "grid"
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04nothing", b"\x80\x04.", b"x\x9c damaged"])
@@ -151,18 +151,18 @@ from sfumato.schemas.region import Grid, Region
 tuner = open_tuner({str(tmp_path / "tuner.npz")!r})
 print(tuner.width(CollectionSpec(Field(Grid(Region(0, -0.05, 0.1, 0.05), 12)), 30000.0, 0.3, Sizes(50.0, 200.0))))"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(done.stdout) == TUNER.width(wanted(3e4, 0.3))
+    assert float(done.stdout) == TUNER.width(spec_of(3e4, 0.3))
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
     with pytest.raises(RequestError, match=r"needs scikit-learn, .*sfumato\[neural\]"):
-        train([label(1.0, None, 5.0, wanted())], 1)
+        train([label(1.0, None, 5.0, spec_of())], 1)
 
 
 def test_labels_are_the_best_widths_and_gains() -> None:
     people = town(12, 5000)
-    one = wanted()
+    one = spec_of()
     made: list[float] = []
 
     def make(width: float) -> PlainGrid:
@@ -170,8 +170,8 @@ def test_labels_are_the_best_widths_and_gains() -> None:
         return PlainGrid(width)
 
     found = find_label(people, one, 7.0, {"snh": make}, np.random.default_rng(1))
-    questions = QuerySample.draw(people, one.field, SIZES, 4000, np.random.default_rng(2))
-    tried = search_grid(people, one, questions, [3, 4])
+    queries = QuerySample.draw(people, one.field, SIZES, 4000, np.random.default_rng(2))
+    tried = search_grid(people, one, queries, [3, 4])
     # Other questions and noise find about the same, as the search's steps are of a quarter.
     assert found.widths["grid"] == pytest.approx(tried.width, rel=0.4)
     assert tried.at(one.default_width) >= tried.errors.min()
@@ -184,7 +184,7 @@ def test_labels_are_the_best_widths_and_gains() -> None:
     assert found != find_label(people, replace(one, epsilon=0.4), 7.0, {"snh": make}, np.random.default_rng(1))
 
 
-@pytest.mark.parametrize("first", ["widths", "search", "tune", "methods.automatic", "methods.grid"])
+@pytest.mark.parametrize("first", ["collection_spec", "width_search", "tuner", "methods.automatic", "methods.grid"])
 def test_it_does_not_matter_which_module_is_imported_first(first: str) -> None:
     code = f"import sfumato.transforms.ranges.{first}, sfumato.transforms.ranges.ranges_plan"
     subprocess.run([sys.executable, "-c", code], check=True)

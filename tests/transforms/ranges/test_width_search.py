@@ -94,10 +94,10 @@ def test_the_search_stays_in_its_bounds() -> None:
 
 
 def test_errors_are_of_the_method_and_its_seeds() -> None:
-    wanted = CollectionSpec(FIELD, 5000.0, 1.0, Sizes(100.0, 300.0))
-    asked = QuerySample.draw(PEOPLE, FIELD, wanted.sizes, 500, np.random.default_rng(1))
-    one, again, other = (mean_relative_error(PlainGrid(100.0), PEOPLE, wanted, asked, [seed]) for seed in (1, 1, 2))
+    spec = CollectionSpec(FIELD, 5000.0, 1.0, Sizes(100.0, 300.0))
+    asked = QuerySample.draw(PEOPLE, FIELD, spec.sizes, 500, np.random.default_rng(1))
+    one, again, other = (mean_relative_error(PlainGrid(100.0), PEOPLE, spec, asked, [seed]) for seed in (1, 1, 2))
     assert one == again != other
-    assert mean_relative_error(PlainGrid(100.0), PEOPLE, wanted, asked, [1, 2]) == pytest.approx((one + other) / 2)
-    assert mean_relative_error(PlainGrid(10.0), PEOPLE, wanted, asked, [1]) > one  # noise
-    assert mean_relative_error(PlainGrid(3000.0), PEOPLE, wanted, asked, [1]) > one  # users unevenly spread
+    assert mean_relative_error(PlainGrid(100.0), PEOPLE, spec, asked, [1, 2]) == pytest.approx((one + other) / 2)
+    assert mean_relative_error(PlainGrid(10.0), PEOPLE, spec, asked, [1]) > one  # noise
+    assert mean_relative_error(PlainGrid(3000.0), PEOPLE, spec, asked, [1]) > one  # users unevenly spread

@@ -59,7 +59,7 @@ def ranges_manifest(model: RangeModel, *, safe: bool = True, **others: Any) -> d
     """A manifest by the contract of `sfumato ranges build`."""
     cells = model.model.KIND == "grid"
     return {
-        "format": "sfumato-release/1",
+        "format": "sfumato-release/2",
         "release_id": "2026-11-21-made-up",
         "job": "ranges",
         "created": "2026-11-21T03:00:00+00:00",
@@ -77,10 +77,10 @@ def ranges_manifest(model: RangeModel, *, safe: bool = True, **others: Any) -> d
             "mechanism": "discrete Laplace noise on counts of disjoint parts of the region",
             "trust": "central",
             "noise_stddev": 2.8 if cells else None,
+            "population": {"source": "noisy", "users": 12_345.0, "epsilon": 0.01, "noise_stddev": 141.0},
             "randomness": {"source": "operating system" if safe else "seed", "safe": safe},
             "assumptions": ["Whoever runs the job sees the logs and the exact counts."],
         },
-        "population": {"source": "noisy", "users": 12_345.0, "epsilon": 0.01, "noise_stddev": 141.0},
         "results": {"kind": model.model.KIND, "parts": 820 if cells else None, "users": 12_345.0},
         "parameters": {"epsilon": model.epsilon, "cell_width": "auto"},
         "versions": {"sfumato": "0.1.0", "numpy": np.__version__},

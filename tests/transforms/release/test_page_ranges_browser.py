@@ -355,7 +355,8 @@ def test_hostile_texts_are_inert(opened: Callable[..., Visit]) -> None:
     [
         {},
         {"region": "nowhere", "privacy": {"randomness": 3, "epsilon": "much"}, "grid": [], "results": [], "method": 7},
-        {"privacy": 5, "population": 3, "sizes_metres": [1], "cell_metres": "x", "method": "constructor"},
+        {"privacy": {"population": 3}},
+        {"privacy": 5, "sizes_metres": [1], "cell_metres": "x", "method": "constructor"},
     ],
 )
 def test_odd_manifests_cost_a_line_and_not_the_page(opened: Callable[..., Visit], manifest: dict[str, Any]) -> None:

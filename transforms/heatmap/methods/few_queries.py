@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from scipy.special import pdtr
+import scipy
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
@@ -116,7 +116,7 @@ def _all_lost(state: HeatmapState, shards: int) -> float:
     cohort = state.cohort
     if cohort.planned_clients is not None:
         return 0.0
-    return float(pdtr(cohort.required_survivors - 1, cohort.users / cohort.shards)) ** shards
+    return float(scipy.special.pdtr(cohort.required_survivors - 1, cohort.users / cohort.shards)) ** shards
 
 
 def _shares(plan: Plan, state: HeatmapState, depth: int, parts: bool) -> list[float]:

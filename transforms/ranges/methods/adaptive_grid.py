@@ -1,4 +1,4 @@
-"""The adaptive grid divides each coarse cell according to its noisy count (Qardaji, Yang, Li 2013: AG)."""
+"""The adaptive grid: each cell of a coarse grid is divided by its noisy count (Qardaji, Yang, Li 2013: AG)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Cuts:
         return np.cumsum(self.leaves) - self.leaves
 
     def leaf(self, cell: NDArray[np.int64], x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The leaf that holds base cell (x, y). Leaf column j begins at base column j width // columns of its cell."""
+        """The leaf that holds base cell (x, y). Leaf column j begins at base column j width // columns."""
         column = ((x - self.left[cell] + 1) * self.columns[cell] - 1) // self.width[cell]
         row = ((y - self.top[cell] + 1) * self.rows[cell] - 1) // self.height[cell]
         return np.asarray(self.starts[cell] + row * self.columns[cell] + column)
@@ -93,7 +93,7 @@ class AdaptiveGrid(RangeMethod):
         return cuts.partition(exact.side, users, variance)
 
     def _cuts(self, lines: NDArray[np.int64], coarse: NDArray[np.float64], fine_epsilon: float) -> _Cuts:
-        """Guideline 2: m2 = ceil(sqrt(N' (1 - alpha) epsilon / c2)) in each cell, from 1 to its base cells."""
+        """Guideline 2: m2 = ceil(sqrt(N' (1 - alpha) epsilon / c2)) by cell, at least 1, at most its base cells."""
         m2 = np.ceil(np.sqrt(np.maximum(coarse, 0.0) * fine_epsilon / self.ag_fine)).astype(np.int64)
         strips, widths = len(lines) - 1, np.diff(lines)
         left, width = np.tile(lines[:-1], strips), np.tile(widths, strips)

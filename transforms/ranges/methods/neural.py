@@ -80,7 +80,7 @@ class SpatialNeural(RangeMethod):
         ]
 
     def train(self, training: Any) -> Any:
-        """See RangeMethod.train. None for a network that diverged. Raises RequestError without JAX and optax."""
+        """See RangeMethod.train. Returns None if the network diverged. Raises RequestError without JAX and optax."""
         try:
             if isinstance(training, LocalTraining):
                 return train_local(training, self._checkpoint(f"local-{training.seed}"))

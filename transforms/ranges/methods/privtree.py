@@ -5,9 +5,9 @@ the same scale at every level: lambda = (2 beta - 1) / (beta - 1) / epsilon, fan
 
 Why it is private. The paper proves it for continuous Laplace noise and delta = lambda ln beta. Here noise is discrete
 Laplace, P[Z = k] proportional to a^|k| with a = exp(-1 / lambda), and delta is rounded up to an integer. So biased
-counts are integers x, and the printed proof holds. A user changes x by 1, and only in the nodes on the path to
-their cell. Let r(x) = ln P[x + Z > 0] / P[x - 1 + Z > 0] be the privacy loss of one split. For x <= 1 both
-events are upper tails, P[Z >= m] = a^m / (1 + a) for m >= 0, and r = 1 / lambda exactly. For x = 1 + j, j >= 1,
+counts are integers x, and the printed proof holds. A user changes x by 1, and only in the nodes on the path to their
+cell. Let r(x) = ln P[x + Z > 0] / P[x - 1 + Z > 0] be the privacy loss of one split. For x <= 1 both events are upper
+tails, P[Z >= m] = a^m / (1 + a) for m >= 0, and r = 1 / lambda exactly. For x = 1 + j, j >= 1,
 r = ln(1 + a^j (1 - a) / (1 + a - a^j)) <= a^j (1 - a) <= a^j / lambda, because 1 + a - a^j >= 1. Going up the path, x
 grows by delta or more at each level: the lowest split that the user changes has x >= 1 - delta, the one above x >= 1,
 the next x >= 1 + delta, and so on. Their total loss is at most (2 + a^delta + a^(2 delta) + ...) / lambda. With

@@ -9,7 +9,7 @@ from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods.adaptive_grid import AdaptiveGrid
 from sfumato.transforms.ranges.noisy_counts import Partition, strip_edges
 from tests.transforms.ranges.methods.common import assert_a_partition_by_key, assert_same, collected
-from tests.transforms.ranges.oracle import assert_covers_once, exact_users, people_at, run_key, town, wanted
+from tests.transforms.ranges.oracle import assert_covers_once, exact_users, people_at, run_key, spec_of, town
 
 PEOPLE = town(6, 4000)
 LARGEST = 60.0  # half of it is the largest that noise can keep
@@ -108,10 +108,10 @@ def test_leaves_of_a_cell_add_up_to_the_better_of_both_estimates() -> None:
 def test_a_noisy_number_of_users_may_be_nothing(users: float) -> None:
     """The count of users may come out at nothing or less, whoever is there: the coarse grid is then its smallest."""
     for people in (people_at(6, [], []), PEOPLE):
-        found = AdaptiveGrid().collect(people, wanted(6, users, 1.0), run_key(1))
+        found = AdaptiveGrid().collect(people, spec_of(6, users, 1.0), run_key(1))
         assert_covers_once(found)
         assert len(found.users) >= 10 * 10
-        one = AdaptiveGrid().collect(people, wanted(6, 1.0, 1.0), run_key(1))  # asks for no finer grid either
+        one = AdaptiveGrid().collect(people, spec_of(6, 1.0, 1.0), run_key(1))  # asks for no finer grid either
         assert_same(found, one)
     assert len(collected(AdaptiveGrid(), people_at(2, [1], [1]), 0.1).users) >= 4  # a field of 4 cells a side
 

@@ -32,10 +32,10 @@ class Told:
 
     method: str
 
-    def choose(self, wanted: CollectionSpec) -> str:
+    def choose(self, spec: CollectionSpec) -> str:
         return self.method
 
-    def width(self, wanted: CollectionSpec, method: str) -> float:
+    def width(self, spec: CollectionSpec, method: str) -> float:
         return {"snh": 70.0, "grid": 50.0}[method]
 
 
@@ -80,7 +80,7 @@ def test_the_grid_needs_no_training() -> None:
 
 def test_networks_are_trained_and_put_together_as_those_of_snh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(neural, "train_local", lambda training, checkpoint: ("trained", training.seed, checkpoint))
-    monkeypatch.setattr(SpatialNeural, "model", lambda self, counts, wanted, trained: (self, list(trained)))
+    monkeypatch.setattr(SpatialNeural, "model", lambda self, counts, spec, trained: (self, list(trained)))
     auto = Automatic(models=2, checkpoints=str(tmp_path / "saved"))
     counts = auto.collect(PEOPLE, FEW, run_key(1))
     trainings = auto.trainings(counts, FEW)

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.networks import worlds
+from sfumato.transforms.ranges.networks import examples
 from sfumato.transforms.ranges.networks.examples import Examples, QueryDistribution, World, make_examples
 from sfumato.transforms.ranges.networks.features import INPUTS
 from tests.statistics import FLAKE_RATE
@@ -36,7 +36,7 @@ def test_sums_are_those_of_the_stretched_and_shifted_cells(stretch: float, origi
 
 def test_places_are_where_users_are() -> None:
     stretch, (left, top) = 1.2, (-5.5, -3.25)
-    x, y = World(USERS, SIDE, stretch, (left, top)).places(50_000, generator())
+    x, y = World(USERS, SIDE, stretch, (left, top)).draw_users(50_000, generator())
     column, across = np.divmod((x - left) / (stretch * SIDE / 9), 1)
     row, down = np.divmod((y - top) / (stretch * SIDE / 6), 1)
     at = (row * 9 + column).astype(int)
@@ -133,7 +133,7 @@ def test_worlds_lie_askew_and_the_generator_makes_them(monkeypatch: pytest.Monke
             super().__init__(users, side, stretch, origin)
             made.append((users, stretch, origin))
 
-    monkeypatch.setattr(worlds, "World", Recorded)
+    monkeypatch.setattr(examples, "World", Recorded)
     grid, squares = counted(clumped(8, 20, 500, 0.7, 1), 3.0), QueryDistribution((6.0, 6.0), (20.0, 20.0))
     one, again, other = (make_examples(grid, 500.0, 5.0, squares, 8, 20, generator(seed)) for seed in (1, 1, 2))
     for mine, same in zip(one.columns, again.columns, strict=True):
@@ -150,4 +150,4 @@ def test_worlds_lie_askew_and_the_generator_makes_them(monkeypatch: pytest.Monke
 
 def test_examples_are_put_together_in_their_order() -> None:
     parts = [Examples(*(np.full((2, 3), value, np.float32) for _ in range(4))) for value in (1.0, 2.0)]
-    np.testing.assert_array_equal(Examples.of(parts).own[:, 0], [1, 1, 2, 2])
+    np.testing.assert_array_equal(Examples.concatenated(parts).own[:, 0], [1, 1, 2, 2])

@@ -120,22 +120,22 @@ def test_it_learns_from_other_worlds_than_it_is_judged_by(monkeypatch: pytest.Mo
 def test_answers_are_what_the_loss_was_of() -> None:
     boxes, truth = squares(200)
     model, weights = some_model(), some_weights(1)
-    inputs, own, deviation = model._around.of(boxes)
+    inputs, own, deviation = model._surroundings.features(boxes)
     users, error = local._forward(weights, inputs, own, deviation)
     assert users.dtype == error.dtype == np.float32
     row_by_row = jax.jit(jax.vmap(local._loss(SMOOTHING), in_axes=(None, 0, 0, 0, 0)))
-    for wanted in (truth, np.zeros(len(truth)), truth * 3 + 100):
-        rows = tuple(one[:, None] for one in (own, deviation, wanted.astype(np.float32)))
+    for target in (truth, np.zeros(len(truth)), truth * 3 + 100):
+        rows = tuple(one[:, None] for one in (own, deviation, target.astype(np.float32)))
         loss = row_by_row(weights, inputs[:, None], *rows)
-        relative = np.abs(users - wanted) / np.maximum(wanted, SMOOTHING)
-        off, log_error = (users - wanted) / deviation, np.log(error / deviation)
+        relative = np.abs(users - target) / np.maximum(target, SMOOTHING)
+        off, log_error = (users - target) / deviation, np.log(error / deviation)
         expected = relative + 0.1 * (off**2 / np.exp(2 * log_error) / 2 + log_error)
         np.testing.assert_allclose(loss, expected, rtol=2e-4, atol=1e-4)
 
 
 def test_the_error_is_learned_without_disturbing_the_answer() -> None:
     boxes, truth = squares(50)
-    inputs, own, deviation = some_model()._around.of(boxes)
+    inputs, own, deviation = some_model()._surroundings.features(boxes)
     slopes = jax.jit(jax.grad(local._loss(SMOOTHING)))
     data = (inputs, own, deviation, truth.astype(np.float32))
     one = slopes(some_weights(1), *data)
@@ -158,7 +158,7 @@ def test_several_networks_are_averaged() -> None:
 def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     boxes, _ = squares(300)
     whole = some_model().answer(boxes)
-    monkeypatch.setattr(local, "_BATCH_ANSWERED", 37)
+    monkeypatch.setattr(local, "_ANSWER_BATCH", 37)
     parts = some_model().answer(boxes)
     np.testing.assert_allclose(parts.users, whole.users, rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(parts.stddev, whole.stddev, rtol=1e-4)
