@@ -42,8 +42,8 @@ from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, I
 from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import NumberPrefixes, Trie, spread_levels
-from sfumato.transforms.moments.bit_pushing import PushBits
 from sfumato.transforms.moments.protocol import MomentsPlan
+from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey

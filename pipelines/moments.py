@@ -19,12 +19,12 @@ from sfumato.schemas.release import BITS_FILE
 from sfumato.schemas.requests.bit_pushing import DEFAULT_MIN_GROUP, MomentsRequest
 from sfumato.transforms.files import read_file
 from sfumato.transforms.moments.allocation import Tuning, by_variance
-from sfumato.transforms.moments.bit_pushing import PushBits
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
 from sfumato.transforms.moments.prior import PriorRelease
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan
+from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.quantities import Quantity
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import AdmissionRule

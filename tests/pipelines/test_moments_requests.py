@@ -73,7 +73,7 @@ WRONG = [
     (["--min_group", "9"], "min_group: is of groups, which need --group_by NAME or --cells DEPTH"),
     (BY_KIND, "groups: give the groups as --groups a,b,c or --groups_file FILE"),
     ([*LISTED, "--groups_file", "names"], "groups: give the groups as --groups a,b,c or --groups_file FILE"),
-    ([*BY_KIND, "--groups", "bus,tram,bus"], "groups: 'bus' is there twice"),
+    ([*BY_KIND, "--groups", "bus,tram,bus"], "groups: 'bus' is listed twice"),
     ([*BY_KIND, "--groups", "bus,other"], "groups: 'other' cannot be the name of a group; rename it in the logs"),
     ([*BY_KIND, "--groups", "everybody"], "groups: 'everybody' cannot be the name of a group"),
     ([*BY_KIND, "--groups", "bus,,tram"], "groups: '' cannot be the name of a group"),

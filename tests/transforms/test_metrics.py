@@ -29,8 +29,8 @@ from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.locations.users import GROUP_BITS
 from sfumato.transforms.metrics import METRICS, PUBLIC, RAW, Counter, Distribution, Metric, Stopwatch, read_metrics
-from sfumato.transforms.moments.bit_pushing import PushBits
 from sfumato.transforms.moments.protocol import MomentsPlan
+from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata

@@ -24,11 +24,11 @@ from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.locations import read
 from sfumato.transforms.locations.encode import hash_users
-from sfumato.transforms.moments import bit_pushing, value_encoding
-from sfumato.transforms.moments.bit_pushing import PushBits, SumTallies
+from sfumato.transforms.moments import push_bits, value_encoding
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.prior import Prior
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.push_bits import PushBits, SumTallies
 from sfumato.transforms.moments.tally import Query, Tally, with_noise
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import UserCounts
@@ -273,7 +273,7 @@ def test_a_retried_bundle_draws_the_same_coins_and_noise(tmp_path: Path, monkeyp
     """Every block is asked twice, and every stage settled twice, as after a lost worker; the second result is used."""
     table, push = logs(600, 2), transform(grouping=BY_KIND)
     pattern, expected = write_files(table, tmp_path / "logs", 3), crowd_of_users(table, push).state()
-    query, settle, note = bit_pushing._TallyFn.process, PushBits._close_stage, tmp_path / "retries"
+    query, settle, note = push_bits._TallyFn.process, PushBits._close_stage, tmp_path / "retries"
 
     def noted(what: str) -> None:  # in a file: what Beam pickles are copies
         with note.open("a") as file:
@@ -293,7 +293,7 @@ def test_a_retried_bundle_draws_the_same_coins_and_noise(tmp_path: Path, monkeyp
         noted("stage")
         return kept
 
-    monkeypatch.setattr(bit_pushing._TallyFn, "process", asked_twice)
+    monkeypatch.setattr(push_bits._TallyFn, "process", asked_twice)
     monkeypatch.setattr(PushBits, "_close_stage", settled_twice)
     assert_same(run(pattern, push), expected)
     retries = note.read_text().splitlines()
@@ -314,8 +314,8 @@ def test_whoever_tells_too_much_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouping: Grouping | None
 ) -> None:
     """Planted: clients answer twice. The meter, which counts what was reported, must notice."""
-    pattern, honest = write_files(logs(300, 1), tmp_path / "logs", 2), bit_pushing.tally
-    monkeypatch.setattr(bit_pushing, "tally", lambda *a: honest(*a) + honest(*a))
+    pattern, honest = write_files(logs(300, 1), tmp_path / "logs", 2), push_bits.tally
+    monkeypatch.setattr(push_bits, "tally", lambda *a: honest(*a) + honest(*a))
     with pytest.raises(Exception, match="meter: clients reported more or fewer bits than the query has"):
         run(pattern, transform(grouping=grouping))
     with pytest.raises(RequestError, match="bits_per_client: 2 is more than --max_bits_per_client 1 allows"):
