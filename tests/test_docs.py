@@ -16,6 +16,8 @@ import pytest
 
 import sfumato
 from sfumato.pipelines import cli
+from sfumato.pipelines.run import JOBS, Job
+from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.moments.derived_statistics import STATISTICS
 
@@ -26,6 +28,7 @@ PAGES = sorted(
 )
 OURS = [page for page in PAGES if not page.startswith("runner_configs/")]  # the others have tests of their own
 TUTORIALS = [page for page in PAGES if page.startswith("docs/tutorials/")]
+RUN = [f"docs/how_to/add_a_{what}.md" for what in ("method", "statistic", "job")]  # by tests of their own
 REGION = "3.00,1.00,3.13,1.13"
 FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     *("--project", "--setup_file", "--temp_location", "--direct_num_workers", "--direct_running_mode", "--job-host"),
@@ -77,12 +80,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("page", "number"),
-    [
-        (page, number)
-        for page in PAGES
-        if page not in ("docs/how_to/add_a_method.md", "docs/how_to/add_a_statistic.md", "docs/how_to/add_a_job.md")
-        for number in range(len(blocks(page)))
-    ],
+    [(page, number) for page in PAGES if page not in RUN for number in range(len(blocks(page)))],
 )
 def test_the_code_on_a_page_runs(
     page: str, number: int, demo: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -124,10 +122,38 @@ def test_a_statistic_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: p
     assert rows.low["standard_deviation"] < 3.3 < rows.high["standard_deviation"]  # km, of the synthetic city
 
 
+def test_a_job_of_a_readers_own(
+    demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The document's job, put into the registry as it says, publishes, and charges a ledger once."""
+    (code,) = blocks("docs/how_to/add_a_job.md")
+    (tmp_path / "users.py").write_text(code)
+    spec = importlib.util.spec_from_file_location("sfumato.pipelines.users", tmp_path / "users.py")
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "sfumato.pipelines.users", module)
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    (line,) = re.findall(r'^ +"users": (Job\(.*\)),$', text_of("docs/how_to/add_a_job.md"), flags=re.MULTILINE)
+    monkeypatch.setitem(JOBS, "users", eval(line, {"Job": Job}))
+    assert cli.main(["users", "--help"]) == 0
+    assert "how many users have a record" in capsys.readouterr().out
+    (shown,) = re.findall(r"^    sfumato (users .*)$", text_of("docs/how_to/add_a_job.md"), flags=re.MULTILINE)
+    monkeypatch.chdir(demo)
+    assert cli.main(["key", "new", str(tmp_path / "key")]) == 0
+    charge = ["--ledger", str(tmp_path / "ledger.db"), "--dataset", "city", "--period", "2026-11-20"]
+    budget = ["--budget", "0.1/1d", "--key_file", str(tmp_path / "key"), "--release_id", "first"]
+    for _ in range(2):  # the second run finds the release
+        assert cli.main([*shlex.split(shown), *charge, *budget]) == 0
+    results = sfumato.open_release("users").manifest["results"]
+    assert abs(results["users"] - 30_000) < 20 * results["users_stddev"]
+    second = ["--output", "again", "--release_id", "second"]
+    assert cli.main([*shlex.split(shown), *charge, *budget, *second]) == BudgetError.exit_code
+    assert cli.main([*shlex.split(shown), "--epsilon", "0", "--output", "none"]) == RequestError.exit_code
+
+
 # --- commands and options ---
 
 
-@pytest.mark.parametrize("page", [page for page in OURS if commands(page)])
+@pytest.mark.parametrize("page", [page for page in OURS if commands(page) and page not in RUN])
 def test_the_commands_on_a_page_have_only_options_that_exist(page: str) -> None:
     for arguments in commands(page):
         words = [word for word in arguments[:2] if re.fullmatch(r"[a-z]+", word)]

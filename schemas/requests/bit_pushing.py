@@ -123,8 +123,6 @@ class MomentsRequest(PlaceColumns, UserColumn, ReleaseRequest):
             raise RequestError("no_ldp: not allowed with --epsilon; give one of them")
         if self.ledger is not None and self.epsilon is None:
             raise RequestError("no_ldp: there is no epsilon that a ledger could be charged with; give --epsilon")
-        if self.timeline is not None:
-            raise RequestError("timeline: the page of all releases shows no means; leave it out")
         if self.warm_start is not None and self.method != "adaptive":
             raise RequestError("warm_start: stands for the first of two rounds; use --method adaptive")
         _ = self.sign

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.inputs import match_files
 from sfumato.pipelines.job import key_and_metadata
+from sfumato.pipelines.local_runner import LocalRunner
 from sfumato.pipelines.options import runner_settings
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
@@ -54,7 +54,7 @@ def run_state(pattern: str, parameters: HeatmapParameters, options: tuple[str, .
     found = []
     paths = [file.path for file in match_files(pattern)]
     out = Path(pattern).parent / "state.pickle"
-    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(options))) as root:
+    with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions(list(options))) as root:
         state = root | beam.Create(paths) | PrivateHeatmap(REGION, parameters, KEY)
         _ = state | beam.Map(_keep, str(out))
     found = beam.coders.registry.get_coder(object).decode(out.read_bytes())
@@ -107,11 +107,11 @@ def test_the_job_equals_the_in_memory_oracle(logs, users, records, files, kind, 
     assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY))
 
 
-def test_two_processes_give_what_one_gives(logs) -> None:
+def test_two_threads_give_what_one_gives(logs) -> None:
     pattern = logs(3000, 3, 4)
     parameters = heatmap_parameters("adaptive", SMALL)
     one = run_state(pattern, parameters)
-    two = run_state(pattern, parameters, ("--direct_running_mode=multi_processing", "--direct_num_workers=2"))
+    two = run_state(pattern, parameters, ("--direct_num_workers=2",))
     assert_same(two, one)
     assert_same(two, oracle.heatmap(pattern, REGION, parameters, KEY))
 

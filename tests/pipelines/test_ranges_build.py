@@ -205,7 +205,6 @@ def test_it_is_charged_once(folder: Path, tmp_path: Path, capsys: pytest.Capture
         (["--depth", "8"], "depth: is of the heatmap's tree; use it with --method adaptive"),
         (["--shard_size", "100"], "shard_size: is of shards, which need --trust secagg"),
         (["--trust", "secagg", "--method", "privtree", "--cell_width", "auto"], "trust: method privtree"),
-        (["--timeline", "here"], "timeline: the page of all releases shows no models"),
         (["--max_bad_fraction", "2"], "max_bad_fraction: must be a number in"),
         (["--region", "-1,50,1"], "region: expected four numbers"),
         (["--max_dwell", "60"], "max_dwell: is of dwell times"),

@@ -65,8 +65,6 @@ class RangesOptions(LogColumns, ReleaseRequest):
             return self
         if missing := [name for name in ("input", "region") if not getattr(self, name)]:
             raise RequestError(f"{', '.join(missing)}: required, as in sfumato {self.COMMAND} {self.EXAMPLE}")
-        if self.timeline is not None:
-            raise RequestError("timeline: the page of all releases shows no models; leave it out")
         if self.trust != "secagg" and (shards := self.given(SHARDS)):
             raise RequestError(f"{next(iter(shards))}: is of shards, which need --trust secagg")
         if self.given(["depth"]) and self.method != ADAPTIVE:

@@ -19,6 +19,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sfumato.pipelines.local_runner import LocalRunner
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -40,15 +41,14 @@ from tests.transforms.ranges.oracle import admission_of
 from tests.transforms.ranges.test_ranges_plan import plan
 
 KEY = RunKey.derive(FixedSecret(b"combine ranges" * 3), {"job": "ranges"})
-IN_THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
-IN_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+IN_THREADS = ("--direct_num_workers=2",)
 USERS = 1500
 
 
 def run(pattern: str, transform: beam.PTransform, *options: str) -> Any:
-    """The one element that a transform makes of files; it is left in a file, since workers may be processes."""
+    """The one element that a transform makes of files. It comes back through a file."""
     folder = Path(pattern).parent
-    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(options))) as root:
+    with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions(list(options))) as root:
         paths = sorted(str(path) for path in folder.glob("*.parquet"))
         _ = root | beam.Create(paths) | transform | beam.Map(_keep, str(folder / "found"))
     return pickle.loads((folder / "found").read_bytes())
@@ -104,7 +104,7 @@ def test_people_add_up_however_they_are_bundled(elements: list[list[int]], where
     assert found.depth == 12
 
 
-@pytest.mark.parametrize("options", [(), IN_THREADS, IN_PROCESSES], ids=["memory", "threads", "processes"])
+@pytest.mark.parametrize("options", [(), IN_THREADS], ids=["one", "threads"])
 @pytest.mark.parametrize("method", ["grid", "privtree"])
 def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tuple[str, ...]) -> None:
     own: dict[str, Any] = {"cell_width": 4000.0} if method == "grid" else {}
@@ -204,7 +204,7 @@ def learner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], Ran
     return lambda: plan("learner", population=USERS, folder=str(tmp_path))
 
 
-@pytest.mark.parametrize("options", [(), IN_THREADS], ids=["memory", "threads"])
+@pytest.mark.parametrize("options", [(), IN_THREADS], ids=["one", "threads"])
 def test_everything_is_learned_of_counts_that_are_made_once(
     learner: Callable[[], RangesPlan], pattern: str, tmp_path: Path, options: tuple[str, ...]
 ) -> None:

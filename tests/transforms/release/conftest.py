@@ -52,4 +52,5 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
 
     yield visit
     for one in visits:
-        one.close()
+        if one.is_open:
+            one.close()
