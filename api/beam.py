@@ -40,12 +40,11 @@ from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.histogram_tables import cells_table as counted_cells_table
 from sfumato.transforms.histogram.histogram_tables import items_table
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
-from sfumato.transforms.histogram.prefixes import NumberPrefixes, spread_levels
 from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
-from sfumato.transforms.histogram.trie import Trie
-from sfumato.transforms.moments.bit_pushing import PushBits
+from sfumato.transforms.histogram.trie import NumberPrefixes, Trie, spread_levels
 from sfumato.transforms.moments.protocol import MomentsPlan
+from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey

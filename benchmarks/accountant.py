@@ -11,7 +11,7 @@ import argparse
 import time
 
 from sfumato.transforms.histogram.accountant import corollary_rate, corollary_threshold, max_rate, min_threshold
-from sfumato.transforms.histogram.optimal_sampling import choose
+from sfumato.transforms.histogram.optimal_sampling import choose_sampling
 from sfumato.transforms.histogram.sampling_round import hidden_count
 
 
@@ -24,7 +24,7 @@ def one_round(delta: float) -> list[str]:
     ]
     for epsilon in (0.1, 0.25, 0.5, 1.0):
         rate, threshold = corollary_rate(epsilon), corollary_threshold(epsilon, delta)
-        larger, chosen = max_rate(epsilon, delta, threshold), choose(epsilon, delta)
+        larger, chosen = max_rate(epsilon, delta, threshold), choose_sampling(epsilon, delta)
         paper = type(chosen).of(rate, threshold)
         rows.append(
             f"| {epsilon:g} | {rate:.4f}, {threshold} | {min_threshold(epsilon, delta, rate)} "
@@ -42,7 +42,7 @@ def rounds(epsilon: float, delta: float) -> list[str]:
     ]
     for number in (1, 2, 3, 6, 12, 24):
         began = time.perf_counter()
-        chosen = choose(epsilon, delta, rounds=number)
+        chosen = choose_sampling(epsilon, delta, rounds=number)
         seconds = time.perf_counter() - began
         added = max_rate(epsilon / number, delta / number, chosen.threshold)
         rows.append(f"| {number} | {chosen.threshold} | {chosen.rate:.3f} | {added:.3f} | {seconds:.2f} |")

@@ -36,7 +36,8 @@ from benchmarks.baselines.mean_mechanisms import (
 )
 from sfumato.schemas.moments import FixedPoint, Method, Statistic
 from sfumato.transforms.moments.allocation import Tuning
-from sfumato.transforms.moments.protocol import MomentsPlan, Prior, answer
+from sfumato.transforms.moments.prior import Prior
+from sfumato.transforms.moments.protocol import MomentsPlan, run_in_memory
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
 CLIENTS = 10_000
@@ -127,7 +128,7 @@ class Pushing:
         )
 
     def estimate(self, values: Values, task: Task, seed: tuple[int, ...]) -> float:
-        return answer(values, self.plan(task), key(seed)).estimates[0].value
+        return run_in_memory(values, self.plan(task), key(seed)).estimates[0].value
 
 
 @dataclass(frozen=True)
@@ -140,9 +141,9 @@ class Warm:
     def estimate(self, values: Values, task: Task, seed: tuple[int, ...]) -> float:
         plan = OURS.plan(task)
         others = self.before.clients(CLIENTS, np.random.default_rng([1, *seed]))
-        bits = answer(others, plan, key((1, *seed))).bits[0]
+        bits = run_in_memory(others, plan, key((1, *seed))).bits[0]
         prior = {"value": Prior(bits.weight, bits.mean, bits.stddev)}
-        return answer(values, dataclasses.replace(plan, prior=prior), key(seed)).estimates[0].value
+        return run_in_memory(values, dataclasses.replace(plan, prior=prior), key(seed)).estimates[0].value
 
 
 @dataclass(frozen=True)
@@ -463,7 +464,8 @@ def intervals(bench: Bench) -> str:
                 task = Task(data, data.bits + loose, clients, epsilon)
                 values = data.clients(clients, np.random.default_rng([clients, loose]))
                 runs = [
-                    answer(values, OURS.plan(task), key((run, loose))).estimates[0] for run in range(bench.repetitions)
+                    run_in_memory(values, OURS.plan(task), key((run, loose))).estimates[0]
+                    for run in range(bench.repetitions)
                 ]
                 error = np.array([one.value - values.mean() for one in runs])
                 width = np.array([one.high - one.low for one in runs]) / 2

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.moments import FixedPoint, Statistic
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.moments.fixed_point import decode, encode
 from sfumato.transforms.moments.groups import CellGroups, Grouping
 from sfumato.transforms.moments.moments_release import differing
-from sfumato.transforms.moments.protocol import MomentsPlan, Progress, answer
+from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState, run_in_memory
+from sfumato.transforms.moments.quantities import decode, encode
 from sfumato.transforms.moments.tally import Block, tally
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.text_tables import markdown_table
@@ -88,7 +88,7 @@ def run(data: Data, loose: int, clients: int, epsilon: float, statistics: tuple[
         seed = [number, loose, clients, int(1000 * epsilon), len(statistics), *data.name.encode()]
         values = decode(encode(np.maximum(data.draw(clients, np.random.default_rng(seed)), 0), form)[0], form)
         key = RunKey.derive(FixedSecret(b"coverage of moments" * 2), {"seed": seed})
-        rows = answer(values, plan, key).estimates
+        rows = run_in_memory(values, plan, key).estimates
         found[:3, number] = np.transpose([(one.low, one.value, one.high) for one in rows])
         found[3, number] = [truth(name, values) for name in statistics]
     return Case(data.name, loose, clients, epsilon, statistics, *found)
@@ -150,19 +150,19 @@ def listed(
     codes, _ = encode(values, form)
     key = RunKey.derive(FixedSecret(b"listed cells" * 3), {"seed": seed})
     plan = MomentsPlan(form=form, epsilon=epsilon)
-    block = Block.ordered(codes, rng.integers(0, 2**64, clients, dtype=np.uint64), groups)
-    progress = Progress()
+    block = Block.from_clients(codes, rng.integers(0, 2**64, clients, dtype=np.uint64), groups)
+    state = MomentsState()
     for _ in plan.stages:
-        asks = plan.asks(progress)
-        told = [tally(block, ask, cells + 1, plan.told, key) for ask in asks]
-        progress = progress.after(asks, plan.protected(asks, told, key))
+        queries = plan.next_queries(state)
+        counted = [tally(block, query, cells + 1, plan.response, key) for query in queries]
+        state = state.advance(queries, plan.protect(queries, counted, key))
     grouping = Grouping(CellGroups(Grid(Region(-1, 50, 1, 51), depth)))
-    stddev = float(np.sqrt(progress.clients_variance(plan).item() / (cells + 1)))
-    names, places = grouping.settle(progress.clients(plan), stddev)
+    stddev = float(np.sqrt(state.clients_variance(plan).item() / (cells + 1)))
+    names, places = grouping.published_groups(state.clients(plan), stddev)
     shown = np.flatnonzero(places[:-1] < len(names) - 1)
     exact = decode(codes, form)
     means = np.bincount(groups, exact, cells) / np.maximum(np.bincount(groups, minlength=cells), 1)
-    return differing(progress, plan, names, places, "mean"), means[shown] - exact.mean()
+    return differing(state, plan, names, places, "mean"), means[shown] - exact.mean()
 
 
 def lists(runs: int) -> str:

@@ -37,7 +37,7 @@ from benchmarks.baselines.histogram_mechanisms import (
     message_rate,
 )
 from sfumato.transforms.histogram.accountant import corollary_rate, corollary_threshold
-from sfumato.transforms.histogram.optimal_sampling import choose
+from sfumato.transforms.histogram.optimal_sampling import choose_sampling
 from sfumato.transforms.histogram.sampling_round import Sampling
 
 POPULATION = 1_000_000
@@ -95,9 +95,9 @@ def populations(buckets: int) -> dict[str, Counts]:
 
 def mechanisms(epsilon: float, population: int, buckets: int) -> dict[tuple[str, str], HistogramMechanism]:
     """By rate and name. The two sample-and-threshold ones keep their own rate, whatever the baselines get."""
-    chosen = choose(epsilon, DELTA, population=population, items=buckets)
+    chosen = choose_sampling(epsilon, DELTA, population=population, items=buckets)
     theirs = corollary_rate(epsilon)
-    paper = ThresholdedSample(PAPER, Sampling.of(theirs, corollary_threshold(epsilon, DELTA)))
+    paper = ThresholdedSample(PAPER, Sampling.from_rate(theirs, corollary_threshold(epsilon, DELTA)))
     ours = ThresholdedSample(OURS, chosen)
     found: dict[tuple[str, str], HistogramMechanism] = {}
     for key, rate in (("paper", theirs), ("exact", chosen.rate)):

@@ -19,9 +19,8 @@ import pyarrow.parquet as pq
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.item_encoding import CellItems
-from sfumato.transforms.histogram.prefixes import NumberPrefixes, spread_levels
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
-from sfumato.transforms.histogram.trie import grow_trie
+from sfumato.transforms.histogram.trie import NumberPrefixes, grow_trie, spread_levels
 from sfumato.transforms.histogram.user_sample import Sampler, count_rounds, threshold
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
@@ -36,7 +35,7 @@ def run(path: Path, plan: SamplePlan, depth: int, top: int, number: int) -> dict
     levels = spread_levels(depth, plan.rounds)
     key = RunKey.derive(FixedSecret(b"hot spots benchmark"), {"number": number})
     sampler = Sampler(key, plan.sampling, plan.rounds)
-    sample = items.encode(batch, key, sampler.drawn_at_all).sample
+    sample = items.encode(batch, key, sampler.drawn_in_any_round).sample
     counts = count_rounds(sample, sampler, prefixes, levels)
     shown = [threshold(one, plan.sampling, level) for one, level in zip(counts, levels, strict=True)]
     last = grow_trie(shown, prefixes).levels[-1]

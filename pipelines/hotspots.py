@@ -19,9 +19,9 @@ from sfumato.schemas.requests.sampled_counts import (
     HotspotsRequest,
 )
 from sfumato.transforms.histogram.item_encoding import ColumnItems
-from sfumato.transforms.histogram.prefixes import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
 from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import trie_files
+from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
 from sfumato.transforms.privacy.keys import RunKey
 
 

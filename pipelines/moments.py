@@ -19,12 +19,12 @@ from sfumato.schemas.release import BITS_FILE
 from sfumato.schemas.requests.bit_pushing import DEFAULT_MIN_GROUP, MomentsRequest
 from sfumato.transforms.files import read_file
 from sfumato.transforms.moments.allocation import Tuning, by_variance
-from sfumato.transforms.moments.bit_pushing import PushBits
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
 from sfumato.transforms.moments.prior import PriorRelease
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan
+from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.quantities import Quantity
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import AdmissionRule
@@ -84,7 +84,7 @@ class MomentsJob(ReleaseJob):
             tuning=Tuning(),
             prior={} if prior is None else prior.bits,
         )
-        meter = PrivacyMeter(plan.told, request.max_bits_per_client)
+        meter = PrivacyMeter(plan.response, request.max_bits_per_client)
         return cls(request, values, plan, meter, grouping, prior)
 
     def columns(self) -> ValueColumns:
@@ -97,7 +97,7 @@ class MomentsJob(ReleaseJob):
         if self.plan.epsilon is None:
             return Cost(math.inf, trust=LOCAL)
         # Whoever reads the release learns no more than the one; whoever collects the reports, no more than the other.
-        return Cost(max(self.plan.epsilon, self.plan.released or 0.0), trust=LOCAL)
+        return Cost(max(self.plan.epsilon, self.plan.released_epsilon or 0.0), trust=LOCAL)
 
     def parameters(self) -> dict[str, Any]:
         plan, grouping = self.plan, self.grouping
@@ -107,11 +107,11 @@ class MomentsJob(ReleaseJob):
             "statistics": [one.name for one in plan.statistics],
             "method": plan.method,
             "epsilon": plan.epsilon,
-            "release_epsilon": plan.released,
+            "release_epsilon": plan.released_epsilon,
             "bits_per_client": plan.bits_per_client,
             "max_bits_per_client": self.meter.cap,
             "variance": plan.variance,
-            **asdict(plan.settled),
+            **asdict(plan.resolved_tuning),
             "groups": None if grouping is None else asdict(grouping),
             "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
             "max_bad_fraction": self.request.max_bad_fraction,
@@ -199,29 +199,30 @@ def open_prior(path: str | None, column: str, form: FixedPoint) -> PriorRelease 
         return None
     try:
         release = open_release(path)
-        return PriorRelease.of(release.manifest, release.arrow_table(BITS_FILE), column, form)
+        return PriorRelease.from_release(release.manifest, release.arrow_table(BITS_FILE), column, form)
     except RequestError as error:
         raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None
 
 
 def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
     """What a client of bit pushing sends, and what the release shows."""
-    told, form = plan.told, plan.form
-    bits = f"{told.reports} bit{'s'[: told.reports != 1]}"
+    response, form = plan.response, plan.form
+    bits = f"{response.reports} bit{'s'[: response.reports != 1]}"
     lines = [
         f"bit pushing, {plan.method}: a client sends {bits} of one of {len(plan.kinds)}: {', '.join(plan.kinds)}",
         f"values lie in {form.low:.10g} to {form.high:.10g}, in steps of {form.step:.6g}; others count as an end",
     ]
-    if told.epsilon is None:
+    if response.epsilon is None:
         lines.append("each bit is sent as it is: no differential privacy")
     else:
         lines.append(
-            f"local epsilon {told.epsilon:g}: a bit is sent as it is with probability {told.truth:.4f}, else flipped"
+            f"local epsilon {response.epsilon:g}: a bit is sent as it is with probability "
+            f"{response.truth_probability:.4f}, else flipped"
         )
-    if plan.released is not None:
+    if plan.released_epsilon is not None:
         lines.append(
-            f"epsilon {plan.released:g} for adding or removing one user: noise ±{significant(plan.noise_stddev)} on "
-            "every count of reports"
+            f"epsilon {plan.released_epsilon:g} for adding or removing one user: "
+            f"noise ±{significant(plan.noise_stddev)} on every count of reports"
         )
     if grouping is not None:
         lines.append(
@@ -239,7 +240,7 @@ def _mean_errors(plan: MomentsPlan) -> list[tuple[str, str]]:
     """The error of the mean for some numbers of users, if all bits are set for half of them (Lemma 3.3)."""
     slots = Quantity(plan.form, "value").slots
     half = np.full(len(slots), 0.5)
-    probabilities = by_variance(slots, half, np.ones(len(slots)), plan.told, 0.5, plan.bits_per_client)
-    each = float((slots.weight**2 * plan.told.variance(half) / probabilities).sum())
+    probabilities = by_variance(slots, half, np.ones(len(slots)), plan.response, 0.5, plan.bits_per_client)
+    each = float((slots.weight**2 * plan.response.variance(half) / probabilities).sum())
     reports = plan.bits_per_client / len(plan.kinds)
     return [(f"{users:,}", f"±{significant(1.96 * math.sqrt(each / (users * reports)))}") for users in EXAMPLE_USERS]

@@ -14,9 +14,9 @@ from sfumato.schemas.items import NUMBERS, ItemColumns
 from sfumato.schemas.requests.sampled_counts import QuantilesRequest
 from sfumato.transforms.histogram.curve import check_shares
 from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.prefixes import NumberPrefixes, spread_levels
 from sfumato.transforms.histogram.sample_and_threshold import InteractiveQuantiles, TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import hierarchy_files, search_files
+from sfumato.transforms.histogram.trie import NumberPrefixes, spread_levels
 from sfumato.transforms.privacy.keys import RunKey
 
 

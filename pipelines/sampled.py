@@ -17,7 +17,7 @@ from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.sampled_counts import ItemRequest, SampledRequest
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
-from sfumato.transforms.histogram.sample_and_threshold import Limits
+from sfumato.transforms.histogram.sample_and_threshold import CountOptions
 from sfumato.transforms.histogram.sampled_release import SampleMetadata
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.privacy.admission import AdmissionRule
@@ -107,7 +107,7 @@ def cell_items(request: ItemRequest, depth: int) -> CellItems:
     return CellItems(columns, Grid(request.region, depth))
 
 
-def limits(inputs: Inputs) -> Limits:
+def limits(inputs: Inputs) -> CountOptions:
     """How counts run on these inputs."""
     return {"admit": inputs.admit, "spill": inputs.spill}
 
@@ -124,7 +124,7 @@ def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
         f"tau = {sampling.threshold}: an item is shown if so many of those who take part share it",
     ]
     if (contact := plan.contact_plan) is not None:
-        users = f"{contact.asked:,} of {contact.population:,} users"
+        users = f"{contact.contacted_users:,} of {contact.population:,} users"
         lines.append(f"about {users} are contacted{' in each round' if rounds > 1 else ''}")
     if bits is None:
         lines.append("a client who takes part sends one of their values: 64 bits if it is an integer, else its text")

@@ -18,7 +18,7 @@ WITH_BEAM = {
     "transforms/heatmap/whole.py",
     "transforms/heatmap/refine.py",
     "transforms/histogram/sample_and_threshold.py",
-    "transforms/moments/bit_pushing.py",
+    "transforms/moments/push_bits.py",
     "transforms/locations/group.py",
     "transforms/lossless.py",
     "transforms/locations/read.py",

@@ -23,7 +23,7 @@ from sfumato.schemas.errors import LedgerError, NotAdmittedError
 from sfumato.schemas.moments import FixedPoint
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.quantities import Quantity
-from sfumato.transforms.moments.tally import Ask, Tally
+from sfumato.transforms.moments.tally import Query, Tally
 from sfumato.transforms.privacy.admission import (
     FALSE_REFUSAL_PROBABILITY,
     AdmissionRule,
@@ -366,6 +366,6 @@ def test_the_noise_of_a_tally_is_bound_to_its_question() -> None:
     plan = MomentsPlan(form=FixedPoint(4), epsilon=1.0)
     probabilities = np.full(4, 0.25)
     nudged = probabilities + np.array([np.spacing(0.25), 0, 0, -np.spacing(0.25)])
-    asks = [Ask(Quantity(plan.form, "value"), 2, 0.0, 1.0, one) for one in (probabilities, probabilities, nudged)]
-    first, again, other = (plan.protected([ask], [counted], key)[0].ones.tolist() for ask in asks)
+    queries = [Query(Quantity(plan.form, "value"), 2, 0.0, 1.0, one) for one in (probabilities, probabilities, nudged)]
+    first, again, other = (plan.protect([query], [counted], key)[0].ones.tolist() for query in queries)
     assert first == again != other

@@ -23,8 +23,8 @@ from sfumato.transforms.locations.users import split_unusable
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
 from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
-from sfumato.transforms.moments.protocol import MomentsPlan, Progress, sum_tallies
-from sfumato.transforms.moments.tally import Ask, Block, Tally, tally
+from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.tally import Block, Query, Tally, sum_tallies, tally
 from sfumato.transforms.moments.value_encoding import Values, split_by_user, user_blocks
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -57,9 +57,9 @@ def blocks(batch: pa.RecordBatch, values: Values, run_key: RunKey) -> list[Block
     return [block for chunks in records if chunks for block in user_blocks(chunks, values, run_key)]
 
 
-def counted(made: list[Block], ask: Ask, plan: MomentsPlan, groups: int, run_key: RunKey) -> Tally:
-    none = Tally(*np.zeros((2, groups, len(ask.quantity.slots)), np.int64))
-    return sum_tallies([none, *(tally(block, ask, groups, plan.told, run_key) for block in made)])
+def counted(made: list[Block], query: Query, plan: MomentsPlan, groups: int, run_key: RunKey) -> Tally:
+    none = Tally(*np.zeros((2, groups, len(query.quantity.slots)), np.int64))
+    return sum_tallies([none, *(tally(block, query, groups, plan.response, run_key) for block in made)])
 
 
 def values_of(grouping: Grouping | None) -> Values:
@@ -68,17 +68,17 @@ def values_of(grouping: Grouping | None) -> Values:
 
 def ran(
     batch: pa.RecordBatch, plan: MomentsPlan, grouping: Grouping | None, run_key: RunKey
-) -> tuple[Progress, list[Tally]]:
+) -> tuple[MomentsState, list[Tally]]:
     """The whole run, and its exact tallies."""
     values = values_of(grouping)
     made, groups = blocks(batch, values, run_key), 1 if grouping is None else len(grouping.groups) + 1
-    progress, exact = Progress(), []
+    state, exact = MomentsState(), []
     for _ in plan.stages:
-        asks = plan.asks(progress)
-        told = [counted(made, ask, plan, groups, run_key) for ask in asks]
-        exact += told
-        progress = progress.after(asks, plan.protected(asks, told, run_key))
-    return progress, exact
+        queries = plan.next_queries(state)
+        tallies = [counted(made, query, plan, groups, run_key) for query in queries]
+        exact += tallies
+        state = state.advance(queries, plan.protect(queries, tallies, run_key))
+    return state, exact
 
 
 @pytest.mark.parametrize("reports", [1, 2, 3])
@@ -92,17 +92,17 @@ def test_one_user_adds_one_to_as_many_counts_of_one_tally_as_they_report_bits(
     groups = 1 if grouping is None else len(grouping.groups) + 1
     for seed in range(2):
         batch = log(12, seed)
-        progress, _ = ran(batch, plan, grouping, key(seed))
+        state, _ = ran(batch, plan, grouping, key(seed))
         users = np.array(batch.column("user_id"))
         everybody = blocks(batch, values, key(seed))
-        before = [counted(everybody, ask, plan, groups, key(seed)) for ask, _ in progress.rounds]
+        before = [counted(everybody, query, plan, groups, key(seed)) for query, _ in state.rounds]
         for gone in range(12):
             kept = blocks(batch.filter(pa.array(users != gone)), values, key(seed))
             usable = len(np.concatenate([one.codes for one in everybody])) - sum(map(len, kept))
             assert usable in (0, 1)
             tallies, moved = 0, 0
-            for (ask, _), full in zip(progress.rounds, before, strict=True):
-                less = counted(kept, ask, plan, groups, key(seed))
+            for (query, _), full in zip(state.rounds, before, strict=True):
+                less = counted(kept, query, plan, groups, key(seed))
                 changes = np.stack([full.ones - less.ones, full.zeros - less.zeros])
                 assert set(changes.ravel().tolist()) <= {0, 1}  # nobody else's report moved
                 tallies += bool(changes.any())
@@ -127,32 +127,32 @@ def test_the_release_is_a_function_of_the_noisy_tallies_alone(grouping: Grouping
     plan = MomentsPlan(form=FORM, statistics=ALL[:2], epsilon=1.0)
     metadata = release(plan, grouping)
     batch, users = log(60, 1), np.array(log(60, 1).column("user_id"))
-    progress, _ = ran(batch, plan, grouping, key())
+    state, _ = ran(batch, plan, grouping, key())
     without = batch.filter(pa.array(users != 7))
     assert without.num_rows < batch.num_rows
-    replayed = Progress()
+    replayed = MomentsState()
     values = values_of(grouping)
     made, groups = blocks(without, values, key()), 1 if grouping is None else len(grouping.groups) + 1
-    for asks, noisy in stages(plan, progress):
-        found = plan.asks(replayed)  # what is asked next follows from the noisy tallies
-        for one, ask in zip(found, asks, strict=True):
-            assert one.probabilities.tolist() == ask.probabilities.tolist()
-            assert one.quantity.centre == ask.quantity.centre
-        exact = [counted(made, ask, plan, groups, key()) for ask in found]
+    for queries, noisy in stages(plan, state):
+        found = plan.next_queries(replayed)  # what is asked next follows from the noisy tallies
+        for one, query in zip(found, queries, strict=True):
+            assert one.probabilities.tolist() == query.probabilities.tolist()
+            assert one.quantity.centre == query.quantity.centre
+        exact = [counted(made, query, plan, groups, key()) for query in found]
         noise = [Tally(one.ones - few.ones, one.zeros - few.zeros) for one, few in zip(noisy, exact, strict=True)]
-        replayed = replayed.after(found, [few + one for few, one in zip(exact, noise, strict=True)])
-    assert moments_files(progress, metadata) == moments_files(replayed, metadata)
+        replayed = replayed.advance(found, [few + one for few, one in zip(exact, noise, strict=True)])
+    assert moments_files(state, metadata) == moments_files(replayed, metadata)
 
 
-def stages(plan: MomentsPlan, progress: Progress) -> list[tuple[list[Ask], list[Tally]]]:
-    rounds = iter(progress.rounds)
+def stages(plan: MomentsPlan, state: MomentsState) -> list[tuple[list[Query], list[Tally]]]:
+    rounds = iter(state.rounds)
     pairs = [[next(rounds) for _ in stage] for stage in plan.stages]
-    return [([ask for ask, _ in stage], [told for _, told in stage]) for stage in pairs]
+    return [([query for query, _ in stage], [counted for _, counted in stage]) for stage in pairs]
 
 
 def release(plan: MomentsPlan, grouping: Grouping | None) -> MomentsMetadata:
     metadata = ReleaseMetadata("moments", "a", "2026-11-21T00:00:00+00:00", "key file", True, {"column": "x"})
-    return MomentsMetadata(metadata, plan, grouping, PrivacyMeter(plan.told, plan.bits_per_client), "x", True)
+    return MomentsMetadata(metadata, plan, grouping, PrivacyMeter(plan.response, plan.bits_per_client), "x", True)
 
 
 @pytest.mark.parametrize("grouping", [None, Grouping(CITIES, 1)], ids=["all", "groups"])
@@ -162,8 +162,8 @@ def test_no_count_is_published_as_it_is(grouping: Grouping | None) -> None:
     equal, looked = 0, 0
     for number in range(3):
         batch = log(400, 3)
-        progress, exact = ran(batch, plan, grouping, key(number))
-        files = moments_files(progress, release(plan, grouping))
+        state, exact = ran(batch, plan, grouping, key(number))
+        files = moments_files(state, release(plan, grouping))
         results = json.loads(files["manifest.json"])["results"]
         reports = np.array(pq.read_table(io.BytesIO(files["bits.parquet"]))["reports"])
         true = sum(one.reports.sum(axis=0) for one in exact)

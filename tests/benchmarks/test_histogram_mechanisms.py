@@ -223,7 +223,7 @@ def test_zeroing_leaves_large_buckets_unbiased() -> None:
 )
 def test_a_thresholded_sample_has_its_distribution(rate: float, threshold: int, same: bool) -> None:
     """Against Bin(40, rate) with everything below the threshold at 0; the sample's are 0.2 and 9."""
-    mechanism, counts = ThresholdedSample("any", Sampling.of(0.2, 9)), np.full(50_000, 40)
+    mechanism, counts = ThresholdedSample("any", Sampling.from_rate(0.2, 9)), np.full(50_000, 40)
     found = mechanism.estimate(counts, np.random.default_rng(2)) * mechanism.rate
     sampled = np.rint(found).astype(np.int64)
     np.testing.assert_allclose(sampled, found, atol=1e-9)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.transforms.moments import bit_pushing
+from sfumato.transforms.moments import push_bits
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
@@ -186,7 +186,7 @@ def test_without_local_privacy_bits_are_told_as_they_are(
     many = ["--bits_per_client", "2", "--max_bits_per_client", "3"]
     statistics = ["--statistics", "geometric_mean,moment:3,mean"]
     assert run(pattern, tmp_path / "out", *LENGTH, "--no_ldp", *many, *statistics, "--method", "weighted") == 0
-    assert "warning: Bits are told as they are: this release has no differential privacy" in capsys.readouterr().err
+    assert "warning: Bits are reported as they are: this release has no differential privacy" in capsys.readouterr().err
     manifest = open_release(tmp_path / "out").manifest
     assert (manifest["privacy"]["trust"], manifest["privacy"]["epsilon"]) == ("none", None)
     meter = manifest["privacy"]["meter"]
@@ -222,14 +222,14 @@ def test_a_ledger_is_charged_once_everything_is_read_and_once(
     asked = [*LENGTH, "--epsilon", "0.7", *groups]
     books = ["--ledger", ledger, *BUDGET]
     booked = [*asked, *keyed(folder), *books]
-    read, charged = bit_pushing.read_batches, []
+    read, charged = push_bits.read_batches, []
 
     def watched(*arguments: Any) -> Any:
         charged.append(list(open_ledger(ledger).history().reservations))
         return read(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(bit_pushing, "read_batches", watched)
+        patch.setattr(push_bits, "read_batches", watched)
         patch.setattr("sfumato.transforms.release.publishing.publish", lambda *_: 1 / 0)
         with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
             run(pattern, place, *booked)

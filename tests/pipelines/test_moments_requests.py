@@ -73,7 +73,7 @@ WRONG = [
     (["--min_group", "9"], "min_group: is of groups, which need --group_by NAME or --cells DEPTH"),
     (BY_KIND, "groups: give the groups as --groups a,b,c or --groups_file FILE"),
     ([*LISTED, "--groups_file", "names"], "groups: give the groups as --groups a,b,c or --groups_file FILE"),
-    ([*BY_KIND, "--groups", "bus,tram,bus"], "groups: 'bus' is there twice"),
+    ([*BY_KIND, "--groups", "bus,tram,bus"], "groups: 'bus' is listed twice"),
     ([*BY_KIND, "--groups", "bus,other"], "groups: 'other' cannot be the name of a group; rename it in the logs"),
     ([*BY_KIND, "--groups", "everybody"], "groups: 'everybody' cannot be the name of a group"),
     ([*BY_KIND, "--groups", "bus,,tram"], "groups: '' cannot be the name of a group"),
@@ -238,7 +238,7 @@ def test_the_error_that_a_dry_run_tells_is_that_of_the_best_chances(
     assert list(found) == [10**k for k in range(4, 9)]
     least = 1.96 * one * 255 / 4 / math.sqrt(asked)
     assert [error * math.sqrt(users) for users, error in found.items()] == pytest.approx([least] * 5, rel=0.01)
-    truth = RandomisedResponse(3.0, reports).truth
+    truth = RandomisedResponse(3.0, reports).truth_probability
     assert f"a bit is sent as it is with probability {truth:.4f}" in text
     assert f"a client sends {reports} bit{'s'[: reports != 1]} of one of {1 + (reports == 2)}: value" in text
     assert "values lie in 0 to 63.75, in steps of 0.25" in text

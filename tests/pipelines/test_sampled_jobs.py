@@ -230,8 +230,8 @@ def test_limited_contact_says_whom_it_asks(pattern: str, tmp_path: Path) -> None
     privacy = check_guarantee(open_release(tmp_path / "out").manifest)
     expected = 6000 * privacy["rounds"][0]["sampling_rate"]
     assert privacy["contact"]["kind"] == "limited"
-    assert privacy["contact"]["asked"] == min(int(np.ceil(expected + 10 * expected**0.5)), 6000)
-    assert privacy["contact"]["asking_rate"] == privacy["contact"]["asked"] / 6000
+    assert privacy["contact"]["contacted_users"] == min(int(np.ceil(expected + 10 * expected**0.5)), 6000)
+    assert privacy["contact"]["contact_rate"] == privacy["contact"]["contacted_users"] / 6000
     everybody = tmp_path / "everybody"
     assert run("histogram", pattern, everybody, "--column", "kind", "--population", "6000") == 0
     same = check_guarantee(open_release(everybody).manifest)
@@ -279,7 +279,7 @@ def test_an_empty_histogram_is_a_release_that_says_so(tmp_path: Path) -> None:
     for job in ("histogram", "hotspots"):
         assert run(job, logs, tmp_path / job, "--column", "x") == 0
         release = open_release(tmp_path / job)
-        assert any("was held by enough sampled users" in warning for warning in release.manifest["warnings"])
+        assert any("has enough sampled users" in warning for warning in release.manifest["warnings"])
         assert len(release.items) == 0 or job == "hotspots"
 
 

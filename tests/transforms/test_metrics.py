@@ -29,8 +29,8 @@ from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.locations.users import GROUP_BITS
 from sfumato.transforms.metrics import METRICS, PUBLIC, RAW, Counter, Distribution, Metric, Stopwatch, read_metrics
-from sfumato.transforms.moments.bit_pushing import PushBits
 from sfumato.transforms.moments.protocol import MomentsPlan
+from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -97,7 +97,7 @@ def run_quantiles(pattern: str) -> dict:
     items = NumberItems(ItemColumns("latitude", "user_id", NUMBERS), 50.25, 50.75, 6)
 
     def build(root: beam.Pipeline) -> None:
-        _ = root | beam.Create(paths_of(pattern)) | TrieHeavyHitters(items, Sampling.of(0.5, 10), KEY)
+        _ = root | beam.Create(paths_of(pattern)) | TrieHeavyHitters(items, Sampling.from_rate(0.5, 10), KEY)
 
     return run(build, ())
 

@@ -1,8 +1,9 @@
 """The exact guarantee of one sample-and-threshold round, and the paper's bounds beside it (paper 004, Section 3.1).
 
-Neighbours D and D' differ by one user, who holds an item of k copies in D and k - 1 in D'; all other counts have the
-same law. So the guarantee is that of one count: X ~ Bin(k, p) against Bin(k - 1, p), everything below the threshold tau
-being one outcome, "absent". delta(epsilon) is the larger of two hockey-stick divergences, each maximised over k >= 1:
+Neighbouring data sets differ by one user. That user's item has k holders in one and k - 1 in the other; all other
+counts have the same distribution. So the guarantee is that of one count: X ~ Bin(k, p) against Bin(k - 1, p), where
+all values below the threshold tau are one outcome, "absent". delta(epsilon) is the larger of two hockey-stick
+divergences, each maximised over k >= 1:
 
     remove  sup_S  P_k(S) - e^eps P_{k-1}(S)   the best S is {v, v + 1, ...},          v >= tau
     add     sup_S  P_{k-1}(S) - e^eps P_k(S)   the best S is {absent, ..., w} or none, w >= tau - 1
@@ -13,12 +14,12 @@ since P_k(v) / P_{k-1}(v) = (1 - p) k / (k - v) grows with v. For these sets Pas
     add(k, w)    = p b(w; k - 1)     - (e^eps - 1) Pr[Bin(k, p) <= w]
 
 with b the binomial probability. Their differences from k to k + 1 change sign once, at k = (v - 1) / q and k = w / s,
-with q = 1 - e^-eps (1 - p) and s = 1 - e^eps (1 - p) (if s <= 0 the add direction costs nothing). So the best k of a
-given v or w is known, and the supremum over all counts is a search over v >= tau (w >= tau - 1), which a decreasing
-bound ends.
+with q = 1 - e^-eps (1 - p) and s = 1 - e^eps (1 - p). (If s <= 0, the add direction costs nothing.) So the best k is
+known for each v and each w, and the supremum over all counts is a search over v >= tau (w >= tau - 1). A decreasing
+bound ends the search.
 
-The guarantee gets worse with p and better with tau: who holds the counts of (p, tau) can thin them to p' < p and drop
-those below tau' >= tau without asking anybody.
+The guarantee gets worse with p and better with tau: thinning the counts of (p, tau) to p' < p and dropping those below
+tau' >= tau is post-processing.
 """
 
 from __future__ import annotations
@@ -32,30 +33,36 @@ from scipy import special, stats
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.bisection import bisect_integers
-from sfumato.transforms.histogram.sampling_round import GRID, check_count, check_rate
+from sfumato.transforms.histogram.sampling_round import RATE_GRID, check_count, check_rate
 from sfumato.transforms.privacy.budget import check_epsilon
 
 Floats = NDArray[np.float64]
 
-# Binomial tails and probabilities of scipy are good to 1e-12 over the whole range (a test measures it against mpmath).
+# scipy's binomial tails and probabilities have a relative error of at most 1e-12 (a test compares with mpmath).
 _SAFETY = 1e-9
 # Probabilities of 1e-300 and less are reported as 1e-300.
 _FLOOR = 1e-300
-_LARGEST_EPSILON = 600.0  # e^epsilon must be finite; divergences fall with epsilon, so rounding it down is safe
-_LARGEST_THRESHOLD = 2**16
+_MAX_EPSILON = 600.0  # e^epsilon must be finite; divergences fall with epsilon, so rounding it down is safe
+_MAX_THRESHOLD = 2**16
 
 
 def check_delta(delta: float) -> float:
-    """Returns the value. Raises RequestError unless 0 < delta < 1 (NaN is not)."""
+    """Returns delta. Raises RequestError unless 0 < delta < 1 (NaN is not)."""
     if isinstance(delta, bool) or not 0 < delta < 1:
         raise RequestError(f"delta: must be a number between 0 and 1, got {delta}; give one far below 1 / users")
     return float(delta)
 
 
 def delta(epsilon: float, rate: float, threshold: int) -> float:
-    """The least delta of one round, over all item counts and both directions, rounded up (by about 1e-9 of itself).
+    """The exact delta of one round over all item counts and both directions, rounded up by about 1e-9 of itself.
 
-    Raises RequestError unless epsilon > 0 is finite, 0 < rate < 1 and threshold >= 1.
+    Args:
+        epsilon: > 0, finite.
+        rate: sampling rate p, 0 < p < 1.
+        threshold: tau >= 1, in sampled users.
+
+    Raises:
+        RequestError: an argument is out of range.
     """
     check_epsilon("epsilon", epsilon)
     remove, add = profile([epsilon], rate, threshold)
@@ -66,24 +73,33 @@ _delta = delta  # for functions with a parameter of that name
 
 
 def profile(epsilons: ArrayLike, rate: float, threshold: int) -> tuple[Floats, Floats]:
-    """Hockey-stick divergences (remove, add), float64[n] each, at epsilons float64[n]; rounded up.
+    """Hockey-stick divergences of one round in both directions, rounded up.
 
-    Epsilons may be negative. Each result is a supremum of privacy profiles, hence convex in e^epsilon and a privacy
-    profile itself. Raises RequestError unless 0 < rate < 1 and threshold >= 1.
+    Args:
+        epsilons: float64[n]; may be negative.
+        rate: sampling rate, 0 < rate < 1.
+        threshold: >= 1, in sampled users.
+
+    Returns:
+        (remove, add), float64[n] each. Each is a supremum of privacy profiles, hence convex in e^epsilon and itself a
+        privacy profile.
+
+    Raises:
+        RequestError: rate or threshold is out of range.
     """
     check_rate(rate)
     check_count("threshold", threshold)
     given = np.asarray(epsilons, np.float64)
-    sizes, where = np.unique(np.minimum(np.abs(given), _LARGEST_EPSILON), return_inverse=True)
+    sizes, where = np.unique(np.minimum(np.abs(given), _MAX_EPSILON), return_inverse=True)
     # Neither can exceed p: with probability 1 - p the extra user is not sampled, and the outcomes agree.
     remove = np.minimum(_remove(sizes, rate, threshold), rate)[where]
     add = np.minimum(_add(sizes, rate, threshold), rate)[where]
-    # H_-e(P || Q) = 1 - e^-e + e^-e H_e(Q || P); so it is for suprema over k, too.
-    turned, rest = np.exp(-sizes[where]), -np.expm1(-sizes[where])
+    # H_-e(P || Q) = 1 - e^-e + e^-e H_e(Q || P), which holds for suprema over k, too.
+    scale, rest = np.exp(-sizes[where]), -np.expm1(-sizes[where])
     below = given < 0
     return (
-        np.minimum(np.where(below, rest + turned * add, remove), 1.0),
-        np.minimum(np.where(below, rest + turned * remove, add), 1.0),
+        np.minimum(np.where(below, rest + scale * add, remove), 1.0),
+        np.minimum(np.where(below, rest + scale * remove, add), 1.0),
     )
 
 
@@ -155,7 +171,7 @@ def _add(epsilons: Floats, rate: float, threshold: int) -> Floats:
 
 
 def _share(weight: Floats, tail: Floats, peak: Floats) -> Floats:
-    """1 - weight tail / peak, rounded up; 1 where it cannot be told."""
+    """1 - weight tail / peak, rounded up; 1 where the peak underflows."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = np.clip(1 - weight * (tail / peak), 0.0, 1.0) + _SAFETY
     return np.asarray(np.where(peak > _FLOOR, share, 1.0))
@@ -184,13 +200,16 @@ def _supremum(
 ) -> Floats:
     """The largest of values(at, x) over all integers x >= start, for each of n problems: float64[n].
 
-    values(at, x) gives float64[len(at), len(x)] for problems `at` and whole x; bound(at, x) >= values(at, y)
-    for all y >= x.
+    Args:
+        n: number of problems.
+        start: the first integer.
+        values: (problems `at`, integers x) -> float64[len(at), len(x)].
+        bound: (problems `at`, x) -> float64[len(at)], at least values(at, y) for all y >= x.
     """
     best = np.full(n, _FLOOR)
     active = np.arange(n)
     width = 4
-    end = 8 * start + 2**10  # reached only where delta is above a half; the bound is then good enough
+    end = 8 * start + 2**10  # reached only where delta is above 1/2; there the bound is the result
     while len(active):
         x = np.arange(start, start + width, dtype=np.float64)
         best[active] = np.maximum(best[active], values(active, x).max(axis=1))
@@ -205,7 +224,7 @@ def _supremum(
 
 
 def theorem_delta(epsilon: float, rate: float, threshold: int) -> float:
-    """The paper's Theorem 1: delta <= exp(-tau KL(q || p) / q), if e^-epsilon <= 1 - p; else it promises nothing: 1."""
+    """The paper's Theorem 1: delta <= exp(-tau KL(q || p) / q) if e^-epsilon <= 1 - p. Otherwise it has no bound: 1."""
     check_epsilon("epsilon", epsilon)
     check_rate(rate)
     check_count("threshold", threshold)
@@ -239,7 +258,7 @@ def _corollary_exponent(alpha: float) -> float:
 def max_rate(epsilon: float, delta: float, threshold: int) -> float:
     """The largest rate, a multiple of 2**-32, at which one round with this threshold is (epsilon, delta)-private.
 
-    Raises RequestError for bad parameters, or if not even a rate of 2**-32 will do.
+    Raises RequestError for bad parameters, or if even a rate of 2**-32 is not private.
     """
     check_epsilon("epsilon", epsilon)
     check_count("threshold", threshold)
@@ -249,14 +268,14 @@ def max_rate(epsilon: float, delta: float, threshold: int) -> float:
 def min_threshold(epsilon: float, delta: float, rate: float) -> int:
     """The smallest threshold with which one round at this sampling rate is (epsilon, delta)-private.
 
-    Raises RequestError for bad parameters, or if it lies above 2**16.
+    Raises RequestError for bad parameters, or if the threshold lies above 2**16.
     """
     check_epsilon("epsilon", epsilon)
     check_delta(delta)
     low, high = 0, 1
     while _delta(epsilon, rate, high) > delta:
         low, high = high, 2 * high
-        if high > _LARGEST_THRESHOLD:
+        if high > _MAX_THRESHOLD:
             raise RequestError(f"rate: {rate} would need a threshold above 2**16; lower it, or raise epsilon or delta")
     return bisect_integers(lambda threshold: _delta(epsilon, rate, threshold) <= delta, high, low)
 
@@ -266,27 +285,33 @@ def largest_rate(
 ) -> float:
     """The largest rate on the grid of 2**-32 with cost(rate) <= delta, to within a factor 1 + tolerance.
 
-    What is returned always has cost(rate) <= delta. cost must be non-decreasing; the search starts at `guess`, or at
-    delta, since a round can cost no more than its rate. Raises RequestError if cost(2**-32) > delta.
+    Args:
+        cost: the delta of a rate; non-decreasing.
+        delta: the budget.
+        tolerance: 0 for the exact grid point. The result always has cost(rate) <= delta.
+        guess: where the search starts. Without it, at delta: a round costs no more than its rate.
+
+    Raises:
+        RequestError: cost(2**-32) > delta.
     """
-    low, high = 0, GRID
+    low, high = 0, RATE_GRID
     below, above = -math.inf, math.inf  # ln(cost / delta) at low and at high, once known
-    stayed = 0  # +1: low was kept in the last step, -1: high was
-    words = max(1, min(GRID - 1, math.floor((guess or delta) * GRID)))
+    stayed = 0  # +1: the last step kept low; -1: it kept high
+    steps = max(1, min(RATE_GRID - 1, math.floor((guess or delta) * RATE_GRID)))
     while high - low > 1 and high > low * (1 + tolerance):
-        excess = math.log(max(cost(words / GRID), _FLOOR) / delta)
+        excess = math.log(max(cost(steps / RATE_GRID), _FLOOR) / delta)
         if excess <= 0:
-            low, below, above, stayed = words, excess, above / 2 if stayed < 0 else above, -1  # Illinois' rule
+            low, below, above, stayed = steps, excess, above / 2 if stayed < 0 else above, -1  # Illinois' rule
         else:
-            high, above, below, stayed = words, excess, below / 2 if stayed > 0 else below, 1
-        words = _next_words(low, below, high, above)
+            high, above, below, stayed = steps, excess, below / 2 if stayed > 0 else below, 1
+        steps = _next_step(low, below, high, above)
     if not low:
         raise RequestError(f"delta: {delta} is out of reach at any rate; raise delta, epsilon or the threshold")
-    return low / GRID
+    return low / RATE_GRID
 
 
-def _next_words(low: int, below: float, high: int, above: float) -> int:
-    """Where to look next, strictly between low and high: regula falsi in logarithms, or wide steps with an end open."""
+def _next_step(low: int, below: float, high: int, above: float) -> int:
+    """The next point strictly between low and high: regula falsi in logarithms, or wide steps while an end is open."""
     if not low:
         guess = high / 8
     elif math.isinf(above):

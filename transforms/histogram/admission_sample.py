@@ -1,8 +1,8 @@
-"""The users whom the admission of a sampled job counts: a sample of their own, drawn by a keyed hash. Pure.
+"""The users that the admission of a sampled job counts: their own Poisson sample, drawn by a keyed hash. Pure.
 
-A sampled job looks at the records of the drawn users alone, and the size of that draw has to stay secret. So admission
-counts another Poisson sample, whose coins are independent of the rounds' coins, at a public rate. A user in it has a
-usable record or has none. A row without a user id counts as a user, and has a coin of its own.
+A sampled job reads the records of the drawn users only, and the size of that draw has to stay secret. So the admission
+counts another Poisson sample at a public rate. Its random bits are independent of the rounds'. A user in it either has
+a usable record or has none. A row without a user id counts as a user and has its own random bits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 
 _CHUNK = 1 << 20
-_USABLE = np.uint64(1)  # the bit of a user's hash that says whether a record of theirs can be used
+_USABLE = np.uint64(1)  # the bit of a user's hash that marks a usable record
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class AdmissionSampler:
         return np.uint64(min(int(self.rate * 2.0**64), 2**64 - 1))
 
     def drawn(self, users: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Those of some users, uint64[n] keyed hashes, who are drawn."""
+        """The drawn ones among users, uint64[n] keyed hashes."""
         return users[random_bits(self._user_key, np.zeros_like(users), users)[:, 0] < self._limit]
 
     def drawn_rows(self, rows: int) -> int:
-        """How many of so many rows without a user id are drawn: each has a coin, by its position among them."""
+        """How many of `rows` rows without a user id are drawn. Each has random bits by its number among them."""
         key, found = self.key.subkey("admission sample of rows"), 0
         for first in range(0, rows, _CHUNK):
-            places = np.arange(first, min(first + _CHUNK, rows), dtype=np.uint64)
-            found += int((random_bits(key, np.zeros_like(places), places)[:, 0] < self._limit).sum())
+            numbers = np.arange(first, min(first + _CHUNK, rows), dtype=np.uint64)
+            found += int((random_bits(key, np.zeros_like(numbers), numbers)[:, 0] < self._limit).sum())
         return found
 
     def __reduce__(self) -> tuple[type[AdmissionSampler], tuple[RunKey, float]]:
@@ -59,7 +59,7 @@ class AdmissionSampler:
 
 @dataclass(frozen=True)
 class UserDraw:
-    """Draws the users of a batch for the rounds of a job, and keeps those that are drawn for its admission."""
+    """Draws the users of a batch for the rounds of a job, and collects those drawn for its admission."""
 
     rounds: Sampler
     admission: AdmissionSampler | None
@@ -69,14 +69,14 @@ class UserDraw:
         """Whether each user with a usable record takes part in any round: bool[n]."""
         if self.admission is not None:
             self._usable.append(self.admission.drawn(users))
-        return self.rounds.drawn_at_all(users)
+        return self.rounds.drawn_in_any_round(users)
 
-    def admitted(self, ids: pa.Array, dropped: int) -> NDArray[np.uint64]:
-        """The users of the batch who are drawn for the admission, uint64[n], marked; one may be there several times.
+    def admission_users(self, ids: pa.Array, dropped: int) -> NDArray[np.uint64]:
+        """The marked hashes of the batch's users that are drawn for the admission, uint64[n], possibly with repeats.
 
         Args:
             ids: the column of user ids of all rows.
-            dropped: rows with a user id that cannot be used.
+            dropped: number of unusable rows with a user id.
         """
         if self.admission is None:
             return np.empty(0, np.uint64)
@@ -87,20 +87,20 @@ class UserDraw:
         return np.concatenate([np.empty(0, np.uint64), *found])
 
 
-def split_admitted(users: NDArray[np.uint64]) -> list[tuple[int, NDArray[np.uint64]]]:
-    """Splits marked users by user group, so that all records of a user meet: (group, the group's users)."""
+def split_marked_users(users: NDArray[np.uint64]) -> list[tuple[int, NDArray[np.uint64]]]:
+    """Splits marked hashes by user group, so that all records of a user meet: (group, the group's users)."""
     order, groups = by_user_group(users)
-    return [(number, users[order[place]]) for number, place in groups]
+    return [(number, users[order[rows]]) for number, rows in groups]
 
 
-def merge_admitted(users: Iterable[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    """The union of marked users: uint64[n], ascending; a function for `beam.CombinePerKey`."""
+def merge_marked_users(users: Iterable[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """The union of marked hashes: uint64[n], ascending; a function for `beam.CombinePerKey`."""
     ordered = np.sort(np.concatenate([np.empty(0, np.uint64), *users]))  # faster than np.unique, which hashes first
     return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]])
 
 
-def count_admitted(users: NDArray[np.uint64]) -> UserCounts:
-    """Users with a usable record, and users without any, of a union of marked users."""
+def count_marked_users(users: NDArray[np.uint64]) -> UserCounts:
+    """Users with a usable record, and users without any, in a union of marked hashes."""
     usable = int((users & _USABLE).sum())
-    everybody = len(merge_admitted([users | _USABLE]))
+    everybody = len(merge_marked_users([users | _USABLE]))
     return UserCounts(usable, everybody - usable)

@@ -1,4 +1,4 @@
-"""Estimated distribution functions, quantiles and range counts, whichever method they come from. Pure."""
+"""Estimated distribution functions with 95% bands, and quantiles read from them. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from sfumato.schemas.charts import Curve, Quantile
 from sfumato.schemas.errors import RequestError
 
-DEVIATIONS = 1.96  # of a 95% interval
+DEVIATIONS = 1.96  # standard deviations on each side of a 95% interval
 
 
 def quantile(curve: Curve, share: float) -> Quantile:
-    """The value at which the curve reaches a share, and the first and last values at which its band holds it."""
+    """The value at which the curve reaches a share, and the first and last values at which its band contains it."""
     last = len(curve.value) - 1
     earliest = curve.value[min(int(np.searchsorted(curve.high, share, side="left")), last)]
     latest = curve.value[min(int(np.searchsorted(curve.low, share, side="right")), last)]
@@ -26,10 +26,16 @@ def quantile(curve: Curve, share: float) -> Quantile:
 def banded(
     value: NDArray[np.float64], share: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> Curve:
-    """The curve through known points (values and shares ascending), and its band.
+    """The curve through known points, and its band.
 
-    low, high: float64[n], bounds at the points. Between two points nothing is known but that the curve rises, so the
-    band runs from the lower bound on the left to the upper bound on the right: every point but the ends is there twice.
+    Between two points the curve is only known to rise. So the band there reaches from the lower bound on the left to
+    the upper bound on the right, and the curve has every point but its ends twice.
+
+    Args:
+        value: float64[n], ascending.
+        share: float64[n], ascending, in 0..1.
+        low: float64[n], lower bounds of the shares.
+        high: float64[n], upper bounds of the shares.
     """
     low, high = np.clip(np.maximum.accumulate(low), 0, 1), np.clip(np.maximum.accumulate(high), 0, 1)
     twice = np.repeat(np.arange(len(value)), 2)[1:-1]
@@ -37,7 +43,7 @@ def banded(
 
 
 def unknown_curve(low: float, high: float) -> Curve:
-    """The curve over a range of which nothing was published: its band is everything."""
+    """The curve over a range without any published count: its band is everything."""
     ends = np.array([0.0, 1.0])
     return banded(np.array([low, high]), ends, ends, ends)
 
@@ -50,15 +56,18 @@ def bounds(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Lower and upper bounds of the share of users below some values, float64[n] each.
 
-    below: estimated users seen below each value, of `users` seen in all. spread: how many fewer and more of them there
-    may be below it. absent: how many there may be below and above it that nothing was seen of.
+    Args:
+        below: float64[n], estimated published users below each value.
+        users: estimated published users in all.
+        spread: by how many users `below` may be too high and too low, float64[n] each.
+        absent: how many unpublished users there may be below and above each value, float64[n] each.
     """
     (fewer, more), (left, right) = spread, absent
     return (below - fewer) / (users + right), (below + more + left) / (users + left)
 
 
 def check_shares(shares: Sequence[float]) -> tuple[float, ...]:
-    """Returns the shares. Raises RequestError unless they are some numbers strictly between 0 and 1."""
+    """Returns the shares. Raises RequestError unless there is one and all lie strictly between 0 and 1."""
     if not shares or not all(math.isfinite(share) and 0 < share < 1 for share in shares):
         raise RequestError(f"quantiles: must be numbers between 0 and 1, got {','.join(f'{s:g}' for s in shares)}")
     return tuple(shares)

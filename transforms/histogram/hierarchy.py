@@ -1,8 +1,8 @@
 """Distribution functions and range counts from hierarchical histograms (paper 004, Section 4.2). Pure.
 
-Every level has a sample of its own, so a node has two estimates: its own, and what its children add up to. From the
-root down a node's users are divided among its children in proportion to their level's counts; what the threshold hid
-is the difference, where children are missing, and is spread over them.
+Every level has its own sample, so a node has two estimates: its own count, and the sum of its children's. From the
+root down, each node's users are divided among its children in proportion to the counts of their level. Where children
+are missing, the difference is what the threshold hid; it is spread evenly over the missing children.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ from sfumato.transforms.histogram.trie import Trie
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """A distribution over [low, high], constant within each piece; all arrays are float64[n + 1], one value a border.
+    """A distribution over [low, high], uniform within each of n pieces. Arrays are float64[n + 1], one value a border.
 
-    edges: borders of the pieces. below: estimated users below each. path: what dividing nodes adds to the variance of
-    `below`, in users^2. fewer, more: users that `below` may have too many and too few of, by where in a node lies what
-    the threshold hid. absent: users below each border that may be there though no node of the first level shows them.
-    excess: (1 - p) / p, the variance that sampling gives to the estimate of one user.
+    Attributes:
+        edges: borders of the pieces.
+        below: estimated users below each border.
+        path: the variance that dividing nodes adds to `below`, in users^2.
+        fewer: by how many users `below` may be too high, depending on where in a node the hidden users are.
+        more: by how many users `below` may be too low, likewise.
+        absent: users below each border that may exist although no node of the first level shows them.
+        excess: (1 - p) / p, the variance that sampling gives to the estimate of one user.
     """
 
     edges: NDArray[np.float64]
@@ -52,88 +56,99 @@ class Hierarchy:
         return banded(self.edges, share, np.minimum(low, share), np.maximum(high, share))
 
     def answer(self, low: float, high: float) -> RangeAnswer:
-        """Users with values in [low, high); parts of a piece count in proportion."""
+        """Estimated users with values in [low, high); parts of a piece count in proportion."""
         before, after = np.interp([low, high], self.edges, self.below)
         paths = np.interp([low, high], self.edges, self.path)
         inside = float(after - before)
-        # The whole is known from the first level's sample, Var = excess x users, and the range's share of it from the
-        # divisions on the way to both its ends.
+        # The first level's sample gives the total, with variance excess x users. The divisions on the paths to both
+        # ends give the range's share of it.
         variance = self.excess * inside * (inside / self.users) + float(paths.sum())
         return RangeAnswer(low, high, inside, float(np.sqrt(variance)))
 
 
 def build_hierarchy(trie: Trie, bits: int, low: float, high: float) -> Hierarchy:
-    """The distribution that a trie over 2^bits bins of [low, high] shows; one of no users where the trie is empty."""
+    """The distribution that a trie over 2^bits bins of [low, high] shows. It has no users where the trie is empty.
+
+    The pieces start as one node, the whole range. Each level divides the pieces that have a published child.
+    """
     sampling = trie.levels[0].sampling
     excess = (1 - sampling.rate) / sampling.rate
+    max_hidden = float(hidden_count(sampling))  # users of one unpublished node
     top = trie.levels[0]
-    users = float(top.counts.sum())
-    # Pieces are nodes in order: first bin, bins, users, variance of the users below the first bin.
+    # For each piece, in order: its first bin, its number of bins, its users, and its row among the published nodes of
+    # the level above (-1 for an unpublished piece). `path`, `fewer` and `more` are values at the pieces' lower borders.
     first, size = np.zeros(1, np.int64), np.full(1, 1 << bits)
-    mass = np.array([users])
+    users = np.array([float(top.counts.sum())])
     path, fewer, more = np.zeros(1), np.zeros(1), np.zeros(1)
-    most = float(hidden_count(sampling))  # users of one node that is not published
-    row = np.zeros(1, np.int64)  # of the node among the published ones of the level above; -1 where it was not
+    row = np.zeros(1, np.int64)
     for number, level in enumerate(trie.levels):
         width = 1 << (bits - level.level)
+        # The piece that contains each published node of this level.
         parents = np.zeros(len(level), np.int64) if number == 0 else trie.parents[number - 1]
-        owner = np.full(int(row.max()) + 1, -1)
-        owner[row[row >= 0]] = np.flatnonzero(row >= 0)
-        piece = owner[parents]  # the piece that each published node of this level lies in
-        divided = np.zeros(len(mass), bool)
+        piece_of_row = np.full(int(row.max()) + 1, -1)
+        piece_of_row[row[row >= 0]] = np.flatnonzero(row >= 0)
+        piece = piece_of_row[parents]
+        # The children of all pieces, in order. `at` is each child's piece; an undivided piece is its own only child.
+        divided = np.zeros(len(users), bool)
         divided[piece] = True
         children = np.where(divided, size // width, 1)
-        at = np.repeat(np.arange(len(mass)), children)
+        at = np.repeat(np.arange(len(users)), children)
         starts = np.cumsum(children) - children
         offset = np.arange(len(at)) - starts[at]
         child_size = np.where(divided, width, size)[at]
         child_first = first[at] + offset * child_size
+        child = starts[piece] + (level.items.astype(np.int64) * width - first[piece]) // width
         child_row = np.full(len(at), -1)
-        place = starts[piece] + (level.items.astype(np.int64) * width - first[piece]) // width
-        child_row[place] = np.arange(len(level))
+        child_row[child] = np.arange(len(level))
+        # Published users by child; the rest of a piece's users, evenly over its missing children.
         shown = np.zeros(len(at))
-        shown[place] = level.counts
-        shown_in = np.bincount(at, shown, minlength=len(mass))
+        shown[child] = level.counts
+        shown_in = np.bincount(at, shown, minlength=len(users))
         absent = divided[at] & (child_row < 0)
-        absent_in = np.bincount(at, absent, minlength=len(mass))
-        missing = np.where(absent_in > 0, np.maximum(mass - shown_in, 0), 0.0)
-        spread = np.where(absent, (missing / np.maximum(absent_in, 1))[at], shown)
-        whole = np.where(divided, shown_in + missing, 1.0)
-        share = np.where(divided[at], spread / whole[at], 1.0)
-        # X of a node and of what is left of it are Bin(c, p): the share's variance is s (1 - s) excess / users.
-        left = _before(share, starts)
-        division = np.where(divided, mass, 0.0)[at] * np.clip(left * (1 - left), 0, None) * excess
-        path = _between(path, left, at) + division
-        # Of a node's missing users those in its first children may be none, or as many as these can hide.
-        unseen = _before(absent.astype(float), starts)
-        missed, guessed = missing[at], (missing / np.maximum(absent_in, 1))[at] * unseen
-        least = np.maximum(missed - most * (absent_in[at] - unseen), 0)
-        greatest = np.minimum(missed, most * unseen)
-        division = np.array([guessed - np.minimum(least, guessed), np.maximum(greatest, guessed) - guessed])
-        fewer, more = _between(fewer, left, at) + division[0], _between(more, left, at) + division[1]
-        mass, first, size, row = mass[at] * share, child_first, child_size, child_row
+        absent_in = np.bincount(at, absent, minlength=len(users))
+        missing = np.where(absent_in > 0, np.maximum(users - shown_in, 0), 0.0)
+        missing_each = (missing / np.maximum(absent_in, 1))[at]
+        spread = np.where(absent, missing_each, shown)
+        total = np.where(divided, shown_in + missing, 1.0)
+        share = np.where(divided[at], spread / total[at], 1.0)
+        # The counts below and above a border are Bin(c, p) each: the share's variance is s (1 - s) excess / users.
+        left = _sum_before(share, starts)
+        variance = np.where(divided, users, 0.0)[at] * np.clip(left * (1 - left), 0, None) * excess
+        path = _interpolated(path, left, at) + variance
+        # A piece's missing users may all be in its last missing children, or in its first ones as far as those can
+        # hide them.
+        unseen = _sum_before(absent.astype(float), starts)
+        missed, guessed = missing[at], missing_each * unseen
+        fewest = np.maximum(missed - max_hidden * (absent_in[at] - unseen), 0)
+        most = np.minimum(missed, max_hidden * unseen)
+        fewer = _interpolated(fewer, left, at) + (guessed - np.minimum(fewest, guessed))
+        more = _interpolated(more, left, at) + (np.maximum(most, guessed) - guessed)
+        users, first, size, row = users[at] * share, child_first, child_size, child_row
     borders = np.append(first, 1 << bits)
     width = 1 << (bits - top.level)
     seen = np.searchsorted((top.items.astype(np.int64) + 1) * width, borders, side="right")
     return Hierarchy(
         edges=low + (high - low) * borders / (1 << bits),
-        below=np.append(0, np.cumsum(mass)),
+        below=np.append(0, np.cumsum(users)),
         path=np.append(path, 0),
         fewer=np.append(fewer, 0),
         more=np.append(more, 0),
-        absent=np.asarray(most * (borders // width - seen), dtype=np.float64),
+        absent=np.asarray(max_hidden * (borders // width - seen), dtype=np.float64),
         excess=excess,
     )
 
 
-def _before(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """For each child the sum of the values of its elder siblings. starts: the first child of each node."""
+def _sum_before(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """For each child the sum of the values of its node's earlier children. starts: the first child of each node."""
     running = np.cumsum(values) - values
     node = np.searchsorted(starts, np.arange(len(values)), side="right") - 1
     return running - running[starts][node]
 
 
-def _between(values: NDArray[np.float64], left: NDArray[np.float64], at: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Values at nodes' starts, carried to children with a share `left` before them; 0 at the very end."""
+def _interpolated(values: NDArray[np.float64], left: NDArray[np.float64], at: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Values at pieces' lower borders, interpolated to those of their children; 0 at the upper end of the range.
+
+    left: the share of the piece's users before each child. at: each child's piece.
+    """
     ends = np.append(values, 0.0)
     return values[at] + left * (ends[at + 1] - values[at])

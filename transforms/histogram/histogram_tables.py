@@ -1,4 +1,4 @@
-"""Published histograms as the tables of a release. Pure."""
+"""Published histograms as Arrow tables. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sfumato.schemas.region import Grid, area_km2, deinterleave
 from sfumato.schemas.release import BINS_SCHEMA, HOT_CELLS_SCHEMA, items_schema
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.prefixes import WHOLE
-from sfumato.transforms.histogram.published import Histogram
+from sfumato.transforms.histogram.sampling_round import Histogram
+from sfumato.transforms.histogram.trie import WHOLE
 
 
-def cell_places(histogram: Histogram, depth: int) -> tuple[int, NDArray[np.int64], NDArray[np.int64], list[str]]:
-    """Level, columns x, rows y (int64[m] each) and names of published cells."""
+def cell_positions(histogram: Histogram, depth: int) -> tuple[int, NDArray[np.int64], NDArray[np.int64], list[str]]:
+    """Level, columns x and rows y (int64[m] each), and names of the published cells."""
     level = histogram.level or depth
     x, y = deinterleave(histogram.items)
     return level, x, y, node_names(histogram.items | np.uint64(1 << (2 * level)))
@@ -24,7 +24,7 @@ def cell_places(histogram: Histogram, depth: int) -> tuple[int, NDArray[np.int64
 
 def cells_table(histogram: Histogram, grid: Grid) -> pa.Table:
     """Published cells of one level by HOT_CELLS_SCHEMA."""
-    level, x, y, names = cell_places(histogram, grid.depth)
+    level, x, y, names = cell_positions(histogram, grid.depth)
     levels = np.full(len(x), level)
     west, south, east, north = grid.bounds(x, y, levels)
     table = {
@@ -44,7 +44,7 @@ def cells_table(histogram: Histogram, grid: Grid) -> pa.Table:
 
 
 def item_names(histogram: Histogram) -> list[str]:
-    """What published items or prefixes are called: texts, whole numbers, or the first digits of whole numbers."""
+    """Names of published items or prefixes: texts, integers, or the first digits of integers."""
     if histogram.texts is not None:
         return list(histogram.texts)
     if histogram.level == WHOLE:

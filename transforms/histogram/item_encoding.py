@@ -1,4 +1,4 @@
-"""Arrow batches to (user hash, item code) pairs of the users that are drawn; bad rows dropped and counted. Pure."""
+"""Encodes Arrow batches as (user hash, item code) pairs of the drawn users; drops and counts bad rows. Pure."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import ItemColumns
 from sfumato.schemas.locations import LocationColumns, holds_text
 from sfumato.schemas.region import Grid
-from sfumato.transforms.histogram.prefixes import hash_texts
+from sfumato.transforms.histogram.trie import hash_texts
 from sfumato.transforms.histogram.user_sample import Sample
 from sfumato.transforms.locations.encode import DROP_REASONS, NULL_USER, encode_locations, hash_users
 from sfumato.transforms.privacy.keys import RunKey
 
-Drawn = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+Drawn = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]  # uint64[n] user hashes -> bool[n], who is in the sample
 _NOT_FINITE, _NULL_VALUE, _NO_CODE, _NOT_UTF8 = map(
     DROP_REASONS.index, ("not_finite", "null_value", "no_prefix_code", "not_utf8")
 )
@@ -29,7 +29,15 @@ _NOT_FINITE, _NULL_VALUE, _NO_CODE, _NOT_UTF8 = map(
 
 @dataclass(frozen=True)
 class EncodedItems:
-    """The drawn users' records of a batch, and what became of its rows. clamped: values moved to a range's border."""
+    """The drawn users' records of a batch, and the numbers of its rows.
+
+    Attributes:
+        sample: records of the drawn users.
+        rows: all rows of the batch.
+        dropped: unusable rows by reason, in the order of DROP_REASONS.
+        text_ids: whether user ids are text.
+        clamped: values outside the range, which count at its border.
+    """
 
     sample: Sample
     rows: int
@@ -39,19 +47,20 @@ class EncodedItems:
 
 
 class Items(Protocol):
-    """Where items come from: the columns that are read, and how a batch of them is encoded."""
+    """The source of items: the columns to read and how to encode a batch of them."""
 
     @property
-    def columns(self) -> LocationColumns | ItemColumns: ...
+    def columns(self) -> LocationColumns | ItemColumns:
+        """The columns to read."""
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
-        """drawn: which of some users, uint64[n] hashes, are in the sample, bool[n]."""
+        """Encodes the records of the drawn users. key: of the run."""
         ...
 
 
 @dataclass(frozen=True)
 class CellItems:
-    """Cells of a grid: codes of its depth, two bits a level."""
+    """Cells of a grid: codes with two bits for each level of its depth."""
 
     columns: LocationColumns
     grid: Grid
@@ -59,15 +68,15 @@ class CellItems:
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
         """See Items.encode."""
         found = encode_locations(batch, self.columns, self.grid, key.subkey("users"), drawn)
-        sample = Sample.of(found.users, found.codes, kinds=_kinds(found.text_ids))
+        sample = Sample.from_arrays(found.users, found.codes, column_types=_column_types(found.text_ids))
         return EncodedItems(sample, found.rows, found.dropped, found.text_ids)
 
 
 @dataclass(frozen=True)
 class ColumnItems:
-    """Values of a column: texts by keyed hash, booleans and dates as texts, integers as they are.
+    """Values of a column: texts as keyed hashes, booleans and dates as texts, integers unchanged.
 
-    digits: where given, integers outside 0..10^digits - 1 have no prefix code and are dropped.
+    digits: length of the prefix code; integers outside 0..10^digits - 1 are dropped. None accepts all integers.
     """
 
     columns: ItemColumns
@@ -81,7 +90,7 @@ class ColumnItems:
             values = values.dictionary_decode()
         if not pt.is_integer(values.type):
             readable = _readable(values)
-            if readable is not None:  # for all users alike: that a run fails must not depend on who is drawn
+            if readable is not None:  # for all users: the draw must not decide whether a run fails
                 dropped[_NOT_UTF8] += len(readable) - readable.sum()
                 rows = rows.filter(pa.array(readable))
                 values = rows.column(1)
@@ -95,17 +104,19 @@ class ColumnItems:
             values = rows.column(1)
         users, kept = _drawn_users(rows, key, drawn)
         items = values.filter(kept).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
-        return self._encoded(Sample.of(users, items), batch, dropped, "integer items")
+        return self._encoded(Sample.from_arrays(users, items), batch, dropped, "integer items")
 
-    def _encoded(self, sample: Sample, batch: pa.RecordBatch, dropped: NDArray[np.int64], kind: str) -> EncodedItems:
+    def _encoded(
+        self, sample: Sample, batch: pa.RecordBatch, dropped: NDArray[np.int64], item_type: str
+    ) -> EncodedItems:
         text_ids = _text_ids(batch, self.columns)
-        sample = replace(sample, kinds=_kinds(text_ids) | {kind})
+        sample = replace(sample, column_types=_column_types(text_ids) | {item_type})
         return EncodedItems(sample, batch.num_rows, tuple(dropped.tolist()), text_ids)
 
 
 @dataclass(frozen=True)
 class NumberItems:
-    """Numbers in [low, high], as the index of one of 2^bits equal bins; values outside are clamped and counted."""
+    """Numbers in [low, high] as the index of one of 2^bits equal bins. Values outside are clamped and counted."""
 
     columns: ItemColumns
     low: float
@@ -129,7 +140,7 @@ class NumberItems:
         if pt.is_dictionary(values.type):
             values = values.dictionary_decode()
         numbers = values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
-        usable = ~np.isnan(numbers)  # infinity is a value outside the range
+        usable = ~np.isnan(numbers)  # infinity is clamped to the range
         if not usable.all():
             dropped[_NOT_FINITE] += len(usable) - usable.sum()
             rows, numbers = rows.filter(pa.array(usable)), numbers[usable]
@@ -139,12 +150,16 @@ class NumberItems:
         bins = (inside - self.low) / (self.high - self.low) * (1 << self.bits)
         items = np.minimum(bins.astype(np.uint64), np.uint64((1 << self.bits) - 1))  # HIGH belongs to the last bin
         return EncodedItems(
-            Sample.of(users, items), batch.num_rows, tuple(dropped.tolist()), _text_ids(batch, self.columns), clamped
+            Sample.from_arrays(users, items),
+            batch.num_rows,
+            tuple(dropped.tolist()),
+            _text_ids(batch, self.columns),
+            clamped,
         )
 
 
 def _present(batch: pa.RecordBatch, columns: ItemColumns) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-    """The rows whose user and value are there, as columns (user, value), and the numbers of rows dropped."""
+    """The rows with a user and a value, as columns (user, value), and the numbers of dropped rows by reason."""
     rows = batch.select(columns.names())
     dropped = np.zeros(len(DROP_REASONS), dtype=np.int64)
     null_user, null_value = (pc.is_null(column) for column in rows.columns)
@@ -162,7 +177,7 @@ def _drawn_users(rows: pa.RecordBatch, key: RunKey, drawn: Drawn) -> tuple[NDArr
 
 
 def _readable(values: pa.Array) -> NDArray[np.bool_] | None:
-    """Which texts are UTF-8, bool[n]; None where all are."""
+    """Whether each text is UTF-8, bool[n]; None if all are."""
     if pt.is_dictionary(values.type):
         readable = _readable(values.dictionary)
         return None if readable is None else readable[values.indices.to_numpy(zero_copy_only=False)]
@@ -182,17 +197,17 @@ def _decodes(raw: bytes) -> bool:
 
 
 def _sample_texts(users: NDArray[np.uint64], values: pa.Array, key: RunKey) -> Sample:
-    """values: the drawn users' texts; booleans and dates are written out. Only texts that occur are kept."""
+    """A sample of texts. values: one of each drawn user's record; booleans and dates become texts."""
     if not pt.is_dictionary(values.type):
         values = values.dictionary_encode()
     indices = values.indices.to_numpy(zero_copy_only=False)
-    present, places = np.unique(indices, return_inverse=True)
+    present, positions = np.unique(indices, return_inverse=True)
     names = values.dictionary.take(pa.array(present)).cast(pa.string()).to_pylist()
     codes = hash_texts(key.subkey("items"), np.array(names, dtype=object))
-    return Sample.of(users, codes[places], texts=dict(zip(codes.tolist(), names, strict=True)))
+    return Sample.from_arrays(users, codes[positions], texts=dict(zip(codes.tolist(), names, strict=True)))
 
 
-def _kinds(text_ids: bool) -> frozenset[str]:
+def _column_types(text_ids: bool) -> frozenset[str]:
     return frozenset(["text ids" if text_ids else "integer ids"])
 
 

@@ -1,7 +1,7 @@
-"""Quantiles by interactive search, several at once (paper 004, Section 4.2). Pure.
+"""Several quantiles by one interactive search (paper 004, Section 4.2). Pure.
 
-The range is cut into 2^h bins. Each of h rounds asks one histogram whose buckets are cut where the searches stand, so
-all quantiles share the rounds: a user is in one bucket, whatever the number of quantiles.
+The range has 2^h bins. Each of h rounds queries one histogram, with a bucket border at the next split of every
+quantile's search. So all quantiles share the rounds: a user is in one bucket, whatever the number of quantiles.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ from sfumato.transforms.privacy.admission import Admission
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """What the rounds published: the curve at all values tried, the quantiles, and estimated users, one a round.
+    """The result of a search.
 
-    published: counts that a round published; after a round without any none is read. quantiles: none where the first
-    round published nothing. admission: see Trie.
+    Attributes:
+        curve: the distribution function at all splits.
+        quantiles: one for each share; none if the first round published nothing.
+        users: estimated users, one number a round.
+        published: published counts, one number a round. After an empty round the rest is 0 and never read.
+        admission: the noisy counts of users that admitted the run; None where the run had no admission.
     """
 
     curve: Curve
@@ -39,17 +43,23 @@ def search_quantiles(
 ) -> Search:
     """Binary searches for several quantiles of values in [low, high], one step a round.
 
-    rounds: each round's sample, counted by bins 0..2^len(rounds) - 1; what is read of it is the one histogram that the
-    round asks for, after its threshold. Where a round publishes nothing, the searches end in the part of the range
-    that they have come to.
+    The searches end at a round that publishes nothing; each quantile then is the middle of its current interval.
+
+    Args:
+        rounds: each round's raw counts by bins 0..2^len(rounds) - 1. The search reads one histogram of each, after the
+            threshold.
+        sampling: of every round.
+        shares: of users below the quantiles, in 0..1.
+        low: lower end of the range.
+        high: upper end of the range.
     """
     bits = len(rounds)
     first = np.zeros(len(shares), dtype=np.int64)
-    size = 1 << bits  # of the part of the range that each search has come to
+    size = 1 << bits  # of the interval that each search has reached, in bins
     tried, found, totals, published = [], [], [], []
     for sampled in rounds:
         width = size // 2
-        splits, place = np.unique(first + width, return_inverse=True)
+        splits, split_of = np.unique(first + width, return_inverse=True)
         below, total, buckets = _shares_below(sampled, sampling, splits)
         if not buckets:
             break
@@ -58,27 +68,29 @@ def search_quantiles(
         found.append(below)
         totals.append(total)
         published.append(buckets)
-        first = np.where(below[0][place] < np.asarray(shares), first + width, first)
+        first = np.where(below[0][split_of] < np.asarray(shares), first + width, first)
     scale = (high - low) / (1 << bits)
     if not tried:
         return Search(unknown_curve(low, high), (), (0.0,) * bits, (0,) * bits)
     unread = bits - len(tried)
     users = np.array(totals + [0] * unread) / sampling.rate
     curve = _curve(np.concatenate(tried), np.concatenate(found, axis=1), 1 << bits, low, scale)
-    answers = []
+    quantiles = []
     for share, at in zip(shares, first.tolist(), strict=True):
         value = low + (at + size / 2) * scale
         band = quantile(curve, share)
-        answers.append(Quantile(share, value, min(band.low, value), max(band.high, value)))
-    return Search(curve, tuple(answers), tuple(users.tolist()), (*published, *[0] * unread))
+        quantiles.append(Quantile(share, value, min(band.low, value), max(band.high, value)))
+    return Search(curve, tuple(quantiles), tuple(users.tolist()), (*published, *[0] * unread))
 
 
 def _shares_below(
     sampled: SampledCounts, sampling: Sampling, splits: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], int, int]:
-    """Of one round: the share of users below each split with its bounds, the sampled users and buckets published.
+    """One round's shares of users below n splits.
 
-    The shares are float64[3, n]: of the published counts, and the least and the most that it may be at 95%.
+    Returns:
+        float64[3, n], the estimated shares and their lower and upper 95% bounds; the number of published sampled users;
+        the number of published buckets.
     """
     bucket = np.searchsorted(splits, sampled.items.astype(np.int64), side="right")
     counts = np.zeros(len(splits) + 1, dtype=np.int64)
@@ -93,16 +105,16 @@ def _shares_below(
     share = below / users
     # X ~ Bin(c, p) on both sides of the split: Var(share) = F (1 - F) (1 - p) / (p U).
     noise = DEVIATIONS * np.sqrt(share * (1 - share) * (1 - sampling.rate) / sampling.rate * users)
-    may_hide = hidden_count(sampling) * (shown == 0).astype(float)
-    left = np.cumsum(may_hide)[:-1]
-    low, high = bounds(below, users, (noise, noise), (left, may_hide.sum() - left))
+    hidden = hidden_count(sampling) * (shown == 0).astype(float)
+    left = np.cumsum(hidden)[:-1]
+    low, high = bounds(below, users, (noise, noise), (left, hidden.sum() - left))
     return np.array([share, low, high]), total, len(histogram)
 
 
 def _curve(splits: NDArray[np.int64], shares: NDArray[np.float64], bins: int, low: float, scale: float) -> Curve:
-    """The curve through every split tried, float64[3, n] as of `_shares_below`; answers at one split are averaged."""
-    at, place, answers = np.unique(splits, return_inverse=True, return_counts=True)
-    share, least, most = (np.bincount(place, one) / answers for one in shares)
+    """The curve through all splits. shares: float64[3, n] of `_shares_below`; it averages those of one split."""
+    at, row, repeats = np.unique(splits, return_inverse=True, return_counts=True)
+    share, least, most = (np.bincount(row, one) / repeats for one in shares)
     share = np.maximum.accumulate(share)
     value = low + scale * np.concatenate(([0], at, [bins]))
     ends = [np.concatenate(([0], one, [1])) for one in (share, np.minimum(least, share), np.maximum(most, share))]

@@ -1,4 +1,8 @@
-"""Sample and threshold on Beam: a CombineFn over Arrow batches, and the same over groups of users for large logs."""
+"""Sample and threshold on Beam (paper 004).
+
+`SampleAndThreshold` is a CombineFn over Arrow batches. `CountSamples` counts by groups of users for large logs;
+`TrieHeavyHitters` and `InteractiveQuantiles` publish from its counts.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +19,14 @@ from sfumato.schemas.errors import DataError
 from sfumato.transforms.histogram.admission_sample import (
     AdmissionSampler,
     UserDraw,
-    count_admitted,
-    merge_admitted,
-    split_admitted,
+    count_marked_users,
+    merge_marked_users,
+    split_marked_users,
 )
 from sfumato.transforms.histogram.item_encoding import Items, NumberItems
-from sfumato.transforms.histogram.prefixes import WHOLE, Prefixes
-from sfumato.transforms.histogram.published import Histogram
 from sfumato.transforms.histogram.quantile_search import Search, search_quantiles
-from sfumato.transforms.histogram.sampling_round import Sampling
-from sfumato.transforms.histogram.trie import Trie, grow_trie
+from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
+from sfumato.transforms.histogram.trie import WHOLE, Prefixes, Trie, grow_trie
 from sfumato.transforms.histogram.user_sample import (
     Sample,
     SampledCounts,
@@ -43,28 +45,28 @@ from sfumato.transforms.metrics import COUNT_TIME, Stopwatch
 from sfumato.transforms.privacy.admission import Admission, Admit, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
 
-_COMPACT_ROWS = 1 << 20  # an accumulator grows by so many records at least before they are merged
+_COMPACT_ROWS = 1 << 20  # the fewest new records that make an accumulator merge its samples
 _SUMMED_AT_ONCE = 64
 _PART_BITS = 4
-_ADMITTED = "admitted"
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: neighbouring codes go to different parts
+_ADMISSION_USERS = "admission_users"
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: neighbouring codes go to different parts
 
 
 def bind_key(
     key: RunKey, items: Items, sampling: Sampling, prefixes: Prefixes | None, levels: tuple[int, ...]
 ) -> RunKey:
-    """The key for one use: the same draws at another rate, or for other items, would tell what a threshold hid."""
+    """The key for one use: the same draws at another rate, or for other items, would reveal what a threshold hid."""
     metadata = {"items": items, "sampling": sampling, "prefixes": prefixes}
-    return key.narrowed({"levels": levels, **{name: _described(value) for name, value in metadata.items()}})
+    return key.narrowed({"levels": levels, **{name: _to_json_types(value) for name, value in metadata.items()}})
 
 
-def _described(value: Any) -> Any:
-    """A dataclass in JSON's types."""
+def _to_json_types(value: Any) -> Any:
+    """A dataclass as a list of JSON types."""
     return [type(value).__name__, asdict(value)] if value is not None else None
 
 
 class MergeSamples(beam.CombineFn):
-    """Samples of users -> one Sample. An accumulator is a list of Samples, or of what stands for them while it travels.
+    """Samples -> one Sample. An accumulator is a list of Samples; those that travelled are packed bytes.
 
     spill: where samples wait between stages; see Spill.
     """
@@ -77,8 +79,8 @@ class MergeSamples(beam.CombineFn):
 
     def add_input(self, accumulator: list[Sample | bytes], element: Any) -> list[Sample | bytes]:
         accumulator.append(element)
-        # Looked at whenever the list has doubled: many small samples cost no more than few large ones.
-        if len(accumulator).bit_count() == 1 and sum(map(_waiting, accumulator[1:])) > _COMPACT_ROWS:
+        # Checked whenever the list has doubled: many small samples cost no more than few large ones.
+        if len(accumulator).bit_count() == 1 and sum(map(_unmerged_rows, accumulator[1:])) > _COMPACT_ROWS:
             return [self._merged(accumulator)]
         return accumulator
 
@@ -95,21 +97,29 @@ class MergeSamples(beam.CombineFn):
         return merge([Sample.unpack(one) if isinstance(one, bytes) else one for one in accumulator])
 
 
-def _waiting(one: Sample | bytes) -> int:
-    """Records that a merge would have to look at."""
+def _unmerged_rows(one: Sample | bytes) -> int:
     return 0 if isinstance(one, bytes) else len(one)
 
 
 class SampleAndThreshold(MergeSamples):
     """Arrow batches or tables -> the published Histograms, one a level (paper 004, Section 3); for `CombineGlobally`.
 
-    Each round draws its own Poisson sample of the users by a keyed hash, one record of each drawn user counts, and what
-    fewer than tau of them hold is dropped. All of a user's records must meet in one combine that fires once: not by a
-    key or windows that split them, and not again for the same users in another window. Rows without a usable user or
-    item are dropped. Raises DataError where ids or items are integers in some batches and text in others.
-    `CountSamples` does the same for logs whose samples one worker cannot hold.
+    Each round draws its own Poisson sample of the users by a keyed hash. One record of each drawn user counts. Items
+    with fewer than tau drawn users are dropped, and so are rows without a usable user or item.
 
-    One key serves one input, once.
+    All of a user's records must meet in one combine that fires once. So no key and no window may split them, and the
+    same users may not come again in another window. Use each key for one input, once. `CountSamples` does the same for
+    logs whose samples one worker cannot hold.
+
+    Args:
+        items: encodes batches.
+        sampling: rate and threshold of every round.
+        key: of the run.
+        prefixes: the prefix code; None where all levels are whole items.
+        levels: the prefix length of each round; 0 (`WHOLE`) for whole items.
+
+    Raises:
+        DataError: ids or items are integers in some batches and text in others.
     """
 
     def __init__(
@@ -129,15 +139,15 @@ class SampleAndThreshold(MergeSamples):
 
     def add_input(self, accumulator: list[Sample | bytes], element: pa.RecordBatch | pa.Table) -> list[Sample | bytes]:
         for batch in element.to_batches() if isinstance(element, pa.Table) else [element]:
-            encoded = self._items.encode(batch, self._sampler.key, self._sampler.drawn_at_all)
+            encoded = self._items.encode(batch, self._sampler.key, self._sampler.drawn_in_any_round)
             accumulator = super().add_input(accumulator, encoded.sample)
         return accumulator
 
     def extract_output(self, accumulator: list[Sample | bytes]) -> list[Histogram]:
         sample = self._merged(accumulator)
         for mixed in ({"text ids", "integer ids"}, {"text items", "integer items"}):
-            if mixed <= sample.kinds:
-                raise DataError(f"{' and '.join(sorted(mixed))} in one input: what is in both would count twice")
+            if mixed <= sample.column_types:
+                raise DataError(f"{' and '.join(sorted(mixed))} in one input: users or items in both would count twice")
         counts = count_rounds(sample, self._sampler, self._prefixes, self._levels)
         return [threshold(one, self._sampler.sampling, level) for one, level in zip(counts, self._levels, strict=True)]
 
@@ -156,11 +166,11 @@ class _SampleSliceFn(beam.DoFn):
                 draw = UserDraw(self._sampler, self._admission)
                 encoded = self._items.encode(batch, self._sampler.key, draw)
                 dropped = sum(encoded.dropped) - encoded.dropped[NULL_USER]
-                admitted = draw.admitted(batch.column(self._items.columns.user_id), dropped)
+                marked = draw.admission_users(batch.column(self._items.columns.user_id), dropped)
             counts += RowCounts.of(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
             yield from split_sample(encoded.sample)
-            for part_of_group in split_admitted(admitted):
-                yield beam.pvalue.TaggedOutput(_ADMITTED, part_of_group)
+            for group in split_marked_users(marked):
+                yield beam.pvalue.TaggedOutput(_ADMISSION_USERS, group)
         counts.report(part, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 
@@ -168,18 +178,18 @@ class _SampleSliceFn(beam.DoFn):
 def split_sample(sample: Sample) -> Iterator[tuple[int, Sample]]:
     """Splits a sample by user group, so that all of a user's records meet: (group, the group's sample)."""
     order, groups = by_user_group(sample.users)
-    for number, place in groups:
-        at = order[place]
+    for number, rows in groups:
+        at = order[rows]
         items = sample.items[at]
         texts = {code: sample.texts[code] for code in np.unique(items).tolist()} if sample.texts else {}
         yield number, Sample(sample.users[at], items, sample.records[at], texts)
 
 
 class SumCounts(beam.CombineFn):
-    """SampledCounts of the same items -> their sum, of which items that fewer than `least` hold are left out."""
+    """SampledCounts -> their sum, without items of fewer than `min_users` sampled users."""
 
-    def __init__(self, least: int = 1):
-        self._least = least
+    def __init__(self, min_users: int = 1):
+        self._min_users = min_users
 
     def create_accumulator(self) -> list[SampledCounts]:
         return []
@@ -195,22 +205,22 @@ class SumCounts(beam.CombineFn):
         return [add_counts(accumulator)]
 
     def extract_output(self, accumulator: list[SampledCounts]) -> SampledCounts:
-        return add_counts(accumulator).at_least(self._least)
+        return add_counts(accumulator).at_least(self._min_users)
 
 
 def split_by_item(counts: SampledCounts) -> Iterator[tuple[int, SampledCounts]]:
-    """Splits counts into parts that different workers can add up: (part, counts)."""
+    """Splits counts by item into parts that different workers can add up: (part, counts)."""
     part = (counts.items * _SPREAD) >> np.uint64(64 - _PART_BITS)  # multiplication wraps around
     for number in np.unique(part).tolist():
         yield number, counts.only(part == number)
 
 
-class Limits(TypedDict, total=False):
-    """How CountSamples and what is made of it run.
+class CountOptions(TypedDict, total=False):
+    """Options of CountSamples and the transforms on top of it.
 
-    admit: decides, on noisy counts of users, whether the run may go on; None admits every run. spill: a place for bulky
-    intermediate data (see Spill) where all workers share a disk or are one process; None keeps these data in the
-    runner's hands.
+    admit: decides from noisy counts of users whether the run may go on. None admits every run.
+    spill: a folder for bulky intermediate data (see Spill), for workers that share a disk. None leaves them to the
+        runner.
     """
 
     admit: Admit | None
@@ -219,18 +229,27 @@ class Limits(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class SampledRounds:
-    """Raw counts of every round, for a step that thresholds them, and the admission of the run, if there was one."""
+    """Raw counts of every round, for a step that thresholds them, and the run's admission, None without one."""
 
     counts: list[SampledCounts]
     admission: Admission | None
 
 
 class CountSamples(beam.PTransform):
-    """Paths of Parquet files -> one SampledRounds: raw, for a step that thresholds its counts.
+    """Paths of Parquet files -> one SampledRounds: raw counts, for a step that thresholds them.
 
-    least: counts of items that fewer sampled users hold are left out; 1 keeps all.
+    Args:
+        items: encodes batches.
+        sampling: rate and threshold of every round.
+        key: of the run; use each key for one input, once.
+        prefixes: the prefix code; None where all levels are whole items.
+        levels: the prefix length of each round; 0 (`WHOLE`) for whole items.
+        min_users: the fewest sampled users of a counted item; 1 keeps all items.
+        options: see CountOptions.
 
-    Raises DataError for damaged files, and RefusedError where the run is not admitted.
+    Raises:
+        DataError: a file is damaged.
+        RefusedError: the run is not admitted.
     """
 
     def __init__(
@@ -240,17 +259,17 @@ class CountSamples(beam.PTransform):
         key: RunKey,
         prefixes: Prefixes | None = None,
         levels: tuple[int, ...] = (WHOLE,),
-        least: int = 1,
-        **limits: Unpack[Limits],
+        min_users: int = 1,
+        **options: Unpack[CountOptions],
     ):
         super().__init__()
-        self._spill = Spill(limits.get("spill"))
-        self._least = least
+        self._spill = Spill(options.get("spill"))
+        self._min_users = min_users
         levels = tuple(map(int, levels))
         self._sampler = Sampler(bind_key(key, items, sampling, prefixes, levels), sampling, len(levels))
         self._items = items
         self.sampling, self.prefixes, self.levels = sampling, prefixes, levels
-        self._admit = limits.get("admit")
+        self._admit = options.get("admit")
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         sampler, prefixes, levels = self._sampler, self.prefixes, self.levels
@@ -284,21 +303,22 @@ class CountSamples(beam.PTransform):
             | "SpreadSlices" >> beam.Reshuffle()
             | "Sample"
             >> beam.ParDo(_SampleSliceFn(self._items, sampler, admission_sampler)).with_outputs(
-                ROW_COUNTS, _ADMITTED, main="samples"
+                ROW_COUNTS, _ADMISSION_USERS, main="samples"
             )
         )
         counts = (
             sampled.samples  # (user group, Sample)
-            | "MeetUsers" >> beam.CombinePerKey(MergeSamples(self._spill))  # (user group, Sample)
+            | "MergeSamples" >> beam.CombinePerKey(MergeSamples(self._spill))  # (user group, Sample)
             | "CountGroup"
             >> beam.FlatMap(count).with_output_types(tuple[tuple[int, int], SampledCounts])  # ((round, part), counts)
-            | "SumCounts" >> beam.CombinePerKey(SumCounts(self._least))  # ((round, part of the items), SampledCounts)
+            | "SumCounts"
+            >> beam.CombinePerKey(SumCounts(self._min_users))  # ((round, part of the items), SampledCounts)
         )
         rows = sampled[ROW_COUNTS] | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
         users = (
-            sampled[_ADMITTED]  # (user group, marked users)
-            | "MeetAdmitted" >> beam.CombinePerKey(merge_admitted)  # (user group, marked users)
-            | "CountAdmitted" >> beam.MapTuple(lambda _, users: count_admitted(users))  # UserCounts
+            sampled[_ADMISSION_USERS]  # (user group, marked hashes)
+            | "MergeAdmissionUsers" >> beam.CombinePerKey(merge_marked_users)  # (user group, marked hashes)
+            | "CountAdmissionUsers" >> beam.MapTuple(lambda _, users: count_marked_users(users))  # UserCounts
             | "SumUserCounts" >> beam.CombineGlobally(sum_user_counts)
         )
         exact = [beam.pvalue.AsDict(counts), beam.pvalue.AsSingleton(rows), beam.pvalue.AsSingleton(users)]
@@ -306,9 +326,10 @@ class CountSamples(beam.PTransform):
 
 
 class TrieHeavyHitters(beam.PTransform):
-    """Paths of Parquet files -> a singleton Trie of published prefixes with counts (TrieHH++, paper 004, Section 4.1).
+    """Paths of Parquet files -> one Trie of published prefixes with counts (TrieHH++, paper 004, Section 4.1).
 
-    One level is a plain histogram. top: keep so many items of the last level. For the rest see CountSamples.
+    One level is a plain histogram. top: how many items of the last level to keep; None keeps all. For the other
+    arguments see CountSamples.
     """
 
     def __init__(
@@ -319,10 +340,10 @@ class TrieHeavyHitters(beam.PTransform):
         prefixes: Prefixes | None = None,
         levels: tuple[int, ...] = (WHOLE,),
         top: int | None = None,
-        **limits: Unpack[Limits],
+        **options: Unpack[CountOptions],
     ):
         super().__init__()
-        self._counts = CountSamples(items, sampling, key, prefixes, levels, sampling.threshold, **limits)
+        self._counts = CountSamples(items, sampling, key, prefixes, levels, sampling.threshold, **options)
         self._top = top
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
@@ -336,9 +357,10 @@ class TrieHeavyHitters(beam.PTransform):
 
 
 class InteractiveQuantiles(beam.PTransform):
-    """Paths of Parquet files -> a singleton Search: quantiles by binary search, a round a bit (Section 4.2).
+    """Paths of Parquet files -> one Search: quantiles by binary search with one round a bit (paper 004, Section 4.2).
 
-    items: NumberItems, whose bits are the rounds. For the rest see CountSamples.
+    items: the numbers and their range; its bits are the rounds. shares: of users below each quantile, in 0..1. For the
+    other arguments see CountSamples.
     """
 
     def __init__(
@@ -347,12 +369,12 @@ class InteractiveQuantiles(beam.PTransform):
         sampling: Sampling,
         key: RunKey,
         shares: tuple[float, ...],
-        **limits: Unpack[Limits],
+        **options: Unpack[CountOptions],
     ):
         super().__init__()
         levels = (WHOLE,) * items.bits
-        key = key.narrowed({"quantiles": shares})  # two searches split one sample in two ways, and would tell the rest
-        self._counts = CountSamples(items, sampling, key, None, levels, **limits)
+        key = key.narrowed({"quantiles": shares})  # two searches would split one sample twice and reveal more
+        self._counts = CountSamples(items, sampling, key, None, levels, **options)
         self._items = items
         self._shares = shares
 

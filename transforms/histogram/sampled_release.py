@@ -1,4 +1,4 @@
-"""Everything that the releases of sample and threshold hold, made of what was published alone. Pure."""
+"""The files and the manifest of sample-and-threshold releases: post-processing of published values. Pure."""
 
 from __future__ import annotations
 
@@ -29,12 +29,17 @@ from sfumato.schemas.release import (
 )
 from sfumato.transforms.histogram.curve import quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
-from sfumato.transforms.histogram.histogram_tables import bins_table, cell_places, cells_table, item_names, items_table
+from sfumato.transforms.histogram.histogram_tables import (
+    bins_table,
+    cell_positions,
+    cells_table,
+    item_names,
+    items_table,
+)
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
-from sfumato.transforms.histogram.prefixes import WHOLE
 from sfumato.transforms.histogram.quantile_search import Search
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
-from sfumato.transforms.histogram.trie import Trie
+from sfumato.transforms.histogram.trie import WHOLE, Trie
 from sfumato.transforms.privacy.admission import Admission
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page_charts import render_cells_page, render_items_page, render_quantiles_page
@@ -43,17 +48,17 @@ from sfumato.transforms.release.picture_charts import render_items_picture, rend
 
 _PICTURES = {"histogram": HISTOGRAM_PICTURE, "hotspots": HOTSPOTS_PICTURE}
 _BOUND = "one record a user, chosen uniformly among their records by the key"
-_BORDER_SHARE = 0.01  # of the users in one bin at a border of the range
+_BORDER_SHARE = 0.01  # of the users; more of them in a bin at a border of the range bring a warning
 _MECHANISM = (
     "sample and threshold: no noise is added to the counts of items; discrete Laplace noise is added to two counts of "
-    "users, on which the run is admitted"
+    "users, which admit the run"
 )
-_EMPTY = "No item was held by enough sampled users to be published: this release is empty."
+_EMPTY = "No item has enough sampled users to be published: this release is empty."
 
 
 @dataclass(frozen=True)
 class SampleMetadata:
-    """What the launcher knows of such a release: identity, plan, what is counted, and the picture's title."""
+    """What is known before the run: the release's identity, its plan, the counted items, and the picture's title."""
 
     release: ReleaseMetadata
     plan: SamplePlan
@@ -69,9 +74,15 @@ def sample_manifest(
     warnings: Sequence[str] = (),
     cut: int | None = None,
 ) -> dict[str, Any]:
-    """The manifest. rounds: (level, published items) of each; users: estimated users who hold what the first published.
+    """The manifest of a release.
 
-    admission: the noisy counts of users on which the run was admitted. cut: see SamplePlan.hidden_count.
+    Args:
+        metadata: what is known before the run.
+        rounds: (level, number of published items) of each round.
+        users: estimated users of all items of the first round.
+        admission: the noisy counts of users that admitted the run.
+        warnings: more warnings for the manifest.
+        cut: see SamplePlan.hidden_count.
     """
     plan, sampling = metadata.plan, metadata.plan.sampling
     rounds_composition = "one round, exact" if plan.rounds == 1 else "privacy loss distributions"
@@ -117,33 +128,33 @@ def _warnings(plan: SamplePlan, users: float) -> list[str]:
     population = plan.population if plan.population is not None else users
     if population * plan.delta >= 1:
         warnings.append(
-            f"delta {plan.delta:g} is not below 1 / {population:,.0f} users: it would allow a mechanism that exposes "
-            "one of them; lower it."
+            f"delta {plan.delta:g} is not below 1 / {population:,.0f} users: such a guarantee allows a mechanism that "
+            "exposes one of them; lower --delta."
         )
     return warnings
 
 
-def _emptiness(trie: Trie, what: str) -> list[str]:
-    """A warning where the last level has nothing; `what` makes it finer."""
+def _empty_level_warnings(trie: Trie, option: str) -> list[str]:
+    """A warning where the last level is empty. option: the option that sets the number of levels."""
     deepest = trie.deepest
     if deepest is trie.levels[-1]:
         return []
     if deepest is None:
         return [_EMPTY]
     return [
-        f"No item of the last level was held by enough sampled users to be published; level {deepest.level} has "
-        f"{len(deepest)}. A smaller {what} would spend the budget there."
+        f"No item of the last level has enough sampled users to be published; level {deepest.level} has "
+        f"{len(deepest)} items. A smaller {option} would spend the budget there."
     ]
 
 
 def trie_files(trie: Trie, metadata: SampleMetadata) -> dict[str, bytes]:
-    """The files of a histogram (a trie of one level) or of hot spots by name, the manifest last."""
+    """The files of a histogram (a trie of one level) or of hot spots, by name; the manifest is the last."""
     shown = trie.deepest or trie.levels[-1]  # in the picture
     manifest = sample_manifest(
-        metadata, _rounds(trie, metadata), trie.users, trie.admission, _emptiness(trie, "--depth"), trie.cut
+        metadata, _rounds(trie, metadata), trie.users, trie.admission, _empty_level_warnings(trie, "--depth"), trie.cut
     )
     plan, release = metadata.plan, metadata.release
-    words: dict[str, Any] = {
+    captions: dict[str, Any] = {
         "title": metadata.title,
         "epsilon": plan.epsilon,
         "delta": plan.delta,
@@ -154,18 +165,18 @@ def trie_files(trie: Trie, metadata: SampleMetadata) -> dict[str, bytes]:
         grid = metadata.counted.grid
         layers = []
         for one in trie.levels:
-            level, x, y, names = cell_places(one, grid.depth)
+            level, x, y, names = cell_positions(one, grid.depth)
             layers.append(
                 CellLayer(level, x, y, one.counts, one.stddev, names, one.sampling.rate, one.sampling.threshold)
             )
         finest = layers[trie.levels.index(shown)]
         table_file, table = CELLS_FILE, pa.concat_tables([cells_table(one, grid) for one in trie.levels])
         page = render_cells_page(manifest, layers)
-        picture = render_cells_picture(finest.level, finest.x, finest.y, finest.count, grid.region, **words)
+        picture = render_cells_picture(finest.level, finest.x, finest.y, finest.count, grid.region, **captions)
     else:
         table_file, table = ITEMS_FILE, pa.concat_tables([items_table(one) for one in trie.levels])
         page = render_items_page(manifest, _bars(trie))
-        picture = render_items_picture(item_names(shown), shown.counts, shown.stddev, **words)
+        picture = render_items_picture(item_names(shown), shown.counts, shown.stddev, **captions)
     return {
         table_file: parquet_bytes(table),
         _PICTURES[release.job]: picture,
@@ -190,29 +201,29 @@ def _bars(trie: Trie) -> ItemBars:
 
 
 def search_files(search: Search, metadata: SampleMetadata) -> dict[str, bytes]:
-    """The files of interactive quantiles by name, the manifest last."""
+    """The files of interactive quantiles, by name; the manifest is the last."""
     rounds = [(WHOLE, published) for published in search.published]
     assert isinstance(metadata.counted, NumberItems)
-    read = [users for users, published in zip(search.users, search.published, strict=True) if published]
-    warnings = _border_warnings(search.curve, metadata.counted) if read else [_EMPTY]
-    manifest = sample_manifest(metadata, rounds, float(np.mean(read or [0.0])), search.admission, warnings)
+    nonempty = [users for users, published in zip(search.users, search.published, strict=True) if published]
+    warnings = _border_warnings(search.curve, metadata.counted) if nonempty else [_EMPTY]
+    manifest = sample_manifest(metadata, rounds, float(np.mean(nonempty or [0.0])), search.admission, warnings)
     return _quantile_files(manifest, search.curve, list(search.quantiles), None, metadata)
 
 
 def _rounds(trie: Trie, metadata: SampleMetadata) -> list[tuple[int, int]]:
-    """(level, published items) of each round; whole cells have the grid's depth for a level."""
+    """(level, number of published items) of each round; the level of whole cells is the grid's depth."""
     whole = metadata.counted.grid.depth if isinstance(metadata.counted, CellItems) else WHOLE
     return [(one.level or whole, len(one)) for one in trie.levels]
 
 
 def _border_warnings(curve: Curve, items: NumberItems) -> list[str]:
-    """Warnings where much of the distribution lies in the range's first or last bin, and so perhaps outside it."""
+    """Warnings where much of the distribution lies in the range's first or last bin, so perhaps outside the range."""
     width = (items.high - items.low) / (1 << items.bits)
     inner = np.interp([items.low + width, items.high - width], curve.value, curve.share)
     shares = {f"lowest {width:.3g}": inner[0], f"highest {width:.3g}": 1 - inner[1]}
     return [
-        f"{share:.1%} of the users have values in the {end} of the range, where values outside it count too: how they "
-        "lie there is not known. A wider --range would tell."
+        f"{share:.1%} of the users have values in the {end} of the range, where values outside it count too. A wider "
+        "--range would show their distribution."
         for end, share in shares.items()
         if share > _BORDER_SHARE
     ]
@@ -221,12 +232,12 @@ def _border_warnings(curve: Curve, items: NumberItems) -> list[str]:
 def hierarchy_files(
     trie: Trie, metadata: SampleMetadata, shares: Sequence[float], ranges: Sequence[tuple[float, float]]
 ) -> dict[str, bytes]:
-    """The files of quantiles and ranges from a trie over bins by name; they have no rows where it is empty."""
+    """The files of quantiles and ranges from a trie over bins, by name; without rows where the trie is empty."""
     items = metadata.counted
     assert isinstance(items, NumberItems)
     hierarchy = build_hierarchy(trie, items.bits, items.low, items.high)
     curve = hierarchy.curve()
-    warnings = [*_emptiness(trie, "--bits"), *(_border_warnings(curve, items) if hierarchy.users else ())]
+    warnings = [*_empty_level_warnings(trie, "--bits"), *(_border_warnings(curve, items) if hierarchy.users else ())]
     manifest = sample_manifest(metadata, _rounds(trie, metadata), hierarchy.users, trie.admission, warnings)
     quantiles = [quantile(curve, share) for share in shares] if hierarchy.users else []
     answers = [hierarchy.answer(low, high) for low, high in ranges] if hierarchy.users else []
@@ -242,7 +253,7 @@ def _quantile_files(
     ranges: list[RangeAnswer] | None,
     metadata: SampleMetadata,
 ) -> dict[str, bytes]:
-    """The files of a distribution. ranges: None where none were asked for."""
+    """The files of a distribution. ranges: None without --ranges."""
     items = metadata.counted
     assert isinstance(items, NumberItems)
     plan = metadata.plan

@@ -1,35 +1,103 @@
-"""What a job asks of sample and threshold, and the sampling that meets it. Pure."""
+"""The plan of a sampled job: its budget, its sampling, and which users it contacts. Pure.
+
+Limited contact (paper 004, Section 3.2): the paper contacts a fixed number s = m + c sqrt(m) of n users, m = n p, and
+each takes part with probability m / s. That is not the Poisson sample: its size, Bin(s, m / s), varies far less than
+Bin(n, p). Exact enumeration of small cases finds up to 240 times the Poisson sample's delta (a test keeps that case).
+A run may not count its participants and end where they are too many either: the end would reveal their exact number.
+
+So here each user is contacted independently with a public probability a, and a contacted user takes part with
+probability p / a. The participants are then the Poisson sample at p itself, whatever the number of users. So delta is
+the delta of contacting everybody and needs no bound on the users. Of `population` users s are contacted on average, as
+in the paper.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import check_delta, delta
 from sfumato.transforms.histogram.composition import rounds_delta
-from sfumato.transforms.histogram.contact import ContactPlan, refuse_fixed_size
-from sfumato.transforms.histogram.optimal_sampling import choose
-from sfumato.transforms.histogram.sampling_round import Sampling, check_count, hidden_count
+from sfumato.transforms.histogram.optimal_sampling import choose_sampling
+from sfumato.transforms.histogram.sampling_round import Sampling, check_count, check_rate, hidden_count
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 
 CONTACTS = ("everybody", "limited", "fixed")
-_ADMISSION_SHARE = 0.01  # of epsilon, for the noisy counts of users on which a run is admitted
-_ADMISSION_RATE = 0.25  # of the users, for these counts
+_ADMISSION_SHARE = 0.01  # of epsilon, for the noisy counts of users that admit a run
+_ADMISSION_RATE = 0.25  # sampling rate of these counts
+
+
+@dataclass(frozen=True)
+class ContactPlan:
+    """Which share of the users to contact for a Poisson sample at `rate`.
+
+    Attributes:
+        population: number of users n, >= 1.
+        rate: sampling rate p, 0 < p < 1.
+        slack: c > 0 in m + c sqrt(m), m = n p: standard deviations above the expected sample size.
+
+    Raises:
+        RequestError: a value is out of range.
+    """
+
+    population: int
+    rate: float
+    slack: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_count("population", self.population)
+        check_rate(self.rate)
+        if isinstance(self.slack, bool) or not (math.isfinite(self.slack) and self.slack > 0):
+            raise RequestError(f"slack: must be a finite number of standard deviations > 0, got {self.slack}")
+
+    @property
+    def contacted_users(self) -> int:
+        """The number of users contacted on average."""
+        mean = self.population * self.rate
+        return min(self.population, math.ceil(mean + self.slack * math.sqrt(mean)))
+
+    @property
+    def contact_rate(self) -> float:
+        """The probability to contact a user: public, the same for all, at least `rate`."""
+        return self.contacted_users / self.population
+
+
+def refuse_fixed_size(population: int | None = None, rate: float | None = None) -> NoReturn:
+    """Raises RequestError: a sample of a fixed size is never private, whatever the threshold.
+
+    A user who alone holds an item is sampled with probability m / n, and is then missing from the published total.
+    """
+    known = "" if rate is None else f" (here {rate:g})"
+    users = "" if population is None else f" of {population} users"
+    raise RequestError(
+        f"contact: a sample{users} of fixed size is not private. Its known size minus the sum of the published counts "
+        "reveals how many samples the threshold dropped. So the sampling of a user who alone holds an item shows, and "
+        f"delta is at least the sampling rate{known}. Let every user draw on their own, or contact a limited number"
+    )
 
 
 @dataclass(frozen=True)
 class SamplePlan:
-    """A budget for `rounds` rounds, and the sampling rate and threshold of least expected error that keep it.
+    """A budget for `rounds` rounds, with the sampling of least expected error within it.
 
-    A share of epsilon pays for the admission, which takes a sample of its own; the rounds have the rest and all of
-    delta, and both add up. population: users in the logs, known from elsewhere; the run is refused where the logs hold
-    others. items: how many different items there are about. Both steer the choice, and neither is needed. contact:
-    everybody is asked whether they take part, or `limited`: each user with a probability (see ContactPlan). Raises
-    RequestError for values out of range, and where no item of such a population could pass.
+    A share of epsilon pays for the admission, which has its own sample. The rounds have the rest and all of delta.
+
+    Attributes:
+        epsilon: of the whole release, > 0.
+        delta: of the whole release, 0 < delta < 1.
+        population: number of users in the logs, publicly known. A run on other logs is refused. None: unknown.
+        items: about how many different items there are; None: unknown. Like population, it guides the choice only.
+        rounds: number of samples.
+        contact: `everybody` decides whether they take part, or a `limited` number of users (see ContactPlan).
+        max_bad_fraction: the largest share of users without a usable record, 0..1.
+
+    Raises:
+        RequestError: a value is out of range, or no item of this population could be published.
     """
 
     epsilon: float = 1.0
@@ -55,11 +123,11 @@ class SamplePlan:
         if self.contact == "fixed":
             refuse_fixed_size(self.population)
         if self.contact == "limited" and self.population is None:
-            raise RequestError("contact: limited contact asks a number of users, so it needs --population")
+            raise RequestError("contact: limited contact needs a number of users; give --population")
 
     @property
     def admission_rule(self) -> AdmissionRule:
-        """What the noisy counts of users have to show, and what they cost."""
+        """The rule for the noisy counts of users that admit a run, with their cost."""
         return AdmissionRule(
             epsilon=_ADMISSION_SHARE * self.epsilon,
             max_bad_fraction=self.max_bad_fraction,
@@ -75,11 +143,11 @@ class SamplePlan:
     @cached_property
     def sampling(self) -> Sampling:
         """The sampling of every round."""
-        return choose(self.rounds_epsilon, self.delta, self.population, self.items, self.rounds)
+        return choose_sampling(self.rounds_epsilon, self.delta, self.population, self.items, self.rounds)
 
     @cached_property
     def contact_plan(self) -> ContactPlan | None:
-        """Whom to ask, where contact is limited."""
+        """The share of users to contact; None where everybody is contacted."""
         if self.contact != "limited":
             return None
         assert self.population is not None
@@ -97,16 +165,16 @@ class SamplePlan:
 
     @property
     def contact_manifest(self) -> dict[str, Any]:
-        """What the manifest says of whom a round asks."""
+        """The manifest's entry on contacted users."""
         plan = self.contact_plan
         if plan is None:
             return {"kind": self.contact}
-        return {"kind": self.contact, "asked": plan.asked, "asking_rate": plan.asking_rate}
+        return {"kind": self.contact, "contacted_users": plan.contacted_users, "contact_rate": plan.contact_rate}
 
     def hidden_count(self, cut: int | None = None) -> int:
-        """The largest true count that an absent item can have at 99%.
+        """The largest true count, in users, that an absent item can have at 99% confidence.
 
-        cut: the sampled count that items had at most which were left out though they passed the threshold.
+        cut: the largest sampled count of items that passed the threshold and were still left out (see Trie.cut).
         """
-        least = self.sampling.threshold if cut is None else cut + 1
-        return hidden_count(Sampling(self.sampling.words, least), rounds=self.rounds)
+        threshold = self.sampling.threshold if cut is None else cut + 1
+        return hidden_count(Sampling(self.sampling.rate_steps, threshold), rounds=self.rounds)

@@ -1,9 +1,14 @@
-"""The two numbers of a sample-and-threshold round, and what its published counts tell (paper 004, Section 3)."""
+"""One sample-and-threshold round: its parameters, its published histogram, and its estimates (paper 004, Section 3).
+
+A round samples each user with one public probability. It publishes the items with enough sampled users; everything
+that follows from these counts is post-processing. Pure.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +17,7 @@ from scipy import special
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.bisection import bisect_integers
 
-GRID = 2**32
+RATE_GRID = 2**32  # sampling rates are multiples of 1 / RATE_GRID
 
 
 def check_count(name: str, value: int) -> int:
@@ -31,66 +36,116 @@ def check_rate(rate: float) -> float:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Each user is sampled with probability words / 2**32; sampled counts of at least `threshold` are published.
+    """The parameters of a round.
 
-    The sampler compares a uniform 32-bit word with `words`, so the rate accounted for is exactly the one used.
-    Raises RequestError for a rate of 0 or 1 or more, or a threshold below 1.
+    The sampler compares a uniform 32-bit integer with `rate_steps`, so the accountant's rate is exactly the sampler's.
+
+    Attributes:
+        rate_steps: the sampling rate in units of 2**-32, 1..2**32 - 1.
+        threshold: the fewest sampled users of a published item, >= 1.
+
+    Raises:
+        RequestError: a value is out of range.
     """
 
-    words: int
+    rate_steps: int
     threshold: int
 
     def __post_init__(self) -> None:
-        for name in ("words", "threshold"):  # NumPy's integers become Python's, which JSON knows
+        for name in ("rate_steps", "threshold"):  # NumPy's integers become Python's, which JSON can hold
             object.__setattr__(self, name, check_count(name, getattr(self, name)))
-        if self.words >= GRID:
-            raise RequestError(f"words: must be below 2**32, got {self.words}; a sample of everybody hides nobody")
+        if self.rate_steps >= RATE_GRID:
+            raise RequestError(f"rate_steps: must be below 2**32, got {self.rate_steps}; a rate of 1 hides nobody")
 
     @classmethod
-    def of(cls, rate: float, threshold: int) -> Sampling:
-        """The sampling of the largest rate on the grid that is at most `rate`: the guarantee can only get better.
+    def from_rate(cls, rate: float, threshold: int) -> Sampling:
+        """The sampling with the rate rounded down to a multiple of 2**-32, which can only improve the guarantee.
 
         Raises RequestError unless 2**-32 <= rate < 1.
         """
-        words = math.floor(check_rate(rate) * GRID)
-        if words < 1:
-            raise RequestError(f"rate: must be at least 2**-32, the grid that the sampler draws on, got {rate}")
-        return cls(words, threshold)
+        steps = math.floor(check_rate(rate) * RATE_GRID)
+        if steps < 1:
+            raise RequestError(f"rate: must be at least 2**-32, the sampler's resolution, got {rate}")
+        return cls(steps, threshold)
 
     @property
     def rate(self) -> float:
         """The sampling rate p (exact: a multiple of 2**-32)."""
-        return self.words / GRID
+        return self.rate_steps / RATE_GRID
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """The published counts of a round (paper 004, Section 3).
+
+    Attributes:
+        level: length of the items' prefixes; 0 for whole items.
+        sampling: parameters of the round.
+        items: uint64[m] ascending, item codes.
+        sampled: int64[m], sampled users with each item, all at least the threshold.
+        texts: the texts of the codes, m of them; None where codes are numbers.
+    """
+
+    level: int
+    sampling: Sampling
+    items: NDArray[np.uint64]
+    sampled: NDArray[np.int64]
+    texts: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @cached_property
+    def counts(self) -> NDArray[np.float64]:
+        """Estimated users, float64[m]: sampled / p."""
+        return estimates(self.sampling, self.sampled)[0]
+
+    @cached_property
+    def stddev(self) -> NDArray[np.float64]:
+        """Standard deviations of the estimates, float64[m], in users: sqrt(sampled (1 - p)) / p."""
+        return estimates(self.sampling, self.sampled)[1]
+
+    def only(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Histogram:
+        """The same histogram with the kept items only, in the given order."""
+        texts = None if self.texts is None else tuple(np.array(self.texts, dtype=object)[kept].tolist())
+        return Histogram(self.level, self.sampling, self.items[kept], self.sampled[kept], texts)
 
 
 def estimates(sampling: Sampling, sampled: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """True counts estimated from published counts X: (X / p, their standard deviations sqrt(X (1 - p)) / p).
+    """Estimates of true counts from published counts X.
 
-    sampled: int64[n], in sampled users; both results float64[n], in users. The standard deviation estimates that of
-    Bin(c, p) / p, sqrt(c (1 - p) / p), with X / p in place of the true count c.
+    Args:
+        sampling: parameters of the round.
+        sampled: int64[n], X in sampled users.
+
+    Returns:
+        X / p and its standard deviation sqrt(X (1 - p)) / p, float64[n] each, in users. The latter is that of
+        Bin(c, p) / p, sqrt(c (1 - p) / p), with X / p in place of the true count c.
     """
     counts = np.asarray(sampled, np.float64)
     return counts / sampling.rate, np.sqrt(counts * (1 - sampling.rate)) / sampling.rate
 
 
 def hidden_count(sampling: Sampling, confidence: float = 0.99, rounds: int = 1) -> int:
-    """The largest true count (users) that an absent item may have at this confidence.
+    """The largest true count, in users, that an absent item may have at this confidence.
 
-    That is the largest c such that an item of c users is absent with probability >= 1 - confidence, where absent means
-    a sampled count below the threshold in at least one of `rounds` independent samples. Raises RequestError unless
-    0 < confidence < 1 and rounds >= 1.
+    This is the largest c such that an item of c users is absent with probability >= 1 - confidence. An item is absent
+    if its sampled count is below the threshold in at least one of `rounds` independent samples.
+
+    Raises:
+        RequestError: unless 0 < confidence < 1 and rounds >= 1.
     """
     if isinstance(confidence, bool) or not 0 < confidence < 1:
         raise RequestError(f"confidence: must be a number between 0 and 1, got {confidence}")
     check_count("rounds", rounds)
-    # Absent in some round with 1 - P[present]^rounds >= 1 - confidence, and P[Bin(c, p) >= tau] = I_p(tau, c - tau +
-    # 1).
-    often = confidence ** (1 / rounds)
+    present_probability = confidence ** (1 / rounds)  # in each round, at most
+
+    def is_often_absent(count: int) -> bool:
+        # P[Bin(c, p) >= tau] = I_p(tau, c - tau + 1)
+        present = special.betainc(sampling.threshold, count - sampling.threshold + 1, sampling.rate)
+        return bool(present <= present_probability)
+
     low, high = sampling.threshold - 1, 2 * sampling.threshold
-    while special.betainc(sampling.threshold, high - sampling.threshold + 1, sampling.rate) <= often:
+    while is_often_absent(high):
         low, high = high, 2 * high
-
-    def is_often_absent(c: int) -> bool:
-        return bool(special.betainc(sampling.threshold, c - sampling.threshold + 1, sampling.rate) <= often)
-
     return bisect_integers(is_often_absent, low, high)

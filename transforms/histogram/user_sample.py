@@ -1,7 +1,8 @@
-"""Samples of users, and the counts in them: keyed, mergeable, one item a user. Pure.
+"""Samples of users and the counts in them: keyed, mergeable, one item a user. Pure.
 
-Whether a user takes part in a round is a function of the run's key and her id, so a retried bundle draws the same
-users, and no order of files or bundles shows. All that is here is raw: only `threshold` makes something to publish.
+Whether a user takes part in a round is a function of the run's key and the user's id. So a retried bundle draws the
+same users, and the order of files and bundles has no effect. All values here are raw; only `threshold` returns
+something that may be published.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.histogram.prefixes import Prefixes
-from sfumato.transforms.histogram.published import Histogram
-from sfumato.transforms.histogram.sampling_round import Sampling
+from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
+from sfumato.transforms.histogram.trie import Prefixes
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.locations.users import any_repeated
 from sfumato.transforms.privacy.keys import RunKey, random_bits_16
@@ -26,8 +26,8 @@ from sfumato.transforms.privacy.keys import RunKey, random_bits_16
 class Sampler:
     """Draws users for some rounds, each user in each round independently with the sampling rate (Poisson sampling).
 
-    Every round needs a sample of its own: counts of parents and children in one sample would differ by exactly what
-    the threshold holds back.
+    Every round needs its own sample: in one common sample, the counts of parents minus those of their children would
+    reveal how many sampled users the threshold dropped.
     """
 
     key: RunKey
@@ -40,10 +40,10 @@ class Sampler:
 
     def drawn(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether each user takes part in each round: bool[n, rounds]. users: uint64[n], their keyed hashes."""
-        words = random_bits_16(self._subkey, users, 2 * self.rounds)
-        return np.ascontiguousarray(words).view("<u4") < np.uint32(self.sampling.words)
+        bits = random_bits_16(self._subkey, users, 2 * self.rounds)
+        return np.ascontiguousarray(bits).view("<u4") < np.uint32(self.sampling.rate_steps)
 
-    def drawn_at_all(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    def drawn_in_any_round(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether each user takes part in any round: bool[n]."""
         return np.asarray(self.drawn(users).any(axis=1))
 
@@ -53,50 +53,56 @@ class Sampler:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Records of sampled users: users uint64[n] (hashes), items uint[n] (codes), records uint[n] of that user and item.
+    """Records of sampled users, one row for each pair of a user and an item.
 
-    items and records have the narrowest type that holds them: samples travel between workers. texts: what the codes of
-    texts stand for. kinds: what kinds of ids and items were seen, whoever was drawn.
+    Items and records have the narrowest type that holds them, because samples travel between workers.
+
+    Attributes:
+        users: uint64[n], keyed hashes.
+        items: unsigned[n], item codes.
+        records: unsigned[n], the number of records of this user and item.
+        texts: the texts of the codes; empty where codes are numbers.
+        column_types: the types of ids and items that all rows had, sampled or not.
     """
 
     users: NDArray[np.uint64]
     items: NDArray[np.unsignedinteger]
     records: NDArray[np.unsignedinteger]
     texts: Mapping[int, str] = field(default_factory=dict)
-    kinds: frozenset[str] = frozenset()
+    column_types: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.users)
 
     @classmethod
-    def of(
+    def from_arrays(
         cls,
         users: NDArray[np.uint64],
         items: NDArray[np.unsignedinteger],
         records: NDArray[np.unsignedinteger] | None = None,
         texts: Mapping[int, str] | None = None,
-        kinds: Iterable[str] = (),
+        column_types: Iterable[str] = (),
     ) -> Sample:
-        """A sample with narrow arrays. records: 1 each where they are not given."""
+        """A sample with narrow arrays. records: None for one each."""
         records = np.ones(len(users), np.uint8) if records is None else _narrow(records)
-        return cls(users, _narrow(items), records, texts or {}, frozenset(kinds))
+        return cls(users, _narrow(items), records, texts or {}, frozenset(column_types))
 
     def pack(self, spill: Spill) -> bytes:
-        """The sample, stored: what may travel in its place (see Spill)."""
+        """The sample as bytes that travel in its place (see Spill)."""
         types = self.items.dtype.str, self.records.dtype.str
-        form = json.dumps([*types, list(self.texts.values()), sorted(self.kinds)], ensure_ascii=False)
+        header = json.dumps([*types, list(self.texts.values()), sorted(self.column_types)], ensure_ascii=False)
         codes = np.fromiter(self.texts, np.uint64, len(self.texts))
         arrays = (np.ascontiguousarray(array).data for array in (self.users, self.items, self.records, codes))
-        return spill.store(form.encode(), *arrays)
+        return spill.store(header.encode(), *arrays)
 
     @classmethod
     def unpack(cls, stored: bytes) -> Sample:
         """The sample that `pack` stored."""
-        form, users, items, records, codes = load(stored)
-        item_type, record_type, names, kinds = json.loads(bytes(form))
+        header, users, items, records, codes = load(stored)
+        item_type, record_type, names, column_types = json.loads(bytes(header))
         texts = dict(zip(np.frombuffer(codes, np.uint64).tolist(), names, strict=True))
         arrays = np.frombuffer(items, item_type), np.frombuffer(records, record_type)
-        return cls(np.frombuffer(users, np.uint64), *arrays, texts, frozenset(kinds))
+        return cls(np.frombuffer(users, np.uint64), *arrays, texts, frozenset(column_types))
 
 
 def _narrow(values: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
@@ -104,39 +110,45 @@ def _narrow(values: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
 
 
 def merge(samples: Sequence[Sample]) -> Sample:
-    """One sample of several, equal (user, item) pairs added up; associative and commutative."""
+    """One sample with equal (user, item) pairs added up; associative and commutative."""
     if len(samples) == 1:
         return samples[0]
     if not samples:
-        return Sample.of(np.empty(0, np.uint64), np.empty(0, np.uint8))
+        return Sample.from_arrays(np.empty(0, np.uint64), np.empty(0, np.uint8))
     users = np.concatenate([sample.users for sample in samples])
     items = np.concatenate([sample.items for sample in samples])
     records = np.concatenate([sample.records for sample in samples])
     texts = {code: text for sample in samples for code, text in sample.texts.items()}
-    kinds = frozenset().union(*(sample.kinds for sample in samples))
+    column_types = frozenset().union(*(sample.column_types for sample in samples))
     if any_repeated(users):
         order = np.lexsort((items, users))
         users, items, records = users[order], items[order], records[order]
-        starts = _starts((users[1:] != users[:-1]) | (items[1:] != items[:-1]))
+        starts = _run_starts((users[1:] != users[:-1]) | (items[1:] != items[:-1]))
         users, items, records = users[starts], items[starts], np.add.reduceat(records, starts, dtype=np.uint64)
-    return Sample.of(users, items, records, texts, kinds)
+    return Sample.from_arrays(users, items, records, texts, column_types)
 
 
-def _starts(changes: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Where runs of equal values begin. changes: whether each value but the first differs from the one before."""
+def _run_starts(changes: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """First indices of runs of equal values. changes: whether each value but the first differs from the previous."""
     return np.flatnonzero(np.concatenate(([True], changes)))
 
 
-def one_item_a_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger]]:
-    """Distinct users, uint64[n], and the item of one record of each, chosen uniformly among her records by her hash.
+def one_item_per_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger]]:
+    """Chooses one record of each user, uniformly among their records, by the user's hash.
 
-    sample: all records of these users. The choice depends on nobody else and on no order.
+    The choice depends on no other user and on no order.
+
+    Args:
+        sample: all records of its users.
+
+    Returns:
+        Distinct users, uint64[n], and the item of each.
     """
     if not any_repeated(sample.users):
         return sample.users, sample.items
     order = np.lexsort((sample.items, sample.users))
     users, items = sample.users[order], sample.items[order]
-    starts = _starts(users[1:] != users[:-1])
+    starts = _run_starts(users[1:] != users[:-1])
     ends = np.cumsum(sample.records[order], dtype=np.int64)
     before = np.concatenate(([0], ends))[starts]
     total = np.concatenate((ends[starts[1:] - 1], ends[-1:])) - before
@@ -147,36 +159,47 @@ def one_item_a_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.unsi
 
 @dataclass(frozen=True, eq=False)
 class SampledCounts:
-    """Sampled users of each item: items uint64[m] ascending, counts int64[m], texts object[m] or None. Raw.
+    """Raw numbers of sampled users by item.
 
-    left_out: sampled users of items that are not listed any more.
+    Attributes:
+        items: uint64[m] ascending, item codes.
+        counts: int64[m], sampled users.
+        texts: object[m], the texts of the codes; None where codes are numbers.
+        dropped_users: sampled users of items that are no longer in the list.
     """
 
     items: NDArray[np.uint64]
     counts: NDArray[np.int64]
     texts: NDArray[np.object_] | None = None
-    left_out: int = 0
+    dropped_users: int = 0
 
     @property
     def users(self) -> int:
-        """Sampled users."""
-        return int(self.counts.sum()) + self.left_out
+        """All sampled users."""
+        return int(self.counts.sum()) + self.dropped_users
 
     def only(self, kept: NDArray[np.bool_]) -> SampledCounts:
         """The counts of some items."""
         return SampledCounts(self.items[kept], self.counts[kept], None if self.texts is None else self.texts[kept])
 
-    def at_least(self, least: int) -> SampledCounts:
-        """The counts of items that so many sampled users hold; of the others their number of users alone."""
-        found = self.only(self.counts >= least)
-        return replace(found, left_out=self.users - found.users)
+    def at_least(self, min_users: int) -> SampledCounts:
+        """The items with at least this many sampled users. The users of the others move to `dropped_users`."""
+        found = self.only(self.counts >= min_users)
+        return replace(found, dropped_users=self.users - found.users)
 
 
 def count_rounds(
     sample: Sample, sampler: Sampler, prefixes: Prefixes | None, levels: Sequence[int]
 ) -> list[SampledCounts]:
-    """The counts of every round, one a level, of users all of whose records the sample holds."""
-    users, items = one_item_a_user(sample)
+    """The counts of every round, one for each level.
+
+    Args:
+        sample: all records of its users.
+        sampler: draws the users of each round.
+        prefixes: the prefix code; None where all levels are whole items.
+        levels: the prefix length that each round counts.
+    """
+    users, items = one_item_per_user(sample)
     drawn = sampler.drawn(users)
     item_key = sampler.key.subkey("items")
     found = []
@@ -195,22 +218,22 @@ def count_rounds(
 def add_counts(counts: Iterable[SampledCounts]) -> SampledCounts:
     """The sum, item by item."""
     counts = list(counts)
-    left_out = sum(one.left_out for one in counts)
+    dropped_users = sum(one.dropped_users for one in counts)
     parts = [one for one in counts if len(one.items)]
     if not parts:
-        return SampledCounts(np.empty(0, np.uint64), np.empty(0, np.int64), None, left_out)
+        return SampledCounts(np.empty(0, np.uint64), np.empty(0, np.int64), None, dropped_users)
     items, numbers = (
         np.concatenate(arrays) for arrays in zip(*((one.items, one.counts) for one in parts), strict=True)
     )
     texts = [one.texts for one in parts if one.texts is not None]
     total = _sum_by_item(items, numbers, np.concatenate(texts) if texts else None)
-    return replace(total, left_out=left_out)
+    return replace(total, dropped_users=dropped_users)
 
 
 def _sum_by_item(
     items: NDArray[np.uint64], counts: NDArray[np.int64] | None = None, texts: NDArray[np.object_] | None = None
 ) -> SampledCounts:
-    """Sums of counts (1 each where they are not given) over equal items, whose texts are equal too."""
+    """Sums counts over equal items, which have equal texts. counts: None for one each."""
     if texts is None and len(items) and int(items.max()) < 2 * len(items):  # few codes: a table is faster than a sort
         dense = np.bincount(items.astype(np.int64), counts).astype(np.int64)  # exact: far below 2^53
         present = np.flatnonzero(dense)
@@ -220,13 +243,13 @@ def _sum_by_item(
         return SampledCounts(items, counts.astype(np.int64))
     order = np.argsort(items, kind="stable")
     items = items[order]
-    starts = _starts(items[1:] != items[:-1])
+    starts = _run_starts(items[1:] != items[:-1])
     sums = np.add.reduceat(counts[order], starts)
     return SampledCounts(items[starts], sums, None if texts is None else texts[order][starts])
 
 
 def threshold(counts: SampledCounts, sampling: Sampling, level: int) -> Histogram:
-    """What may be published of a round: the items that at least tau sampled users hold, with their sampled counts."""
+    """The published part of a round: the items with at least tau sampled users, and their sampled counts."""
     shown = counts.at_least(sampling.threshold)
     texts = tuple(shown.texts.tolist()) if shown.texts is not None else None
     return Histogram(level, sampling, shown.items, shown.counts, texts)

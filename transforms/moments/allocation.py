@@ -1,4 +1,4 @@
-"""Which bits to ask for, and how often: sampling chances of the rounds (paper 002, Sections 3.1 and 3.2). Pure."""
+"""How often to query each bit: the rounds' query probabilities (paper 002, Sections 3.1 and 3.2). Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from sfumato.schemas.moments import Method
 from sfumato.transforms.moments.quantities import Slots
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 
-_WATCHED = 0.2  # of the clients, on all bits alike, where an earlier release stands for the first round
+_UNIFORM_SHARE = 0.2  # of the clients, spread evenly over all bits, where an earlier release replaces the first round
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The protocol's parameters by the paper's names; None: what docs/explanation/moments.md found best (`chosen`).
+    """The protocol's parameters by the paper's names. None means the default (see `resolved`).
 
-    first_share: delta, the share of the clients in the first of two rounds. first_power: alpha, round one asks for bit
-    j with a chance in proportion to 2^(alpha j). second_power: round two with (4^j m_j (1 - m_j))^second_power.
-    weighted_power: alpha of the protocol of one round. caching: reports of both rounds are pooled. squash: a multiple
-    of a bit mean's standard deviation; bits above the highest one that exceeds it are taken for empty; 0: none is;
-    None: bits count by the chance that they are in use (in_use.py), or with one round all do.
-    Raises RequestError for what cannot be.
+    Attributes:
+        first_share: delta, the share of the clients in the first of two rounds, 0..1.
+        first_power: alpha; round one queries bit j with probability proportional to 2^(alpha j).
+        second_power: round two queries with probability proportional to (4^j m_j (1 - m_j))^second_power.
+        weighted_power: alpha of the protocol with one round.
+        caching: whether reports of both rounds are pooled.
+        squash: a multiple of a bit mean's standard deviation. Bits above the highest one that exceeds it are empty; 0
+            squashes none. None: bits count by their probability to be in use (used_bits.py), or all with one round.
+
+    Raises:
+        RequestError: a value is out of range.
     """
 
     first_share: float | None = None
@@ -43,8 +48,11 @@ class Tuning:
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise RequestError(f"{name}: must be a finite number >= 0, got {value}")
 
-    def chosen(self, method: Method) -> Tuning:
-        """The same with every None replaced but that of squash, which then is by posterior chances (adaptive)."""
+    def resolved(self, method: Method) -> Tuning:
+        """The tuning with defaults for every None but squash; docs/explanation/moments.md has the measurements.
+
+        squash stays None for `adaptive`: then posterior probabilities decide.
+        """
         return Tuning(
             first_share=0.25 if self.first_share is None else self.first_share,
             first_power=0.25 if self.first_power is None else self.first_power,
@@ -56,7 +64,7 @@ class Tuning:
 
 
 def by_weight(slots: Slots, power: float, reports: int) -> NDArray[np.float64]:
-    """Chances in proportion to |weight|^power: float64[S], see `capped`."""
+    """Query probabilities proportional to |weight|^power: float64[S], see `capped`."""
     weights = np.abs(slots.weight)
     return capped((weights / weights.max()) ** power, reports)
 
@@ -65,47 +73,53 @@ def by_variance(
     slots: Slots,
     means: NDArray[np.float64],
     used: NDArray[np.float64],
-    told: RandomisedResponse,
+    response: RandomisedResponse,
     power: float,
     reports: int,
 ) -> NDArray[np.float64]:
-    """Chances in proportion to (weight^2 v u)^power, v the variance of one report of a bit: float64[S], see `capped`.
+    """Query probabilities proportional to (weight^2 v u)^power: float64[S], see `capped`.
 
-    With power 1/2 that is the least variance of the estimate (Lemma 3.3). means: float64[S], the bits' shares of 1s in
-    0..1. used: u, float64[S], the chance that a bit is in use at all; one that is not is not asked for.
+    With power 1/2 they give the least variance of the estimate (Lemma 3.3).
+
+    Args:
+        slots: of the quantity.
+        means: float64[S], the bits' shares of 1s, in 0..1. They give v, the variance of one report of a bit.
+        used: float64[S], u, the probability that a bit is in use. An unused bit is not queried.
+        response: how clients report a bit.
+        power: second_power of the tuning.
+        reports: bits that a client reports.
     """
-    expected = means * told.gain + (1 - told.truth)
+    expected = means * response.gain + (1 - response.truth_probability)
     weights = np.abs(slots.weight) / np.abs(slots.weight).max()
-    spread = weights**2 * told.variance(expected)
+    spread = weights**2 * response.variance(expected)
     if not spread.any():
         return by_weight(slots, power, reports)
     return capped((spread / spread.max() * used) ** power, reports)
 
 
-def watching(probabilities: NDArray[np.float64], reports: int) -> NDArray[np.float64]:
-    """The chances, with a share on all bits alike: what an earlier release knew nothing of must not stay unseen."""
-    return capped((1 - _WATCHED) * probabilities + _WATCHED / len(probabilities), reports)
+def with_uniform_share(probabilities: NDArray[np.float64], reports: int) -> NDArray[np.float64]:
+    """Mixes in a uniform share, so that bits unknown to an earlier release are seen."""
+    return capped((1 - _UNIFORM_SHARE) * probabilities + _UNIFORM_SHARE / len(probabilities), reports)
 
 
 def capped(wanted: NDArray[np.float64], reports: int) -> NDArray[np.float64]:
-    """Chances float64[S] in proportion to `wanted`, of sum 1 and at most 1 / reports each.
+    """Probabilities float64[S] proportional to `wanted`, with sum 1 and at most 1 / reports each.
 
-    A client reports so many different bits, so none can be asked for more often. Where too few are wanted, the others
-    share what is left.
+    A client reports different bits, so no bit can have more. Where too few bits are wanted, the others share the rest.
     """
-    most = (1 - 1e-9) / reports  # just below, so that rounding never asks one client twice
+    max_probability = (1 - 1e-9) / reports  # just below, so that rounding never queries a bit twice from one client
     probabilities = np.zeros(len(wanted))
     free = np.ones(len(wanted), bool)
     if reports == len(wanted):
-        return probabilities + 1 / reports  # everybody tells every bit
+        return probabilities + 1 / reports  # every client reports every bit
     while True:
         left = 1 - probabilities[~free].sum()
         share = np.where(free, wanted, 0.0)
         if not share.any():
             share = free.astype(np.float64)
         share *= left / share.sum()
-        over = free & (share > most)
+        over = free & (share > max_probability)
         if not over.any() or reports == 1:
             return np.where(free, share, probabilities)
-        probabilities[over] = most
+        probabilities[over] = max_probability
         free &= ~over

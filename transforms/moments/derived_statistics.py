@@ -1,4 +1,4 @@
-"""The statistics of `sfumato moments`: a registry, and what each makes of its quantities' means. Pure."""
+"""The registry of the statistics of `sfumato moments`, and their evaluation from quantities' means. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sfumato.transforms.moments.statistic_kinds import (
     MEAN,
     MOMENT,
     VARIANCE,
-    Given,
     Means,
+    StatisticContext,
     StatisticKind,
     Variance,
 )
@@ -40,7 +40,7 @@ class Result:
 
 
 def find_kind(statistic: Statistic) -> StatisticKind:
-    """The kind of a statistic. Raises RequestError, with the known names, for a name or power that does not exist."""
+    """The kind of a statistic. Raises RequestError, with the known names, for an unknown name or power."""
     name, colon, power = statistic.name.partition(":")
     kind = STATISTICS.get(name)
     if kind is not None and (power in map(str, kind.powers) if kind.powers else not colon):
@@ -52,8 +52,8 @@ def find_kind(statistic: Statistic) -> StatisticKind:
     raise RequestError(f"statistics: there are {', '.join(known[:-1])} and {known[-1]}; got {statistic.name!r}")
 
 
-def kinds_of(statistic: Statistic, variance: Variance) -> tuple[str, ...]:
-    """The quantities whose means a statistic needs, by kind. Raises RequestError for an unknown statistic."""
+def quantities_of(statistic: Statistic, variance: Variance) -> tuple[str, ...]:
+    """The kinds of the quantities whose means a statistic needs. Raises RequestError for an unknown statistic."""
     return find_kind(statistic).quantities(statistic.power, variance)
 
 
@@ -67,19 +67,28 @@ def evaluate(
     users_variance: NDArray[np.float64] | float = 0.0,
     level: float = 0.95,
 ) -> Result:
-    """A statistic from its quantities' means, within what values of this form can have.
+    """Computes a statistic from its quantities' means, clipped to the range that values of this form allow.
 
-    centre: what `square` is about. users: float64[G], all of each group; users_variance: of that, where it is noisy.
-    level: of the means' intervals, and of the result's.
+    Args:
+        statistic: the statistic.
+        variance: how a variance is computed: about the centre, or raw.
+        means: by quantity, each of G groups.
+        centre: the centre of `square`.
+        users: float64[G], all users of each group.
+        form: of the values.
+        users_variance: of users, where that is noisy.
+        level: of the means' intervals and of the result's.
     """
     z = float(-ndtri((1 - level) / 2))
-    found = [means[kind] for kind in kinds_of(statistic, variance)]
-    value, low, high, clients = find_kind(statistic).evaluate(found, Given(variance, centre, users, users_variance, z))
-    least, most = possible(statistic, form)
-    low, value, high = (np.clip(one, least, most) for one in (low, value, high))
+    found = [means[kind] for kind in quantities_of(statistic, variance)]
+    value, low, high, clients = find_kind(statistic).evaluate(
+        found, StatisticContext(variance, centre, users, users_variance, z)
+    )
+    smallest, largest = value_range(statistic, form)
+    low, value, high = (np.clip(one, smallest, largest) for one in (low, value, high))
     return Result(value, (high - low) / (2 * z), low, high, clients)
 
 
-def possible(statistic: Statistic, form: FixedPoint) -> tuple[float, float]:
-    """The least and the greatest that a statistic can be, of values in the form's range."""
-    return find_kind(statistic).possible(form, statistic.power)
+def value_range(statistic: Statistic, form: FixedPoint) -> tuple[float, float]:
+    """The smallest and the largest value of a statistic, for values in the form's range."""
+    return find_kind(statistic).value_range(form, statistic.power)

@@ -1,7 +1,7 @@
 """Groups of clients: public values of a column, or the cells of a map. Pure.
 
-Which group a client is in is private: the tallies of groups carry central noise, and a group whose noisy number of
-clients is too small is merged into `other`. That needs a list of groups that is known from elsewhere.
+The group of a client is private: tallies of groups have central noise, and a group with too few clients by the noisy
+count is merged into `other`. So the list of groups must be public.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sfumato.transforms.locations.values import without_views
 from sfumato.transforms.selection import simultaneous_z
 
 MAX_GROUPS = 1 << 14
-_MOST_CHARACTERS = 500_000  # the job's graph carries them several times, and services bound its size
+_MAX_CHARACTERS = 500_000  # the job's graph has them several times, and services bound its size
 
 
 class Groups(Protocol):
-    """Which group each row is in."""
+    """Assigns a group to each row."""
 
     def names(self) -> Sequence[str]:
         """The public groups, without `other`."""
@@ -37,7 +37,7 @@ class Groups(Protocol):
     def __len__(self) -> int: ...
 
     def encode(self, batch: pa.RecordBatch) -> NDArray[np.uint16]:
-        """The place of each row's group among the names, uint16[n]; their number for a row in none of them."""
+        """The index of each row's group among the names, uint16[n]; the number of names for a row in none of them."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class ColumnGroups:
         for name in (EVERYBODY, OTHER, ""):
             if name in self.listed:
                 raise RequestError(f"groups: {name!r} cannot be the name of a group; rename it in the logs")
-        if sum(map(len, self.listed)) > _MOST_CHARACTERS:
-            raise RequestError(f"groups: their names have over {_MOST_CHARACTERS:,} characters together; shorten them")
+        if sum(map(len, self.listed)) > _MAX_CHARACTERS:
+            raise RequestError(f"groups: their names have over {_MAX_CHARACTERS:,} characters together; shorten them")
         if len(set(self.listed)) < len(self.listed):
             twice = next(name for name in self.listed if self.listed.count(name) > 1)
-            raise RequestError(f"groups: {twice!r} is there twice")
+            raise RequestError(f"groups: {twice!r} is listed twice")
 
     def names(self) -> Sequence[str]:
         return self.listed
@@ -99,12 +99,12 @@ class CellGroups:
         return 1 << (2 * self.grid.depth)
 
     def encode(self, batch: pa.RecordBatch) -> NDArray[np.uint16]:
-        """See Groups.encode. Places outside the region are in no group."""
+        """See Groups.encode. Locations outside the region are in no group."""
         north, east = (
             np.asarray(batch.column(name).to_numpy(zero_copy_only=False), dtype=np.float64)
             for name in (self.latitude, self.longitude)
         )
-        inside = self.grid.region.holds(east, north)  # nulls are NaN, which lie nowhere
+        inside = self.grid.region.holds(east, north)  # nulls are NaN, which is outside
         groups = np.full(batch.num_rows, len(self), np.uint16)
         groups[inside] = self.grid.codes(east[inside], north[inside])
         return groups
@@ -112,8 +112,14 @@ class CellGroups:
 
 @dataclass(frozen=True)
 class Grouping:
-    """Groups as they are published. min_group: clients that a group must have by the noisy count to be shown apart.
-    Raises RequestError for values out of range.
+    """Groups and their smallest published size.
+
+    Attributes:
+        groups: the public groups.
+        min_group: the fewest clients of a published group, by the noisy count, >= 1.
+
+    Raises:
+        RequestError: min_group is out of range.
     """
 
     groups: Groups
@@ -123,19 +129,23 @@ class Grouping:
         if isinstance(self.min_group, bool) or self.min_group < 1:
             raise RequestError(f"min_group: must be a number of clients >= 1, got {self.min_group}")
 
-    def settle(self, clients: NDArray[np.float64], stddev: float) -> tuple[list[str], NDArray[np.int64]]:
-        """The groups that are shown apart, `other` the last of them, and which of them every tallied group is in.
+    def published_groups(self, clients: NDArray[np.float64], stddev: float) -> tuple[list[str], NDArray[np.int64]]:
+        """Decides which groups are published by themselves; all others are merged into `other`.
 
-        A group is shown apart if it has min_group clients by the noisy count, and clearly more than none: the
-        probability that any group without a client has so many is 5%.
+        A published group has at least min_group clients by the noisy count, and clearly more than none: the probability
+        that any group without clients is published is 5%.
 
         Args:
-            clients: float64[G + 1], by the noisy tallies, those in no group the last.
-            stddev: of the noise on each of these.
+            clients: float64[G + 1], by the noisy tallies; the last number is of clients in no group.
+            stddev: of the noise on each of these numbers.
+
+        Returns:
+            The names of the published groups with `other` as the last; and int64[G + 1], the published group of every
+            tallied group.
         """
         names = self.groups.names()
-        least = max(self.min_group, simultaneous_z(len(names)) * stddev)
-        large = np.flatnonzero(clients[:-1] >= least)
-        places = np.full(len(clients), len(large))
-        places[large] = np.arange(len(large))
-        return [*(names[place] for place in large.tolist()), OTHER], places
+        min_clients = max(self.min_group, simultaneous_z(len(names)) * stddev)
+        large = np.flatnonzero(clients[:-1] >= min_clients)
+        published = np.full(len(clients), len(large))
+        published[large] = np.arange(len(large))
+        return [*(names[row] for row in large.tolist()), OTHER], published

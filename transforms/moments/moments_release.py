@@ -1,4 +1,4 @@
-"""Everything that a release of means and moments holds, made of what was published alone. Pure."""
+"""The files and the manifest of a release of means and moments: post-processing of public tallies. Pure."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from sfumato.schemas.release import (
     PAGE_FILE,
 )
 from sfumato.transforms.moments.bit_means import Z_95
-from sfumato.transforms.moments.derived_statistics import possible
+from sfumato.transforms.moments.derived_statistics import value_range
 from sfumato.transforms.moments.groups import CellGroups, Grouping
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
-from sfumato.transforms.moments.protocol import MomentsPlan, Progress
+from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page_moments import CellMeans, render_moments_page
 from sfumato.transforms.release.picture_moments import render_moments_picture
@@ -58,16 +58,16 @@ from sfumato.transforms.selection import shrink
 
 _BOUND = {
     True: "one record a user, chosen uniformly among their records by the key",
-    False: "every row is taken for another user's",
+    False: "every row counts as another user",
 }
 _COINS = "randomised response on single bits (integers against thresholds of 64 bits)"
 _NOISE = "discrete Laplace noise on every count of reports (integers against thresholds of 64 bits)"
-_OF_EVERYBODY = 0.01  # of the probability that a listed place is wrong: that everybody's interval misses
+_EVERYBODY_ERROR = 0.01  # the probability that everybody's interval misses, of the 5% that a listed cell is wrong
 
 
 @dataclass(frozen=True)
 class MomentsMetadata:
-    """What the launcher knows of such a release. bounded: one record of each user counts; else rows are users."""
+    """What is known before the run. bounded: one record of each user counts; otherwise rows are users."""
 
     release: ReleaseMetadata
     plan: MomentsPlan
@@ -77,21 +77,21 @@ class MomentsMetadata:
     bounded: bool
 
 
-def moments_files(progress: Progress, metadata: MomentsMetadata) -> dict[str, bytes]:
-    """The files of a release by name, the manifest last. Raises RefusedError where an estimate is no finite number."""
+def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, bytes]:
+    """The files of a release by name; the manifest is the last. Raises RefusedError if an estimate is not finite."""
     plan, grouping = metadata.plan, metadata.grouping
-    estimates, bits = list(progress.estimates(plan)), progress.bit_charts(plan)
-    clients, stddev = progress.clients(plan), float(np.sqrt(progress.clients_variance(plan).item()))
+    estimates, bits = list(state.estimates(plan)), state.bit_charts(plan)
+    clients, stddev = state.clients(plan), float(np.sqrt(state.clients_variance(plan).item()))
     names: list[str] = []
     if grouping is not None:
-        settled, places = grouping.settle(clients, stddev / math.sqrt(len(clients)))
-        names = settled
-        known = _known(names, np.bincount(places, clients).tolist(), grouping.min_group)
-        estimates += [one for one in progress.estimates(plan, names, places) if one.group in known]
+        published, places = grouping.published_groups(clients, stddev / math.sqrt(len(clients)))
+        names = published
+        known = _large_groups(names, np.bincount(places, clients).tolist(), grouping.min_group)
+        estimates += [one for one in state.estimates(plan, names, places) if one.group in known]
         names = [name for name in names if name in known]
     if not np.isfinite([[one.value, one.stddev] for one in estimates]).all():
         raise RefusedError("an estimate is beyond what a number can hold; ask for fewer --bits or a lower moment")
-    manifest = _manifest(progress, metadata, bits, names, (max(float(clients.sum()), 0.0), stddev), estimates)
+    manifest = _manifest(state, metadata, bits, names, (max(float(clients.sum()), 0.0), stddev), estimates)
     shown = shrunk(estimates, plan.form)
     tables = {
         MOMENTS_FILE: pa.Table.from_pylist([asdict(one) for one in estimates], MOMENTS_SCHEMA),
@@ -102,10 +102,10 @@ def moments_files(progress: Progress, metadata: MomentsMetadata) -> dict[str, by
         grid = grouping.groups.grid
         located = {name: place for place, name in enumerate(grouping.groups.names())}
         codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
-        differs = differing(progress, plan, settled, places, estimates[0].statistic)
+        differs = differing(state, plan, published, places, estimates[0].statistic)
         tables[CELLS_FILE] = _cells_table(estimates, shown, differs, codes, grid)
         cells = _cell_means(shown, differs, codes, grid)
-    words: dict[str, Any] = {
+    captions: dict[str, Any] = {
         "title": f"Private moments of {metadata.column}",
         "column": metadata.column,
         "epsilon": plan.epsilon,
@@ -114,22 +114,22 @@ def moments_files(progress: Progress, metadata: MomentsMetadata) -> dict[str, by
     }
     return {
         **{name: parquet_bytes(table) for name, table in tables.items()},
-        MOMENTS_PICTURE: render_moments_picture(shown, bits, **words),
+        MOMENTS_PICTURE: render_moments_picture(shown, bits, **captions),
         PAGE_FILE: render_moments_page(manifest, shown, bits, cells).encode(),
         MANIFEST_FILE: manifest_bytes(manifest),
     }
 
 
-def _known(names: Sequence[str], clients: Sequence[float], least: int) -> set[str]:
-    """The groups that have enough clients; `other` may still be too small."""
-    return {name for name, number in zip(names, clients, strict=True) if number >= least}
+def _large_groups(names: Sequence[str], clients: Sequence[float], min_clients: int) -> set[str]:
+    """The groups with enough clients; `other` may still be too small."""
+    return {name for name, number in zip(names, clients, strict=True) if number >= min_clients}
 
 
 def shrunk(estimates: Sequence[MomentEstimate], form: FixedPoint) -> list[MomentEstimate]:
-    """The estimates with those of groups drawn towards everybody's, the more the noisier they are; in the same order.
+    """The same estimates in the same order, those of groups shrunk towards everybody's according to their noise.
 
-    The largest of many noisy numbers is large by chance for the most part: these are what a page may sort and colour.
-    Sums (log_product) stay as they are.
+    The largest of many noisy numbers is mostly large by chance. A page may sort and colour the shrunk ones. Sums
+    (log_product) stay unchanged.
     """
     found = list(estimates)
     for name in dict.fromkeys(one.statistic for one in estimates):
@@ -140,7 +140,7 @@ def shrunk(estimates: Sequence[MomentEstimate], form: FixedPoint) -> list[Moment
         rows = [estimates[i] for i in places]
         stddev = np.maximum([one.stddev for one in rows], 1e-9 * max(abs(everybody.value), form.step))
         value, variance = shrink(np.array([one.value for one in rows]), stddev**2, everybody.value)
-        ends = possible(Statistic(name), form)
+        ends = value_range(Statistic(name), form)
         low, high = (np.clip(value + sign * Z_95 * np.sqrt(variance), *ends) for sign in (-1, 1))
         columns = zip(places, value.tolist(), np.sqrt(variance).tolist(), low.tolist(), high.tolist(), strict=True)
         for i, centre, deviation, least, most in columns:
@@ -149,23 +149,29 @@ def shrunk(estimates: Sequence[MomentEstimate], form: FixedPoint) -> list[Moment
 
 
 def differing(
-    progress: Progress, plan: MomentsPlan, names: Sequence[str], places: NDArray[np.int64], statistic: str
+    state: MomentsState, plan: MomentsPlan, names: Sequence[str], places: NDArray[np.int64], statistic: str
 ) -> NDArray[np.int8]:
-    """For each cell shown 1 or -1 where its first statistic is above or below everybody's for certain, else 0.
+    """For each shown cell, 1 or -1 if its first statistic is clearly above or below everybody's, else 0: int8[cells].
 
-    All cells could have been listed: the probability that any of those listed is wrong is 5%. names: of the groups,
-    `other` the last.
+    The intervals are simultaneous over all cells: the probability that any listed cell is wrong is 5%.
+
+    Args:
+        state: the public tallies.
+        plan: the plan.
+        names: of the groups; `other` is the last.
+        places: int64[tallied groups], the published group of every tallied group.
+        statistic: name of the first statistic.
     """
     if statistic == "log_product" or len(names) < 2:
         return np.zeros(max(len(names) - 1, 0), np.int8)
-    everybody = next(progress.estimates(plan, level=1 - _OF_EVERYBODY))
-    level = 1 - (0.05 - _OF_EVERYBODY) / (len(names) - 1)
-    rows = list(itertools.islice(progress.estimates(plan, names, places, level), len(names) - 1))
+    everybody = next(state.estimates(plan, level=1 - _EVERYBODY_ERROR))
+    level = 1 - (0.05 - _EVERYBODY_ERROR) / (len(names) - 1)
+    rows = list(itertools.islice(state.estimates(plan, names, places, level), len(names) - 1))
     return np.array([(one.low > everybody.high) - int(one.high < everybody.low) for one in rows], np.int8)
 
 
 def _manifest(
-    progress: Progress,
+    state: MomentsState,
     metadata: MomentsMetadata,
     bits: Sequence[BitMeans],
     groups: Sequence[str],
@@ -174,9 +180,9 @@ def _manifest(
 ) -> dict[str, Any]:
     plan, grouping, form = metadata.plan, metadata.grouping, metadata.plan.form
     local = plan.epsilon is not None
-    mechanism = [_COINS] if local else ["every bit is told as it is"]
+    mechanism = [_COINS] if local else ["every bit is reported as it is"]
     assumptions = [*LOCAL_ASSUMPTIONS] if local else [NO_LOCAL_PRIVACY, *LOCAL_ASSUMPTIONS[2:]]
-    if plan.released is not None:
+    if plan.released_epsilon is not None:
         mechanism.append(_NOISE)
     if grouping is not None:
         assumptions.append(PRIVATE_GROUPS)
@@ -195,7 +201,7 @@ def _manifest(
         "contribution_bound": _BOUND[metadata.bounded],
         "adjacency": ADD_OR_REMOVE,
         "trust": "local" if local else "none",
-        "epsilon": plan.released if local else None,
+        "epsilon": plan.released_epsilon if local else None,
         "delta": 0.0,
         "collector": {"epsilon": plan.epsilon, "adjacency": REPLACE_VALUE} if local else None,
         "shares": {"admission": plan.admission().epsilon, "tallies": plan.tally_epsilon} if local else None,
@@ -205,7 +211,7 @@ def _manifest(
         "groups": None
         if grouping is None
         else {
-            "epsilon": plan.released,
+            "epsilon": plan.released_epsilon,
             "min_group": grouping.min_group,
             "noise_stddev": plan.noise_stddev,
         },
@@ -218,20 +224,20 @@ def _manifest(
         "groups_published": None if grouping is None else len(groups),
         "rounds": [
             {
-                "quantity": ask.quantity.kind,
-                "round": ask.round,
-                "clients": max(float(told.reports.sum()), 0.0) / plan.bits_per_client,
-                "reports": max(float(told.reports.sum()), 0.0),
+                "quantity": query.quantity.kind,
+                "round": query.round,
+                "clients": max(float(counted.reports.sum()), 0.0) / plan.bits_per_client,
+                "reports": max(float(counted.reports.sum()), 0.0),
             }
-            for ask, told in progress.rounds
+            for query, counted in state.rounds
         ],
     }
     warnings = _warnings(bits, local)
     for one in estimates:
-        least, most = possible(Statistic(one.statistic), form)
+        least, most = value_range(Statistic(one.statistic), form)
         if one.group == EVERYBODY and one.high - one.low > 0.5 * (most - least):
             warnings.append(
-                f"The {one.statistic} is not known: its interval holds most of what it could be. Use more users, a "
+                f"The {one.statistic} is not known: its interval covers most of the possible range. Use more users, a "
                 "larger epsilon, or fewer --bits."
             )
     if grouping is not None and not [name for name in groups if name != OTHER]:
@@ -242,23 +248,23 @@ def _manifest(
 
 
 def _warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:
-    warnings = [] if local else ["Bits are told as they are: this release has no differential privacy (--no_ldp)."]
+    warnings = [] if local else ["Bits are reported as they are: this release has no differential privacy (--no_ldp)."]
     for one in bits:
         if one.quantity == "value" and local and _unseen(one):
             warnings.append(
-                "No bit of the values stands out of the noise, so the estimates are drawn towards 0: use more users, a "
-                "larger epsilon, fewer --bits, or --method weighted, which does not do so."
+                "No bit of the values stands out of the noise, so the estimates shrink towards 0: use more users, a "
+                "larger epsilon, fewer --bits, or --method weighted, which does not shrink."
             )
         if one.quantity == "value" and (one.mean - 2 * one.stddev > 0.8)[-3:].all():
             warnings.append(
-                "The highest bits are set for nearly all users: many values may lie beyond the range, and count as its "
-                "end; more --bits or fewer --fraction_bits would tell (--verbose counts them)."
+                "The highest bits are set for nearly all users: many values may lie beyond the range and count as its "
+                "end. Give more --bits or fewer --fraction_bits (--verbose counts such values)."
             )
     return warnings
 
 
 def _unseen(bits: BitMeans) -> bool:
-    """Whether empty bits would look like these: the chance that noise lifts any of them above the line is 5%."""
+    """Whether empty bits could look like these: noise lifts any of them above the line with a probability of 5%."""
     line = NormalDist().inv_cdf(1 - 0.05 / len(bits.mean))
     return not (bits.mean > line * bits.stddev).any()
 
@@ -275,7 +281,7 @@ def _cells_table(
     codes: NDArray[np.uint64],
     grid: Grid,
 ) -> pa.Table:
-    """Published cells, a row each, with all statistics. shown: the estimates drawn towards everybody's."""
+    """Published cells, one row each, with all statistics. shown: the shrunk estimates."""
     x, y = deinterleave(codes)
     west, south, east, north = grid.bounds(x, y, np.full(len(x), grid.depth))
     rows = [one for one in estimates if one.group not in (EVERYBODY, OTHER)]

@@ -1,4 +1,4 @@
-"""An earlier release of the same column in place of the first round: it is taken for public. Pure."""
+"""An earlier release of the same column in place of the first round. It is public. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,48 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import BITS_SCHEMA, FixedPoint
-from sfumato.transforms.moments.protocol import Prior
+from sfumato.transforms.moments.quantities import Slots
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """What an earlier release says of a quantity's bits, in place of a first round.
+
+    Attributes:
+        weight: float64[S], of each bit.
+        mean: float64[S], share of 1s.
+        stddev: float64[S], of mean, > 0.
+    """
+
+    weight: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    stddev: NDArray[np.float64]
+
+    def for_slots(self, slots: Slots) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Means and variances for these slots: float64[S] each. Unknown slots have mean 1/2 and standard deviation 1/2.
+
+        The bits of `square` depend on the centre, which is different in every release.
+        """
+        known = {weight: row for row, weight in enumerate(self.weight.tolist())}
+        rows = np.array([known.get(weight, -1) for weight in slots.weight.tolist()])
+        mean, stddev = (np.where(rows >= 0, one[rows], 0.5) for one in (self.mean, self.stddev))
+        return mean, stddev**2
 
 
 @dataclass(frozen=True, eq=False)
 class PriorRelease:
     """Bit means of an earlier release.
 
-    safe: nobody can guess the key that its coins came from. local: its bits were told through randomised response.
+    Attributes:
+        release_id: of the release.
+        bits: a Prior for each quantity.
+        safe: whether the release's key is secret.
+        local: whether clients protected their bits by randomised response.
+        digest: SHA-256 of the table of bits.
     """
 
     release_id: str
@@ -29,23 +60,23 @@ class PriorRelease:
     digest: str
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any], bits: pa.Table, column: str, form: FixedPoint) -> PriorRelease:
-        """From a release's manifest and table of bits. Raises RequestError where it is of something else."""
+    def from_release(cls, manifest: Mapping[str, Any], bits: pa.Table, column: str, form: FixedPoint) -> PriorRelease:
+        """Reads a release's manifest and table of bits. Raises RequestError unless they fit this column and form."""
         if manifest.get("job") != "moments":
             raise RequestError(f"warm_start: a release of `sfumato moments` is needed, got {manifest.get('job')!r}")
         try:
-            told, safe = dict(manifest["fixed_point"]), manifest["privacy"]["randomness"]["safe"] is True
+            entry, safe = dict(manifest["fixed_point"]), manifest["privacy"]["randomness"]["safe"] is True
             local = manifest["privacy"]["trust"] == "local"
-            release_id, before = str(manifest["release_id"]), str(manifest["column"])
-            of = FixedPoint(*(told[name] for name in ("bits", "fraction_bits", "signed", "offset")))
+            release_id, prior_column = str(manifest["release_id"]), str(manifest["column"])
+            prior_form = FixedPoint(*(entry[name] for name in ("bits", "fraction_bits", "signed", "offset")))
         except (KeyError, TypeError, ValueError, RequestError) as error:
             raise RequestError(f"warm_start: the release's manifest lacks its column or form ({error!r})") from None
-        if before != column:
-            raise RequestError(f"warm_start: the release is of column {before!r}, this one of {column!r}")
-        if of != form:
+        if prior_column != column:
+            raise RequestError(f"warm_start: the release is of column {prior_column!r}, this one of {column!r}")
+        if prior_form != form:
             raise RequestError(
-                f"warm_start: the release has other --bits, --fraction_bits or --signed, {_words(of)}, this one "
-                f"{_words(form)}; give the same"
+                f"warm_start: the release has other --bits, --fraction_bits or --signed, {_form_text(prior_form)}, "
+                f"this one {_form_text(form)}; give the same"
             )
         if not bits.schema.equals(BITS_SCHEMA):
             raise RequestError("warm_start: the release's table of bits has other columns; it is of another version")
@@ -64,9 +95,9 @@ class PriorRelease:
         return cls(release_id, found, safe, local, digest)
 
     def metadata(self) -> dict[str, Any]:
-        """What the new release says of it."""
+        """The new release's manifest entry on this one."""
         return {"release_id": self.release_id, "digest": self.digest}
 
 
-def _words(form: FixedPoint) -> str:
+def _form_text(form: FixedPoint) -> str:
     return f"{form.bits}, {form.fraction_bits} and {form.signed}" + (f":{form.offset:g}" if form.offset else "")

@@ -1,7 +1,8 @@
-"""What clients report bits of: the value itself, a power of its distance from somewhere, or its logarithm. Pure.
+"""Values as fixed-point codes, and the quantities whose bits clients report. Pure.
 
-Every statistic is a function of means of such quantities (paper 002, Section 3.4). A quantity is a whole number of
-units, so that bit pushing applies to it as it does to the value.
+A quantity is the value itself, a power of its distance from a centre, or its logarithm. Every statistic is a function
+of means of quantities (paper 002, Section 3.4). A quantity is an integer number of units, so bit pushing applies to it
+as it does to the value.
 """
 
 from __future__ import annotations
@@ -16,21 +17,58 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import MAX_BITS, FixedPoint
-from sfumato.transforms.moments.fixed_point import decode
 
-_LOG_BITS = 12  # of a logarithm, below the point
-_MOST_EXPONENT = 500  # the variance has the square of the largest, which must be below 2^1024
+_LOG_BITS = 12  # of a logarithm, after the binary point
+_MAX_EXPONENT = 500  # the variance squares the largest quantity, and that must be below 2^1024
+
+
+def encode(values: NDArray[np.float64], form: FixedPoint) -> tuple[NDArray[Any], int]:
+    """Encodes numbers as fixed-point codes, clamped to the form's range.
+
+    Args:
+        values: float64[n], finite, and at least 0 where the form is unsigned.
+        form: the form.
+
+    Returns:
+        Codes, unsigned[n] of the narrowest type, and the number of clamped values. A code is the nearest integer number
+        of steps. With `split` signs it is the magnitude, and the bit above it is set for negative values.
+    """
+    with np.errstate(over="ignore"):  # an overflow is clamped, as infinity is
+        steps = np.rint(np.ldexp(values + form.offset if form.offset else values, form.fraction_bits))
+    low = -form.most if form.signed == "split" else 0
+    clamped = int(np.count_nonzero((steps < low) | (steps > form.most)))
+    inside = np.clip(steps, low, form.most, out=steps) if clamped else steps
+    dtype = code_type(form)
+    if form.signed != "split":
+        return inside.astype(dtype), clamped
+    codes = np.abs(inside).astype(dtype)
+    codes |= (inside < 0).astype(dtype) << dtype.type(form.bits)
+    return codes, clamped
+
+
+def code_type(form: FixedPoint) -> np.dtype[Any]:
+    """The narrowest unsigned type that holds a form's codes."""
+    bits = form.bits + (form.signed == "split")
+    return np.dtype(next(f"u{size}" for size in (1, 2, 4, 8) if bits <= 8 * size))
+
+
+def decode(codes: NDArray[Any], form: FixedPoint) -> NDArray[np.float64]:
+    """The numbers behind codes, in the column's unit: float64[n]."""
+    if form.signed != "split":
+        return np.asarray(np.ldexp(codes.astype(np.float64), -form.fraction_bits) - form.offset)
+    magnitude = np.ldexp((codes & codes.dtype.type(form.most)).astype(np.float64), -form.fraction_bits)
+    return np.asarray(np.where(codes >> codes.dtype.type(form.bits), -magnitude, magnitude))
 
 
 @dataclass(frozen=True)
 class Slots:
-    """The bits that a client can be asked for.
+    """The bits that a query can ask for.
 
     Attributes:
-        shift: int64[S], the bit's place in the code.
+        shift: int64[S], the bit's position in the code.
         negative: bool[S], whether it is a bit of negative values.
-        weight: float64[S], what it adds to the quantity, in the quantity's unit.
-        signed: whether codes have a sign, at the place above the magnitude.
+        weight: float64[S], what the bit adds to the quantity, in the quantity's unit.
+        signed: whether codes have a sign bit above the magnitude.
     """
 
     shift: NDArray[np.int64]
@@ -42,13 +80,13 @@ class Slots:
         return len(self.shift)
 
     def sides(self) -> list[slice]:
-        """The slots of each sign, from the least bit up."""
+        """The slots of each sign, from the lowest bit up."""
         if not self.signed:
             return [slice(0, len(self))]
         return [slice(0, len(self) // 2), slice(len(self) // 2, len(self))]
 
     def bits(self, codes: NDArray[Any], slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether the slot of each code is set: bool[n]. codes: unsigned[n]; slots: int64[n]."""
+        """Whether each code has its slot's bit set: bool[n]. codes: unsigned[n]; slots: int64[n], one for each code."""
         shifts = self.shift.astype(codes.dtype)
         found = (codes >> shifts[slots]) & codes.dtype.type(1)
         if self.signed:
@@ -59,10 +97,15 @@ class Slots:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A whole number of units that every value has.
+    """A function of a value, as an integer number of units.
 
-    form: of the values. kind: `value`, `square` (about `centre`), `power:K` or `log2`. Slots raise RequestError for
-    powers beyond what a number can hold.
+    Attributes:
+        form: of the values.
+        kind: `value`, `square` (about `centre`), `power:K` or `log2`.
+        centre: what `square` is about, in the column's unit.
+
+    Raises:
+        RequestError: from `slots`, if the largest power is too large for a float64.
     """
 
     form: FixedPoint
@@ -71,7 +114,7 @@ class Quantity:
 
     @property
     def power(self) -> int:
-        """The exponent, where it is a power."""
+        """The exponent of a power."""
         return 2 if self.kind == "square" else int(self.kind.removeprefix("power:"))
 
     @property
@@ -80,7 +123,7 @@ class Quantity:
 
     @property
     def signed(self) -> bool:
-        """Whether it can be negative, and then keeps its sign apart."""
+        """Whether it can be negative and has a sign bit."""
         if self.kind == "value":
             return self.form.signed == "split"
         return self._is_power and self.power % 2 == 1 and self.form.low < self.centre
@@ -94,22 +137,22 @@ class Quantity:
         if self.kind == "log2":
             return form.bits.bit_length() + _LOG_BITS, -_LOG_BITS
         furthest = max(abs(form.low - self.centre), abs(form.high - self.centre))
-        if furthest > 2.0 ** (_MOST_EXPONENT / self.power):
+        if furthest > 2.0 ** (_MAX_EXPONENT / self.power):
             raise RequestError(f"statistics: {self.kind} of {furthest:g} is too large; ask for a lower moment")
         above = math.frexp(furthest**self.power)[1]  # below 2^above
         exponent = max(-form.fraction_bits * self.power, above - MAX_BITS + 1)
-        return max(1, above - exponent + 1), exponent  # one bit more: the largest may be rounded up
+        return max(1, above - exponent + 1), exponent  # one more bit: the largest may be rounded up
 
     @property
     def base(self) -> float:
-        """What the mean of the units is above the quantity's mean, in its unit."""
+        """The mean of the units minus the quantity's mean, in its unit."""
         if self.kind == "value":
             return self.form.offset
         return float(self.form.fraction_bits) if self.kind == "log2" else 0.0
 
     @cached_property
     def slots(self) -> Slots:
-        """The bits of the quantity, the least first; of one that keeps its sign apart those of negative values last."""
+        """The bits of the quantity, the lowest first. With a sign bit, those of negative values come last."""
         bits, exponent = self._scale
         shift = np.arange(bits)
         weight = np.ldexp(np.ones(bits), shift + exponent)
@@ -119,16 +162,18 @@ class Quantity:
         return Slots(np.tile(shift, 2), signs, np.concatenate([weight, -weight]), True)
 
     @property
-    def rounded(self) -> bool:
-        """Whether it need be no whole number of units."""
+    def is_rounded(self) -> bool:
+        """Whether its exact value may lie between two units."""
         return self._is_power
 
-    def codes(self, codes: NDArray[Any], turns: NDArray[np.float64]) -> NDArray[Any]:
-        """The quantity of each value: unsigned[n]. codes: unsigned[n], of the form.
+    def codes(self, codes: NDArray[Any], uniforms: NDArray[np.float64]) -> NDArray[Any]:
+        """The quantity of each value: unsigned[n].
 
-        turns: float64[n], uniform in [0, 1): what is no whole number of units is rounded up with the right chance, so
-        that the mean is right however large a unit is. Each client's is her own: a common pattern over clients would
-        round others anew where one is missing.
+        Args:
+            codes: unsigned[n], values in the form.
+            uniforms: float64[n], uniform in [0, 1). A value between two units is rounded up with the probability that
+                keeps the mean unbiased. Every client has an own number: a pattern shared by clients would change the
+                rounding of others when one is missing.
         """
         if self.kind == "value":
             return codes
@@ -138,7 +183,7 @@ class Quantity:
         bits, exponent = self._scale
         distance = decode(codes, self.form) - self.centre
         exact = np.ldexp(np.abs(distance) ** self.power, -exponent)
-        units = np.asarray(np.floor(exact + turns), dtype=np.uint64)
+        units = np.asarray(np.floor(exact + uniforms), dtype=np.uint64)
         if self.signed:
             units |= (distance < 0).astype(np.uint64) << np.uint64(bits)
         return units

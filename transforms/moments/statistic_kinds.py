@@ -25,7 +25,12 @@ _LN2 = math.log(2)
 class Means:
     """The mean of one quantity in G groups: float64[G] each.
 
-    variance: of the estimator, by chance. low, high: ends of an interval. clients: who answered.
+    Attributes:
+        value: the estimate.
+        variance: of value, by sampling and noise.
+        low: lower end of an interval.
+        high: upper end of the interval.
+        clients: estimated clients that reported on the quantity.
     """
 
     value: NDArray[np.float64]
@@ -36,15 +41,15 @@ class Means:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
-    """What a statistic may use beside its quantities' means.
+class StatisticContext:
+    """Inputs of a statistic other than its quantities' means.
 
     Attributes:
         variance: how variances are estimated.
-        centre: the value about which the quantity `square` is.
+        centre: the centre of the quantity `square`.
         users: float64[G], all users of each group.
         users_variance: variance of `users`, where it is noisy.
-        z: standard deviations on each side of an interval of a normal law.
+        z: standard deviations on each side of a normal interval.
     """
 
     variance: Variance
@@ -56,43 +61,43 @@ class Given:
 
 @dataclass(frozen=True)
 class StatisticKind:
-    """A statistic that users can ask for by name.
+    """A statistic that can be requested by name.
 
     Attributes:
         name: its name in `--statistics`.
         quantities: kinds of the quantities whose means it needs, from its power (0 without one) and from how variances
             are estimated. See `quantities.Quantity`.
         evaluate: its value and interval, from the quantities' means in that order.
-        possible: the smallest and the largest value that it can have, from the form of the values and its power.
+        value_range: the smallest and the largest value that it can have, from the form of the values and its power.
         powers: the powers K that its name takes, as in `moment:3`.
     """
 
     name: str
     quantities: Callable[[int, Variance], tuple[str, ...]]
-    evaluate: Callable[[Sequence[Means], Given], Parts]
-    possible: Callable[[FixedPoint, int], tuple[float, float]]
+    evaluate: Callable[[Sequence[Means], StatisticContext], Parts]
+    value_range: Callable[[FixedPoint, int], tuple[float, float]]
     powers: range = range(0)
 
 
-def of_mean(found: Sequence[Means], given: Given) -> Parts:
+def of_mean(found: Sequence[Means], context: StatisticContext) -> Parts:
     """The mean of the first quantity."""
     return found[0].value, found[0].low, found[0].high, found[0].clients
 
 
-def of_variance(found: Sequence[Means], given: Given) -> Parts:
+def of_variance(found: Sequence[Means], context: StatisticContext) -> Parts:
     """The variance, from the means of `value` and of `square` or `power:2`."""
-    return variance_about(found[0], found[1], given.centre if given.variance == "centred" else None, given.z)
+    return variance_about(found[0], found[1], context.centre if context.variance == "centred" else None, context.z)
 
 
-def _of_geometric_mean(found: Sequence[Means], given: Given) -> Parts:
-    with np.errstate(over="ignore"):  # beyond the range, and moved to its end
+def _of_geometric_mean(found: Sequence[Means], context: StatisticContext) -> Parts:
+    with np.errstate(over="ignore"):  # `evaluate` clips to the range
         return np.exp2(found[0].value), np.exp2(found[0].low), np.exp2(found[0].high), found[0].clients
 
 
-def _of_log_product(found: Sequence[Means], given: Given) -> Parts:
-    one, users, z = found[0], given.users, given.z
+def _of_log_product(found: Sequence[Means], context: StatisticContext) -> Parts:
+    one, users, z = found[0], context.users, context.z
     value = users * _LN2 * one.value
-    noise = z * _LN2 * np.sqrt(given.users_variance * (one.value**2 + ((one.high - one.low) / (2 * z)) ** 2))
+    noise = z * _LN2 * np.sqrt(context.users_variance * (one.value**2 + ((one.high - one.low) / (2 * z)) ** 2))
     below, above = (_LN2 * np.abs(users * (end - one.value)) for end in (one.low, one.high))
     return value, value - np.hypot(below, noise), value + np.hypot(above, noise), one.clients
 
@@ -102,28 +107,28 @@ def variance_quantities(power: int, variance: Variance) -> tuple[str, ...]:
     return ("value", "square") if variance == "centred" else ("value", "power:2")
 
 
-def _possible_moment(form: FixedPoint, power: int) -> tuple[float, float]:
+def _moment_range(form: FixedPoint, power: int) -> tuple[float, float]:
     ends = (form.low**power, form.high**power)
     return (0.0 if form.low < 0 < form.high and power % 2 == 0 else min(ends)), max(ends)
 
 
 def variance_about(mean: Means, square: Means, centre: float | None, z: float) -> Parts:
-    """Lemma 3.5's two ways, without the bias that the estimated mean brings.
+    """Lemma 3.5's two ways, corrected for the bias of the estimated mean.
 
-    About a centre c: E[(x - c)^2] - (mean - c)^2, and the estimate of the last is too large by the mean's variance; but
-    c is everybody's estimated mean, so that a group's own part of everybody is in both, and that much cancels twice: of
-    everybody's the estimate is 0, too small by the variance. About 0, E[x^2] - E[x]^2, too large.
+    About a centre c: E[(x - c)^2] - (mean - c)^2. The estimate of the last term is too large by the mean's variance.
+    But c is everybody's estimated mean. So a group's share of everybody is in both and cancels twice: for everybody the
+    estimate of the last term is 0, too small by the variance. About 0: E[x^2] - E[x]^2, where the last is too large.
     """
     about = 0.0 if centre is None else centre
     away = mean.value - about
     own = 0.0 if centre is None else np.clip(mean.clients / max(float(mean.clients.sum()), 1.0), 0, 1)
     value = square.value - away**2 + (1 - 2 * own) * mean.variance
-    # The square of the mean's error, whose variance is 2 v^2; what is beyond chance, because bits went unseen, in full.
-    probability = z * np.sqrt(mean.variance)
+    # The square of the mean's error has variance 2 v^2. Beyond random error, what unseen bits may add counts in full.
+    random_error = z * np.sqrt(mean.variance)
     second = z * np.sqrt(2) * mean.variance
-    below, above = np.maximum(mean.value - mean.low, probability), np.maximum(mean.high - mean.value, probability)
-    beyond = np.maximum(np.maximum(below, above) - probability, 0) ** 2
-    rise, fall = np.where(away > 0, below, above), np.where(away > 0, above, below)  # of the mean's, which raise it
+    below, above = np.maximum(mean.value - mean.low, random_error), np.maximum(mean.high - mean.value, random_error)
+    beyond = np.maximum(np.maximum(below, above) - random_error, 0) ** 2
+    rise, fall = np.where(away > 0, below, above), np.where(away > 0, above, below)  # errors of the mean that raise it
     low = value - np.hypot(np.hypot(square.value - square.low, 2 * away * fall), second) - beyond
     high = value + np.hypot(np.hypot(square.high - square.value, 2 * away * rise), second) + own * beyond
     return value, low, high, square.clients
@@ -134,7 +139,7 @@ VARIANCE = StatisticKind(
     "variance", variance_quantities, of_variance, lambda form, power: (0.0, ((form.high - form.low) / 2) ** 2)
 )
 MOMENT = StatisticKind(
-    "moment", lambda power, variance: (f"power:{power}",), of_mean, _possible_moment, powers=range(2, 9)
+    "moment", lambda power, variance: (f"power:{power}",), of_mean, _moment_range, powers=range(2, 9)
 )
 GEOMETRIC_MEAN = StatisticKind(
     "geometric_mean", lambda power, variance: ("log2",), _of_geometric_mean, lambda form, power: (form.step, form.high)

@@ -1,4 +1,4 @@
-"""Arrow batches to blocks of clients: fixed-point values in a keyed random order; bad rows are dropped. Pure."""
+"""Encodes Arrow batches as blocks of clients: fixed-point values in a keyed random order; drops bad rows. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sfumato.transforms.locations.records import keyed_below
 from sfumato.transforms.locations.spill import Spill, join, load
 from sfumato.transforms.locations.users import any_repeated, by_user_group
 from sfumato.transforms.locations.values import nulls, without_views
-from sfumato.transforms.moments.fixed_point import code_type, encode
 from sfumato.transforms.moments.groups import Groups
+from sfumato.transforms.moments.quantities import code_type, encode
 from sfumato.transforms.moments.tally import BLOCK_CLIENTS, Block
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_bits
 
@@ -31,11 +31,17 @@ _NULL_USER, _NULL_VALUE, _NOT_FINITE, _NEGATIVE = map(
 
 @dataclass(frozen=True, eq=False)
 class EncodedValues:
-    """The usable rows of a batch, and what became of the others.
+    """The usable rows of a batch, and the numbers of the others.
 
-    users: uint64[n], keyed hashes, None where rows are users. codes, groups: unsigned[n]; no groups: None. dropped: one
-    number a reason of DROP_REASONS. clamped: values moved to an end of the range. text_ids: ids are strings or bytes.
-    unusable: uint64[k], the users of the dropped rows that have an id; who has a usable row as well may be among them.
+    Attributes:
+        users: uint64[n], keyed hashes; None where rows are users.
+        codes: unsigned[n], fixed-point values.
+        groups: uint16[n]; None where there is only one group.
+        rows: all rows of the batch.
+        dropped: dropped rows by reason, in the order of DROP_REASONS.
+        clamped: values outside the range, which count at its end.
+        text_ids: whether ids are strings or bytes.
+        unusable: uint64[k], users of dropped rows with an id. They may have usable rows too.
     """
 
     users: NDArray[np.uint64] | None
@@ -50,21 +56,21 @@ class EncodedValues:
 
 @dataclass(frozen=True)
 class Values:
-    """Where values come from: columns, the form to bring them in, and the groups of clients, None for one of all."""
+    """The source of values: columns, their fixed-point form, and the groups of clients (None for one group)."""
 
     columns: ValueColumns
     form: FixedPoint
     groups: Groups | None = None
 
     def encode(self, batch: pa.RecordBatch, key: RunKey) -> EncodedValues:
-        """Brings a batch into the form. Values that are missing, not finite, or negative without a sign are dropped."""
+        """Encodes a batch. It drops values that are missing, not finite, or negative in an unsigned form."""
         dropped = np.zeros(len(DROP_REASONS), np.int64)
         bad = np.zeros(batch.num_rows, np.int8)
         column = batch.column(self.columns.column)
         if pt.is_dictionary(column.type):
             column = column.dictionary_decode()
         numbers = column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
-        # The last of these that holds is the reason.
+        # The last reason that applies counts.
         if self.form.signed == "no":
             bad[numbers < 0] = _NEGATIVE
         bad[~np.isfinite(numbers)] = _NOT_FINITE
@@ -98,22 +104,22 @@ class Values:
 
 
 def row_blocks(encoded: EncodedValues, name: str, key: RunKey) -> Iterator[Block]:
-    """Blocks of rows that are a client each. name: of the batch, unlike all others of the run."""
+    """Blocks in which each row is a client. name: of the batch, unique within the run."""
     pairs = np.arange(-(-len(encoded.codes) // 2), dtype=np.uint64)
-    words = random_bits(key.subkey("rows", name), np.zeros_like(pairs), pairs).reshape(-1)
-    yield from _blocks(encoded.codes, words[: len(encoded.codes)], encoded.groups)
+    client_bits = random_bits(key.subkey("rows", name), np.zeros_like(pairs), pairs).reshape(-1)
+    yield from _blocks(encoded.codes, client_bits[: len(encoded.codes)], encoded.groups)
 
 
-def _blocks(codes: NDArray[Any], words: NDArray[np.uint64], groups: NDArray[np.uint16] | None) -> Iterator[Block]:
+def _blocks(codes: NDArray[Any], client_bits: NDArray[np.uint64], groups: NDArray[np.uint16] | None) -> Iterator[Block]:
     for first in range(0, len(codes), BLOCK_CLIENTS):
         part = slice(first, first + BLOCK_CLIENTS)
-        yield Block.ordered(codes[part], words[part], None if groups is None else groups[part])
+        yield Block.from_clients(codes[part], client_bits[part], None if groups is None else groups[part])
 
 
 def split_by_user(encoded: EncodedValues, spill: Spill) -> Iterator[tuple[int, bytes]]:
-    """Splits a batch by user group (see users.py): (group, its users, values and groups if there are any, stored).
+    """Splits a batch by user group (see users.py): (group, its stored users, values, and groups if there are any).
 
-    Users of dropped rows come apart, as hashes alone: (group, hashes, stored).
+    Users of dropped rows come separately, as hashes only: (group, stored hashes).
     """
     assert encoded.users is not None
     order, found = by_user_group(encoded.users)
@@ -127,10 +133,11 @@ def split_by_user(encoded: EncodedValues, spill: Spill) -> Iterator[tuple[int, b
 
 
 def user_blocks(chunks: Iterable[bytes], values: Values, key: RunKey) -> Iterator[Block]:
-    """Blocks of one client a user, of whom one record counts. chunks: what `split_by_user` made of one user group.
+    """Blocks with one client a user. One record counts, chosen uniformly among the user's by the bits of their hash.
 
-    The record is chosen uniformly among the user's by the lower bits of their hash, and their word follows from it. So
-    neither depends on anybody else, or on the order of files.
+    The hash also keys the client's random bits. So neither depends on other users or on the order of files.
+
+    chunks: from `split_by_user`, of one user group.
     """
     dtypes: tuple[np.dtype[Any], ...] = (np.dtype(np.uint64), code_type(values.form), np.dtype(np.uint16))
     users, codes, *rest = join(chunks, dtypes[: 2 if values.groups is None else 3])
@@ -146,15 +153,15 @@ def user_blocks(chunks: Iterable[bytes], values: Values, key: RunKey) -> Iterato
 
 
 def pack(block: Block, spill: Spill) -> bytes:
-    """A block, stored: what may travel in its place (see Spill)."""
-    columns = {"codes": block.codes, "words": block.words, "groups": block.groups}
+    """The block as bytes that travel in its place (see Spill)."""
+    columns = {"codes": block.codes, "random_bits": block.random_bits, "groups": block.groups}
     form = {name: column.dtype.str for name, column in columns.items() if column is not None}
     arrays = (np.ascontiguousarray(column).data for column in columns.values() if column is not None)
     return spill.store(json.dumps(form).encode(), *arrays)
 
 
 def unpack(stored: bytes) -> Block:
-    """What `pack` was given."""
+    """The block that `pack` stored."""
     head, *arrays = load(stored)
     form = json.loads(bytes(head))
     return Block(**{name: np.frombuffer(array, form[name]) for name, array in zip(form, arrays, strict=True)})

@@ -77,7 +77,7 @@
       single ? paragraph(drawWords(first)) : paragraph("Each user was drawn with the probability of the round, as in the table below; what fewer drawn users than its threshold share was dropped; nothing was added."),
       paragraph(`What is shown was really seen: nothing is invented, and rare things vanish. ${single ? `Each estimate is the number of drawn users times ${significant(scaled)}, that is, 1 / ${significant(first.sampling_rate)}.` : "Each estimate is the number of drawn users divided by the chance of being drawn."}`),
       top !== null && paragraph(`${topWords()} This holds for the last level: what is absent there may have been dropped by the threshold, or have fewer users than those shown.`),
-      contact.kind === "limited" && isNumber(contact.asked) && paragraph(`${rounds.length > 1 ? "Each round" : "The round"} asked about ${plural(contact.asked, "user")}, chosen at random; the others were not contacted.`),
+      contact.kind === "limited" && isNumber(contact.contacted_users) && paragraph(`${rounds.length > 1 ? "Each round" : "The round"} asked about ${plural(contact.contacted_users, "user")}, chosen at random; the others were not contacted.`),
       rounds.length > 1 && paragraph(`It took ${plural(rounds.length, "round")}, each with a draw of its own. ${NOUNS.rounds}`),
     ];
   }

@@ -49,7 +49,7 @@ def hockey_stick(left: dict, right: dict, epsilon: float) -> float:
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 2.0])
 def test_neighbouring_histograms_are_as_close_as_the_accountant_says(rate: float, tau: int, epsilon: float) -> None:
     """Two items; the user who is more or less holds the first. The other item changes nothing; some k is the worst."""
-    sampling = Sampling.of(rate, tau)
+    sampling = Sampling.from_rate(rate, tau)
     promised = delta(epsilon, sampling.rate, tau)
     worst = 0.0
     for k in range(1, 60):
@@ -61,7 +61,7 @@ def test_neighbouring_histograms_are_as_close_as_the_accountant_says(rate: float
 
 
 def test_two_rounds_are_as_close_as_the_accountant_says() -> None:
-    sampling, epsilon = Sampling.of(0.25, 3), 0.8
+    sampling, epsilon = Sampling.from_rate(0.25, 3), 0.8
     promised = rounds_delta(epsilon, sampling.rate, 3, 2)
     for k in range(1, 12):
         more, less = law((k,), sampling, 2), law((k - 1,), sampling, 2)
@@ -75,7 +75,7 @@ def test_what_is_released_follows_the_law_with_and_without_a_user(records: int, 
     A second sample for a user with more records, a threshold off by one, or one sample for two rounds would each
     move the law.
     """
-    sampling = Sampling.of(0.4, 3)
+    sampling = Sampling.from_rate(0.4, 3)
     for holders in ((6, 4), (5, 4)):
         seen: Counter = Counter()
         for number in range(KEYS):
@@ -100,8 +100,8 @@ def released(key: RunKey, holders: tuple[int, ...], sampling: Sampling, records:
     items = np.repeat(np.arange(len(holders), dtype=np.uint64), holders)
     users = keyed_hash(key.subkey("users"), np.arange(len(items)))
     sampler = Sampler(key, sampling, rounds)
-    drawn = sampler.drawn_at_all(users)
-    batch = Sample.of(users[drawn], items[drawn])
+    drawn = sampler.drawn_in_any_round(users)
+    batch = Sample.from_arrays(users[drawn], items[drawn])
     counts = count_rounds(merge([batch] * records), sampler, None, (0,) * rounds)
     shown = []
     for one in counts:

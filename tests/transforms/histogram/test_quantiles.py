@@ -9,11 +9,9 @@ from scipy import stats
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.curve import banded, check_shares, quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
-from sfumato.transforms.histogram.prefixes import NumberPrefixes
-from sfumato.transforms.histogram.published import Histogram
 from sfumato.transforms.histogram.quantile_search import search_quantiles
-from sfumato.transforms.histogram.sampling_round import Sampling
-from sfumato.transforms.histogram.trie import grow_trie
+from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
+from sfumato.transforms.histogram.trie import NumberPrefixes, grow_trie
 from sfumato.transforms.histogram.user_sample import SampledCounts, threshold
 
 BITS = 8
@@ -64,7 +62,7 @@ def test_errors_are_as_large_as_they_claim(values: np.ndarray, levels: tuple[int
 
     The stated deviation may be too large by the correlation of a range's two ends, not too small.
     """
-    sampling = Sampling.of(0.2, 5)
+    sampling = Sampling.from_rate(0.2, 5)
     ranges = [(0.0, 80.0), (64.0, 128.0), (90.0, 130.0)]
     truth = np.array([((values >= low) & (values < high)).sum() for low, high in ranges])
     errors = []
@@ -102,7 +100,7 @@ def test_a_search_without_sampling_finds_the_bin(values: np.ndarray) -> None:
 
 
 def test_a_search_over_samples_errs_as_it_says(values: np.ndarray) -> None:
-    sampling = Sampling.of(0.1, 12)
+    sampling = Sampling.from_rate(0.1, 12)
     rng = np.random.default_rng(5)
     inside = 0
     for _ in range(40):
@@ -169,7 +167,7 @@ def test_the_band_holds_the_truth_where_much_is_hidden(users: int) -> None:
     """Few users over a wide range: most stretches are not published, and the band says so."""
     rng = np.random.default_rng(1)
     values = np.clip(rng.normal(90, 30, users), 0, 255).astype(np.int64)
-    sampling = Sampling.of(0.26, 24)
+    sampling = Sampling.from_rate(0.26, 24)
     edges = np.arange(257.0)
     truth = np.array([(values < edge).mean() for edge in edges])
     missed = 0.0

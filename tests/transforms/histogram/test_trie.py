@@ -6,19 +6,18 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.histogram.prefixes import (
+from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
+from sfumato.transforms.histogram.trie import (
     WHOLE,
     NumberPrefixes,
     TextPrefixes,
+    grow_trie,
     hash_texts,
     spread_levels,
 )
-from sfumato.transforms.histogram.published import Histogram
-from sfumato.transforms.histogram.sampling_round import Sampling
-from sfumato.transforms.histogram.trie import grow_trie
 
 KEY = b"k" * 32
-SAMPLING = Sampling.of(0.5, 10)
+SAMPLING = Sampling.from_rate(0.5, 10)
 
 
 def numbers(level: int, items: list[int], sampled: list[int] | None = None) -> Histogram:

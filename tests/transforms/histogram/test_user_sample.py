@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sfumato.transforms.histogram.prefixes import NumberPrefixes
 from sfumato.transforms.histogram.sampling_round import Sampling
+from sfumato.transforms.histogram.trie import NumberPrefixes
 from sfumato.transforms.histogram.user_sample import (
     Sample,
     SampledCounts,
@@ -21,7 +21,7 @@ from sfumato.transforms.histogram.user_sample import (
     add_counts,
     count_rounds,
     merge,
-    one_item_a_user,
+    one_item_per_user,
     threshold,
 )
 from sfumato.transforms.locations.spill import Spill, forget
@@ -45,7 +45,8 @@ def test_merging_is_a_sum_and_no_cut_shows(pairs: list[tuple[int, int]], cuts: l
     borders = [0, *sorted(min(cut, len(pairs)) for cut in cuts), len(pairs)]
     parts = [pairs[begin:end] for begin, end in itertools.pairwise(borders)]
     samples = [
-        Sample.of(users[[u for u, _ in part]], names[[i for _, i in part]]) if part else merge([]) for part in parts
+        Sample.from_arrays(users[[u for u, _ in part]], names[[i for _, i in part]]) if part else merge([])
+        for part in parts
     ]
     merged = merge([*samples, merge([])])  # two at least, so that one of them is not handed back as it is
     expected = Counter((int(users[u]), int(names[i])) for u, i in pairs)
@@ -56,7 +57,7 @@ def test_merging_is_a_sum_and_no_cut_shows(pairs: list[tuple[int, int]], cuts: l
     assert len(merged) == len(expected) or len({user for user, _ in expected}) == len(pairs)
     again = merge([merge(samples[::-1]), merge([])])
     chosen, chosen_again = (
-        dict(zip(*map(np.ndarray.tolist, one_item_a_user(s)), strict=True)) for s in (merged, again)
+        dict(zip(*map(np.ndarray.tolist, one_item_per_user(s)), strict=True)) for s in (merged, again)
     )
     assert chosen == chosen_again
     assert chosen.keys() == {user for user, _ in expected}
@@ -65,26 +66,28 @@ def test_merging_is_a_sum_and_no_cut_shows(pairs: list[tuple[int, int]], cuts: l
 
 def test_an_item_is_chosen_in_proportion_to_its_records() -> None:
     users = hashes(20_000)
-    sample = merge([Sample.of(users, np.full(len(users), item, np.uint64)) for item in (0, 1, 1, 1, 2, 2)])
+    sample = merge([Sample.from_arrays(users, np.full(len(users), item, np.uint64)) for item in (0, 1, 1, 1, 2, 2)])
     assert len(sample) == 3 * len(users)
-    _, chosen = one_item_a_user(sample)
+    _, chosen = one_item_per_user(sample)
     seen = np.bincount(chosen.astype(int), minlength=3)
     assert stats.chisquare(seen, np.array([1, 3, 2]) / 6 * len(users)).pvalue > FLAKE_RATE
 
 
 def test_records_beyond_the_narrowest_type_are_counted() -> None:
     users = np.zeros(300, np.uint64)
-    sample = merge([Sample.of(users, np.ones(300, np.uint64)), Sample.of(users[:1], np.zeros(1, np.uint64))])
+    sample = merge(
+        [Sample.from_arrays(users, np.ones(300, np.uint64)), Sample.from_arrays(users[:1], np.zeros(1, np.uint64))]
+    )
     assert dict(zip(sample.items.tolist(), sample.records.tolist(), strict=True)) == {0: 1, 1: 300}
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.25, 0.97])
 def test_users_are_drawn_at_the_rate_and_independently_in_every_round(rate: float) -> None:
     n, rounds = 100_000, 5
-    sampler = Sampler(KEY, Sampling.of(rate, 10), rounds)
+    sampler = Sampler(KEY, Sampling.from_rate(rate, 10), rounds)
     drawn = sampler.drawn(hashes(n))
     assert drawn.shape == (n, rounds)
-    assert np.array_equal(sampler.drawn_at_all(hashes(n)), drawn.any(axis=1))
+    assert np.array_equal(sampler.drawn_in_any_round(hashes(n)), drawn.any(axis=1))
     # A pair of rounds drawn from one sample would agree everywhere; independent ones fill the four cells by the rates.
     for a in range(rounds):
         for b in range(a):
@@ -99,10 +102,10 @@ def test_users_are_drawn_at_the_rate_and_independently_in_every_round(rate: floa
 
 def test_a_draw_is_a_function_of_the_key_the_user_and_the_round_alone() -> None:
     users = hashes(1000)
-    sampler = Sampler(KEY, Sampling.of(0.3, 5), 7)
+    sampler = Sampler(KEY, Sampling.from_rate(0.3, 5), 7)
     order = np.random.default_rng(1).permutation(1000)
     assert np.array_equal(sampler.drawn(users)[order], sampler.drawn(users[order]))
-    other = Sampler(KEY.narrowed({"x": 1}), Sampling.of(0.3, 5), 7)
+    other = Sampler(KEY.narrowed({"x": 1}), Sampling.from_rate(0.3, 5), 7)
     assert not np.array_equal(sampler.drawn(users), other.drawn(users))
 
 
@@ -126,9 +129,9 @@ def test_counts_by_round_and_level_against_a_loop() -> None:
     rng = np.random.default_rng(5)
     n, levels = 5000, (1, 3, 3, 4)
     users, items = hashes(n), rng.integers(0, 4**4, n).astype(np.uint64)
-    sampler = Sampler(KEY, Sampling.of(0.4, 3), len(levels))
+    sampler = Sampler(KEY, Sampling.from_rate(0.4, 3), len(levels))
     drawn = sampler.drawn(users)
-    found = count_rounds(Sample.of(users, items), sampler, NumberPrefixes(4, 4), levels)
+    found = count_rounds(Sample.from_arrays(users, items), sampler, NumberPrefixes(4, 4), levels)
     for number, (level, counts) in enumerate(zip(levels, found, strict=True)):
         expected = Counter(int(i) >> 2 * (4 - level) for i in items[drawn[:, number]])
         assert dict(zip(counts.items.tolist(), counts.counts.tolist(), strict=True)) == expected
@@ -158,7 +161,7 @@ def test_adding_counts_adds_them_item_by_item(spread: int, named: bool) -> None:
 
 def test_the_threshold_lets_tau_pass_and_tau_minus_one_not() -> None:
     counts = SampledCounts(np.array([3, 5, 9], np.uint64), np.array([7, 8, 6]), np.array(["a", "b", "c"], object))
-    shown = threshold(counts, Sampling.of(0.5, 7), 2)
+    shown = threshold(counts, Sampling.from_rate(0.5, 7), 2)
     assert shown.items.tolist() == [3, 5]
     assert shown.sampled.tolist() == [7, 8]
     assert shown.texts == ("a", "b")
@@ -169,9 +172,9 @@ def test_the_threshold_lets_tau_pass_and_tau_minus_one_not() -> None:
 @pytest.mark.parametrize("place", ["in line", "in memory", "in a folder"])
 def test_what_travels_in_a_samples_place_is_the_sample(place: str, tmp_path: Path) -> None:
     texts = {7: 'é, "quoted"', 2**63: ""}
-    full = Sample.of(hashes(3), np.array([7, 2**63, 7], np.uint64), np.array([1, 70_000, 2], np.uint64), texts)
+    full = Sample.from_arrays(hashes(3), np.array([7, 2**63, 7], np.uint64), np.array([1, 70_000, 2], np.uint64), texts)
     spill = Spill({"in line": None, "in memory": "memory:test sample", "in a folder": str(tmp_path)}[place])
-    for sample in (full, merge([]), Sample.of(hashes(2), np.array([1, 2], np.uint64))):
+    for sample in (full, merge([]), Sample.from_arrays(hashes(2), np.array([1, 2], np.uint64))):
         back = Sample.unpack(sample.pack(spill))
         for name in ("users", "items", "records"):
             assert np.array_equal(getattr(back, name), getattr(sample, name))
@@ -183,7 +186,7 @@ def test_what_travels_in_a_samples_place_is_the_sample(place: str, tmp_path: Pat
 def test_neither_the_key_nor_its_children_travel_with_a_sampler() -> None:
     import pickle
 
-    sampler = Sampler(KEY, Sampling.of(0.5, 7), 2)
+    sampler = Sampler(KEY, Sampling.from_rate(0.5, 7), 2)
     _ = sampler.drawn(hashes(3))
     assert sampler.__dict__["_subkey"] not in pickle.dumps(sampler)
     assert pickle.loads(pickle.dumps(sampler)) == sampler

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint
-from sfumato.transforms.moments.allocation import Tuning, by_variance, by_weight, capped, watching
+from sfumato.transforms.moments.allocation import Tuning, by_variance, by_weight, capped, with_uniform_share
 from sfumato.transforms.moments.quantities import Quantity, Slots
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 
@@ -81,12 +81,12 @@ def variance(probabilities: np.ndarray, weights: np.ndarray, each: np.ndarray) -
 @pytest.mark.parametrize("seed", range(5))
 def test_power_one_half_has_the_least_variance(epsilon: float | None, seed: int) -> None:
     """Lemma 3.3: (sum of 2^j sqrt(v_j))^2, and no other chances do better, nearby or far."""
-    rng, told, bits = np.random.default_rng(seed), RandomisedResponse(epsilon), slots(7)
+    rng, response, bits = np.random.default_rng(seed), RandomisedResponse(epsilon), slots(7)
     means = rng.uniform(0.02, 0.98, 7)
     each = means * (1 - means)
     if epsilon is not None:
         each += math.exp(epsilon) / math.expm1(epsilon) ** 2
-    probabilities = by_variance(bits, means, np.ones(7), told, 0.5, 1)
+    probabilities = by_variance(bits, means, np.ones(7), response, 0.5, 1)
     least = variance(probabilities, bits.weight, each)
     assert least == pytest.approx((bits.weight * np.sqrt(each)).sum() ** 2)
     for size in (1e-3, 0.1, 1.0):
@@ -94,7 +94,7 @@ def test_power_one_half_has_the_least_variance(epsilon: float | None, seed: int)
             other = probabilities * np.exp(size * rng.normal(size=7))
             assert variance(other / other.sum(), bits.weight, each) >= least * (1 - 1e-12)
     for power in (0.0, 0.25, 1.0):  # and the test would see another power
-        assert variance(by_variance(bits, means, np.ones(7), told, power, 1), bits.weight, each) > least
+        assert variance(by_variance(bits, means, np.ones(7), response, power, 1), bits.weight, each) > least
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -144,7 +144,7 @@ def test_a_large_power_is_no_overflow() -> None:
 @pytest.mark.parametrize("reports", [1, 2])
 def test_a_watched_bit_has_a_share(reports: int) -> None:
     probabilities = capped(np.array([1.0, 1.0, 1.0] + [0.0] * 5), reports)
-    watched = watching(probabilities, reports)
+    watched = with_uniform_share(probabilities, reports)
     assert watched.sum() == pytest.approx(1, abs=SLACK)
     assert (watched <= 1 / reports).all()
     assert watched == pytest.approx(0.8 * probabilities + 0.2 / 8)
@@ -166,8 +166,8 @@ def test_powers_that_are_none_are_refused(name: str, value: float) -> None:
 @pytest.mark.parametrize("method", ["adaptive", "weighted"])
 def test_only_what_is_left_open_is_chosen(method: str) -> None:
     given = Tuning(0.4, 0.3, 0.7, 0.9, False, 1.5)
-    assert given.chosen(method) == given  # type: ignore[arg-type]
-    chosen = Tuning().chosen(method)  # type: ignore[arg-type]
+    assert given.resolved(method) == given  # type: ignore[arg-type]
+    chosen = Tuning().resolved(method)  # type: ignore[arg-type]
     assert None not in (chosen.first_share, chosen.first_power, chosen.weighted_power)
     assert 0 < (chosen.first_share or 0) < 1
     assert (chosen.squash == 0) == (method == "weighted")  # an unbiased estimate, by the paper's one round

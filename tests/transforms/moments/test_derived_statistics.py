@@ -12,7 +12,7 @@ from scipy import stats
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint, Statistic
 from sfumato.transforms.moments import derived_statistics
-from sfumato.transforms.moments.derived_statistics import Result, find_kind, kinds_of
+from sfumato.transforms.moments.derived_statistics import Result, find_kind, quantities_of
 from sfumato.transforms.moments.statistic_kinds import Means, Variance
 from tests.statistics import FLAKE_RATE
 
@@ -45,7 +45,7 @@ def means(value: object, variance: object, clients: object = 100.0) -> Means:
     ],
 )
 def test_quantities_of_statistics(name: str, way: str, kinds: tuple[str, ...]) -> None:
-    assert kinds_of(Statistic(name), way) == kinds  # type: ignore[arg-type]
+    assert quantities_of(Statistic(name), way) == kinds  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("mean", "value"), ("moment:3", "power:3")])

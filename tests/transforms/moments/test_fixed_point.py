@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sfumato.schemas.moments import FixedPoint
-from sfumato.transforms.moments.fixed_point import code_type, decode, encode
+from sfumato.transforms.moments.quantities import code_type, decode, encode
 
 FORMS = st.builds(
     FixedPoint, st.integers(1, 52), st.integers(-52, 52), st.sampled_from(["no", "shift", "split"]), st.just(0.0)

@@ -15,8 +15,8 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, OTHER, FixedPoint, Statistic
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.moments.groups import MAX_GROUPS, CellGroups, ColumnGroups, Grouping
-from sfumato.transforms.moments.protocol import MomentsPlan, Progress
-from sfumato.transforms.moments.tally import Tally, protected, tally
+from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.tally import Tally, tally, with_noise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
@@ -33,7 +33,7 @@ def key(number: int = 0) -> RunKey:
 def noise(reports: int, epsilon: float = 1.0, number: int = 0, name: tuple[str, int] = ("value", 1)) -> np.ndarray:
     """What is added to 20,000 counts of ones, and to as many of zeros."""
     counted = Tally(*np.random.default_rng(0).integers(0, 10**6, (2, 2000, 10)))
-    noisy = protected(counted, name, reports, epsilon, key(number))
+    noisy = with_noise(counted, name, reports, epsilon, key(number))
     return np.stack([noisy.ones - counted.ones, noisy.zeros - counted.zeros])
 
 
@@ -67,7 +67,7 @@ def test_noise_is_drawn_once_for_every_question_group_slot_and_told_bit() -> Non
         assert abs(np.corrcoef(left.ravel(), right.ravel())[0, 1]) < 6.2 / math.sqrt(left.size)
     # A group's noise does not depend on how many other groups there are.
     few = Tally(np.zeros((3, 10), np.int64), np.zeros((3, 10), np.int64))
-    assert np.array_equal(protected(few, ("value", 1), 2, 1.0, key()).ones, ones[:3])
+    assert np.array_equal(with_noise(few, ("value", 1), 2, 1.0, key()).ones, ones[:3])
 
 
 @pytest.mark.parametrize("reports", [1, 2, 4])
@@ -83,16 +83,16 @@ def test_one_client_is_in_so_many_counts_of_all_questions_as_they_report_bits(re
     )
     codes, groups = rng.integers(0, 64, n).astype(np.uint8), rng.integers(0, 4, n).astype(np.uint16)
     block = block_of(codes, groups, key())
-    progress = Progress()
+    state = MomentsState()
     for _ in plan.stages:
-        asks = plan.asks(progress)
-        progress = progress.after(asks, [tally(block, one, 4, plan.told, key()) for one in asks])
-    assert len(progress.rounds) == 4
+        queries = plan.next_queries(state)
+        state = state.advance(queries, [tally(block, one, 4, plan.response, key()) for one in queries])
+    assert len(state.rounds) == 4
     for gone in range(0, n, 13):
         assert block.groups is not None
         moved = 0
-        for one, before in progress.rounds:
-            after = tally(without(block, gone), one, 4, plan.told, key())
+        for one, before in state.rounds:
+            after = tally(without(block, gone), one, 4, plan.response, key())
             changes = np.stack([before.ones - after.ones, before.zeros - after.zeros])
             assert set(changes.ravel().tolist()) <= {0, 1}
             assert not np.delete(changes, int(block.groups[gone]), axis=1).any()  # their own group's alone
@@ -160,7 +160,7 @@ def test_cells_are_those_of_the_grid_and_the_rest_is_in_none() -> None:
         (("a", EVERYBODY), f"groups: '{EVERYBODY}' cannot be the name of a group"),
         (("a", OTHER), f"groups: '{OTHER}' cannot be the name of a group"),
         (("a", ""), "groups: '' cannot be the name of a group"),
-        (("a", "b", "a"), "groups: 'a' is there twice"),
+        (("a", "b", "a"), "groups: 'a' is listed twice"),
     ],
 )
 def test_lists_of_groups_that_cannot_be_are_refused(names: tuple[str, ...], message: str) -> None:
@@ -191,34 +191,34 @@ def test_an_epsilon_that_noise_cannot_keep_is_refused(epsilon: float, reports: i
 
 def test_a_local_epsilon_above_what_noise_can_keep_is_capped_for_the_release() -> None:
     plan = MomentsPlan(form=FixedPoint(8), epsilon=60.0)
-    assert (plan.released, plan.told.epsilon) == (30.0, 60.0)
-    assert MomentsPlan(form=FixedPoint(8)).released is None
+    assert (plan.released_epsilon, plan.response.epsilon) == (30.0, 60.0)
+    assert MomentsPlan(form=FixedPoint(8)).released_epsilon is None
 
 
 def test_groups_that_may_be_empty_are_not_shown() -> None:
     """Of 100 groups without a client the noise lifts any over the line in 5% of the runs: so many of 400."""
     rng, grouping, stddev = np.random.default_rng(0), Grouping(ColumnGroups("g", tuple(map(str, range(100)))), 1), 50.0
-    shown = sum(len(grouping.settle(rng.normal(0, stddev, 101), stddev)[0]) > 1 for _ in range(400))
+    shown = sum(len(grouping.published_groups(rng.normal(0, stddev, 101), stddev)[0]) > 1 for _ in range(400))
     assert stats.binomtest(shown, 400, 0.05, "greater").pvalue > FLAKE_RATE
-    assert "7" in grouping.settle(np.where(np.arange(101) == 7, 400.0, 0.0), stddev)[0]
+    assert "7" in grouping.published_groups(np.where(np.arange(101) == 7, 400.0, 0.0), stddev)[0]
 
 
 def test_small_groups_are_merged_into_other() -> None:
     grouping = Grouping(CITIES, 100)
-    names, places = grouping.settle(np.array([100.0, 99.5, 2000.0, 3.0]), 5.0)
+    names, places = grouping.published_groups(np.array([100.0, 99.5, 2000.0, 3.0]), 5.0)
     assert names == ["Bath", "Deal", OTHER]
     assert places.tolist() == [0, 2, 1, 2]  # Cork, and whoever is in no group
-    names, places = grouping.settle(np.array([-4.0, 0.0, 99.0, 5000.0]), 5.0)
+    names, places = grouping.published_groups(np.array([-4.0, 0.0, 99.0, 5000.0]), 5.0)
     assert names == [OTHER]
     assert places.tolist() == [0, 0, 0, 0]
-    names, places = grouping.settle(np.array([1e3, 1e3, 1e3, 0.0]), 5.0)
+    names, places = grouping.published_groups(np.array([1e3, 1e3, 1e3, 0.0]), 5.0)
     assert names == ["Bath", "Cork", "Deal", OTHER]
     assert places.tolist() == [0, 1, 2, 3]
 
 
 def test_what_is_merged_is_the_sum_of_its_parts() -> None:
     counted = Tally(np.arange(8).reshape(4, 2), np.ones((4, 2), np.int64))
-    _, places = Grouping(CITIES, 100).settle(np.array([500.0, 20.0, 500.0, 30.0]), 0.0)
+    _, places = Grouping(CITIES, 100).published_groups(np.array([500.0, 20.0, 500.0, 30.0]), 0.0)
     joined = counted.joined(places)
     assert joined.ones.tolist() == [[0, 1], [4, 5], [2 + 6, 3 + 7]]
     assert joined.reports.sum() == counted.reports.sum()

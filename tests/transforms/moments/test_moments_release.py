@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.moments import BITS_SCHEMA, EVERYBODY, MOMENTS_SCHEMA, OTHER, FixedPoint, Statistic
 from sfumato.schemas.region import Grid
-from sfumato.transforms.moments.fixed_point import encode
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files, shrunk
+from sfumato.transforms.moments.prior import Prior
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
-from sfumato.transforms.moments.protocol import MomentsPlan, Prior, Progress
+from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.quantities import encode
 from sfumato.transforms.moments.tally import Tally, tally
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -41,24 +42,24 @@ def plan(form: FixedPoint = FORM, **asked: Any) -> MomentsPlan:
 
 def ran(
     values: NDArray[np.float64], asked: MomentsPlan, grouping: Grouping | None = None, groups: Any = None
-) -> Progress:
+) -> MomentsState:
     """The protocol over one block of clients. groups: int[n], of each client."""
     codes, _ = encode(values, asked.form)
     block = block_of(codes, None if groups is None else groups.astype(np.uint16), KEY)
-    progress = Progress()
+    state = MomentsState()
     for _ in asked.stages:
-        asks = asked.asks(progress)
+        queries = asked.next_queries(state)
         number = 1 if grouping is None else len(grouping.groups) + 1
-        told = [tally(block, ask, number, asked.told, KEY) for ask in asks]
-        progress = progress.after(asks, asked.protected(asks, told, KEY))
-    return progress
+        counted = [tally(block, query, number, asked.response, KEY) for query in queries]
+        state = state.advance(queries, asked.protect(queries, counted, KEY))
+    return state
 
 
 def assembled(
-    progress: Progress, asked: MomentsPlan, grouping: Grouping | None = None, *, release: ReleaseMetadata = FACTS
+    state: MomentsState, asked: MomentsPlan, grouping: Grouping | None = None, *, release: ReleaseMetadata = FACTS
 ) -> dict[str, bytes]:
-    meter = PrivacyMeter(asked.told, max(2, asked.bits_per_client))
-    return moments_files(progress, MomentsMetadata(release, asked, grouping, meter, "age", True))
+    meter = PrivacyMeter(asked.response, max(2, asked.bits_per_client))
+    return moments_files(state, MomentsMetadata(release, asked, grouping, meter, "age", True))
 
 
 def table(files: dict[str, bytes], name: str) -> pa.Table:
@@ -79,15 +80,15 @@ BY_PLACE = Grouping(ColumnGroups("place", LISTED))
 
 def test_a_release_of_everybody_is_the_protocols_answer() -> None:
     asked = plan()
-    progress = ran(ages(), asked)
-    files = assembled(progress, asked)
+    state = ran(ages(), asked)
+    files = assembled(state, asked)
     assert set(files) == PLAIN_FILES
     assert list(files)[-1] == "manifest.json"
     moments, bits = table(files, "moments.parquet"), table(files, "bits.parquet")
     assert moments.schema.equals(MOMENTS_SCHEMA, check_metadata=False)
     assert bits.schema.equals(BITS_SCHEMA, check_metadata=False)
-    assert moments.to_pylist() == [asdict(one) for one in progress.estimates(asked)]
-    charts = progress.bit_charts(asked)
+    assert moments.to_pylist() == [asdict(one) for one in state.estimates(asked)]
+    charts = state.bit_charts(asked)
     assert [one.quantity for one in charts] == ["value", "square"]
     for name in ("weight", "mean", "stddev", "reports", "squashed", "read_probability"):
         assert bits[name].to_pylist() == np.concatenate([getattr(one, name) for one in charts]).tolist()
@@ -102,8 +103,8 @@ def test_a_release_of_everybody_is_the_protocols_answer() -> None:
 
 def test_the_manifest_is_the_contract() -> None:
     asked = plan(bits_per_client=2)
-    progress = ran(ages(), asked)
-    files = assembled(progress, asked)
+    state = ran(ages(), asked)
+    files = assembled(state, asked)
     manifest = json.loads(files["manifest.json"])
     assert list(manifest) == [
         "format", "release_id", "job", "created", "column", "fixed_point", "method", "privacy", "results", "parameters",
@@ -136,7 +137,7 @@ def test_the_manifest_is_the_contract() -> None:
     assert "randomised response" in privacy["mechanism"]
     assert "discrete Laplace noise on every count of reports" in privacy["mechanism"]
     assert not any("Which group a user is in" in one for one in privacy["assumptions"])
-    probabilities = [one.read_probability.max() for one in progress.bit_charts(asked)]
+    probabilities = [one.read_probability.max() for one in state.bit_charts(asked)]
     assert privacy["meter"] == {
         "bits_per_client": 2,
         "bits_per_value": 2,
@@ -156,7 +157,7 @@ def test_the_manifest_is_the_contract() -> None:
     assert sum(one["clients"] for one in results["rounds"]) == pytest.approx(results["clients"])
     assert sum(one["reports"] for one in results["rounds"]) == pytest.approx(2 * results["clients"])
     # A share of each half of the clients, to one client.
-    assert abs(results["rounds"][0]["clients"] - 2500 * asked.settled.first_share) < 150  # a binomial number
+    assert abs(results["rounds"][0]["clients"] - 2500 * asked.resolved_tuning.first_share) < 150  # a binomial number
 
 
 def test_without_privacy_the_release_says_so() -> None:
@@ -195,8 +196,8 @@ def test_a_release_of_a_seed_and_one_that_starts_from_another_say_so() -> None:
 
 def test_small_groups_are_merged_into_other() -> None:
     asked, groups = plan(), by_size()
-    progress = ran(ages(), asked, BY_PLACE, groups)
-    files = assembled(progress, asked, BY_PLACE)
+    state = ran(ages(), asked, BY_PLACE, groups)
+    files = assembled(state, asked, BY_PLACE)
     assert set(files) == PLAIN_FILES
     moments = table(files, "moments.parquet").to_pylist()
     assert [(one["group"], one["statistic"]) for one in moments] == [
@@ -204,7 +205,7 @@ def test_small_groups_are_merged_into_other() -> None:
         ("north", "variance"), ("south", "variance"), (OTHER, "variance"),
     ]  # fmt: skip
     # `other` is what told none of the published groups: the sums of the noisy tallies of three.
-    noisy = progress.clients(asked)
+    noisy = state.clients(asked)
     assert noisy[1] < 100 > noisy[3]
     places = {"north": [0], "south": [2], OTHER: [1, 3, 4], EVERYBODY: [0, 1, 2, 3, 4]}
     truth = ages()
@@ -213,7 +214,9 @@ def test_small_groups_are_merged_into_other() -> None:
         expected = truth[members].mean() if one["statistic"] == "mean" else truth[members].var()
         assert abs(one["value"] - expected) < 6.2 * one["stddev"], one
         if one["statistic"] == "mean":
-            value = sum(told.reports.sum(axis=1)[places[one["group"]]].sum() for _, told in progress.of("value"))
+            value = sum(
+                counted.reports.sum(axis=1)[places[one["group"]]].sum() for _, counted in state.rounds_of("value")
+            )
             assert one["clients"] == value
     manifest = json.loads(files["manifest.json"])
     assert manifest["results"]["groups_published"] == 3
@@ -244,13 +247,13 @@ def test_no_exact_size_of_a_group_is_in_a_file() -> None:
     Noise may be 0 by chance; under this key it is not where it is looked at.
     """
     asked, groups, grouping = plan(statistics=SPREAD[:1], release_epsilon=1.25), by_size(), BY_PLACE
-    progress = ran(ages(), asked, grouping, groups)
-    files = assembled(progress, asked, grouping)
+    state = ran(ages(), asked, grouping, groups)
+    files = assembled(state, asked, grouping)
     manifest = json.loads(files["manifest.json"])
-    told = {one["clients"] for one in table(files, "moments.parquet").to_pylist()}
-    told |= {manifest["results"]["clients"]} | {one["clients"] for one in manifest["results"]["rounds"]}
+    counted = {one["clients"] for one in table(files, "moments.parquet").to_pylist()}
+    counted |= {manifest["results"]["clients"]} | {one["clients"] for one in manifest["results"]["rounds"]}
     exact = {*np.bincount(groups, minlength=5).tolist(), 5000}
-    assert not told & exact
+    assert not counted & exact
     assert all(f">{size:,}<" not in files["index.html"].decode() for size in exact if size > 100)
 
 
@@ -267,8 +270,8 @@ def placed(n: int, depth: int) -> tuple[NDArray[np.int64], Grouping]:
 def test_cells_are_where_their_names_say() -> None:
     asked, depth = plan(), 2
     groups, grouping = placed(6000, depth)
-    progress = ran(ages(6000), asked, grouping, groups)
-    files = assembled(progress, asked, grouping)
+    state = ran(ages(6000), asked, grouping, groups)
+    files = assembled(state, asked, grouping)
     assert set(files) == PLAIN_FILES | {"cells.parquet"}
     manifest = json.loads(files["manifest.json"])
     assert manifest["region"] == asdict(REGION)
@@ -319,10 +322,10 @@ def test_noise_beyond_the_range_is_published_as_the_end_of_the_range() -> None:
     known."""
     asked = plan(FixedPoint(bits=52), statistics=(Statistic("geometric_mean"),), epsilon=0.01)
     noise = Tally(np.full((1, 18), 10**6), np.zeros((1, 18), np.int64))  # "all bits are set", debiased at 0.01
-    progress = Progress()
+    state = MomentsState()
     for _ in asked.stages:
-        progress = progress.after(asked.asks(progress), [noise])
-    files = assembled(progress, asked)
+        state = state.advance(asked.next_queries(state), [noise])
+    files = assembled(state, asked)
     (one,) = table(files, "moments.parquet").to_pylist()
     assert one["value"] == one["high"] == asked.form.high
     wide = ran(ages(50), plan(statistics=SPREAD[:1], epsilon=0.2))
@@ -332,8 +335,8 @@ def test_noise_beyond_the_range_is_published_as_the_end_of_the_range() -> None:
 
 def test_groups_are_shown_drawn_towards_everybody_and_kept_as_measured() -> None:
     asked, groups = plan(statistics=SPREAD[:1], epsilon=1.0), by_size()
-    progress = ran(ages(), asked, BY_PLACE, groups)
-    raw = [*progress.estimates(asked), *progress.estimates(asked, ["a", "b"], np.array([0, 1, 1, 1, 1]))]
+    state = ran(ages(), asked, BY_PLACE, groups)
+    raw = [*state.estimates(asked), *state.estimates(asked, ["a", "b"], np.array([0, 1, 1, 1, 1]))]
     drawn = shrunk(raw, asked.form)
     everybody = raw[0].value
     assert drawn[0] == raw[0]
@@ -349,10 +352,10 @@ def test_groups_are_shown_drawn_towards_everybody_and_kept_as_measured() -> None
 
 def test_only_the_time_tells_two_assemblies_apart() -> None:
     asked = plan()
-    progress = ran(ages(), asked)
-    one, again = assembled(progress, asked), assembled(progress, asked)
+    state = ran(ages(), asked)
+    one, again = assembled(state, asked), assembled(state, asked)
     assert one == again
-    later = assembled(progress, asked, release=replace(FACTS, created="2026-11-22T00:00:00+00:00"))
+    later = assembled(state, asked, release=replace(FACTS, created="2026-11-22T00:00:00+00:00"))
     assert {name for name in one if one[name] != later[name]} == {"manifest.json", "index.html"}
     for name in ("manifest.json", "index.html"):
         assert later[name].replace(b"2026-11-22T", b"2026-11-21T") == one[name]

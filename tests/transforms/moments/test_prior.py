@@ -11,8 +11,7 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import BITS_SCHEMA, FixedPoint, Signed
-from sfumato.transforms.moments.prior import PriorRelease
-from sfumato.transforms.moments.protocol import Prior
+from sfumato.transforms.moments.prior import Prior, PriorRelease
 from sfumato.transforms.moments.quantities import Quantity
 
 FORM = FixedPoint(4, 1, "shift", 2.5)
@@ -58,7 +57,7 @@ def column(name: str, value: float) -> pa.Table:
 
 def test_every_quantitys_bits_are_taken_over() -> None:
     bits = table()
-    prior = PriorRelease.of(MANIFEST, bits, "speed", FORM)
+    prior = PriorRelease.from_release(MANIFEST, bits, "speed", FORM)
     assert prior.release_id == "earlier"
     assert prior.safe
     assert set(prior.bits) == {"value", "square"}
@@ -71,16 +70,16 @@ def test_every_quantitys_bits_are_taken_over() -> None:
 
 def test_the_digest_is_of_all_that_is_taken_over() -> None:
     digests = [
-        PriorRelease.of(MANIFEST, bits, "speed", FORM).digest
+        PriorRelease.from_release(MANIFEST, bits, "speed", FORM).digest
         for bits in (table(), column("mean", 0.123), column("stddev", 0.123), table(("value",)))
     ]
     assert len(set(digests)) == 4
-    assert PriorRelease.of(MANIFEST, table(), "speed", FORM).digest == digests[0]
+    assert PriorRelease.from_release(MANIFEST, table(), "speed", FORM).digest == digests[0]
 
 
 @pytest.mark.parametrize("told", [False, "yes", 1])
 def test_only_a_key_that_is_said_to_be_safe_is(told: object) -> None:
-    assert not PriorRelease.of(changed(privacy__randomness__safe=told), table(), "speed", FORM).safe
+    assert not PriorRelease.from_release(changed(privacy__randomness__safe=told), table(), "speed", FORM).safe
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_only_a_key_that_is_said_to_be_safe_is(told: object) -> None:
 )
 def test_releases_of_something_else_are_refused(manifest: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=f"warm_start: .*{message}"):
-        PriorRelease.of(manifest, table(), "speed", FORM)
+        PriorRelease.from_release(manifest, table(), "speed", FORM)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +116,7 @@ def test_releases_of_something_else_are_refused(manifest: dict[str, Any], messag
 )
 def test_damaged_tables_are_refused(bits: pa.Table, message: str) -> None:
     with pytest.raises(RequestError, match=f"warm_start: .*{message}"):
-        PriorRelease.of(MANIFEST, bits, "speed", FORM)
+        PriorRelease.from_release(MANIFEST, bits, "speed", FORM)
 
 
 @pytest.mark.parametrize(("signed", "kind"), [("no", "value"), ("split", "value"), ("split", "power:3")])
@@ -125,7 +124,7 @@ def test_known_bits_are_found_by_their_weight(signed: Signed, kind: str) -> None
     slots = Quantity(FixedPoint(5, 0, signed), kind).slots
     rng = np.random.default_rng(0)
     prior = Prior(slots.weight, rng.uniform(size=len(slots)), rng.uniform(size=len(slots)))
-    mean, variance = prior.at(slots)
+    mean, variance = prior.for_slots(slots)
     assert np.array_equal(mean, prior.mean)
     assert np.array_equal(variance, prior.stddev**2)
 
@@ -136,11 +135,11 @@ def test_bits_that_the_earlier_release_lacks_may_be_anything() -> None:
     prior = Prior(earlier.weight, np.full(len(earlier), 0.2), np.full(len(earlier), 0.1))
     now = Quantity(FixedPoint(5), "square", 16.5).slots
     assert not np.array_equal(now.weight, earlier.weight)
-    mean, variance = prior.at(now)
+    mean, variance = prior.for_slots(now)
     known = np.isin(now.weight, earlier.weight)
     assert known.any()
     assert np.where(known, 0.2, 0.5).tolist() == mean.tolist()
     assert np.where(known, 0.1**2, 0.25).tolist() == pytest.approx(variance.tolist())
     half = Quantity(FixedPoint(5), "power:2").slots  # without the finer bits
-    mean, _ = Prior(half.weight[1:], half.weight[1:] * 0 + 0.3, half.weight[1:] * 0 + 0.1).at(half)
+    mean, _ = Prior(half.weight[1:], half.weight[1:] * 0 + 0.3, half.weight[1:] * 0 + 0.1).for_slots(half)
     assert mean.tolist() == [0.5] + [0.3] * (len(half) - 1)

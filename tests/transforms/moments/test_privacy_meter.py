@@ -19,8 +19,8 @@ def bits(*probabilities: float) -> BitMeans:
 
 
 def test_the_manifests_numbers() -> None:
-    told = RandomisedResponse(2 * math.log(3), 2)  # each bit is true with chance 3/4
-    entry = PrivacyMeter(told, 5).manifest([bits(0.1, 0.6), bits(0.2)])
+    response = RandomisedResponse(2 * math.log(3), 2)  # each bit is true with chance 3/4
+    entry = PrivacyMeter(response, 5).manifest([bits(0.1, 0.6), bits(0.2)])
     assert entry == {
         "bits_per_client": 2,
         "bits_per_value": 2,
@@ -56,7 +56,9 @@ def test_more_reports_than_allowed_are_not_published() -> None:
     meter = PrivacyMeter(RandomisedResponse(1.0, 2), 2)
     meter.check(100, 200)
     meter.check(0, 0)
-    with pytest.raises(DataError, match=r"meter: more or fewer bits were reported .* nothing is published"):
+    with pytest.raises(
+        DataError, match=r"meter: clients reported more or fewer bits than the query has; nothing is published"
+    ):
         meter.check(100, 201)
     with pytest.raises(DataError, match="meter"):
         meter.check(100, 199)

@@ -14,9 +14,10 @@ from scipy import stats
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, FixedPoint, MomentEstimate, Statistic
 from sfumato.transforms.moments.allocation import Tuning
-from sfumato.transforms.moments.fixed_point import encode
-from sfumato.transforms.moments.protocol import Answer, MomentsPlan, Prior, Progress, answer, sum_tallies
-from sfumato.transforms.moments.tally import BLOCK_CLIENTS, Block, tally
+from sfumato.transforms.moments.prior import Prior
+from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState, ProtocolResult, run_in_memory
+from sfumato.transforms.moments.quantities import encode
+from sfumato.transforms.moments.tally import BLOCK_CLIENTS, Block, sum_tallies, tally
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from tests.statistics import FLAKE_RATE
 from tests.transforms.moments.blocks import block_of
@@ -37,17 +38,17 @@ def key(number: int = 0) -> RunKey:
     return RunKey.derive(FixedSecret(b"protocol tests" * 2), {"number": number})
 
 
-def by_name(found: Answer) -> dict[str, MomentEstimate]:
+def by_name(found: ProtocolResult) -> dict[str, MomentEstimate]:
     return {one.statistic: one for one in found.estimates}
 
 
-def run(block: Block, plan: MomentsPlan, groups: int, number: int = 0) -> Progress:
-    progress = Progress()
+def run(block: Block, plan: MomentsPlan, groups: int, number: int = 0) -> MomentsState:
+    state = MomentsState()
     for _ in plan.stages:
-        asks = plan.asks(progress)
-        told = [tally(block, one, groups, plan.told, key(number)) for one in asks]
-        progress = progress.after(asks, plan.protected(asks, told, key(number)))
-    return progress
+        queries = plan.next_queries(state)
+        counted = [tally(block, one, groups, plan.response, key(number)) for one in queries]
+        state = state.advance(queries, plan.protect(queries, counted, key(number)))
+    return state
 
 
 def covered(kind: str, plan: MomentsPlan, clients: int, runs: int) -> dict[str, int]:
@@ -57,7 +58,7 @@ def covered(kind: str, plan: MomentsPlan, clients: int, runs: int) -> dict[str, 
     truth = {"mean": everybody.mean(), "variance": everybody.var()}
     hits = dict.fromkeys(truth, 0)
     for number in range(runs):
-        for one in answer(draw(rng, clients), plan, key(number)).estimates:
+        for one in run_in_memory(draw(rng, clients), plan, key(number)).estimates:
             hits[one.statistic] += one.low <= truth[one.statistic] <= one.high
     return hits
 
@@ -118,7 +119,7 @@ def test_what_few_clients_have_is_lost_with_a_mark_and_the_interval_holds_it() -
     rng, runs, hits, held, missed = np.random.default_rng(1), 40, 0, 0, 0
     for number in range(runs):
         values = 600.0 * (rng.random(10_000) < 0.02)
-        lost, kept = (answer(values, plan, key(number)) for plan in (adaptive, weighted))
+        lost, kept = (run_in_memory(values, plan, key(number)) for plan in (adaptive, weighted))
         missed += bool(lost.bits[0].squashed[9])
         held += lost.estimates[0].low <= 12 <= lost.estimates[0].high
         hits += kept.estimates[0].low <= 12 <= kept.estimates[0].high
@@ -167,7 +168,7 @@ def test_every_statistic_is_near_numpys(
         variance=way,  # type: ignore[arg-type]
         tuning=Tuning(squash=0.0 if epsilon is not None else None),  # under noise it would bias the estimates
     )
-    found, expected = by_name(answer(values, plan, key())), numpy_statistics(values)
+    found, expected = by_name(run_in_memory(values, plan, key())), numpy_statistics(values)
     assert list(found) == list(names)
     for name, one in found.items():
         assert abs(one.value - expected[name]) < RARE * one.stddev
@@ -186,22 +187,22 @@ def test_centred_variances_are_the_better_ones() -> None:
     spread = {}
     for way in ("centred", "raw"):
         plan = MomentsPlan(form=FixedPoint(14), statistics=(VARIANCE,), variance=way)  # type: ignore[arg-type]
-        spread[way] = by_name(answer(values, plan, key()))["variance"].stddev
+        spread[way] = by_name(run_in_memory(values, plan, key()))["variance"].stddev
     assert spread["centred"] < 0.2 * spread["raw"]
 
 
 def test_several_bits_a_client_are_so_many_reports_and_share_epsilon() -> None:
     values = DATA["uniform"](np.random.default_rng(3), 20_000)
     plain = MomentsPlan(form=FORM, method="weighted", tuning=Tuning(weighted_power=0.5))
-    one, three = (answer(values, replace(plain, bits_per_client=reports), key()) for reports in (1, 3))
+    one, three = (run_in_memory(values, replace(plain, bits_per_client=reports), key()) for reports in (1, 3))
     assert one.bits[0].reports.sum() == 20_000
     assert three.bits[0].reports.sum() == 60_000  # without epsilon counts are exact
     assert one.estimates[0].clients == three.estimates[0].clients == 20_000
     # Three times the reports, of which three and three may say the same.
     assert 0.99 < (three.estimates[0].stddev / one.estimates[0].stddev) ** 2 < 1.5
     local = MomentsPlan(form=FORM, epsilon=3.0, bits_per_client=3)
-    assert local.told.threshold == MomentsPlan(form=FORM, epsilon=1.0).told.threshold
-    found = by_name(answer(values, local, key()))["mean"]
+    assert local.response.threshold == MomentsPlan(form=FORM, epsilon=1.0).response.threshold
+    found = by_name(run_in_memory(values, local, key()))["mean"]
     assert abs(found.value - values.mean()) < RARE * found.stddev
 
 
@@ -210,7 +211,7 @@ def test_bit_charts_tell_how_often_each_bit_was_set_and_read(epsilon: float | No
     n = 3 * BLOCK_CLIENTS // 2
     values = DATA["exponential"](np.random.default_rng(3), n)
     plan = MomentsPlan(form=FORM, statistics=(MEAN, Statistic("moment:2")), epsilon=epsilon, bits_per_client=2)
-    charts = {one.quantity: one for one in answer(values, plan, key()).bits}
+    charts = {one.quantity: one for one in run_in_memory(values, plan, key()).bits}
     assert list(charts) == ["value", "power:2"]
     chart = charts["value"]
     assert chart.weight.tolist() == (2.0 ** np.arange(10)).tolist()
@@ -229,11 +230,11 @@ def test_what_is_squashed_is_left_out_and_said() -> None:
     values = DATA["normal"](np.random.default_rng(3), 20_000)
     loose = MomentsPlan(form=FixedPoint(20), epsilon=2.0)
     for plan in (loose, replace(loose, tuning=Tuning(squash=2.5))):
-        found = answer(values, plan, key())
+        found = run_in_memory(values, plan, key())
         assert found.bits[0].squashed.tolist() == [False] * 9 + found.bits[0].squashed[9:].tolist()
         assert found.bits[0].squashed[11:].all()
         assert found.estimates[0].stddev < 20
-    everything = answer(values, replace(loose, tuning=Tuning(squash=0.0)), key())
+    everything = run_in_memory(values, replace(loose, tuning=Tuning(squash=0.0)), key())
     assert not everything.bits[0].squashed.any()
     assert everything.estimates[0].stddev > 200
 
@@ -243,20 +244,20 @@ def test_caching_pools_the_reports_of_both_rounds() -> None:
     block = block_of(values.astype(np.uint16), None, key())
     for caching in (True, False):
         plan = MomentsPlan(form=FORM, tuning=Tuning(first_share=0.4, caching=caching))
-        progress = run(block, plan, 1)
-        (_, first), (_, second) = progress.rounds
+        state = run(block, plan, 1)
+        (_, first), (_, second) = state.rounds
         assert first.reports.sum() == pytest.approx(0.4 * 9000, abs=RARE * math.sqrt(0.24 * 9000))
         counted = first + second if caching else second
-        bits = progress.bits(plan, "value")
+        bits = state.bits(plan, "value")
         assert bits.reports[0].tolist() == counted.reports[0].tolist()
         assert bits.mean[0] == pytest.approx(counted.ones[0] / counted.reports[0])
-        assert progress.clients(plan).tolist() == [9000]  # everybody answered, whatever is used
+        assert state.clients(plan).tolist() == [9000]  # everybody answered, whatever is used
 
 
 def test_the_second_round_asks_where_the_first_saw_something() -> None:
     values = np.random.default_rng(3).integers(0, 64, 20_000).astype(np.uint16)
-    progress = run(block_of(values, None, key()), MomentsPlan(form=FixedPoint(16)), 1)
-    (first, _), (second, _) = progress.rounds
+    state = run(block_of(values, None, key()), MomentsPlan(form=FixedPoint(16)), 1)
+    (first, _), (second, _) = state.rounds
     assert first.probabilities[6:].sum() > 0.5
     assert second.probabilities[6:].sum() < 0.05
     assert second.probabilities[:6] / second.probabilities[5] == pytest.approx(2.0 ** np.arange(-5, 1), rel=0.3)
@@ -270,10 +271,10 @@ def test_an_earlier_release_stands_for_the_first_round(form: FixedPoint, epsilon
     squash = Tuning(squash=0.0 if epsilon is not None else None)  # under noise it would bias the estimates
     plan = MomentsPlan(form=form, statistics=(MEAN, VARIANCE), epsilon=epsilon, tuning=squash)
     values = np.rint(np.clip(rng.normal(120, 20, (2, n)), 0, 230))
-    earlier = answer(values[0], plan, key())
+    earlier = run_in_memory(values[0], plan, key())
     later = replace(plan, prior={one.quantity: Prior(one.weight, one.mean, one.stddev) for one in earlier.bits})
     assert later.stages == ((("value", 2),), (("square", 2),))
-    found = answer(values[1], later, key(1))
+    found = run_in_memory(values[1], later, key(1))
     assert sum(one.reports.sum() for one in found.bits) == pytest.approx(n, abs=1 + 60 * plan.noise_stddev)
     for one, truth in zip(found.estimates, (values[1].mean(), values[1].var()), strict=True):
         assert abs(one.value - truth) < RARE * one.stddev
@@ -282,7 +283,7 @@ def test_an_earlier_release_stands_for_the_first_round(form: FixedPoint, epsilon
         assert (chart.read_probability > 0).all()
     only_value = replace(later, prior={"value": later.prior["value"]})
     assert only_value.stages == ((("value", 2),), (("square", 1),), (("square", 2),))
-    reported = sum(one.reports.sum() for one in answer(values[1], only_value, key(1)).bits)
+    reported = sum(one.reports.sum() for one in run_in_memory(values[1], only_value, key(1)).bits)
     assert reported == pytest.approx(n, abs=1 + 60 * plan.noise_stddev)
     assert replace(later, method="weighted").stages == ((("value", 1),), (("square", 1),))
 
@@ -291,7 +292,7 @@ def test_priors_of_other_bits_do_no_harm() -> None:
     wrong = Prior(np.array([0.25, 3.0]), np.array([0.1, 0.9]), np.array([0.1, 0.1]))
     plan = MomentsPlan(form=FORM, prior={"value": wrong})
     values = DATA["uniform"](np.random.default_rng(0), 20_000)
-    one = answer(values, plan, key()).estimates[0]
+    one = run_in_memory(values, plan, key()).estimates[0]
     assert abs(one.value - values.mean()) < RARE * one.stddev
 
 
@@ -301,28 +302,28 @@ def test_groups_are_told_apart_and_together_are_everybody(epsilon: float | None)
     groups = rng.choice(4, n, p=[0.5, 0.3, 0.15, 0.05]).astype(np.uint16)
     values = np.clip(np.rint(rng.normal(200 + 100 * groups.astype(float), 40)), 0, 1023)
     plan = MomentsPlan(form=FORM, statistics=(MEAN, VARIANCE), epsilon=epsilon)
-    progress = run(block_of(values.astype(np.uint16), groups, key()), plan, 4)
+    state = run(block_of(values.astype(np.uint16), groups, key()), plan, 4)
     places = np.array([0, 1, 2, 1])  # the last goes with the second
-    found = list(progress.estimates(plan, ["a", "b", "c"], places))
+    found = list(state.estimates(plan, ["a", "b", "c"], places))
     assert [(one.group, one.statistic) for one in found] == [(g, s) for s in ("mean", "variance") for g in "abc"]
     for one in found:
         mine = values[places[groups] == "abc".index(one.group)]
         truth = mine.mean() if one.statistic == "mean" else mine.var()
         assert abs(one.value - truth) < RARE * one.stddev
         assert one.clients == pytest.approx(len(mine) / 2, abs=RARE * math.sqrt(len(mine) / 4))
-    for one in progress.estimates(plan):
+    for one in state.estimates(plan):
         truth = values.mean() if one.statistic == "mean" else values.var()
         assert abs(one.value - truth) < RARE * one.stddev
-    total = progress.bits(plan, "value", places).reports.sum(axis=0)
-    assert total.tolist() == progress.bits(plan, "value").reports[0].tolist()
+    total = state.bits(plan, "value", places).reports.sum(axis=0)
+    assert total.tolist() == state.bits(plan, "value").reports[0].tolist()
 
 
 def test_products_are_of_all_clients_of_a_group() -> None:
     rng, n = np.random.default_rng(8), 40_000
     groups, values = rng.integers(0, 2, n).astype(np.uint16), rng.integers(1, 200, n)
     plan = MomentsPlan(form=FixedPoint(8), statistics=(MEAN, Statistic("log_product")))
-    progress = run(block_of(values.astype(np.uint8), groups, key()), plan, 2)
-    for group, one in enumerate(list(progress.estimates(plan, ["a", "b"], np.arange(2)))[2:]):
+    state = run(block_of(values.astype(np.uint8), groups, key()), plan, 2)
+    for group, one in enumerate(list(state.estimates(plan, ["a", "b"], np.arange(2)))[2:]):
         mine = values[groups == group]
         assert abs(one.value - np.log(mine).sum()) < RARE * one.stddev
         assert one.clients < 0.6 * len(mine)  # half of them told of their logarithm, and it stands for all
@@ -331,21 +332,21 @@ def test_products_are_of_all_clients_of_a_group() -> None:
 def test_a_run_is_a_function_of_the_key_and_the_values() -> None:
     values = DATA["normal"](np.random.default_rng(0), 2000)
     plan = MomentsPlan(form=FORM, statistics=(MEAN, VARIANCE), epsilon=1.0)
-    assert answer(values, plan, key(1)).estimates == answer(values, plan, key(1)).estimates
-    assert answer(values, plan, key(1)).estimates != answer(values, plan, key(2)).estimates
+    assert run_in_memory(values, plan, key(1)).estimates == run_in_memory(values, plan, key(1)).estimates
+    assert run_in_memory(values, plan, key(1)).estimates != run_in_memory(values, plan, key(2)).estimates
 
 
 def test_blocks_are_counted_one_by_one() -> None:
     n = BLOCK_CLIENTS + 500
     values = DATA["uniform"](np.random.default_rng(0), n)
     plan = MomentsPlan(form=FORM, method="weighted")
-    found = answer(values, plan, key())
+    found = run_in_memory(values, plan, key())
     codes, _ = encode(values, FORM)
     numbers = np.arange(n, dtype=np.uint64)
     words = random_bits(key().subkey("clients"), np.zeros_like(numbers), numbers)[:, 0]
-    halves = [Block.ordered(codes[part], words[part]) for part in (slice(BLOCK_CLIENTS), slice(BLOCK_CLIENTS, n))]
-    (ask,) = plan.asks(Progress())
-    total = sum_tallies([tally(block, ask, 1, plan.told, key()) for block in halves[::-1]])
+    halves = [Block.from_clients(codes[part], words[part]) for part in (slice(BLOCK_CLIENTS), slice(BLOCK_CLIENTS, n))]
+    (query,) = plan.next_queries(MomentsState())
+    total = sum_tallies([tally(block, query, 1, plan.response, key()) for block in halves[::-1]])
     assert found.bits[0].reports.tolist() == total.reports[0].tolist()
     assert found.bits[0].mean == pytest.approx(total.ones[0] / total.reports[0])
 
@@ -390,7 +391,7 @@ def test_all_bits_may_be_asked_of_everybody() -> None:
     values = DATA["exponential"](np.random.default_rng(0), 5000)
     for method in ("adaptive", "weighted"):
         plan = MomentsPlan(form=FORM, bits_per_client=10, method=method, tuning=Tuning(squash=0.0))  # type: ignore[arg-type]
-        assert by_name(answer(values, plan, key()))["mean"].value == pytest.approx(values.mean())
+        assert by_name(run_in_memory(values, plan, key()))["mean"].value == pytest.approx(values.mean())
 
 
 def test_quantities_are_shared_by_statistics() -> None:
@@ -411,8 +412,8 @@ def test_the_centre_is_within_the_range(value: float, low: float, high: float) -
     centres = []
     for number in range(20):
         block = block_of(np.full(300, int(value), np.uint8), None, key(number))
-        progress = run(block, plan, 1, number)
-        centres.append(progress.of("square")[0][0].quantity.centre)
+        state = run(block, plan, 1, number)
+        centres.append(state.rounds_of("square")[0][0].quantity.centre)
     assert min(centres) >= low
     assert max(centres) <= high
 
@@ -427,7 +428,7 @@ def test_intervals_from_several_bits_of_bits_that_go_together() -> None:
 def test_intervals_hold_the_variance_of_small_values_in_a_wide_form() -> None:
     values = np.rint(np.random.default_rng(0).normal(120, 20, 20_000))
     plan = MomentsPlan(form=FixedPoint(32), statistics=(VARIANCE,))
-    one = answer(values, plan, key()).estimates[0]
+    one = run_in_memory(values, plan, key()).estimates[0]
     assert abs(one.value - values.var()) < RARE * one.stddev
 
 
@@ -447,10 +448,8 @@ def covered_groups(statistic: str, runs: int) -> tuple[int, int]:
     for number in range(runs):
         values = rng.integers(100, 256, groups * each).astype(np.uint8)
         member = np.repeat(np.arange(groups, dtype=np.uint16), each)
-        progress = run(block_of(values, member, key(number)), plan, groups, number)
-        found = [
-            one for one in progress.estimates(plan, list("abcde"), np.arange(groups)) if one.statistic == statistic
-        ]
+        state = run(block_of(values, member, key(number)), plan, groups, number)
+        found = [one for one in state.estimates(plan, list("abcde"), np.arange(groups)) if one.statistic == statistic]
         hits += sum(one.low <= truth <= one.high for one in found)
     return hits, runs * groups
 

@@ -1,4 +1,4 @@
-"""Bits of quantities against exact fractions: what the set bits weigh together is the quantity."""
+"""BitEstimates of quantities against exact fractions: what the set bits weigh together is the quantity."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint
-from sfumato.transforms.moments.fixed_point import code_type, decode
-from sfumato.transforms.moments.quantities import Quantity
+from sfumato.transforms.moments.quantities import Quantity, code_type, decode
 
 SMALL = [
     FixedPoint(5),
@@ -41,13 +40,13 @@ def all_codes(form: FixedPoint) -> np.ndarray:
     return np.arange(1 << bits).astype(code_type(form))
 
 
-def turns(codes: np.ndarray) -> np.ndarray:
+def uniforms(codes: np.ndarray) -> np.ndarray:
     return np.random.default_rng(len(codes)).random(len(codes))
 
 
-def weighed(quantity: Quantity, codes: np.ndarray) -> list[Fraction]:
+def weighted(quantity: Quantity, codes: np.ndarray) -> list[Fraction]:
     """The sum of the weights of every code's set bits, by exact arithmetic."""
-    slots, held = quantity.slots, quantity.codes(codes, turns(codes))
+    slots, held = quantity.slots, quantity.codes(codes, uniforms(codes))
     total = [Fraction(0)] * len(codes)
     for slot, weight in enumerate(slots.weight.tolist()):
         found = slots.bits(held, np.full(len(codes), slot))
@@ -60,7 +59,7 @@ def check(quantity: Quantity, codes: np.ndarray) -> None:
     form, slots = quantity.form, quantity.slots
     unit = Fraction(float(np.abs(slots.weight).min()))
     values = [Fraction(value) for value in decode(codes, form).tolist()]
-    for code, value, found in zip(codes.tolist(), values, weighed(quantity, codes), strict=True):
+    for code, value, found in zip(codes.tolist(), values, weighted(quantity, codes), strict=True):
         if quantity.kind == "value":
             # Exactly the steps; the offset is taken away from the mean.
             steps = value if form.signed == "split" else Fraction(code) * Fraction(form.step)
@@ -71,7 +70,7 @@ def check(quantity: Quantity, codes: np.ndarray) -> None:
         slack = Fraction((quantity.power + 2) * 2.0**-52) * abs(exact)
         assert abs(found - exact) <= unit + slack
     bits = len(slots) // (1 + quantity.signed)
-    held = quantity.codes(codes, turns(codes)).astype(object)
+    held = quantity.codes(codes, uniforms(codes)).astype(object)
     assert max(held) < 1 << (bits + quantity.signed)  # nothing above the bits that are asked for
 
 
@@ -91,7 +90,7 @@ def test_the_mean_is_right_however_large_a_unit_is(bits: int) -> None:
     quantity, count = Quantity(FixedPoint(bits), "square", 120.3), 1 << 16
     codes = np.full(count, 140).astype(code_type(quantity.form))
     unit = quantity.slots.weight.min()
-    found = quantity.codes(codes, turns(codes)).astype(np.float64).mean() * unit
+    found = quantity.codes(codes, uniforms(codes)).astype(np.float64).mean() * unit
     assert abs(found - 19.7**2) < 5 * unit / 2 / math.sqrt(count)
 
 
@@ -118,10 +117,10 @@ def test_logarithms_to_half_a_unit_and_zeros_as_the_smallest_step(bits: int, fra
     if bits <= 8:
         steps = list(range(form.most + 1))
     codes = np.array(steps).astype(code_type(form))
-    for step, found in zip(steps, weighed(quantity, codes), strict=True):
+    for step, found in zip(steps, weighted(quantity, codes), strict=True):
         value = max(step, 1) * form.step
         assert abs(float(found) - quantity.base - math.log2(value)) <= 2.0**-13 + 2.0**-44
-    assert max(quantity.codes(codes, turns(codes)).astype(object)) < 1 << len(quantity.slots)
+    assert max(quantity.codes(codes, uniforms(codes)).astype(object)) < 1 << len(quantity.slots)
     assert quantity.slots.weight.min() == 2.0**-12
     assert not quantity.signed
 
@@ -163,7 +162,7 @@ def test_the_mean_of_the_bits_is_the_quantitys_mean_but_for_the_base() -> None:
     form = FixedPoint(6, 2, "shift", 5.0)
     codes = np.array([0, 1, 20, 63], np.uint8)
     value = Quantity(form, "value")
-    assert float(sum(weighed(value, codes)) / 4) - value.base == decode(codes, form).mean()
+    assert float(sum(weighted(value, codes)) / 4) - value.base == decode(codes, form).mean()
     assert Quantity(form, "square", 1.0).base == 0
     assert Quantity(FixedPoint(6, 2), "log2").base == 2
 

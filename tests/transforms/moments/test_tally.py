@@ -12,10 +12,11 @@ from scipy import stats
 
 from sfumato.schemas.moments import FixedPoint, Statistic
 from sfumato.transforms.moments.allocation import Tuning, by_weight
-from sfumato.transforms.moments.protocol import MomentsPlan, Prior, Progress, sum_tallies
+from sfumato.transforms.moments.prior import Prior
+from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.quantities import Quantity
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
-from sfumato.transforms.moments.tally import Ask, Block, Tally, tally
+from sfumato.transforms.moments.tally import Block, Query, Tally, sum_tallies, tally
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.statistics import FLAKE_RATE
 from tests.transforms.moments.blocks import block_of, without
@@ -35,8 +36,8 @@ def clients(n: int, number: int = 0, seed: int = 0, name: str = "block") -> Bloc
     return block_of(codes, np.arange(n, dtype=np.uint16), key(number), name)
 
 
-def ask(first: float = 0.0, last: float = 1.0, reports: int = 1, power: float = 0.5) -> Ask:
-    return Ask(VALUE, 1, first, last, by_weight(VALUE.slots, power, reports))
+def query(first: float = 0.0, last: float = 1.0, reports: int = 1, power: float = 0.5) -> Query:
+    return Query(VALUE, 1, first, last, by_weight(VALUE.slots, power, reports))
 
 
 @pytest.mark.parametrize("reports", [1, 2, 3, 8])
@@ -44,33 +45,33 @@ def ask(first: float = 0.0, last: float = 1.0, reports: int = 1, power: float = 
 def test_every_client_tells_so_many_different_bits_of_hers(reports: int, n: int) -> None:
     for number in range(5):
         block = clients(n, number)
-        told = tally(block, ask(reports=reports), n, RandomisedResponse(None, reports), key(number))
-        assert told.reports.shape == (n, 8)
-        assert (told.reports <= 1).all()
-        assert (told.reports.sum(axis=1) == reports).all()
+        counted = tally(block, query(reports=reports), n, RandomisedResponse(None, reports), key(number))
+        assert counted.reports.shape == (n, 8)
+        assert (counted.reports <= 1).all()
+        assert (counted.reports.sum(axis=1) == reports).all()
         assert block.groups is not None
         for code, group in zip(block.codes.tolist(), block.groups.tolist(), strict=True):
-            for slot in np.flatnonzero(told.reports[group]).tolist():
-                assert told.ones[group, slot] == code >> slot & 1
+            for slot in np.flatnonzero(counted.reports[group]).tolist():
+                assert counted.ones[group, slot] == code >> slot & 1
 
 
 @pytest.mark.parametrize("reports", [1, 2, 3, 8])
 @pytest.mark.parametrize("span", [(0.0, 1.0), (0.0, 1 / 3), (1 / 3, 0.75)])
 def test_every_bit_has_its_share_of_the_clients(reports: int, span: tuple[float, float]) -> None:
-    n, asked = 50_000, ask(*span, reports=reports)
-    told = tally(replace(clients(n), groups=None), asked, 1, RandomisedResponse(None, reports), key())
-    for count, probability in zip(told.reports[0].tolist(), (reports * asked.probabilities).tolist(), strict=True):
+    n, asked = 50_000, query(*span, reports=reports)
+    counted = tally(replace(clients(n), groups=None), asked, 1, RandomisedResponse(None, reports), key())
+    for count, probability in zip(counted.reports[0].tolist(), (reports * asked.probabilities).tolist(), strict=True):
         assert stats.binomtest(count, n, min(probability, 1.0) * (span[1] - span[0])).pvalue > FLAKE_RATE
 
 
 @pytest.mark.parametrize("reports", [1, 3])
 def test_a_client_gets_every_bit_with_its_chance_whoever_she_is(reports: int) -> None:
     """Chi-square over keys, for the first and the last client of a small block."""
-    n, keys, asked = 12, 3000, ask(reports=reports)
+    n, keys, asked = 12, 3000, query(reports=reports)
     seen = np.zeros((2, 8))
     for number in range(keys):
-        told = tally(clients(n, number), asked, n, RandomisedResponse(None, reports), key(number))
-        seen += told.reports[[0, -1]]
+        counted = tally(clients(n, number), asked, n, RandomisedResponse(None, reports), key(number))
+        seen += counted.reports[[0, -1]]
     expected = keys * reports * asked.probabilities
     for row in seen:
         # Reports of a client exclude each other, as categories do; with several each bit by itself.
@@ -109,16 +110,16 @@ def test_rounds_and_quantities_never_share_a_client_and_together_have_everybody(
     plan = MomentsPlan(form=FORM, **options)
     n = 700
     for number in range(4):
-        progress, block = Progress(), clients(n, number)
+        state, block = MomentsState(), clients(n, number)
         for _ in plan.stages:
-            asks = plan.asks(progress)
-            told = [tally(block, one, n, plan.told, key(number)) for one in asks]
-            progress = progress.after(asks, told)
-        times = sum((one.reports > 0).any(axis=1).astype(int) for _, one in progress.rounds)
+            queries = plan.next_queries(state)
+            counted = [tally(block, one, n, plan.response, key(number)) for one in queries]
+            state = state.advance(queries, counted)
+        times = sum((one.reports > 0).any(axis=1).astype(int) for _, one in state.rounds)
         assert np.array_equal(times, np.ones(n))
-        each = [one.reports.sum(axis=1) for _, one in progress.rounds]
+        each = [one.reports.sum(axis=1) for _, one in state.rounds]
         assert all(set(reports.tolist()) <= {0, plan.bits_per_client} for reports in each)
-        for one, reports in zip((asked for asked, _ in progress.rounds), each, strict=True):
+        for one, reports in zip((asked for asked, _ in state.rounds), each, strict=True):
             share = min(one.last - one.first, 1.0)  # and their shares are the plan's
             assert stats.binomtest(np.count_nonzero(reports), n, share).pvalue > FLAKE_RATE
 
@@ -126,14 +127,14 @@ def test_rounds_and_quantities_never_share_a_client_and_together_have_everybody(
 @pytest.mark.parametrize("reports", [1, 2, 8])
 def test_whom_a_client_is_asked_about_depends_on_nobody_else(reports: int) -> None:
     """Without one client, the others' reports are as they were, coins included: what the noise relies on."""
-    n, told = 200, RandomisedResponse(1.0, reports)
+    n, response = 200, RandomisedResponse(1.0, reports)
     block = clients(n)
     assert block.groups is not None
     for span in ((0.0, 1.0), (0.25, 2 / 3)):
-        full = tally(block, ask(*span, reports=reports), n, told, key())
+        full = tally(block, query(*span, reports=reports), n, response, key())
         for gone in range(0, n, 17):
             rank = int(np.flatnonzero(block.groups == gone)[0])
-            less = tally(without(block, rank), ask(*span, reports=reports), n, told, key())
+            less = tally(without(block, rank), query(*span, reports=reports), n, response, key())
             others = np.arange(n) != gone
             assert np.array_equal(less.ones[others], full.ones[others])
             assert np.array_equal(less.zeros[others], full.zeros[others])
@@ -144,32 +145,32 @@ def test_whom_a_client_is_asked_about_depends_on_nobody_else(reports: int) -> No
 def test_which_bit_is_asked_for_says_nothing_of_the_value() -> None:
     one, other = clients(500, seed=1), clients(500, seed=2)
     assert not np.array_equal(one.codes, other.codes)
-    told = RandomisedResponse(1.0, 2)
-    asked = [tally(block, ask(0.2, 0.9, 2), 500, told, key()).reports for block in (one, other)]
+    response = RandomisedResponse(1.0, 2)
+    asked = [tally(block, query(0.2, 0.9, 2), 500, response, key()).reports for block in (one, other)]
     assert np.array_equal(*asked)
 
 
 def test_one_value_replaced_changes_her_own_reports_alone() -> None:
     """Adjacency of the local model: the others' reports, coins and all, are the same."""
-    told, n = RandomisedResponse(1.0, 2), 300
+    response, n = RandomisedResponse(1.0, 2), 300
     block = clients(n)
-    before = tally(block, ask(reports=2), n, told, key())
+    before = tally(block, query(reports=2), n, response, key())
     assert block.groups is not None
     for who in (0, 150, 299):
         codes = block.codes.copy()
         codes[block.groups == who] ^= np.uint8(255)
-        after = tally(replace(block, codes=codes), ask(reports=2), n, told, key())
+        after = tally(replace(block, codes=codes), query(reports=2), n, response, key())
         assert np.array_equal(np.flatnonzero((after.ones != before.ones).any(axis=1)), [who])
         assert np.abs(after.ones - before.ones).sum() == 2
 
 
 def test_tallies_by_group_add_up_to_the_tally_of_all() -> None:
-    n, told = 1000, RandomisedResponse(0.7, 2)
+    n, response = 1000, RandomisedResponse(0.7, 2)
     block = clients(n)
     assert block.groups is not None
-    by_client = tally(block, ask(reports=2), n, told, key())
-    grouped = tally(replace(block, groups=block.groups % np.uint16(7)), ask(reports=2), 7, told, key())
-    alone = tally(replace(block, groups=None), ask(reports=2), 1, told, key())
+    by_client = tally(block, query(reports=2), n, response, key())
+    grouped = tally(replace(block, groups=block.groups % np.uint16(7)), query(reports=2), 7, response, key())
+    alone = tally(replace(block, groups=None), query(reports=2), 1, response, key())
     assert np.array_equal(grouped.ones.sum(axis=0), alone.ones[0])
     assert np.array_equal(grouped.zeros.sum(axis=0), alone.zeros[0])
     joined = by_client.joined(np.arange(n) % 7)
@@ -188,9 +189,9 @@ def test_joined_sums_over_groups_against_a_loop() -> None:
 
 
 def test_blocks_may_come_in_any_order() -> None:
-    told = RandomisedResponse(1.0)
+    response = RandomisedResponse(1.0)
     blocks = [clients(50 + number, seed=number, name=f"block {number}") for number in range(4)]
-    tallies = [tally(replace(block, groups=None), ask(), 1, told, key()) for block in blocks]
+    tallies = [tally(replace(block, groups=None), query(), 1, response, key()) for block in blocks]
     for order in itertools.permutations(range(4)):
         total = sum_tallies([tallies[place] for place in order])
         assert np.array_equal(total.ones, sum(one.ones for one in tallies))
@@ -199,18 +200,20 @@ def test_blocks_may_come_in_any_order() -> None:
 
 def test_coins_differ_between_blocks_rounds_and_quantities() -> None:
     """Else the lies of one would tell those of another."""
-    n, told = 4000, RandomisedResponse(0.5)
+    n, response = 4000, RandomisedResponse(0.5)
     empty = block_of(np.zeros(n, np.uint8), np.arange(n, dtype=np.uint16), key())
-    square = replace(ask(), quantity=Quantity(FORM, "power:2"))
-    first = replace(ask(), probabilities=np.eye(8)[0])  # all are asked for one bit, which is 0
+    square = replace(query(), quantity=Quantity(FORM, "power:2"))
+    first = replace(query(), probabilities=np.eye(8)[0])  # all are asked for one bit, which is 0
     lies = [
-        tally(empty, first, n, told, key()).ones[:, 0],
-        tally(block_of(empty.codes, np.arange(n, dtype=np.uint16), key(), "b"), first, n, told, key()).ones[:, 0],
-        tally(empty, replace(first, round=2), n, told, key()).ones[:, 0],
-        tally(empty, replace(square, probabilities=np.eye(len(square.quantity.slots))[0]), n, told, key()).ones[:, 0],
-        tally(empty, first, n, told, key(1)).ones[:, 0],
+        tally(empty, first, n, response, key()).ones[:, 0],
+        tally(block_of(empty.codes, np.arange(n, dtype=np.uint16), key(), "b"), first, n, response, key()).ones[:, 0],
+        tally(empty, replace(first, round=2), n, response, key()).ones[:, 0],
+        tally(empty, replace(square, probabilities=np.eye(len(square.quantity.slots))[0]), n, response, key()).ones[
+            :, 0
+        ],
+        tally(empty, first, n, response, key(1)).ones[:, 0],
     ]
-    lie = 1 - told.truth
+    lie = 1 - response.truth_probability
     for left, right in itertools.combinations(lies, 2):
         both = int((left & right).sum())
         assert stats.binomtest(both, n, lie**2).pvalue > FLAKE_RATE
@@ -229,7 +232,7 @@ def test_the_order_is_a_permutation_by_name_and_key() -> None:
     for different in (other, elsewhere):
         agree = int((block.groups == different.groups).sum())  # a Poisson number of mean 1
         assert stats.poisson.sf(agree, 1) > FLAKE_RATE
-    places = (block.words >> np.uint64(32)).astype(np.int64)
+    places = (block.random_bits >> np.uint64(32)).astype(np.int64)
     assert (np.diff(places) >= 0).all()
     assert stats.kstest(places / 2**32, "uniform").pvalue > FLAKE_RATE
 
@@ -248,24 +251,24 @@ def test_clients_stand_in_a_uniformly_random_order() -> None:
 
 def test_what_is_no_whole_number_is_rounded_by_a_coin_of_the_clients_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern over ranks, the same in all blocks, would round everybody after a missing client anew, and never
-    average out over small blocks: so no two blocks or rounds have the same turns, and a client's are no other's.
+    average out over small blocks: so no two blocks or rounds have the same uniforms, and a client's are no other's.
     """
     seen: list[np.ndarray] = []
     honest = Quantity.codes
 
-    def noted(self: Quantity, codes: np.ndarray, turns: np.ndarray) -> Any:
-        seen.append(turns)
-        return honest(self, codes, turns)
+    def noted(self: Quantity, codes: np.ndarray, uniforms: np.ndarray) -> Any:
+        seen.append(uniforms)
+        return honest(self, codes, uniforms)
 
     monkeypatch.setattr(Quantity, "codes", noted)
     square = Quantity(FORM, "square", 100.3)
-    asks = [Ask(square, number, 0.0, 1.0, by_weight(square.slots, 0.5, 1)) for number in (1, 2)]
-    for name, asked in (("one", asks[0]), ("two", asks[0]), ("one", asks[1])):
+    queries = [Query(square, number, 0.0, 1.0, by_weight(square.slots, 0.5, 1)) for number in (1, 2)]
+    for name, asked in (("one", queries[0]), ("two", queries[0]), ("one", queries[1])):
         tally(clients(5000, name=name), asked, 5000, RandomisedResponse(None), key())
-    tally(without(clients(5000, name="one"), 17), asks[0], 5000, RandomisedResponse(None), key())
+    tally(without(clients(5000, name="one"), 17), queries[0], 5000, RandomisedResponse(None), key())
     assert np.array_equal(np.delete(seen[0], 17), seen.pop())
-    for turns in seen:
-        assert stats.kstest(turns, "uniform").pvalue > FLAKE_RATE
-        assert abs(np.corrcoef(turns[1:], turns[:-1])[0, 1]) < 6.2 / np.sqrt(5000)  # no pattern along the ranks
+    for uniforms in seen:
+        assert stats.kstest(uniforms, "uniform").pvalue > FLAKE_RATE
+        assert abs(np.corrcoef(uniforms[1:], uniforms[:-1])[0, 1]) < 6.2 / np.sqrt(5000)  # no pattern along the ranks
     for one, other in itertools.combinations(seen, 2):
         assert abs(np.corrcoef(one, other)[0, 1]) < 6.2 / np.sqrt(5000)

@@ -161,12 +161,12 @@ def test_rows_that_are_users_make_blocks_of_a_bounded_size() -> None:
     encoded = EncodedValues(None, np.arange(n, dtype=np.uint32), groups, n, (), 0, False)
     blocks = list(row_blocks(encoded, "file:0", key()))
     assert [len(block) for block in blocks] == [BLOCK_CLIENTS, 1000]
-    assert len(np.unique(np.concatenate([block.words for block in blocks]))) == n
+    assert len(np.unique(np.concatenate([block.random_bits for block in blocks]))) == n
     assert np.array_equal(np.sort(np.concatenate([block.codes for block in blocks])), np.arange(n))
     for block in blocks:
         assert block.groups is not None
         assert np.array_equal(block.groups, block.codes % 3)
-        assert (np.diff((block.words >> np.uint64(32)).astype(np.int64)) >= 0).all()
+        assert (np.diff((block.random_bits >> np.uint64(32)).astype(np.int64)) >= 0).all()
         assert not np.array_equal(block.codes, np.sort(block.codes))
     other = next(row_blocks(encoded, "file:1", key()))
     assert not np.array_equal(other.codes, blocks[0].codes)  # an order of its own for every batch
@@ -211,7 +211,7 @@ def test_every_user_counts_once_by_a_record_chosen_uniformly(each: list[int], gr
 
 
 def content(blocks: Sequence[Block]) -> list[tuple]:
-    names = ("codes", "groups", "words")
+    names = ("codes", "groups", "random_bits")
     return [
         tuple(None if getattr(one, name) is None else getattr(one, name).tolist() for name in names) for one in blocks
     ]

@@ -483,7 +483,7 @@ def test_an_empty_finest_level_is_not_opened(opened: Callable[..., Visit]) -> No
 
 def test_the_report_names_key_rounds_and_contact(opened: Callable[..., Visit]) -> None:
     manifest = sample_manifest("hotspots", LENGTHS)
-    manifest["privacy"]["contact"] = {"kind": "limited", "asked": 4321, "asking_rate": 0.01}
+    manifest["privacy"]["contact"] = {"kind": "limited", "contacted_users": 4321, "contact_rate": 0.01}
     visit = opened(render_items_page(manifest, prefix_items(n=300)))
     text = visit.page.inner_text("body")
     assert "Randomness\na secret key from the operating system" in text

@@ -24,11 +24,12 @@ from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.locations import read
 from sfumato.transforms.locations.encode import hash_users
-from sfumato.transforms.moments import bit_pushing, value_encoding
-from sfumato.transforms.moments.bit_pushing import PushBits, SumTallies
+from sfumato.transforms.moments import push_bits, value_encoding
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
-from sfumato.transforms.moments.protocol import MomentsPlan, Prior, Progress
-from sfumato.transforms.moments.tally import Ask, Tally, protected
+from sfumato.transforms.moments.prior import Prior
+from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.push_bits import PushBits, SumTallies
+from sfumato.transforms.moments.tally import Query, Tally, with_noise
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
@@ -73,9 +74,9 @@ def transform(
     return PushBits(Values(columns, form, None if grouping is None else grouping.groups), plan, key, grouping)
 
 
-def run(pattern: str, push: PushBits, *options: str) -> Progress:
+def run(pattern: str, push: PushBits, *options: str) -> MomentsState:
     """The one element that the transform makes of files. It comes back through a file."""
-    out = Path(pattern).parent / "progress.pickle"
+    out = Path(pattern).parent / "state.pickle"
     paths = sorted(str(path) for path in Path(pattern).parent.glob("*.parquet"))
     with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions(list(options))) as root:
         _ = root | beam.Create(paths) | push | beam.Map(lambda found: out.write_bytes(pickle.dumps(found)))
@@ -99,45 +100,46 @@ class Crowd:
         self.push, self.key = push, push._key
         self.clients: list[tuple[int, Client]] = []
 
-    def answer(self, ask: Ask) -> Tally:
+    def answer(self, query: Query) -> Tally:
         """What all clients tell when they are asked."""
-        push, slots = self.push, ask.quantity.slots
-        told, groups = push._plan.told, 1 if push._grouping is None else len(push._grouping.groups) + 1
+        push, slots = self.push, query.quantity.slots
+        response, groups = push._plan.response, 1 if push._grouping is None else len(push._grouping.groups) + 1
         counts = np.zeros((2, groups, len(slots)), np.int64)
         ends = [
-            Fraction(told.reports) * Fraction(one) for one in np.append(np.cumsum(ask.probabilities)[:-1], 1.0).tolist()
+            Fraction(response.reports) * Fraction(one)
+            for one in np.append(np.cumsum(query.probabilities)[:-1], 1.0).tolist()
         ]
-        first, last = Fraction(ask.first), Fraction(ask.last)
-        coins, turns = self.key.subkey("told", *ask.name), self.key.subkey("turns", *ask.name)
+        first, last = Fraction(query.first), Fraction(query.last)
+        coins, uniforms = self.key.subkey("told", *query.name), self.key.subkey("turns", *query.name)
         for own, client in self.clients:
             place = Fraction(own >> 32, 1 << 32)
             if not first <= place < last:
                 continue
             client.asked += 1
             value = np.array([client.code], value_encoding.code_type(push._plan.form))
-            turn = (word(turns, 0, own) >> 32) / 2.0**32
-            units = int(ask.quantity.codes(value, np.array([turn]))[0])
+            turn = (word(uniforms, 0, own) >> 32) / 2.0**32
+            units = int(query.quantity.codes(value, np.array([turn]))[0])
             here, seen = (place - first) / (last - first), set()
-            for report in range(told.reports):
+            for report in range(response.reports):
                 slot = next(i for i, end in enumerate(ends) if here + report < end)
                 seen.add(slot)
                 bit = units >> int(slots.shift[slot]) & 1
                 if slots.signed:
                     bit &= (units >> int(slots.shift.max()) + 1) == int(slots.negative[slot])
-                if told.epsilon is not None and word(coins, report, own) >= told.threshold:
+                if response.epsilon is not None and word(coins, report, own) >= response.threshold:
                     bit = 1 - bit
                 counts[1 - bit, client.group, slot] += 1
-            assert len(seen) == told.reports  # different bits
+            assert len(seen) == response.reports  # different bits
         return Tally(*counts)
 
-    def progress(self) -> Progress:
+    def state(self) -> MomentsState:
         """All rounds, with the noise; every client is asked exactly once, as the meter promises."""
-        plan, progress = self.push._plan, Progress()
+        plan, state = self.push._plan, MomentsState()
         for _ in plan.stages:
-            asks = plan.asks(progress)
-            progress = progress.after(asks, plan.protected(asks, [self.answer(ask) for ask in asks], self.key))
+            queries = plan.next_queries(state)
+            state = state.advance(queries, plan.protect(queries, [self.answer(query) for query in queries], self.key))
         assert {client.asked for _, client in self.clients} == {1}
-        return progress
+        return state
 
 
 def word(subkey: bytes, high: int, low: int) -> int:
@@ -201,13 +203,13 @@ def crowd_of_rows(pattern: str, push: PushBits, slice_groups: int, batch_rows: i
     return crowd
 
 
-def assert_same(found: Progress, expected: Progress) -> None:
+def assert_same(found: MomentsState, expected: MomentsState) -> None:
     assert found.stages == expected.stages
-    for (ask, told), (wanted_ask, wanted) in zip(found.rounds, expected.rounds, strict=True):
-        assert (ask.name, ask.first, ask.last) == (wanted_ask.name, wanted_ask.first, wanted_ask.last)
-        assert ask.probabilities.tolist() == wanted_ask.probabilities.tolist()
-        assert told.ones.tolist() == wanted.ones.tolist()
-        assert told.zeros.tolist() == wanted.zeros.tolist()
+    for (query, counted), (wanted_ask, wanted) in zip(found.rounds, expected.rounds, strict=True):
+        assert (query.name, query.first, query.last) == (wanted_ask.name, wanted_ask.first, wanted_ask.last)
+        assert query.probabilities.tolist() == wanted_ask.probabilities.tolist()
+        assert counted.ones.tolist() == wanted.ones.tolist()
+        assert counted.zeros.tolist() == wanted.zeros.tolist()
 
 
 SIGNED = FixedPoint(bits=11, fraction_bits=2, signed="shift", offset=200.0)
@@ -240,7 +242,7 @@ def test_the_job_tells_what_clients_tell_one_by_one(
     crowd = crowd_of_users(table, push)
     assert len(crowd.clients) > 400
     found = run(pattern, push, *options)
-    assert_same(found, crowd.progress())
+    assert_same(found, crowd.state())
     assert len(list(found.estimates(push._plan))) == len(push._plan.statistics)
 
 
@@ -254,7 +256,7 @@ def test_rows_that_are_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gr
     push = transform("signed", SPLIT, grouping, by_row=True, statistics=SPREAD)
     crowd = crowd_of_rows(pattern, push, slice_groups=2, batch_rows=97)
     assert len(crowd.clients) > 900
-    assert_same(run(pattern, push), crowd.progress())
+    assert_same(run(pattern, push), crowd.state())
 
 
 def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
@@ -268,29 +270,29 @@ def test_files_bundles_and_row_groups_do_not_show(tmp_path: Path) -> None:
 def test_a_retried_bundle_draws_the_same_coins_and_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block is asked twice, and every stage settled twice, as after a lost worker; the second result is used."""
     table, push = logs(600, 2), transform(grouping=BY_KIND)
-    pattern, expected = write_files(table, tmp_path / "logs", 3), crowd_of_users(table, push).progress()
-    ask, settle, note = bit_pushing._AskFn.process, PushBits._settle, tmp_path / "retries"
+    pattern, expected = write_files(table, tmp_path / "logs", 3), crowd_of_users(table, push).state()
+    query, settle, note = push_bits._TallyFn.process, PushBits._close_stage, tmp_path / "retries"
 
     def noted(what: str) -> None:  # in a file: what Beam pickles are copies
         with note.open("a") as file:
             file.write(f"{what}\n")
 
-    def asked_twice(self: Any, stored: bytes, asks: list[Ask]) -> Any:
-        lost, kept = list(ask(self, stored, asks)), list(ask(self, stored, asks))
+    def asked_twice(self: Any, stored: bytes, queries: list[Query]) -> Any:
+        lost, kept = list(query(self, stored, queries)), list(query(self, stored, queries))
         for one, two in zip(lost[0], kept[0], strict=True):
             assert np.array_equal(one.ones, two.ones)
             assert np.array_equal(one.zeros, two.zeros)
         noted("block")
         return iter(kept)
 
-    def settled_twice(self: Any, progress: Progress, asks: list[Ask], told: list[Tally]) -> Progress:
-        lost, kept = settle(self, progress, asks, told), settle(self, progress, asks, told)
+    def settled_twice(self: Any, state: MomentsState, queries: list[Query], counted: list[Tally]) -> MomentsState:
+        lost, kept = settle(self, state, queries, counted), settle(self, state, queries, counted)
         assert_same(lost, kept)
         noted("stage")
         return kept
 
-    monkeypatch.setattr(bit_pushing._AskFn, "process", asked_twice)
-    monkeypatch.setattr(PushBits, "_settle", settled_twice)
+    monkeypatch.setattr(push_bits._TallyFn, "process", asked_twice)
+    monkeypatch.setattr(PushBits, "_close_stage", settled_twice)
     assert_same(run(pattern, push), expected)
     retries = note.read_text().splitlines()
     assert retries.count("stage") == len(push._plan.stages) == 2
@@ -310,9 +312,9 @@ def test_whoever_tells_too_much_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouping: Grouping | None
 ) -> None:
     """Planted: clients answer twice. The meter, which counts what was reported, must notice."""
-    pattern, honest = write_files(logs(300, 1), tmp_path / "logs", 2), bit_pushing.tally
-    monkeypatch.setattr(bit_pushing, "tally", lambda *a: honest(*a) + honest(*a))
-    with pytest.raises(Exception, match="meter: more or fewer bits were reported than were asked for"):
+    pattern, honest = write_files(logs(300, 1), tmp_path / "logs", 2), push_bits.tally
+    monkeypatch.setattr(push_bits, "tally", lambda *a: honest(*a) + honest(*a))
+    with pytest.raises(Exception, match="meter: clients reported more or fewer bits than the query has"):
         run(pattern, transform(grouping=grouping))
     with pytest.raises(RequestError, match="bits_per_client: 2 is more than --max_bits_per_client 1 allows"):
         PushBits(Values(ValueColumns("size"), PLAIN), MomentsPlan(form=PLAIN, bits_per_client=2), KEY, cap=1)
@@ -332,7 +334,7 @@ def test_few_clients_or_none_are_published_all_the_same(
     assert found.stages == 2
     assert one.low < 1
     assert one.high > 100
-    assert all(told.reports.any() for _, told in found.rounds)
+    assert all(counted.reports.any() for _, counted in found.rounds)
 
 
 @pytest.mark.parametrize(("bad", "refused"), [(0.5, True), (0.0, False)])
@@ -357,18 +359,18 @@ def test_users_without_a_usable_value_are_counted_and_refused(
 
 @pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
 def test_tallies_of_nobody_are_noise_alone(grouping: Grouping | None) -> None:
-    """Of no blocks there are no tallies; the noise is there all the same, so an empty input is not told from a few."""
+    """Without blocks there are no tallies, but there is noise: an empty input looks like a small one."""
     push = transform(grouping=grouping)
     start = push._begin(None, read.RowCounts(rows=100), UserCounts(100))
-    asks = push._plan.asks(start)
-    none = push._settle(start, asks, [])
-    ((ask, told),) = none.rounds
-    zeros = np.zeros((1 if grouping is None else 4, len(ask.quantity.slots)), np.int64)
-    wanted = protected(Tally(zeros, zeros), ask.name, 1, 0.99 * 2.0, ask.bind(push._key))
-    assert np.array_equal(told.ones, wanted.ones)
-    assert np.array_equal(told.zeros, wanted.zeros)
-    assert told.ones.any()
-    assert_same(none, push._settle(start, asks, [Tally(zeros, zeros)]))
+    queries = push._plan.next_queries(start)
+    none = push._close_stage(start, queries, [])
+    ((query, counted),) = none.rounds
+    zeros = np.zeros((1 if grouping is None else 4, len(query.quantity.slots)), np.int64)
+    wanted = with_noise(Tally(zeros, zeros), query.name, 1, 0.99 * 2.0, query.bound_key(push._key))
+    assert np.array_equal(counted.ones, wanted.ones)
+    assert np.array_equal(counted.zeros, wanted.zeros)
+    assert counted.ones.any()
+    assert_same(none, push._close_stage(start, queries, [Tally(zeros, zeros)]))
 
 
 def test_another_question_under_the_same_key_has_its_own_coins() -> None:
@@ -428,7 +430,7 @@ def test_tallies_add_up_in_any_order() -> None:
 
 def test_an_empty_file_among_others_and_no_coder_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     table, push = logs(400, 1), transform()
-    pattern, expected = write_files(table, tmp_path / "logs", 2), crowd_of_users(table, push).progress()
+    pattern, expected = write_files(table, tmp_path / "logs", 2), crowd_of_users(table, push).state()
     pq.write_table(table.slice(0, 0), tmp_path / "logs" / "empty.parquet")
     with caplog.at_level(logging.WARNING):
         assert_same(run(pattern, push), expected)

@@ -1,4 +1,4 @@
-"""Bit pushing on Beam: every round is a stage over blocks of clients, steered by what the earlier rounds told."""
+"""Bit pushing on Beam (paper 002): every round is a stage over blocks of clients; earlier rounds set its queries."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sfumato.transforms.logs import COUNTED_USERS, ROUND
 from sfumato.transforms.metrics import REPORTED_BITS, TALLY_TIME, Stopwatch
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
-from sfumato.transforms.moments.protocol import MomentsPlan, Progress
-from sfumato.transforms.moments.tally import Ask, Tally, asked_of, tally
+from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.tally import Query, Tally, queried_clients, tally
 from sfumato.transforms.moments.value_encoding import Values, pack, row_blocks, split_by_user, unpack, user_blocks
 from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
@@ -29,7 +29,7 @@ _USERS = "users"
 @typehints.with_input_types(FileSlice)
 @typehints.with_output_types(tuple[int, bytes])
 class _EncodeSliceFn(beam.DoFn):
-    """A slice -> (user group, its records, stored), or where rows are users (0, a block of them, stored)."""
+    """A slice -> (user group, its stored records), or where rows are users (0, a stored block of them)."""
 
     def __init__(self, values: Values, key: RunKey, spill: Spill):
         self._values = values
@@ -53,8 +53,8 @@ class _EncodeSliceFn(beam.DoFn):
 
 
 @typehints.with_input_types(tuple[int, Iterable[bytes]])
-class _OneEachFn(beam.DoFn):
-    """(user group, records) -> blocks of one client a user, stored; apart from them the group's UserCounts."""
+class _OneRecordPerUserFn(beam.DoFn):
+    """(user group, stored records) -> stored blocks with one client a user; as a side output the group's UserCounts."""
 
     def __init__(self, values: Values, key: RunKey, spill: Spill):
         self._values = values
@@ -77,7 +77,7 @@ def _rows_as_users(rows: RowCounts) -> UserCounts:
 
 
 class SumTallies(beam.CombineFn):
-    """Lists of Tallies, one for each question of a stage -> the list of their sums; nothing of nothing."""
+    """Lists of Tallies, one for each query of a stage -> the list of their sums; an empty list without any input."""
 
     def create_accumulator(self) -> list[Tally]:
         return []
@@ -100,11 +100,22 @@ class SumTallies(beam.CombineFn):
 
 
 class PushBits(beam.PTransform):
-    """Paths of Parquet files -> a singleton Progress, all of whose rounds are over: what may be published.
+    """Paths of Parquet files -> one MomentsState after all rounds, which may be published.
 
-    One record of each user counts, or each row is a user's. cap: bits that a client may tell. spill: a place
-    for blocks between stages, see Spill. admit: decides whether the run goes on.
-    Raises DataError for damaged files, and NotAdmittedError (see Admit).
+    One record of each user counts; without a column of user ids, each row is a user.
+
+    Args:
+        values: encodes batches.
+        plan: the queries and their privacy.
+        key: of the run; use each key for one input, once.
+        grouping: the published groups; None for everybody together.
+        cap: the largest number of bits that a client may report; None for the plan's number.
+        spill: a folder for blocks between stages (see Spill).
+        admit: decides from noisy counts of users whether the run goes on.
+
+    Raises:
+        DataError: a file is damaged.
+        NotAdmittedError: see Admit.
     """
 
     def __init__(
@@ -127,35 +138,35 @@ class PushBits(beam.PTransform):
         metadata["statistics"] = [one.name for one in plan.statistics]
         metadata["columns"] = asdict(values.columns)
         metadata["groups"] = None if grouping is None else [asdict(grouping), list(grouping.groups.names())]
-        # The same clients asked for other bits under the same coins would tell more than one bit each.
+        # Queries for other bits with the same randomised response would reveal more than one bit of a client.
         self._key = key.narrowed(metadata)
         self._values = values
         self._plan = plan
         self._grouping = grouping
-        self._meter = PrivacyMeter(plan.told, plan.bits_per_client if cap is None else cap)
+        self._meter = PrivacyMeter(plan.response, plan.bits_per_client if cap is None else cap)
         self._spill = Spill(spill)
         self._admit = admit or Admit(plan.admission())
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         blocks, rows, users = self._blocks(paths)
-        progress = (
+        state = (
             paths.pipeline
             | "Begin" >> beam.Create([None])
-            | "Admit" >> beam.Map(self._begin, _side(rows), _side(users))  # Progress
+            | "Admit" >> beam.Map(self._begin, _side(rows), _side(users))  # MomentsState
         )
         for number in range(len(self._plan.stages)):
-            # Settled once, so that all workers ask the same, and that what each needs of earlier rounds is small.
-            asks = progress | f"Plan{number}" >> beam.Map(self._plan.asks)
-            told = (
+            # Planned once: all workers have the same queries, and need nothing else of the earlier rounds.
+            queries = state | f"Plan{number}" >> beam.Map(self._plan.next_queries)
+            tallies = (
                 blocks
-                | f"Ask{number}" >> beam.ParDo(_AskFn(self._meter, self._grouping, self._key), _side(asks))
-                | f"Tally{number}" >> beam.CombineGlobally(SumTallies())
+                | f"TallyBlocks{number}" >> beam.ParDo(_TallyFn(self._meter, self._grouping, self._key), _side(queries))
+                | f"SumTallies{number}" >> beam.CombineGlobally(SumTallies())
             )
-            progress = progress | f"Settle{number}" >> beam.Map(self._settle, _side(asks), _side(told))
-        return progress
+            state = state | f"AddNoise{number}" >> beam.Map(self._close_stage, _side(queries), _side(tallies))
+        return state
 
     def _blocks(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection, beam.PCollection]:
-        """Stored blocks, RowCounts of all files, UserCounts."""
+        """(stored blocks, RowCounts of all files, UserCounts)."""
         values, key, spill = self._values, self._key, self._spill
         encoded = (
             paths
@@ -166,55 +177,56 @@ class PushBits(beam.PTransform):
 
         rows = encoded[ROW_COUNTS] | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
         if values.columns.user_id is None:
-            # So that no later stage reads the files again.
+            # The reshuffle keeps the blocks, so that no later stage reads the files again.
             blocks = encoded.records | "Blocks" >> beam.Values() | "KeepBlocks" >> beam.Reshuffle()
             return blocks, rows, rows | "RowsAreUsers" >> beam.Map(_rows_as_users)
         bounded = (
             encoded.records
-            | "MeetUsers" >> beam.GroupByKey()  # (user group, records)
-            | "OneEach" >> beam.ParDo(_OneEachFn(values, key, spill)).with_outputs(_USERS, main="blocks")
+            | "GroupUsers" >> beam.GroupByKey()  # (user group, records)
+            | "OneRecordPerUser"
+            >> beam.ParDo(_OneRecordPerUserFn(values, key, spill)).with_outputs(_USERS, main="blocks")
         )
         without_id = rows | "WithoutId" >> beam.Map(lambda counts: UserCounts(unusable=counts.without_id))
         users = (bounded[_USERS], without_id) | beam.Flatten() | "Users" >> beam.CombineGlobally(sum_user_counts)
         return bounded.blocks, rows, users
 
-    def _begin(self, _: None, rows: RowCounts, counts: UserCounts) -> Progress:
+    def _begin(self, _: None, rows: RowCounts, counts: UserCounts) -> MomentsState:
         rows.emit()
         admission = self._admit(counts, self._key)
         COUNTED_USERS.emit(users=admission.users, epsilon=admission.epsilon, noise_stddev=admission.noise_stddev)
-        return Progress()
+        return MomentsState()
 
-    def _settle(self, progress: Progress, asks: list[Ask], told: list[Tally]) -> Progress:
-        """Adds a stage, with the noise that protects it: from here on all is public."""
-        self._meter.check_asks([*(ask for ask, _ in progress.rounds), *asks])
-        if not told:  # nobody has a usable value, which noisy counts alone may tell
+    def _close_stage(self, state: MomentsState, queries: list[Query], exact: list[Tally]) -> MomentsState:
+        """Adds a stage with noise on its tallies: from here on they are public."""
+        self._meter.check_queries([*(query for query, _ in state.rounds), *queries])
+        if not exact:  # no user has a usable value, and only noisy counts may show that
             groups = 1 if self._grouping is None else len(self._grouping.groups) + 1
-            told = [Tally(*np.zeros((2, groups, len(ask.quantity.slots)), np.int64)) for ask in asks]
-        told = self._plan.protected(asks, told, self._key)
-        for ask, one in zip(asks, told, strict=True):
+            exact = [Tally(*np.zeros((2, groups, len(query.quantity.slots)), np.int64)) for query in queries]
+        tallies = self._plan.protect(queries, exact, self._key)
+        for query, one in zip(queries, tallies, strict=True):
             reported = int(one.reports.sum())
             clients = reported / self._plan.bits_per_client
-            ROUND.emit(quantity=ask.quantity.kind, round=ask.round, clients=clients, reports=reported)
-        return progress.after(asks, told)
+            ROUND.emit(quantity=query.quantity.kind, round=query.round, clients=clients, reports=reported)
+        return state.advance(queries, tallies)
 
 
 def _side(one: beam.PCollection) -> beam.pvalue.AsSingleton:
     return beam.pvalue.AsSingleton(one)
 
 
-class _AskFn(beam.DoFn):
-    """A stored block and the questions of a stage -> what its clients tell, a Tally a question."""
+class _TallyFn(beam.DoFn):
+    """A stored block and the queries of a stage -> its clients' reports, one Tally a query."""
 
     def __init__(self, meter: PrivacyMeter, grouping: Grouping | None, key: RunKey):
         self._meter = meter
         self._groups = 1 if grouping is None else len(grouping.groups) + 1
         self._key = key
 
-    def process(self, stored: bytes, asks: list[Ask]) -> Iterator[list[Tally]]:
+    def process(self, stored: bytes, queries: list[Query]) -> Iterator[list[Tally]]:
         block = unpack(stored)
         with TALLY_TIME.timed():
-            told = [tally(block, ask, self._groups, self._meter.told, self._key) for ask in asks]
-        for ask, one in zip(asks, told, strict=True):
-            self._meter.check(len(block.codes[asked_of(block, ask)]), int(one.reports.sum()))
-        REPORTED_BITS.add(sum(int(one.reports.sum()) for one in told))
-        yield told
+            tallies = [tally(block, query, self._groups, self._meter.response, self._key) for query in queries]
+        for query, one in zip(queries, tallies, strict=True):
+            self._meter.check(len(block.codes[queried_clients(block, query)]), int(one.reports.sum()))
+        REPORTED_BITS.add(sum(int(one.reports.sum()) for one in tallies))
+        yield tallies
