@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("schemas", "transforms", "pipelines")
 # The modules of transforms/ that wire pipelines or reach for remote files; all others are pure.
 WITH_BEAM = {
-    "transforms/evaluation/compare.py",
+    "transforms/evaluation/compare_methods.py",
     "transforms/files.py",
     "transforms/heatmap/whole.py",
     "transforms/heatmap/refine.py",
@@ -134,7 +134,7 @@ DEFERRED = {
         f"pipelines/{job}.py": {"sfumato.pipelines.dry_run"}
         for job in ("heatmap", "job", "moments", "ranges_build", "sampled")
     },
-    "transforms/ranges/model.py": {"sfumato.transforms.ranges.kinds"},
+    "transforms/ranges/model.py": {"sfumato.transforms.ranges.model_file"},
     "transforms/ranges/opening.py": {"sfumato.transforms.files"},
     "transforms/ranges/queries.py": {"sfumato.transforms.locations.read"},
     "transforms/ranges/tune.py": {"sfumato.transforms.ranges.methods.grid"},
