@@ -143,6 +143,8 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 def shown(value: Any) -> str:
     """A value for a message: numbers as they are, text in quotes, both cut where they are long."""
     try:
+        if isinstance(value, tuple):
+            value = ",".join(map(str, value))
         text = f"{value}" if isinstance(value, int | float) else repr(value)
     except ValueError:
         return "an integer of thousands of digits"

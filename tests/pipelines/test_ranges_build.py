@@ -195,7 +195,7 @@ def test_it_is_charged_once(folder: Path, tmp_path: Path, capsys: pytest.Capture
         (["--sizes", "4000,500"], "sizes: give LOW,HIGH in metres with 0 < LOW < HIGH, got 4000,500"),
         (["--sizes", "500,500"], "sizes: give LOW,HIGH"),
         (["--sizes", "nan,500"], "sizes: give LOW,HIGH"),
-        (["--sizes", "500"], "sizes: give two numbers LOW,HIGH in metres, got '500'"),
+        (["--sizes", "500"], "sizes: must be numbers LOW,HIGH, got '500'"),
         (["--sizes", "500,200000"], "sizes: a square of 200000 m does not fit"),
         (["--epsilon", "0"], "epsilon: must be a finite number > 0"),
         (["--epsilon", "nan"], "epsilon: must be a finite number > 0"),

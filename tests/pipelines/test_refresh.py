@@ -456,12 +456,12 @@ def test_what_others_publish_meanwhile_is_no_stranger(place: Place, monkeypatch:
 def test_who_is_slower_resumes_what_the_faster_one_began(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts from an earlier release, which had not been published when the slower one looked, and is charged."""
 
-    def overtaken(arguments: list[str]) -> Any:
+    def overtaken(request: Any, settings: Any) -> Any:
         if not (place.folder / "ledger.db").exists():
             monkeypatch.undo()
             assert place.refresh("--date", "2026-11-18") == 0
             place.crash("2026-11-19")
-        return real(arguments)
+        return real(request, settings)
 
     real = heatmap.run
     monkeypatch.setattr(heatmap, "run", overtaken)
