@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 REGION := 3.00,1.00,3.13,1.13
 MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
-.PHONY: demo docs tuner test test-slow test-airflow flink-jar test-flink check bench clean
+.PHONY: demo docs tuner test test-slow test-times test-airflow flink-jar test-flink check bench clean
 
 # About 6 minutes on 2 busy cores, and 120 MB in demo/. docs/tutorials/ explain each command.
 demo: $(VENV)/.installed
@@ -61,10 +61,14 @@ tuner: $(VENV)/.installed
 	  --region=3.03,1.03,3.10,1.10 --sizes 25,100 100,400 --output demo/tuner/tuner.npz --overwrite
 
 test: check
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-slow: $(VENV)/.developed
-	$(BIN)/python -m pytest -n auto -m slow
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
+
+# Processor seconds by test file.
+test-times: $(VENV)/.developed
+	$(BIN)/python -m pytest -p tests.cpu_times
 
 # Tests on Apache Flink skip, and say why, where there is no Java or no jar of Beam's job server for Flink.
 test-flink: $(VENV)/.developed
