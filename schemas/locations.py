@@ -12,6 +12,21 @@ import pyarrow.types as pt
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request import did_you_mean
 
+DROP_REASONS = (
+    "null_user_id",
+    "null_coordinate",
+    "not_finite",
+    "out_of_range",
+    "out_of_region",
+    "null_value",
+    "no_prefix_code",
+    "not_utf8",
+    "bad_weight",
+    "unknown_category",
+    "negative_value",
+)
+"""Why a row of a log is dropped."""
+
 MAX_CATEGORIES = 16
 _BOOLEAN = ("false", "true")
 

@@ -19,7 +19,7 @@ from typing import ClassVar, TypeVar
 from apache_beam.metrics import Metrics, MetricsFilter
 from apache_beam.runners.runner import PipelineResult
 
-from sfumato.transforms.locations.encode import DROP_REASONS
+from sfumato.schemas.locations import DROP_REASONS
 from sfumato.transforms.text_tables import markdown_table
 
 NAMESPACE = "sfumato"

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import ItemColumns
-from sfumato.schemas.locations import LocationColumns, holds_text
+from sfumato.schemas.locations import DROP_REASONS, LocationColumns, holds_text
 from sfumato.schemas.region import Grid
 from sfumato.transforms.histogram.trie import hash_texts
 from sfumato.transforms.histogram.user_sample import Sample
-from sfumato.transforms.locations.encode import DROP_REASONS, NULL_USER, encode_locations, hash_users
+from sfumato.transforms.locations.encode import NULL_USER, encode_locations, hash_users
 from sfumato.transforms.privacy.keys import RunKey
 
 Drawn = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]  # uint64[n] user hashes -> bool[n], who is in the sample

@@ -11,25 +11,12 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from sfumato.schemas.locations import LocationColumns, holds_text
+from sfumato.schemas.locations import DROP_REASONS, LocationColumns, holds_text
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
 from sfumato.transforms.locations.values import REASONS, nulls, read_values, without_views
 from sfumato.transforms.privacy.keys import keyed_hash
 
-DROP_REASONS = (
-    "null_user_id",
-    "null_coordinate",
-    "not_finite",
-    "out_of_range",
-    "out_of_region",
-    "null_value",
-    "no_prefix_code",
-    "not_utf8",
-    "bad_weight",
-    "unknown_category",
-    "negative_value",
-)
 NULL_USER = DROP_REASONS.index("null_user_id")
 _VALUE_REASONS = [DROP_REASONS.index(reason) for reason in REASONS]
 _BYTES_OF = (

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 from apache_beam import typehints
 
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.locations import Columns, LocationColumns
+from sfumato.schemas.locations import DROP_REASONS, Columns, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms import lossless  # noqa: F401
 from sfumato.transforms.files import file_version, is_remote, open_file
-from sfumato.transforms.locations.encode import DROP_REASONS, encode_locations
+from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_by_user_group
 from sfumato.transforms.logs import READ_COUNTS, READ_FILE

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from sfumato.schemas.locations import holds_text
+from sfumato.schemas.locations import DROP_REASONS, holds_text
 from sfumato.schemas.moments import FixedPoint, ValueColumns
-from sfumato.transforms.locations.encode import DROP_REASONS, hash_users
+from sfumato.transforms.locations.encode import hash_users
 from sfumato.transforms.locations.records import keyed_below
 from sfumato.transforms.locations.spill import Spill, join, load
 from sfumato.transforms.locations.users import any_repeated, by_user_group

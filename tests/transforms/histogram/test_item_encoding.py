@@ -10,11 +10,11 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import CATEGORIES, NUMBERS, PREFIXES, ItemColumns
-from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.locations import DROP_REASONS, LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberItems
 from sfumato.transforms.histogram.trie import hash_texts
-from sfumato.transforms.locations.encode import DROP_REASONS, hash_users
+from sfumato.transforms.locations.encode import hash_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
 KEY = RunKey.derive(FixedSecret(b"item tests" * 3), {"job": "items"})

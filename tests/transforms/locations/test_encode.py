@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.locations import Auxiliary, LocationColumns
+from sfumato.schemas.locations import DROP_REASONS, Auxiliary, LocationColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms.locations.encode import DROP_REASONS, EncodedLocations, encode_locations
+from sfumato.transforms.locations.encode import EncodedLocations, encode_locations
 from sfumato.transforms.privacy.keys import keyed_hash
 from tests.conftest import REGION
 

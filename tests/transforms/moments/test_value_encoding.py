@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
+from sfumato.schemas.locations import DROP_REASONS
 from sfumato.schemas.moments import FixedPoint, ValueColumns
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.locations.encode import DROP_REASONS
 from sfumato.transforms.locations.spill import Spill, forget
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups
 from sfumato.transforms.moments.tally import BLOCK_CLIENTS, Block
