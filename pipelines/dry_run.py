@@ -117,17 +117,17 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
             continue
         sent = [] if central else [f"{plan.bits:,}", significant(plan.bits / 8000)]
         row = [f"{users:,}", f"{len(plan.sub_queries)}", f"{plan.entries:,}", *sent, significant(plan.noise_stddev)]
-        rows.append([*row, "-" if plan.least_seen is None else significant(plan.least_seen)])
+        rows.append([*row, "-" if plan.min_visible_users is None else significant(plan.min_visible_users)])
     return "\n".join(lines) + "\n" + markdown_table(rows, left=())
 
 
 def _bounds(parameters: HeatmapParameters) -> list[str]:
     """What holds for any number of users, and wherever they are."""
     method, depth = parameters.method, parameters.depth
-    rounds = method.rounds(depth)
+    rounds = method.max_rounds(depth)
     share = parameters.epsilon * parameters.population_share
     lines = [f"- epsilon {parameters.epsilon:g} in all, of which the count of users costs {share:.3g}"]
-    entries = method.most_entries()
+    entries = method.max_query_entries()
     if entries is None and isinstance(method, Adaptive):
         entries = parameters.categories * 4**depth  # the finest tree
     if entries is None:

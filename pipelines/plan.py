@@ -16,7 +16,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import SubQuery
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.options import Option, heatmap_options, heatmap_parameters, option_grid
-from sfumato.transforms.heatmap.plan import SEEN_FROM, Plan, make_plan
+from sfumato.transforms.heatmap.plan import VISIBLE_FROM, Plan, make_plan
 from sfumato.transforms.text_tables import markdown_table, significant
 
 _NOT_OFFERED = ("simulated_dropout", "max_bad_fraction")  # what only a run on data has
@@ -64,7 +64,7 @@ def summary(plans: Sequence[Plan], varied: Sequence[str]) -> str:
         row = [plan.parameters.method.NAME, *(_value(metadata.get(name, "")) for name in varied)]
         row += [f"{len(plan.sub_queries)}", f"{plan.entries:,}"]
         row += ["-", "-"] if central else [significant(plan.bits / 8000), f"{(last.modulus - 1).bit_length()}"]
-        seen = [None if plan.least_seen is None else significant(plan.least_seen), plan.level_seen]
+        seen = [None if plan.min_visible_users is None else significant(plan.min_visible_users), plan.visible_level]
         row += [significant(plan.noise_stddev), *("-" if one is None else f"{one}" for one in seen)]
         lost = "-" if central else _percent(plan.shards_lost(0)) if plan.is_paper else "none"
         rows.append([*row, lost])
@@ -85,10 +85,10 @@ def details(plan: Plan) -> str:
     lines = [people + (", whose exact sums a trusted server sees" if central else shards)]
     lines.append(
         (sent if central else f"{sent}, {significant(plan.bits / 8000)} KB,")
-        + (" in one of " if plan.state.in_parts else " in ")
+        + (" in one of " if plan.state.has_disjoint_cohorts else " in ")
         + _number(len(plan.sub_queries), "sub-query", "sub-queries")
     )
-    if (most := own.method.most_entries()) is not None:
+    if (most := own.method.max_query_entries()) is not None:
         lines.append(
             "this is for users who are spread evenly; the more they crowd together the more entries pay, up to "
             f"{most:,}\na sub-query (--max_entries)"
@@ -97,9 +97,10 @@ def details(plan: Plan) -> str:
         f"counting the users costs epsilon {count:.3g} of {own.epsilon:g}, and tells their number to "
         f"+-{significant(1.96 * plan.state.population.noise_stddev)} (95%)"
     )
-    if plan.least_seen is not None:
-        seen = f"a cell is seen from {significant(plan.least_seen)} users on ({SEEN_FROM:g} standard deviations of the "
-        lines.append(f"{seen}last sub-query's noise)" + _spread(plan.level_seen))
+    if plan.min_visible_users is not None:
+        count = significant(plan.min_visible_users)
+        seen = f"a cell is seen from {count} users ({VISIBLE_FROM:g} standard deviations of the last sub-query's noise)"
+        lines.append(seen + _spread(plan.visible_level))
     header = ["sub-query", "epsilon", "entries", "noise, users"]
     if not central:
         header += ["modulus", "bits a client", "chance of overflow"]

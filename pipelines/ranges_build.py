@@ -45,7 +45,7 @@ from sfumato.transforms.ranges.tune import open_tuner
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.store import check_output, open_release, publish
 from sfumato.transforms.release.write import WriteRelease, charged
-from sfumato.transforms.secagg.shards import NoiseMode
+from sfumato.transforms.secagg.shard_sums import NoiseMode
 
 SIZES = "25,100"
 _LEARNING = ("auto", "snh")
@@ -256,7 +256,7 @@ def open_heatmap(path: str) -> HeatmapRelease:
         grid = release.grid
         if grid is None:
             raise RequestError(f"a heatmap's release is needed, this one is of {release.manifest.get('job')!r}")
-        start = WarmStart.of(release.manifest, release.table(CELLS_FILE), grid)
+        start = WarmStart.from_release(release.manifest, release.table(CELLS_FILE), grid)
         estimate = _of_everybody(start.estimate, release.manifest)
     except RequestError as error:
         raise RequestError(f"release: {str(error).removeprefix('warm_start: ')}") from None

@@ -42,10 +42,10 @@ def make_cases(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> l
         earlier = chosen.get(EARLIER) or 0
         parameters = case_parameters(method, {name: value for name, value in chosen.items() if name != EARLIER})
         check_whole(EARLIER, earlier, 0, 1)
-        if earlier and not parameters.method.WARM:
-            raise RequestError(f"{EARLIER}: method {method} starts from nothing; use adaptive")
+        if earlier and not parameters.method.STARTS_WARM:
+            raise RequestError(f"{EARLIER}: method {method} has no warm start; use adaptive")
         if earlier:
-            parameters.method.check_warm()
+            parameters.method.check_warm_start()
         if earlier and parameters.users is None:
             raise RequestError(f"{EARLIER}: an earlier release is of other users; give the cohorts a size, --users N")
         cases.append(Case(Setting(method, varied), parameters, earlier))

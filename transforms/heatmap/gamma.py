@@ -40,7 +40,7 @@ from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, POPULATION_TOLERANCE, noise_quantile
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
-from sfumato.transforms.secagg.modulus import MAX_MODULUS, least_window
+from sfumato.transforms.secagg.modulus import MAX_MODULUS, min_window
 from sfumato.transforms.secagg.rounding import l1_sensitivity
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def automatic_gamma(parameters: HeatmapParameters) -> int:
     wanted = parameters.epsilon / (2 * math.asinh(math.sqrt(2 * COST / together)))
     if parameters.rounding == "independent":
         wanted = max(wanted, length / (math.sqrt(1 + COST) - 1))
-    rounds = parameters.method.rounds(parameters.depth)
+    rounds = parameters.method.max_rounds(parameters.depth)
     gamma = min(math.ceil(wanted), MAX_GAMMA, int(COST * parameters.epsilon / (MIN_NOISE_EPSILON * rounds)))
     gamma = min(gamma, math.ceil(MAX_MODULUS / users) - 1)
     if gamma < 1:
@@ -74,7 +74,7 @@ def automatic_gamma(parameters: HeatmapParameters) -> int:
     return gamma if central or parameters.modulus is None else _held(parameters, gamma, cohort, length)
 
 
-def most_counted(population: float, epsilon: float, probability: float) -> float:
+def max_counted(population: float, epsilon: float, probability: float) -> float:
     """The most that a private count of this epsilon may come to without contradicting a public population."""
     margin = noise_quantile(epsilon, min(COUNT_SHARE * probability, FALSE_REFUSAL_PROBABILITY))
     return (1 + POPULATION_TOLERANCE) * population + margin
@@ -90,12 +90,12 @@ def vector_length(parameters: HeatmapParameters, users: float, noisy_sums: int) 
 def _held(parameters: HeatmapParameters, most: int, cohort: Cohort, length: int) -> int:
     """The largest gamma in 1..most of which the given modulus holds the sums, by bisection."""
     modulus, epsilon = parameters.modulus or MAX_MODULUS, parameters.epsilon
-    probability = parameters.overflow_probability / parameters.method.rounds(parameters.depth)
+    probability = parameters.overflow_probability / parameters.method.max_rounds(parameters.depth)
     counting = Budget(epsilon).affordable(epsilon * parameters.population_share)
-    counted = most_counted(min(cohort.users, LARGER * parameters.shard_size), counting, probability)
+    counted = max_counted(min(cohort.users, LARGER * parameters.shard_size), counting, probability)
 
     def needed(gamma: int) -> int:
-        return least_window(
+        return min_window(
             expected_size=counted + noise_quantile(counting, COUNT_SHARE * probability),
             required_survivors=cohort.required_survivors if parameters.participation == "paper" else None,
             epsilon=ASKED * epsilon,

@@ -20,7 +20,7 @@ from sfumato.transforms.privacy.budget import Budget, check_epsilon
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.rounding import ROUNDINGS, Rounding, stored_total
-from sfumato.transforms.secagg.shards import NoiseMode
+from sfumato.transforms.secagg.shard_sums import NoiseMode
 
 _NOISE_MODES = ("shard", "client", "central")
 

@@ -16,9 +16,9 @@ from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.encodings import TreeEncoding
-from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
+from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
 
-SEEN_FROM = 2.0  # standard deviations of the noise
+VISIBLE_FROM = 2.0  # standard deviations of the noise
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Plan:
     @property
     def entries(self) -> int:
         """Vector entries that a client sends in all; the most of them, where each answers one sub-query."""
-        return self.state.of_user([one.vector_length for one in self.sub_queries])
+        return self.state.per_user_total([one.vector_length for one in self.sub_queries])
 
     @property
     def bits(self) -> int:
         """Bits that a client sends in all, likewise."""
-        return self.state.of_user([one.bits_per_client for one in self.sub_queries])
+        return self.state.per_user_total([one.bits_per_client for one in self.sub_queries])
 
     @property
     def noise_stddev(self) -> float:
@@ -65,17 +65,17 @@ class Plan:
         return self.sub_queries[-1].noise_stddev
 
     @property
-    def least_seen(self) -> float | None:
+    def min_visible_users(self) -> float | None:
         """Users whom a cell needs to stand two standard deviations out of the last sub-query's noise.
 
         Other answers can only help. None for methods none of whose answers is that of all cells.
         """
-        return SEEN_FROM * self.noise_stddev if self.parameters.method.SEEN_BY_LAST else None
+        return VISIBLE_FROM * self.noise_stddev if self.parameters.method.LAST_QUERY_COVERS_MAP else None
 
     @property
-    def level_seen(self) -> int | None:
+    def visible_level(self) -> int | None:
         """The finest level asked for at which evenly spread users would be seen so; None as above."""
-        encoding, least = self.state.answers[-1].encoding, self.least_seen
+        encoding, least = self.state.results[-1].encoding, self.min_visible_users
         if least is None or not isinstance(encoding, TreeEncoding):
             return None
         cells = max(self.state.cohort.users / least, 1.0) if least > 0 else math.inf
@@ -110,11 +110,11 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
     while state.query is not None:
         query, cohort = state.query, state.cohort
         overflow.append(overflow_probability(query, state))
-        first, last = query.asked or (0, cohort.shards)
+        first, last = query.shard_range or (0, cohort.shards)
         asked = cohort.users * (last - first) / cohort.shards
         sums = np.round(query.encoding.shares * asked * state.unit).astype(np.int64)
         state = advance(state, ShardTotals(sums, last - first), parameters)
-    return Plan(parameters, state, tuple(answer.spent for answer in state.answers), tuple(overflow))
+    return Plan(parameters, state, tuple(result.spent for result in state.results), tuple(overflow))
 
 
 def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:

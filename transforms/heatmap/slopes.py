@@ -16,7 +16,7 @@ from sfumato.transforms.heatmap.state import Estimate
 _HALVINGS = 2  # levels below a cell that slope; further down the slope between neighbours says nothing new
 
 
-def density_of(estimate: Estimate, depth: int | None = None) -> NDArray[np.float64]:
+def estimate_density(estimate: Estimate, depth: int | None = None) -> NDArray[np.float64]:
     """The density float64[2^d, 2^d] of an estimate, as `raster.density` gives it, with slopes inside cells.
 
     Every cell keeps its total: what one half gains the other loses.

@@ -157,7 +157,7 @@ class _SampleSliceFn(beam.DoFn):
                 encoded = self._items.encode(batch, self._sampler.key, draw)
                 dropped = sum(encoded.dropped) - encoded.dropped[NULL_USER]
                 admitted = draw.admitted(batch.column(self._items.columns.user_id), dropped)
-            counts += RowCounts.of(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
+            counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
             yield from split_sample(encoded.sample)
             for part_of_group in split_admitted(admitted):
                 yield beam.pvalue.TaggedOutput(_ADMITTED, part_of_group)

@@ -49,7 +49,7 @@ class Distributions:
             yield spill.store(self.users[part].data, self.weights[part].data, self.codes[part].data)
 
     @classmethod
-    def of_columns(cls, columns: tuple[memoryview, ...], places: Places) -> Distributions:
+    def from_columns(cls, columns: tuple[memoryview, ...], places: Places) -> Distributions:
         """The rows of one part, loaded."""
         users, weights, codes = columns
         return cls(

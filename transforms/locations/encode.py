@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.locations import LocationColumns, holds_text
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
-from sfumato.transforms.locations.values import REASONS, nulls, read_values, without_views
+from sfumato.transforms.locations.record_values import REASONS, nulls, read_values, without_views
 from sfumato.transforms.privacy.keys import keyed_hash
 
 DROP_REASONS = (

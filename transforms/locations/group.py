@@ -106,7 +106,7 @@ class ShardGroupCoder(beam.coders.Coder):
 
     def decode(self, encoded: bytes) -> ShardGroup:
         first, shards, depth, categories = np.frombuffer(encoded, "<i8", 4).tolist()
-        return ShardGroup.of_columns(first, shards, Places(depth, categories), encoded[32:])
+        return ShardGroup.from_columns(first, shards, Places(depth, categories), encoded[32:])
 
     def is_deterministic(self) -> bool:
         return True
@@ -128,7 +128,7 @@ class _SplitByShardGroupFn(beam.DoFn):
             words = np.frombuffer(columns[0], np.uint64)
             yield from split_by_shard_group(words, cohort, self._places, self._spill)
         else:
-            rows = Distributions.of_columns(columns, self._places)
+            rows = Distributions.from_columns(columns, self._places)
             yield from split_distributions(rows, cohort, self._places, self._spill)
 
 

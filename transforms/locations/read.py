@@ -16,7 +16,7 @@ from apache_beam import typehints
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms import lossless  # noqa: F401
+from sfumato.transforms import beam_patch  # noqa: F401
 from sfumato.transforms.files import file_version, is_remote, open_file
 from sfumato.transforms.locations.encode import DROP_REASONS, encode_locations
 from sfumato.transforms.locations.spill import Spill
@@ -87,7 +87,7 @@ class RowCounts:
     clamped: int = 0
 
     @classmethod
-    def of(cls, rows: int, text_ids: bool, dropped: tuple[int, ...], clamped: int = 0) -> RowCounts:
+    def from_batch(cls, rows: int, text_ids: bool, dropped: tuple[int, ...], clamped: int = 0) -> RowCounts:
         """The counts of one batch, whose ids are text or not."""
         return cls(rows, rows if text_ids else 0, dropped, clamped)
 
@@ -242,7 +242,7 @@ class _EncodeSliceFn(beam.DoFn):
         for batch in stopwatch.over(read_batches(part, self._columns)):
             with stopwatch:
                 encoded = encode_locations(batch, self._columns, self._grid, user_key)
-            counts += RowCounts.of(encoded.rows, encoded.text_ids, encoded.dropped)
+            counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped)
             yield from split_by_user_group(encoded, self._spill)
         counts.report(part, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)

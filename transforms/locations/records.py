@@ -86,7 +86,7 @@ class UserRecords:
     weights: NDArray[np.float64] | None = None
 
     @classmethod
-    def of(
+    def from_columns(
         cls,
         users: NDArray[np.uint64],
         codes: NDArray[np.uint64],
@@ -160,7 +160,7 @@ def sorted_records(
     """What `join_records` gave, in order. max_dwell: where it is given the values are times, else they are weights."""
     if values is not None and max_dwell is not None:
         values = dwell_weights(users, values, max_dwell)
-    return UserRecords.of(users, codes, places, values)
+    return UserRecords.from_columns(users, codes, places, values)
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class ShardGroup:
     clients: NDArray[np.uint32] | None = None
 
     @classmethod
-    def of_columns(cls, first: int, shards: int, places: Places, stored: bytes) -> ShardGroup:
+    def from_columns(cls, first: int, shards: int, places: Places, stored: bytes) -> ShardGroup:
         """The group whose `columns` are stored."""
         *weighted, keys = load(stored)
         group = cls(first, shards, places, np.frombuffer(keys, key_dtype(places)), stored)

@@ -13,7 +13,6 @@ import numpy as np
 
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.ranges import BASE_DEPTH
-from sfumato.transforms.heatmap.methods.trees import last_answer
 from sfumato.transforms.heatmap.raster import by_row
 from sfumato.transforms.heatmap.schedule import admitted
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
@@ -94,7 +93,7 @@ def of_state(state: HeatmapState, plan: RangesPlan) -> Collected:
         estimate = parameters.method.decode(state, parameters.depth)
         wanted = plan.wanted(population.users, state.budget.spent - population.epsilon)
         return Collected(estimate, wanted, None, population, state)
-    grid = grid_of(last_answer(state))
+    grid = grid_of(state.results[-1].to_estimate())
     # The noise of all shards together is that of a trusted server with less epsilon.
     wanted = plan.wanted(population.users, epsilon_for_stddev(grid.noise_stddev))
     return Collected(grid, wanted, make_method(plan.method, plan.options, wanted), population, state)

@@ -53,7 +53,7 @@ def _upper_tail_exponent(expected: float, excess: float) -> float:
     return expected * ((1 + excess) * math.log1p(excess) - excess)
 
 
-def least_window(
+def min_window(
     *,
     expected_size: float,
     required_survivors: int | None,

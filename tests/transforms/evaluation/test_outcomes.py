@@ -17,7 +17,7 @@ from sfumato.transforms.evaluation.settings import make_cases
 from sfumato.transforms.evaluation.yardstick import uniform_densities
 from sfumato.transforms.heatmap.blur import gaussian_heatmap
 from sfumato.transforms.heatmap.raster import by_row
-from sfumato.transforms.heatmap.slopes import density_of
+from sfumato.transforms.heatmap.slopes import estimate_density
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
 KEY = RunKey.derive(FixedSecret(b"outcomes" * 4), {})
@@ -91,10 +91,10 @@ def test_an_earlier_release_is_of_the_earlier_cohort_under_a_key_of_its_own() ->
     before = run_in_memory(earlier, USERS, case.parameters, KEY.narrowed({**metadata, "earlier": 1}))
     prior = method.decode(before, DEPTH)
     state = run_in_memory(rows, USERS, case.parameters, KEY.narrowed(metadata), prior)
-    exact, made = truth_of(truth), density_of(method.decode(state, DEPTH), DEPTH)
+    exact, made = truth_of(truth), estimate_density(method.decode(state, DEPTH), DEPTH)
     assert found.metrics["mse"] == mean_squared_error(made, exact)
-    assert len(state.answers) == 1
-    assert found.entries == state.answers[0].spent.vector_length  # what the earlier release cost is not counted
+    assert len(state.results) == 1
+    assert found.entries == state.results[0].spent.vector_length  # what the earlier release cost is not counted
     (cold,) = judge_case(replace(case, earlier=0), rows, USERS, 2, judge, truth, KEY)
     (other,) = judge_case(case, rows, USERS, 2, judge, truth, KEY, crowd(seed=8))
     assert len({one.metrics["mse"] for one in (found, cold, other)}) == 3

@@ -64,11 +64,11 @@ def test_shards_tolerate_the_dropout_and_five_deviations_of_their_size() -> None
         (["adaptive"], {"users": [1000], "earlier_releases": [-1]}, "earlier_releases"),
         (["adaptive"], {"users": [1000], "earlier_releases": [0.5]}, "earlier_releases"),
         (["adaptive"], {"earlier_releases": [0, 1]}, "earlier_releases: .* give the cohorts a size, --users N"),
-        (["flat"], {"users": [1000], "earlier_releases": [1]}, "earlier_releases: method flat starts from nothing"),
+        (["flat"], {"users": [1000], "earlier_releases": [1]}, "earlier_releases: method flat has no warm start"),
         (
             ["adaptive", "emd"],
             {"users": [1000], "earlier_releases": [1]},
-            "method emd starts from nothing; use adaptive",
+            "method emd has no warm start; use adaptive",
         ),
     ],
 )

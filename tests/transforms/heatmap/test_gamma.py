@@ -13,14 +13,13 @@ from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.evaluation.memory import Rows, run_in_memory
-from sfumato.transforms.heatmap.gamma import ASKED, COST, most_counted, vector_length
+from sfumato.transforms.heatmap.gamma import ASKED, COST, max_counted, vector_length
 from sfumato.transforms.heatmap.methods import METHODS, Emd, Flat, Method
-from sfumato.transforms.heatmap.methods.trees import last_answer
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.schedule import check_plan, plan
-from sfumato.transforms.heatmap.state import EVERYTHING, Estimate, HeatmapState, Question
+from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.privacy.admission import noise_quantile
 from sfumato.transforms.privacy.budget import Budget
@@ -28,7 +27,7 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.encodings import TreeEncoding
-from sfumato.transforms.secagg.modulus import choose_window, least_window
+from sfumato.transforms.secagg.modulus import choose_window, min_window
 from sfumato.transforms.secagg.rounding import ROUNDINGS, l1_sensitivity, stored_total
 
 KEY = RunKey.derive(FixedSecret(b"gamma" * 8), {})
@@ -121,10 +120,10 @@ def test_a_modulus_holds_its_gamma_and_not_the_next(
         parameters, many = HeatmapParameters(**values, gamma=gamma), users or 1 << 30
         state = plan(Population(float(many), "public"), Budget(epsilon), parameters)
         d = vector_length(parameters, many, state.cohort.shards)
-        probability = parameters.overflow_probability / parameters.method.rounds(6)
+        probability = parameters.overflow_probability / parameters.method.max_rounds(6)
         counting = parameters.admission().epsilon
-        counted = most_counted(min(many, 1.05 * shard_size), counting, probability)
-        return least_window(
+        counted = max_counted(min(many, 1.05 * shard_size), counting, probability)
+        return min_window(
             expected_size=counted + noise_quantile(counting, 0.1 * probability),
             required_survivors=None,
             epsilon=ASKED * epsilon,
@@ -170,18 +169,18 @@ class Twice(Method):
     final: int = 2
     share: float = ASKED
 
-    def rounds(self, depth: int) -> int:
+    def max_rounds(self, depth: int) -> int:
         return 2
 
-    def encode(self, state: HeatmapState, depth: int) -> Question | None:
-        if len(state.answers) == 2:
+    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+        if len(state.results) == 2:
             return None
-        level = self.final if state.answers else self.level
-        epsilon = EVERYTHING if state.answers else self.share * state.budget.total
-        return Question(TreeEncoding(Tree.uniform(depth, level)), epsilon)
+        level = self.final if state.results else self.level
+        epsilon = ALL_REMAINING if state.results else self.share * state.budget.total
+        return Query(TreeEncoding(Tree.uniform(depth, level)), epsilon)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
-        return last_answer(state)
+        return state.results[-1].to_estimate()
 
 
 def test_a_gamma_depends_on_nothing_that_is_counted() -> None:
@@ -221,7 +220,7 @@ def test_a_gamma_that_no_modulus_holds_is_refused() -> None:
     )
     with pytest.raises(RequestError, match=r"gamma: 2147483647 is too large, the users' sums would exceed 2\^62"):
         check_plan(parameters)
-    least = least_window(
+    least = min_window(
         expected_size=1e7,
         required_survivors=10**7,
         epsilon=1.0,
@@ -276,10 +275,10 @@ def test_every_method_runs_with_independent_rounding(method: str, noise: str) ->
     total = stored_total(gamma, "independent")
     rows = Rows(Places(depth), hashes, codes, np.tile(np.array([total // 3, total - total // 3]), users))
     state = run_in_memory(rows, users, parameters, KEY)
-    for answer in state.answers:
-        sensitivity = gamma * answer.encoding.sensitivity + answer.encoding.length
-        least = discrete_laplace_stddev(answer.spent.epsilon, sensitivity) / gamma
-        assert least <= answer.spent.noise_stddev <= 1.2 * least
+    for result in state.results:
+        sensitivity = gamma * result.encoding.sensitivity + result.encoding.length
+        least = discrete_laplace_stddev(result.spent.epsilon, sensitivity) / gamma
+        assert least <= result.spent.noise_stddev <= 1.2 * least
     exact = np.bincount(codes.astype(int), rows.weights, 4**depth) / total
     estimate = parameters.method.decode(state, depth)
     whole = float(estimate.counts.sum())

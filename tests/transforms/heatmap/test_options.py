@@ -14,7 +14,7 @@ def test_every_method_has_its_options_with_help_and_default() -> None:
     assert options["modulus"].kind is int
     assert options["modulus"].read("auto") is None
     assert options["modulus"].read("4096") == 4096
-    assert options["calibration"].text().endswith("has on average (default: 0.1)")
+    assert options["calibration"].text().endswith("average users of an entry (default: 0.1)")
     assert all(one.help and one.name == name for name, one in options.items())
 
 
@@ -43,11 +43,11 @@ def test_defaults_are_the_dataclasses_own() -> None:
         ("adaptive", {"schedule": ""}, "schedule"),
         ("adaptive", {"estimator": "first"}, "estimator: must be one of bayes, last, got 'first'"),
         ("adaptive", {"cohorts": "none"}, "cohorts: must be one of auto, shared, disjoint, got 'none'"),
-        ("adaptive", {"cohorts": "disjoint", "schedule": "paper"}, "cohorts: is not of the paper's schedule"),
-        ("adaptive", {"max_entries": 100, "schedule": "paper"}, "max_entries: is not of the paper's schedule"),
-        ("adaptive", {"calibration": 0.2}, "calibration: is of the paper's schedule; give --schedule paper"),
-        ("adaptive", {"max_sub_queries": 2, "schedule": "lean"}, "max_sub_queries: is of the paper's schedule"),
-        ("adaptive", {"interval_width": 0.2}, "interval_width: is of refine interval; give --refine interval"),
+        ("adaptive", {"cohorts": "disjoint", "schedule": "paper"}, "cohorts: is no option of the paper's schedule"),
+        ("adaptive", {"max_entries": 100, "schedule": "paper"}, "max_entries: is no option of the paper's schedule"),
+        ("adaptive", {"calibration": 0.2}, "calibration: is an option of the paper's schedule; give --schedule paper"),
+        ("adaptive", {"max_sub_queries": 2, "schedule": "lean"}, "max_sub_queries: is an option of the paper"),
+        ("adaptive", {"interval_width": 0.2}, "interval_width: is .* interval; give --refine interval"),
         ("adaptive", {"cohorts": "disjoint", "noise": "central"}, "cohorts: .* central noise"),
         ("adaptive", {"refine": "width"}, "refine: must be one of count, interval, got 'width'"),
         ("adaptive", {"refine": "interval"}, "refine: .* auxiliary"),
@@ -59,10 +59,10 @@ def test_defaults_are_the_dataclasses_own() -> None:
         ("adaptive", {"max_entries": 15}, "max_entries: must be a whole number in 16..16777216, got 15"),
         ("adaptive", {"max_entries": 1 << 25}, "max_entries"),
         ("adaptive", {"max_entries": 100.0}, "max_entries"),
-        ("adaptive", {"split_price": 0.0}, "split_price"),
-        ("adaptive", {"split_price": -1.0}, "split_price"),
-        ("adaptive", {"split_price": float("nan")}, "split_price: must be a number > 0 .*, got nan"),
-        ("adaptive", {"split_price": float("inf")}, "split_price"),
+        ("adaptive", {"blur_weight": 0.0}, "blur_weight"),
+        ("adaptive", {"blur_weight": -1.0}, "blur_weight"),
+        ("adaptive", {"blur_weight": float("nan")}, "blur_weight: must be a number > 0 .*, got nan"),
+        ("adaptive", {"blur_weight": float("inf")}, "blur_weight"),
         ("adaptive", {"target": "literal"}, "target"),
         (
             "adaptive",

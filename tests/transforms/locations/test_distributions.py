@@ -89,7 +89,7 @@ def groups_of(records: Records, cohort: Cohort, depth: int, gamma: int, parts: i
     chunks = {number: [empty] for number, empty in empty_shard_groups(cohort, weighted=True)}
     for mine in by_user_group.values():
         for part in bound_distributions(mine, Places(depth), gamma).store(Spill()):
-            rows = Distributions.of_columns(load(part), Places(depth))
+            rows = Distributions.from_columns(load(part), Places(depth))
             for number, chunk in split_distributions(rows, cohort, Places(depth), Spill()):
                 chunks[number].append(chunk)
     return {n: build_weighted_shard_group(n, mine, cohort, Places(depth), Spill()) for n, mine in chunks.items()}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.methods.combine import unbiased_counts
+from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.release.store import open_release, publish
 from tests.transforms.release.city import city_release
 

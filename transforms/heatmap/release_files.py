@@ -36,13 +36,12 @@ from sfumato.schemas.release import (
 from sfumato.schemas.tree import node_names, node_positions
 from sfumato.transforms.heatmap.blur import gaussian_heatmap
 from sfumato.transforms.heatmap.cells import cells_table, totals_table
-from sfumato.transforms.heatmap.methods.combine import unbiased_counts
-from sfumato.transforms.heatmap.methods.trees import total_of
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.raster import coarsen, painted
 from sfumato.transforms.heatmap.rates import LEVEL, Rates, rates_of, shown_rates
-from sfumato.transforms.heatmap.slopes import density_of
-from sfumato.transforms.heatmap.state import Answer, Estimate, HeatmapState
+from sfumato.transforms.heatmap.slopes import estimate_density
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page import Layer, render_page
 from sfumato.transforms.release.page import Rates as PageRates
@@ -97,9 +96,9 @@ def heatmap_manifest(
     central = parameters.noise == "central"
     model = parameters.participation
     users, users_stddev = state.users_estimate()
-    spent = [answer.spent for answer in state.answers]
+    spent = [result.spent for result in state.results]
     together = _together(state)
-    composition = "parallel" if state.in_parts else "sequential"
+    composition = "parallel" if state.has_disjoint_cohorts else "sequential"
 
     def known(fields: dict[str, Any]) -> dict[str, Any]:
         return {k: None if central and k in _OF_SECURE_AGGREGATION else value for k, value in fields.items()}
@@ -203,7 +202,9 @@ def _warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
         warnings.append(f"{FLOATING_NOISE} Publish what --noise shard makes.")
     if parameters.participation == "paper":
         warnings.append(f"Who takes part is not protected (participation paper). {PARTICIPATION['paper']}")
-    asked, where = (_together(state), "") if state.in_parts else (state.answers[-1].spent, " in the last sub-query")
+    asked, where = (
+        (_together(state), "") if state.has_disjoint_cohorts else (state.results[-1].spent, " in the last sub-query")
+    )
     if asked.shards_lost:
         warnings.append(f"{asked.shards_lost} of {asked.shards} shards were lost{where}; the others speak for them.")
     if parameters.allow_overflow and parameters.noise != "central":
@@ -246,8 +247,8 @@ def release_files(
     # Other estimates have independent errors, or errors that nobody can know.
     unbiased = unbiased_counts(estimate, state) if _is_posterior(parameters) else None
     categories = _categories(parameters, metadata)
-    rates = _rates(estimate, categories, state, state.answers[-1])
-    raster = gaussian_heatmap(density_of(estimate), blur)
+    rates = _rates(estimate, categories, state, state.results[-1])
+    raster = gaussian_heatmap(estimate_density(estimate), blur)
     array = io.BytesIO()
     np.save(array, raster)
     layers = _layers(state, estimate, categories)
@@ -310,9 +311,9 @@ def _rates_picture(
 def _layers(state: HeatmapState, estimate: Estimate, categories: Sequence[str]) -> list[Layer]:
     """A layer for each sub-query that asked for a tree's entries, and the map where that is not the last answer."""
     layers = []
-    for place, answer in enumerate(state.answers):
-        if isinstance(answer.encoding, TreeEncoding):
-            layers.append((total_of(answer), answer, answer.spent, _remaining(state, place)))
+    for place, result in enumerate(state.results):
+        if isinstance(result.encoding, TreeEncoding):
+            layers.append((result.to_estimate(), result, result.spent, _remaining(state, place)))
     last = layers[-1][0] if layers else None
     combined = last is None or last.tree != estimate.tree or not np.array_equal(last.stddev, estimate.stddev)
     if last is not None and not combined:  # or the method has left some of its cells out
@@ -320,23 +321,23 @@ def _layers(state: HeatmapState, estimate: Estimate, categories: Sequence[str]) 
     if not combined:  # the last answer, with cells that add up to the number of users
         layers[-1] = (estimate, *layers[-1][1:])
     else:
-        layers.append((estimate, state.answers[-1], _together(state), _remaining(state, len(state.answers) - 1)))
+        layers.append((estimate, state.results[-1], _together(state), _remaining(state, len(state.results) - 1)))
     rooms = _rooms([len(shown.counts) for shown, *_ in layers])
     made = []
-    for (whole, answer, spent, remaining), room in zip(layers, rooms, strict=True):
+    for (whole, result, spent, remaining), room in zip(layers, rooms, strict=True):
         shown = coarsen(whole, room)
-        rates = _rates(shown, categories, state, answer)
+        rates = _rates(shown, categories, state, result)
         layer = _layer(shown, spent, remaining, None if rates is None else _for_page(rates), len(whole.counts))
-        if state.central:  # one sum, with one noise
+        if state.is_central:  # one sum, with one noise
             layer = replace(layer, shards=1, shards_lost=0)
         made.append(layer)
     return [*made[:-1], replace(made[-1], combined=combined)]
 
 
-def _rates(estimate: Estimate, categories: Sequence[str], state: HeatmapState, answer: Answer) -> Rates | None:
+def _rates(estimate: Estimate, categories: Sequence[str], state: HeatmapState, result: NoisyCounts) -> Rates | None:
     """The rates of an estimate whose users by category are of this answer; None without auxiliary data."""
-    answered = answer.spent.shards - answer.spent.shards_lost
-    noisy_sums = 1 if state.central else answered
+    answered = result.spent.shards - result.spent.shards_lost
+    noisy_sums = 1 if state.is_central else answered
     return rates_of(estimate, categories, noisy_sums, state.cohort.shards / answered)
 
 
@@ -350,8 +351,8 @@ def _for_page(rates: Rates) -> PageRates:
 
 def _remaining(state: HeatmapState, place: int) -> float:
     """What a user who answered a sub-query has left after it."""
-    answers = state.answers[place : place + 1] if state.in_parts else state.answers[: place + 1]
-    charged = math.fsum([state.population.epsilon, *(answer.spent.epsilon for answer in answers)])
+    results = state.results[place : place + 1] if state.has_disjoint_cohorts else state.results[: place + 1]
+    charged = math.fsum([state.population.epsilon, *(result.spent.epsilon for result in results)])
     return max(state.budget.total - charged, 0.0)
 
 
@@ -368,13 +369,13 @@ def _rooms(entries: list[int]) -> list[int]:
 
 def _together(state: HeatmapState) -> SubQuery:
     """All sub-queries as if they were one: what a user answers, who answers one of them where they are of parts."""
-    spent = [answer.spent for answer in state.answers]
-    apart = state.in_parts
+    spent = [result.spent for result in state.results]
+    apart = state.has_disjoint_cohorts
     return replace(
         spent[-1],
         epsilon=(max if apart else math.fsum)(one.epsilon for one in spent),
-        vector_length=state.of_user([one.vector_length for one in spent]),
-        bits_per_client=state.of_user([one.bits_per_client for one in spent]),
+        vector_length=state.per_user_total([one.vector_length for one in spent]),
+        bits_per_client=state.per_user_total([one.bits_per_client for one in spent]),
         shards=sum(one.shards for one in spent) if apart else spent[-1].shards,
         shards_lost=(sum if apart else max)(one.shards_lost for one in spent),
     )

@@ -45,7 +45,7 @@ class ShardQuery:
     required_survivors: int
     unit: int = 1
     rounding: Rounding = "systematic"
-    asked: tuple[int, int] | None = None
+    shard_range: tuple[int, int] | None = None
     planned_clients: int | None = None
 
     @property
@@ -59,7 +59,14 @@ class ShardQuery:
         Which tree a later sub-query asks for follows from noisy counts in floating point, and another machine may round
         them otherwise: a run that is repeated there must not show two trees' sums under one noise.
         """
-        question = (self.index, self.encoding.fingerprint, self.epsilon.hex(), self.asked, self.unit, self.rounding)
+        question = (
+            self.index,
+            self.encoding.fingerprint,
+            self.epsilon.hex(),
+            self.shard_range,
+            self.unit,
+            self.rounding,
+        )
         return key.narrowed({"question": repr(question)})
 
 
@@ -108,9 +115,9 @@ def sum_shards(
             live = sizes[block] >= query.required_survivors
         else:
             live = kept[block].copy()
-        if query.asked is not None:
+        if query.shard_range is not None:
             numbers = np.arange(group.first + block.start, group.first + block.stop)
-            live &= (numbers >= query.asked[0]) & (numbers < query.asked[1])
+            live &= (numbers >= query.shard_range[0]) & (numbers < query.shard_range[1])
         if not live.any():
             continue
         sums = count_vectors(answering, block, query, key)
