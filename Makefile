@@ -89,16 +89,17 @@ check: $(VENV)/.developed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	mkdir -p build/types/sfumato
+	ln -sf ../../../api/__init__.py ../../../api/beam.py ../../../api/jobs.py ../../../api/releases.py build/types/sfumato
 	ln -sfn ../../../schemas build/types/sfumato/schemas
 	ln -sfn ../../../transforms build/types/sfumato/transforms
 	ln -sfn ../../../pipelines build/types/sfumato/pipelines
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../mypy -p sfumato
 
 bench: $(VENV)/.benched
-	$(BIN)/python -m benchmarks.speed --data bench_data --plot docs
+	$(BIN)/python -m benchmarks.speed --data bench_data --plot docs/images
 	$(BIN)/python -m benchmarks.peers --data bench_data
 	$(BIN)/python -m benchmarks.accountant
-	$(BIN)/python -m benchmarks.nightly --data bench_data --plot docs
+	$(BIN)/python -m benchmarks.nightly --data bench_data --plot docs/images
 	[ ! -f build/flink/job-server.jar ] || SFUMATO_FLINK_JAR=$(abspath build/flink/job-server.jar) \
 	  $(BIN)/python -m benchmarks.runners --data bench_data
 	$(BIN)/python -m benchmarks.sampled_speed --data bench_data

@@ -1,8 +1,9 @@
 """Installs the project's folders under one import package, `sfumato`.
 
-The folders stand at the top level of the repository; nothing as generic as `transforms` may land in a
-user's environment or on a Dataflow worker, so each is mapped to `sfumato.<folder>`. The folders in runner_configs/
-(schedules, the Flex template) are for those who have the repository, and are not installed.
+The folders are at the top level of the repository. A name as generic as `transforms` must not land in a user's
+environment or on a Dataflow worker, so each folder is mapped to `sfumato.<folder>`, and `api` to `sfumato` itself. A
+folder with the name `sfumato` would hide the installed package from a Python that runs in the checkout. The folders in
+runner_configs/ (schedules, the Flex template) are for users of the repository and are not installed.
 """
 
 from setuptools import find_packages, setup
@@ -11,7 +12,7 @@ FOLDERS = ["schemas", "transforms", "pipelines", "runner_configs"]
 
 
 def packages() -> list[str]:
-    found = []
+    found = ["sfumato"]
     for folder in FOLDERS:
         found.append(f"sfumato.{folder}")
         found.extend(f"sfumato.{folder}.{name}" for name in find_packages(folder))
@@ -20,8 +21,10 @@ def packages() -> list[str]:
 
 setup(
     packages=packages(),
-    package_dir={f"sfumato.{folder}": folder for folder in FOLDERS},
+    include_package_data=False,  # else what MANIFEST.in adds to the source archive counts as undeclared packages
+    package_dir={"sfumato": "api"} | {f"sfumato.{folder}": folder for folder in FOLDERS},
     package_data={
+        "sfumato": ["py.typed"],
         "sfumato.runner_configs": ["*.yaml"],
         "sfumato.schemas": ["py.typed"],
         "sfumato.transforms": ["py.typed"],

@@ -11,8 +11,8 @@ import argparse
 import time
 
 from sfumato.transforms.histogram.accountant import corollary_rate, corollary_threshold, max_rate, min_threshold
-from sfumato.transforms.histogram.choose import choose
-from sfumato.transforms.histogram.sampling import hidden_count
+from sfumato.transforms.histogram.optimal_sampling import choose
+from sfumato.transforms.histogram.sampling_round import hidden_count
 
 
 def one_round(delta: float) -> list[str]:

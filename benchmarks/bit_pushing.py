@@ -4,7 +4,7 @@
 
 Every number is a NRMSE in per cent: the root of the mean squared error over the repetitions, each with clients drawn
 anew, against the clients' own mean (or variance), over the mean of that; with its standard error. Clients have whole
-numbers; peers get the range that the bit depth implies, 0..2^bits - 1. "least" is what the best quotas could reach
+numbers; baselines get the range that the bit depth implies, 0..2^bits - 1. "least" is what the best quotas could reach
 that know the bit means: sqrt(((sum of 2^j s_j)^2 - variance of the values) / n), where s_j^2 is the variance of one
 report on bit j. Without `SFUMATO_DATA` the ages of the census are left out.
 """
@@ -27,13 +27,15 @@ from typing import Protocol
 import numpy as np
 import pyarrow.parquet as pq
 
+from benchmarks.baselines.mean_mechanisms import (
+    LaplaceNoise,
+    MeanMechanism,
+    Piecewise,
+    RandomisedRounding,
+    SubtractiveDithering,
+)
 from sfumato.schemas.moments import FixedPoint, Method, Statistic
 from sfumato.transforms.moments.allocation import Tuning
-from sfumato.transforms.moments.peers.base import MeanPeer
-from sfumato.transforms.moments.peers.dithering import SubtractiveDithering
-from sfumato.transforms.moments.peers.duchi import RandomisedRounding
-from sfumato.transforms.moments.peers.laplace import LaplaceNoise
-from sfumato.transforms.moments.peers.piecewise import Piecewise
 from sfumato.transforms.moments.protocol import MomentsPlan, Prior, answer
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
@@ -148,15 +150,15 @@ class Beside:
     """Another mechanism. A variance: half of the clients for the mean, the others for the squared distance from it."""
 
     name: str
-    make: Callable[[float | None], MeanPeer]
+    make: Callable[[float | None], MeanMechanism]
 
     def estimate(self, values: Values, task: Task, seed: tuple[int, ...]) -> float:
-        peer, high, generator = self.make(task.epsilon), 2.0**task.bits - 1, np.random.default_rng(seed)
+        baseline, high, generator = self.make(task.epsilon), 2.0**task.bits - 1, np.random.default_rng(seed)
         if task.statistic == MEAN:
-            return peer.estimate_mean(values, high, generator)
+            return baseline.estimate_mean(values, high, generator)
         half = len(values) // 2
-        centre = min(max(peer.estimate_mean(values[:half], high, generator), 0.0), high)
-        return peer.estimate_mean((values[half:] - centre) ** 2, max(centre, high - centre) ** 2, generator)
+        centre = min(max(baseline.estimate_mean(values[:half], high, generator), 0.0), high)
+        return baseline.estimate_mean((values[half:] - centre) ** 2, max(centre, high - centre) ** 2, generator)
 
 
 def paper(squash: float | None = None, **changes: float | bool) -> Tuning:
@@ -176,8 +178,8 @@ ROUNDING = Beside("rounding", RandomisedRounding)
 PIECEWISE = Beside("piecewise", lambda epsilon: Piecewise(epsilon or math.nan))
 LAPLACE = Beside("Laplace", lambda epsilon: LaplaceNoise(epsilon or math.nan))
 CLEAR = (DITHERING, WEIGHTED_HALF, WEIGHTED_ONE, PAPER_CLEAR, OURS)
-PEERS = (LAPLACE, ROUNDING, PIECEWISE, DITHERING)
-PRIVATE = (*PEERS, WEIGHTED_HALF, WEIGHTED_ONE, PAPER_PLAIN, PAPER, OURS)
+BASELINES = (LAPLACE, ROUNDING, PIECEWISE, DITHERING)
+PRIVATE = (*BASELINES, WEIGHTED_HALF, WEIGHTED_ONE, PAPER_PLAIN, PAPER, OURS)
 
 
 @dataclass(frozen=True)
@@ -365,21 +367,21 @@ def goals(bench: Bench) -> str:
     ]
     parts = ["Means of 10-bit quantities: 3% of a few thousand reports, 1% of ten thousand"]
     parts.append(bench.table("data, reports", tens, (WEIGHTED_HALF, PAPER_CLEAR, OURS), least=True))
-    parts.append("Loose ranges under randomised response: the best peer, and how many times its error ours is")
+    parts.append("Loose ranges under randomised response: the best baseline, and how many times its error ours is")
     for data in (NORMAL, ages() or EXPONENTIAL):
         parts.append(loose_ranges(bench, data))
     return "\n\n".join(parts)
 
 
 def loose_ranges(bench: Bench, data: Data) -> str:
-    """Ours against the best peer for every epsilon and looseness."""
+    """Ours against the best baseline for every epsilon and looseness."""
     lines = [f"| {data.name}, epsilon | {' | '.join(f'{bits} bits loose' for bits in LOOSE)} |"]
     lines.append("|---" * (1 + len(LOOSE)) + "|")
     for epsilon in EPSILONS:
         cells = []
         for loose in LOOSE:
             task = Task(data, data.bits + loose, epsilon=epsilon)
-            best, name = min((bench.score(peer, task).error, peer.name) for peer in PEERS)
+            best, name = min((bench.score(baseline, task).error, baseline.name) for baseline in BASELINES)
             ours = bench.score(OURS, task)
             verdict = f"{ours.error / best:.2g}"
             cells.append(f"{ours}; {best:.3g} {name}: {f'**{verdict}**' if ours.error < best else verdict}")

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.moments import FixedPoint, Statistic
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.moments.assemble import differing
 from sfumato.transforms.moments.fixed_point import decode, encode
 from sfumato.transforms.moments.groups import CellGroups, Grouping
+from sfumato.transforms.moments.moments_release import differing
 from sfumato.transforms.moments.protocol import MomentsPlan, Progress, answer
 from sfumato.transforms.moments.tally import Block, tally
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

@@ -4,8 +4,8 @@
 
 A population of a million clients with one item each, delta 1e-8. Figure 1: mean absolute error of a bucket, as a share
 of the population. Figure 2: recall of the true top B/10 buckets among the B/10 largest estimates above 0. Twice: once
-the peers get the sampling rate of the paper, (1 - e^-epsilon) / 6, once the rate that the exact accountant chose. As in
-the paper they are private on the sample and get no credit for its secrecy; "amplified" gives central Laplace that
+the baselines get the sampling rate of the paper, (1 - e^-epsilon) / 6, once the rate that the exact accountant chose.
+As in the paper they are private on the sample and get no credit for its secrecy; "amplified" gives central Laplace that
 credit. Two yardsticks: 0 everywhere errs by 1 / B, and who may ask everybody, once, errs by 1 / epsilon users with
 central Laplace. Without `SFUMATO_DATA` the words of Shakespeare (944,615 clients) are left out.
 """
@@ -26,14 +26,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from scipy import stats
 
+from benchmarks.baselines.histogram_mechanisms import (
+    BernoulliShuffle,
+    CentralLaplace,
+    HadamardResponse,
+    HistogramMechanism,
+    ThresholdedSample,
+    amplified_epsilon,
+    closed_form_messages,
+    message_rate,
+)
 from sfumato.transforms.histogram.accountant import corollary_rate, corollary_threshold
-from sfumato.transforms.histogram.choose import choose
-from sfumato.transforms.histogram.peers.base import HistogramPeer, amplified_epsilon
-from sfumato.transforms.histogram.peers.hadamard import HadamardResponse
-from sfumato.transforms.histogram.peers.laplace import CentralLaplace
-from sfumato.transforms.histogram.peers.shuffle import BernoulliShuffle, closed_form_messages, message_rate
-from sfumato.transforms.histogram.peers.thresholded import ThresholdedSample
-from sfumato.transforms.histogram.sampling import Sampling
+from sfumato.transforms.histogram.optimal_sampling import choose
+from sfumato.transforms.histogram.sampling_round import Sampling
 
 POPULATION = 1_000_000
 DELTA = 1e-8
@@ -88,15 +93,15 @@ def populations(buckets: int) -> dict[str, Counts]:
     return found
 
 
-def mechanisms(epsilon: float, population: int, buckets: int) -> dict[tuple[str, str], HistogramPeer]:
-    """By rate and name. The two sample-and-threshold ones keep their own rate, whatever the peers get."""
+def mechanisms(epsilon: float, population: int, buckets: int) -> dict[tuple[str, str], HistogramMechanism]:
+    """By rate and name. The two sample-and-threshold ones keep their own rate, whatever the baselines get."""
     chosen = choose(epsilon, DELTA, population=population, items=buckets)
     theirs = corollary_rate(epsilon)
     paper = ThresholdedSample(PAPER, Sampling.of(theirs, corollary_threshold(epsilon, DELTA)))
     ours = ThresholdedSample(OURS, chosen)
-    found: dict[tuple[str, str], HistogramPeer] = {}
+    found: dict[tuple[str, str], HistogramMechanism] = {}
     for key, rate in (("paper", theirs), ("exact", chosen.rate)):
-        peers: list[HistogramPeer] = [
+        baselines: list[HistogramMechanism] = [
             CentralLaplace(rate, epsilon),
             HadamardResponse(rate, epsilon),
             BernoulliShuffle(rate, epsilon, DELTA),
@@ -105,7 +110,7 @@ def mechanisms(epsilon: float, population: int, buckets: int) -> dict[tuple[str,
             BernoulliShuffle(rate, epsilon, DELTA, zeroed=True),
             CentralLaplace(rate, epsilon, amplified=True),
         ]
-        found |= {(key, peer.name): peer for peer in peers}
+        found |= {(key, baseline.name): baseline for baseline in baselines}
     return found
 
 
@@ -138,14 +143,16 @@ def measure(sizes: Sequence[int], score: Score, repetitions: int) -> list[Point]
         for data, counts in populations(buckets).items():
             for epsilon in EPSILONS:
                 generator = np.random.default_rng([buckets, round(10 * epsilon), len(data)])
-                runs: dict[HistogramPeer, list[float]] = {}
-                peers = mechanisms(epsilon, int(counts.sum()), buckets)
-                for peer in peers.values():
-                    if peer not in runs:
-                        runs[peer] = [score(peer.estimate(counts, generator), counts) for _ in range(repetitions)]
+                runs: dict[HistogramMechanism, list[float]] = {}
+                baselines = mechanisms(epsilon, int(counts.sum()), buckets)
+                for baseline in baselines.values():
+                    if baseline not in runs:
+                        runs[baseline] = [
+                            score(baseline.estimate(counts, generator), counts) for _ in range(repetitions)
+                        ]
                 scores = {
-                    key: (float(np.mean(runs[peer])), float(np.std(runs[peer], ddof=1) / np.sqrt(repetitions)))
-                    for key, peer in peers.items()
+                    key: (float(np.mean(runs[baseline])), float(np.std(runs[baseline], ddof=1) / np.sqrt(repetitions)))
+                    for key, baseline in baselines.items()
                 }
                 points.append(Point(data, buckets, epsilon, scores))
     return points
@@ -253,7 +260,10 @@ def main() -> None:
     )
     for title, points, best in figures:
         for rate, words in RATES.items():
-            print(f"\n{title}; peers at {words}\n\n{table(points, rate, best, shown)}\n\n{summary(points, rate, best)}")
+            print(
+                f"\n{title}; baselines at {words}\n\n{table(points, rate, best, shown)}\n\n"
+                f"{summary(points, rate, best)}"
+            )
     print("\nError of the exact parameters over the error of the paper's\n")
     print(ratios(errors, shown))
     print(f"\n{time.perf_counter() - began:.0f} s")

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.histogram.items import CellItems
-from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.histogram.item_encoding import CellItems
 from sfumato.transforms.histogram.prefixes import NumberPrefixes, spread_levels
-from sfumato.transforms.histogram.sample import Sampler, count_rounds, threshold
+from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import grow_trie
+from sfumato.transforms.histogram.user_sample import Sampler, count_rounds, threshold
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
 # Every trip of the set starts in here.

@@ -1,6 +1,7 @@
 """A month of nightly maps: seconds a day, and how near each map comes to the truth with and without a warm start.
 
-    python -m benchmarks.nightly [--users 100000] [--days 2026-10-22:2026-11-20] [--data bench_data] [--plot docs]
+    python -m benchmarks.nightly [--users 100000] [--days 2026-10-22:2026-11-20] [--data bench_data]
+        [--plot docs/images]
 
 `sfumato synth --days` makes the logs (unless they are there), and `sfumato refresh --backfill` publishes every day
 twice: each map from nothing, and each from the one before. The truth is the density that a day's records are drawn

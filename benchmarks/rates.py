@@ -1,6 +1,6 @@
 """Rates: Appendix B of paper 000 on two maps, what intervals cover over 200 keys, and how trees are refined.
 
-    SFUMATO_DATA=... python -m benchmarks.rates [--keys 200] [--quick] [--picture docs/rates.png] [--data bench_data]
+    SFUMATO_DATA=... python -m benchmarks.rates [--keys 200] [--quick] [--picture FILE.png] [--data bench_data]
     python -m benchmarks.rates --lists [--keys 200]
 
 Users live on 1024 x 1024 cells, of the synthetic city and of the Manhattan-like map (`SFUMATO_DATA` names its folder).

@@ -1,6 +1,6 @@
 """Speed and memory of `sfumato heatmap`, as ratios to a bare pass over the same files in the same run.
 
-    python -m benchmarks.speed [--data bench_data] [--sizes 1,10,54.6] [--repeats 3] [--plot docs]
+    python -m benchmarks.speed [--data bench_data] [--sizes 1,10,54.6] [--repeats 3] [--plot docs/images]
 
 The floor reads two columns with pyarrow, bins them to 1024 x 1024 with NumPy and adds up: no users, no noise, no tree.
 Prints Markdown tables: of
@@ -27,7 +27,7 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 
-REGION = (-122.51, 37.70, -122.35, 37.82)
+REGION = (3.00, 1.00, 3.13, 1.13)  # of `sfumato synth`
 # What the estimator costs, and what the default's larger trees cost: at the largest size, in two threads.
 VARIANTS = {
     "`--schedule paper --estimator last`": ["--schedule", "paper", "--estimator", "last"],

@@ -1,4 +1,4 @@
-"""What a release costs and which ledger is charged: options, and the steps before and after the run."""
+"""What a release costs and which ledger pays: options, and the checks before and after the run."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato.schemas.errors import BudgetError, RequestError
-from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, amount, dataset_name, plain
+from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, dataset_name, format_amount, parse_amount
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits
-from sfumato.transforms.privacy.ledger.places import absolute, open_ledger
+from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits, open_ledger
+from sfumato.transforms.privacy.ledger.stores import absolute_location
 from sfumato.transforms.privacy.ledger.windows import spent_in_window
+from sfumato.transforms.release.catalog import check_not_lost
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.published import check_not_lost
 
 
 @dataclass(frozen=True)
 class Accounting:
-    """A ledger's place, the dataset that is charged, the days that the data are of, and the limits one expects.
+    """The ledger that a run charges, and for what. Raises RequestError for a bad dataset name.
 
-    allow_reuse: charge input files that were charged to another dataset or to other days before. Raises RequestError.
+    Attributes:
+        ledger: the ledger's location.
+        dataset: name of the logs that are charged.
+        period: days that the logs cover.
+        budget: the dataset's expected limits; empty to accept the ledger's.
+        allow_reuse: charge input files that were charged to another dataset or other days before.
     """
 
     ledger: str
@@ -35,61 +40,72 @@ class Accounting:
     def __post_init__(self) -> None:
         dataset_name(self.dataset)
 
-    @property
-    def book(self) -> Ledger:
-        """The ledger itself."""
+    def open(self) -> Ledger:
+        """Opens the ledger."""
         return open_ledger(self.ledger)
 
-    def standing(self, release_id: str | None) -> Reservation | None:
-        """The reservation that an earlier run made under this release id. Raises LedgerError."""
-        return None if release_id is None else self.book.history().reservations.get(release_id)
+    def reservation(self, release_id: str | None) -> Reservation | None:
+        """Returns the reservation that an earlier run made under this release id, if any. Raises LedgerError."""
+        return None if release_id is None else self.open().history().reservations.get(release_id)
 
     def check_not_lost(self, output: str, timeline: str | None = None) -> None:
-        """Raises LedgerError where releases were charged to the dataset and not to the ledger as it is now."""
-        check_not_lost(self.book.history(), self.dataset, output, timeline)
+        """Raises LedgerError if existing releases of the dataset were charged and the ledger lacks their charges."""
+        check_not_lost(self.open().history(), self.dataset, output, timeline)
 
     def charge(self, cost: Cost, key: RunKey, metadata: ReleaseMetadata, files: Sequence[str] = ()) -> Charge:
-        """The charge for a release, bound to the request, the input and the key. files: `file_digest` of each."""
+        """Returns the charge for a release, bound to the request, the input and the key.
+
+        Args:
+            cost: of the whole release.
+            key: of the run.
+            metadata: the release's identity and parameters.
+            files: `file_digest` of each input file.
+        """
         request = json.dumps({"job": metadata.job, **metadata.parameters}, sort_keys=True, allow_nan=False)
         return Charge(
             release_id=metadata.release_id,
             job=metadata.job,
             dataset=self.dataset,
             period=self.period,
-            epsilon=amount("epsilon", cost.epsilon),
-            delta=amount("delta", cost.delta),
+            epsilon=parse_amount("epsilon", cost.epsilon),
+            delta=parse_amount("delta", cost.delta),
             adjacency=cost.adjacency,
             trust=cost.trust,
             files=tuple(sorted(files)),
             request=hashlib.sha256(request.encode()).hexdigest(),
-            # Keyed, since an unkeyed digest of the input would confirm a guess at it.
+            # Keyed, because an unkeyed digest of the input would confirm a guess at it.
             binding=key.subkey("ledger").hex(),
             starts_from=(metadata.parameters.get("warm_start") or {}).get("release_id"),
         )
 
     def reserve(self, charge: Charge) -> Reservation:
-        """Charges the ledger before the run, once a release id. Raises RequestError, BudgetError or LedgerError."""
-        return self.book.reserve(charge, self.budget, allow_reuse=self.allow_reuse)
+        """Charges the ledger, once for each release id. Raises RequestError, BudgetError or LedgerError."""
+        return self.open().reserve(charge, self.budget, allow_reuse=self.allow_reuse)
 
     def check(self, charge: Charge) -> Reservation | None:
-        """Raises what `reserve` would raise now, and changes nothing. Returns the reservation that stands, if any."""
-        return self.book.check(charge, self.budget, allow_reuse=self.allow_reuse)
+        """Raises what `reserve` would raise, and writes nothing. Returns the existing reservation, if any."""
+        return self.open().check(charge, self.budget, allow_reuse=self.allow_reuse)
 
     def forecast(self, cost: Cost, release_id: str | None) -> list[str]:
-        """Lines on what a run would charge and whether it fits; changes nothing. Raises RequestError or LedgerError."""
-        history = self.book.history()
+        """Returns lines for --dry_run: what a run would charge, and whether it fits. Writes nothing.
+
+        Raises:
+            RequestError: the limits contradict the ledger's, or there are none.
+            LedgerError: the ledger is damaged.
+        """
+        history = self.open().history()
         if release_id in history.reservations:
             return [f"nothing: release {release_id} was charged before; the run would resume it"]
-        epsilon, delta = amount("epsilon", cost.epsilon), amount("delta", cost.delta)
+        epsilon, delta = parse_amount("epsilon", cost.epsilon), parse_amount("delta", cost.delta)
         charge = Charge(
             release_id or "new", "", self.dataset, self.period, epsilon, delta, "", "", adjacency=cost.adjacency
         )
         limits = check_limits(history, self.dataset, self.budget) or history.limits[charge.dataset]
-        text = f"epsilon {plain(epsilon)}" + (f" and delta {plain(delta)}" if delta else "")
+        text = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
         lines = [f"{text} to dataset {self.dataset} for {self.period}, in the ledger {self.ledger}"]
         for limit in limits:
             spent = spent_in_window(history.charges, charge.dataset, self.period.last, limit)
-            lines.append(f"limit: {limit.words()}, of which {plain(spent)} is spent in those up to {self.period.last}")
+            lines.append(f"limit: {limit.describe()}; epsilon {format_amount(spent)} is spent up to {self.period.last}")
         try:
             check_budget(history, charge, limits)
         except (BudgetError, RequestError) as error:
@@ -101,39 +117,39 @@ def add_accounting_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of Accounting."""
     parser.add_argument(
         "--ledger",
-        metavar="PLACE",
+        metavar="LOCATION",
         help="privacy ledger that is charged before any noise is drawn: an SQLite file, or gs://bucket/folder",
     )
-    parser.add_argument("--dataset", metavar="NAME", help="what is charged: name of the logs (with --ledger)")
+    parser.add_argument("--dataset", metavar="NAME", help="name of the logs in the ledger (with --ledger)")
     parser.add_argument(
-        "--period", metavar="DATE[:DATE]", help="days that the logs are of, as 2026-11-20 (with --ledger)"
+        "--period", metavar="DATE[:DATE]", help="days that the logs cover, such as 2026-11-20 (with --ledger)"
     )
     parser.add_argument(
         "--budget",
         metavar="E/Nd,...",
-        help="limits of the dataset: epsilon, or epsilon:delta, for the data of any N days in a row, as 10/365d,1/1d; "
-        "set by its first charge, changed by `sfumato ledger limit`",
+        help="the dataset's limits: epsilon, or epsilon:delta, for the data of any N days in a row, such as "
+        "10/365d,1/1d; set with the first charge, changed by `sfumato ledger limit`",
     )
     parser.add_argument(
         "--allow_reuse",
         action="store_true",
-        help="charge input files that were charged to another dataset or to other days before, to both",
+        help="allow input files that were charged to another dataset or other days before, and charge both",
     )
 
 
 def accounting(options: argparse.Namespace) -> Accounting | None:
-    """The ledger that a command line names, None without one. Raises RequestError."""
+    """Returns the ledger that a command line names, None without one. Raises RequestError."""
     given: dict[str, Any] = {name: getattr(options, name) for name in ("dataset", "period", "budget")}
     if options.ledger is None:
         for name, value in {**given, "allow_reuse": options.allow_reuse or None}.items():
             if value is not None:
-                raise RequestError(f"{name}: says what a ledger is charged with; give --ledger as well")
+                raise RequestError(f"{name}: needs a ledger; give --ledger as well")
         return None
     for name in ("dataset", "period"):
         if given[name] is None:
-            raise RequestError(f"{name}: --ledger needs it, to know what is charged")
+            raise RequestError(f"{name}: --ledger needs it, to know what to charge")
     return Accounting(
-        absolute(options.ledger),
+        absolute_location(options.ledger),
         given["dataset"],
         Period.parse(given["period"]),
         () if given["budget"] is None else Limit.parse_all(given["budget"]),

@@ -47,7 +47,7 @@ from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.write import WriteRelease
+from sfumato.transforms.release.publishing import WriteRelease
 
 # An evaluation knows how many users there are, and lets the clients vanish that `dropout` says.
 _NOT_OFFERED = ("population", "population_share", "simulated_dropout")

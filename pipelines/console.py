@@ -18,12 +18,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sfumato.transforms import logs
-from sfumato.transforms.logs import JOB, METRICS_COUNTED, OPERATIONS, PROGRESS, log_event
+from sfumato.transforms.logs import JOB, METRICS_COUNTED, OPERATIONS, PROGRESS, STAGE_EVENTS, log_event
 
 LOG_FORMATS = ("text", "json")
 _OURS = {one.name for one in (JOB, PROGRESS, OPERATIONS)}
-_STAGES = {event.name for event in logs.EVENTS}
 
 
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +127,7 @@ class Console(logging.Handler):
             return "" if self._compared % 50 else f"  compared: {self._compared} runs\n"
         if line.raw:
             return f"{start}  operations data: {line.message}\n{_table(line)}"
-        if line.event in _STAGES:
+        if line.event in STAGE_EVENTS:
             return f"{start}  {line.message}\n"
         warning = "warning: " if line.level == logging.WARNING else ""
         return f"{start}sfumato {self.known['job']}: {warning}{line.message}\n"

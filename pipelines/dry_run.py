@@ -12,13 +12,13 @@ import numpy as np
 
 from sfumato.pipelines.plan import details
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import Cost, amount, plain
+from sfumato.schemas.ledger import Cost, format_amount, parse_amount
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.histogram.items import CellItems, Items, NumberItems
-from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
+from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.moments.allocation import by_variance
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.protocol import MomentsPlan
@@ -68,8 +68,8 @@ def _beside(name: str, lines: Sequence[str]) -> list[str]:
 def _no_ledger(cost: Cost) -> list[str]:
     if not math.isfinite(cost.epsilon):
         return ["nothing: there is no differential privacy that a ledger could account for"]
-    epsilon, delta = amount("epsilon", cost.epsilon), amount("delta", cost.delta)
-    both = f"epsilon {plain(epsilon)}" + (f" and delta {plain(delta)}" if delta else "")
+    epsilon, delta = parse_amount("epsilon", cost.epsilon), parse_amount("delta", cost.delta)
+    both = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
     return [f"no ledger (--ledger): nobody keeps account of the {both} that it costs"]
 
 

@@ -53,7 +53,7 @@ class FlinkJobOptions(PipelineOptions):  # Beam collects the subclasses' options
         parser.add_argument(
             "--flink_open_servers",
             action="store_true",
-            help="start Beam's job server though all network interfaces reach it (docs/runners.md)",
+            help="start Beam's job server though all network interfaces reach it (docs/how_to/runners.md)",
         )
 
 
@@ -258,6 +258,6 @@ def flink_runner(options: PipelineOptions) -> FlinkRunner:
             raise RequestError(
                 "runner: Beam's job server for Flink listens on all network interfaces, and runs or sends what anybody "
                 f"asks for; it could be reached by {', '.join(reached)}. Run the job in a network of its own, as "
-                "docs/runners.md tells, or give --flink_open_servers where a firewall protects this machine"
+                "docs/how_to/runners.md tells, or give --flink_open_servers where a firewall protects this machine"
             )
     return OneJobFlinkRunner()

@@ -32,8 +32,8 @@ from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.store import open_release
-from sfumato.transforms.release.write import WriteRelease, charged
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.publishing import WriteRelease, with_charge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ def open_warm_start(path: str | None, grid: Grid) -> WarmStart | None:
         return None
     try:
         release = open_release(path)
-        return WarmStart.from_release(release.manifest, release.table(CELLS_FILE), grid)
+        return WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE), grid)
     except RequestError as error:
         raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None
 
@@ -161,7 +161,7 @@ def run_heatmap(request: HeatmapRequest, settings: RunnerSettings) -> None:
         )
 
         def assemble(state: HeatmapState) -> dict[str, bytes]:
-            return release_files(state, request.heatmap, charged(metadata), grid, request.blur)
+            return release_files(state, request.heatmap, with_charge(metadata), grid, request.blur)
 
         return (
             root

@@ -25,9 +25,9 @@ from sfumato.pipelines.sampled import (
 )
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import CATEGORIES
-from sfumato.transforms.histogram.assemble import trie_files
-from sfumato.transforms.histogram.combine import TrieHeavyHitters
-from sfumato.transforms.histogram.items import ColumnItems, Items
+from sfumato.transforms.histogram.item_encoding import ColumnItems, Items
+from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
+from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.privacy.keys import RunKey
 
 

@@ -25,10 +25,10 @@ from sfumato.pipelines.sampled import (
 )
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import PREFIXES
-from sfumato.transforms.histogram.assemble import trie_files
-from sfumato.transforms.histogram.combine import TrieHeavyHitters
-from sfumato.transforms.histogram.items import ColumnItems, Items
+from sfumato.transforms.histogram.item_encoding import ColumnItems, Items
 from sfumato.transforms.histogram.prefixes import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
+from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
+from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.privacy.keys import RunKey
 
 # What --depth is where it is not given: levels of the quadtree, digits of integers, characters.

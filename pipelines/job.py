@@ -26,11 +26,11 @@ from sfumato.pipelines.cli import message_of, worker_error
 from sfumato.pipelines.console import add_log_arguments, identify
 from sfumato.pipelines.inputs import InputFile, content_digests, inspect, match_files, with_rows
 from sfumato.pipelines.options import RunnerSettings, add_runner_arguments
-from sfumato.pipelines.progress import show_progress, tell_metrics
+from sfumato.pipelines.progress import log_metrics, show_progress
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
-from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reservation, amount
+from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reservation, parse_amount
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.transforms.files import is_remote
@@ -38,12 +38,12 @@ from sfumato.transforms.locations.read import LogFile
 from sfumato.transforms.logs import LATE_ROWS, log_event
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
-from sfumato.transforms.privacy.ledger.files import file_digest, select_files
+from sfumato.transforms.privacy.ledger.input_files import file_digest, select_files
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
 from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, package_versions
+from sfumato.transforms.release.publishing import CommitRelease, published_digest, with_charge
 from sfumato.transforms.release.refusal import refusal_files
-from sfumato.transforms.release.store import check_output, is_refusal, publish, standing_manifest
-from sfumato.transforms.release.write import CommitRelease, charged, published_digest
+from sfumato.transforms.release.release_folder import check_output, is_refusal, manifest_at, publish
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,11 +139,11 @@ class LedgerGate:
 
     def charge(self) -> str | None:
         """See ChargeGate.charge."""
-        return self.accounting.reserve(self.bound).refused
+        return self.accounting.reserve(self.bound).refusal
 
     def settle(self, epsilon: float, reason: str) -> None:
         """See ChargeGate.settle."""
-        self.accounting.book.settle(
+        self.accounting.open().settle(
             self.bound.release_id, rounded_up(epsilon), 0, message_of(reason), binding=self.bound.binding
         )
 
@@ -201,7 +201,7 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     identify(job=request.JOB, release_id=request.release_id)
     launched = flex_launch(settings)
     _check_place(request, settings, launched)
-    resumed = None if books is None else books.standing(request.release_id)
+    resumed = None if books is None else books.reservation(request.release_id)
     if resumed is None:
         check_output(request.output, request.overwrite, request.FORMAT)
     files = match_files(request.input)
@@ -214,7 +214,7 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     if books is not None:
         books.check_not_lost(request.output, request.timeline)
     files, late, marks = select_input(None if books is None else request.kept_secret(), files, resumed)
-    tell_late(late, str(request.release_id))
+    log_late_files(late, str(request.release_id))
     rows, kinds = inspect(files, request.source())
     key, metadata = key_and_metadata(request, files, settings)
     identify(release_id=metadata.release_id)
@@ -222,12 +222,12 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     gate = None
     if books is not None:
         gate = LedgerGate(books, books.charge(request.cost(), key, metadata, marks))
-        metadata = replace(metadata, ledger_place=books.ledger)
+        metadata = replace(metadata, ledger_location=books.ledger)
         reservation = books.check(gate.bound)
-        standing = reservation is not None and reservation.refused is None
+        standing = reservation is not None and reservation.refusal is None
         if reservation is not None and standing and published_digest(request.output, reservation) is not None:
-            log_event("standing", f"{metadata.release_id} is published already; nothing is charged")
-            keep.close(request.output)
+            log_event("already_published", f"{metadata.release_id} is published already; nothing is charged")
+            keep.commit(request.output)
             if launched:
                 launch_nothing(settings)
             sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
@@ -247,7 +247,7 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
     except Exception as error:
         refusal = type(error)(message_of(error)) if isinstance(error, RefusedError) else worker_error(error)
         if isinstance(refusal, RefusedError):
-            _publish_refusal(request, charged(metadata), rule, refusal)
+            _publish_refusal(request, with_charge(metadata), rule, refusal)
             raise refusal from error
         raise
     if launched:
@@ -255,12 +255,12 @@ def run_release(request: ReleaseRequest, settings: RunnerSettings, build: Build)
             "launched", f"handed to Dataflow, which publishes {request.output} when it is done", output=request.output
         )
         return
-    tell_metrics(root.result)
+    log_metrics(root.result)
     if root.result.state != PipelineState.DONE:
         raise DataError(f"the runner ended the job as {root.result.state}; what it published, if anything, is whole")
     if settings.options.view_as(TestOptions).dry_run:  # Beam's own: the graph is made, and not run
         return
-    manifest = standing_manifest(request.output)
+    manifest = manifest_at(request.output)
     if manifest is None:
         raise DataError(f"the runner says that the job is done, but nothing stands at {request.output}")
     for warning in json.loads(manifest).get("warnings", ()):
@@ -278,12 +278,12 @@ def named_by_content(files: Sequence[InputFile]) -> list[LogFile]:
     return logs
 
 
-def tell_late(late: Sequence[InputFile], release_id: str) -> None:
+def log_late_files(late: Sequence[InputFile], release_id: str) -> None:
     """Tells the operator what came after a release was charged; nothing where nothing did."""
     if late:
-        text = f"{len(late)} file{'s'[: len(late) != 1]} came after {release_id} was charged, and are not in it"
+        text = f"{len(late)} file{'s'[: len(late) != 1]} came after {release_id} was and are not in it"
         log_event("late_files", f"{text} (--verbose shows their rows)", logging.WARNING, files=len(late))
-        LATE_ROWS.tell(rows=sum(file.rows for file in late))
+        LATE_ROWS.emit(rows=sum(file.rows for file in late))
 
 
 def select_input(
@@ -305,7 +305,7 @@ def select_input(
     filled = with_rows(files)
     empty = [file for file in files if not file.rows]
     marks = [file_digest(kept, digest) for digest in content_digests(filled)]
-    if resumed is None or resumed.refused is not None:  # what was refused may have been mended
+    if resumed is None or resumed.refusal is not None:  # what was refused may have been mended
         return list(files), [], marks
     selection = select_files(resumed.charge.files, marks)
     chosen = [*(filled[place] for place in selection.charged), *empty]
@@ -323,15 +323,19 @@ def _publish_refusal(
     request: ReleaseRequest, metadata: ReleaseMetadata, rule: AdmissionRule, refusal: RefusedError
 ) -> None:
     """Publishes why a release was refused, in its place; a result that stands there is left as it is."""
-    standing = standing_manifest(request.output)
+    standing = manifest_at(request.output)
     if standing is not None and not is_refusal(standing):
         return
     cost = request.cost()
-    epsilon = amount("epsilon", cost.epsilon)
+    epsilon = parse_amount("epsilon", cost.epsilon)
     if isinstance(refusal, NotAdmittedError):  # the counts alone, whatever the method protects
-        spent, delta, adjacency = amount("epsilon", rounded_up(rule.epsilon)), amount("delta", 0), ADD_OR_REMOVE
+        spent, delta, adjacency = (
+            parse_amount("epsilon", rounded_up(rule.epsilon)),
+            parse_amount("delta", 0),
+            ADD_OR_REMOVE,
+        )
     else:
-        spent, delta, adjacency = epsilon, amount("delta", cost.delta), cost.adjacency
+        spent, delta, adjacency = epsilon, parse_amount("delta", cost.delta), cost.adjacency
     words = guarantee.ZERO_OUT if adjacency == ZERO_OUT else guarantee.ADD_OR_REMOVE
     files = refusal_files(metadata, str(refusal), epsilon, spent, delta, words)
     publish(request.output, files, metadata.release_id, request.overwrite)

@@ -10,13 +10,13 @@ from typing import Any
 
 from sfumato.pipelines.options import JobParser
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
-from sfumato.schemas.ledger import Limit, Reservation, amount, dataset_name, plain
+from sfumato.schemas.ledger import Limit, Reservation, dataset_name, format_amount, parse_amount
 from sfumato.transforms.files import read_file, write_file
 from sfumato.transforms.privacy.ledger.history import History
-from sfumato.transforms.privacy.ledger.places import open_ledger
-from sfumato.transforms.privacy.ledger.windows import most_spent, spent_in_window
-from sfumato.transforms.release.published import disagreement, find_releases, missing_releases
-from sfumato.transforms.release.store import Release
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from sfumato.transforms.privacy.ledger.windows import max_spent, spent_in_window
+from sfumato.transforms.release.catalog import disagreement, find_releases, missing_releases
+from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.text_tables import markdown_table
 
 ACTIONS = ("show", "verify", "limit", "backup", "restore")
@@ -98,7 +98,7 @@ def _limit(options: argparse.Namespace) -> int:
     known = f"there were: {', '.join(sorted(before)) or 'none'}"
     was = before.get(options.dataset)
     told = f"a new dataset; {known}" if was is None else f"before: {','.join(map(str, was))}"
-    sys.stdout.write(f"{options.dataset}: {'; '.join(limit.words() for limit in limits)} ({told})\n")
+    sys.stdout.write(f"{options.dataset}: {'; '.join(limit.describe() for limit in limits)} ({told})\n")
     return 0
 
 
@@ -135,20 +135,20 @@ def _of(history: History, dataset: str | None) -> list[Reservation]:
 
 
 def _state(reservation: Reservation) -> str:
-    if reservation.refused is not None:
+    if reservation.refusal is not None:
         return "refused"
     return "reserved" if reservation.manifest is None else "published"
 
 
 def _windows(history: History, dataset: str | None) -> list[tuple[str, Limit, str, Any]]:
-    """Dataset, limit, the last day that was ever charged, and what is spent in the window that ends there."""
+    """Dataset, limit, the last day that was ever and what is spent in the window that ends there."""
     found = []
     for name, limits in sorted(history.limits.items()):
         days = [charge.period.last for charge in history.charges if charge.dataset == name]
         if dataset not in (None, name):
             continue
         if not days:
-            found += [(name, one, "", amount("epsilon", 0)) for one in limits]
+            found += [(name, one, "", parse_amount("epsilon", 0)) for one in limits]
             continue
         last = max(days)
         found += [(name, one, str(last), spent_in_window(history.charges, name, last, one)) for one in limits]
@@ -160,16 +160,25 @@ def _text(place: str, history: History, dataset: str | None) -> str:
     lines = [["data of", "dataset", "release", "job", "epsilon", "delta", "charged", "state"]]
     for one in reservations:
         charge = one.charge
-        amounts = [plain(charge.epsilon), plain(charge.delta)]
+        amounts = [format_amount(charge.epsilon), format_amount(charge.delta)]
         lines.append(
             [str(charge.period), charge.dataset, charge.release_id, charge.job, *amounts, one.time, _state(one)]
         )
     spent = [["dataset", "limit", "days to", "epsilon spent", "epsilon left", "most in any such window"]]
     for name, limit, last, epsilon in _windows(history, dataset):
         # By composition more may fit than is left when epsilons are added up.
-        left = max(limit.epsilon - epsilon, amount("epsilon", 0))
-        most = most_spent(history.charges, name, limit)
-        spent.append([name, limit.words(), last, plain(epsilon), plain(left), "" if most is None else plain(most[1])])
+        left = max(limit.epsilon - epsilon, parse_amount("epsilon", 0))
+        most = max_spent(history.charges, name, limit)
+        spent.append(
+            [
+                name,
+                limit.describe(),
+                last,
+                format_amount(epsilon),
+                format_amount(left),
+                "" if most is None else format_amount(most[1]),
+            ]
+        )
     return (
         f"{place}: {_number(history.entries, 'entr', 'ies', 'y')}, {_number(len(reservations), 'charge')}\n\n"
         f"{markdown_table(lines, (0, 1, 2, 3, 6, 7))}\n{markdown_table(spent, (0, 1, 2))}"
@@ -201,8 +210,8 @@ def _json(history: History, dataset: str | None) -> str:
             "last_day": str(one.charge.period.last),
             "release_id": one.charge.release_id,
             "job": one.charge.job,
-            "epsilon": plain(one.charge.epsilon),
-            "delta": plain(one.charge.delta),
+            "epsilon": format_amount(one.charge.epsilon),
+            "delta": format_amount(one.charge.delta),
             "starts_from": one.charge.starts_from,
             "state": _state(one),
         }
@@ -211,11 +220,11 @@ def _json(history: History, dataset: str | None) -> str:
     limits = [
         {
             "dataset": name,
-            "epsilon": plain(limit.epsilon),
-            "delta": plain(limit.delta),
+            "epsilon": format_amount(limit.epsilon),
+            "delta": format_amount(limit.delta),
             "days": limit.days,
             "last_day": last,
-            "epsilon_spent": plain(epsilon),
+            "epsilon_spent": format_amount(epsilon),
         }
         for name, limit, last, epsilon in _windows(history, dataset)
     ]
@@ -246,7 +255,7 @@ def _verify(options: argparse.Namespace) -> int:
             sys.stdout.write(f"made by an earlier version, their files not digested: {', '.join(unlisted)}\n")
     open_ones = [one.charge.release_id for one in history.reservations.values() if _state(one) == "reserved"]
     if open_ones:
-        sys.stdout.write(f"charged, and not known to be published: {', '.join(open_ones)}\n")
+        sys.stdout.write(f"and not known to be published: {', '.join(open_ones)}\n")
     return 0
 
 

@@ -30,7 +30,7 @@ class LocalRunner(FnApiRunner):
     """Beam's FnApiRunner whose workers are threads of this process, which exchange data in memory.
 
     Beam's own modes with several workers (multi_threading, multi_processing) start gRPC servers on all network
-    interfaces, and one of them sends any file to any client (docs/beam_reports.md). Here nothing listens.
+    interfaces, and one of them sends any file to any client (docs/explanation/beam_reports.md). Here nothing listens.
     """
 
     def run_pipeline(self, pipeline: Any, options: PipelineOptions) -> Any:

@@ -20,18 +20,18 @@ from sfumato.schemas.region import MAX_DEPTH, Grid, Region
 from sfumato.schemas.release import BITS_FILE
 from sfumato.transforms.files import read_file
 from sfumato.transforms.moments.allocation import Tuning
-from sfumato.transforms.moments.assemble import MomentsMetadata, moments_files
-from sfumato.transforms.moments.combine import PushBits
+from sfumato.transforms.moments.bit_pushing import PushBits
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping, Groups
-from sfumato.transforms.moments.meter import PrivacyMeter
+from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
 from sfumato.transforms.moments.prior import PriorRelease
+from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan
-from sfumato.transforms.moments.values import Values
+from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.store import open_release
-from sfumato.transforms.release.write import WriteRelease, charged
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.publishing import WriteRelease, with_charge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,7 +296,7 @@ def open_prior(path: str | None, column: str, form: FixedPoint) -> PriorRelease 
         return None
     try:
         release = open_release(path)
-        return PriorRelease.of(release.manifest, release.table(BITS_FILE), column, form)
+        return PriorRelease.of(release.manifest, release.arrow_table(BITS_FILE), column, form)
     except RequestError as error:
         raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None
 
@@ -321,7 +321,7 @@ def run_moments(request: MomentsRequest, settings: RunnerSettings) -> None:
             | "Files" >> beam.Create(inputs.files)
             | "Push" >> push  # Progress
             | "Assemble"
-            >> beam.Map(lambda progress: moments_files(progress, MomentsMetadata(charged(metadata), *told)))
+            >> beam.Map(lambda progress: moments_files(progress, MomentsMetadata(with_charge(metadata), *told)))
             | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
 

@@ -98,8 +98,10 @@ def details(plan: Plan) -> str:
         f"+-{significant(1.96 * plan.state.population.noise_stddev)} (95%)"
     )
     if plan.min_visible_users is not None:
-        count = significant(plan.min_visible_users)
-        seen = f"a cell is seen from {count} users ({VISIBLE_FROM:g} standard deviations of the last sub-query's noise)"
+        needed = significant(plan.min_visible_users)
+        seen = (
+            f"a cell shows from {needed} users ({VISIBLE_FROM:g} standard deviations of the last sub-query's noise)"
+        )
         lines.append(seen + _spread(plan.visible_level))
     header = ["sub-query", "epsilon", "entries", "noise, users"]
     if not central:

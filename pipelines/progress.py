@@ -51,7 +51,7 @@ def _worker_output_hidden(shown: Console) -> Iterator[None]:
             shown.stream = before
 
 
-def tell_metrics(result: PipelineResult) -> None:
+def log_metrics(result: PipelineResult) -> None:
     """Writes what a run counted into the log, as operations data: a table, or with JSON one event."""
     if not OPERATIONS.isEnabledFor(logging.DEBUG):
         return
@@ -60,6 +60,6 @@ def tell_metrics(result: PipelineResult) -> None:
     try:
         values = read_metrics(result)
     except Exception as error:  # noqa: BLE001  (the release stands, whatever its runner can tell of it)
-        METRICS_MISSING.tell(error=str(error))
+        METRICS_MISSING.emit(error=str(error))
     else:
-        METRICS_COUNTED.tell(metrics=values)
+        METRICS_COUNTED.emit(metrics=values)

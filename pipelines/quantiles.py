@@ -15,11 +15,11 @@ from sfumato.pipelines.options import JobParser
 from sfumato.pipelines.sampled import SampledRequest, add_plan_arguments, columns, limits, plan_of, run_sampled
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import NUMBERS
-from sfumato.transforms.histogram.assemble import hierarchy_files, search_files
-from sfumato.transforms.histogram.combine import InteractiveQuantiles, TrieHeavyHitters
 from sfumato.transforms.histogram.curve import check_shares
-from sfumato.transforms.histogram.items import NumberItems
+from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.prefixes import NumberPrefixes, spread_levels
+from sfumato.transforms.histogram.sample_and_threshold import InteractiveQuantiles, TrieHeavyHitters
+from sfumato.transforms.histogram.sampled_release import hierarchy_files, search_files
 from sfumato.transforms.privacy.keys import RunKey
 
 

@@ -196,7 +196,7 @@ def _remove(folder: str) -> None:
         try:
             FileSystems.delete([one.path for one in found] or [folder])
         except BeamIOError as error:
-            log_event("left", f"{folder} could not be removed ({error})", logging.WARNING)
+            log_event("not_removed", f"{folder} could not be removed ({error})", logging.WARNING)
 
 
 def _report(tally: Tally, output: str, seconds: float) -> str:

@@ -43,8 +43,9 @@ from sfumato.transforms.ranges.queries import count_queries, read_queries
 from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.ranges.tune import open_tuner
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.store import check_output, open_release, publish
-from sfumato.transforms.release.write import WriteRelease, charged
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.release.release_folder import check_output, publish
 from sfumato.transforms.secagg.shard_sums import NoiseMode
 
 SIZES = "25,100"
@@ -201,7 +202,7 @@ def run_build(request: RangesRequest, settings: RunnerSettings) -> None:
             root
             | "Files" >> beam.Create(inputs.files)
             | "Build" >> BuildRanges(plan, key, request.columns, inputs.spill, inputs.admit)  # Built
-            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, charged(metadata)))  # {name: content}
+            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, with_charge(metadata)))  # {name: content}
             | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
 
@@ -256,7 +257,7 @@ def open_heatmap(path: str) -> HeatmapRelease:
         grid = release.grid
         if grid is None:
             raise RequestError(f"a heatmap's release is needed, this one is of {release.manifest.get('job')!r}")
-        start = WarmStart.from_release(release.manifest, release.table(CELLS_FILE), grid)
+        start = WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE), grid)
         estimate = _of_everybody(start.estimate, release.manifest)
     except RequestError as error:
         raise RequestError(f"release: {str(error).removeprefix('warm_start: ')}") from None

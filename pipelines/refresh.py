@@ -21,7 +21,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.console import add_log_arguments, identify
 from sfumato.pipelines.inputs import match_files
-from sfumato.pipelines.job import flex_launch, launch_nothing, select_input, tell_late
+from sfumato.pipelines.job import flex_launch, launch_nothing, log_late_files, select_input
 from sfumato.pipelines.options import (
     JobParser,
     RunnerSettings,
@@ -31,19 +31,18 @@ from sfumato.pipelines.options import (
     settings_of,
 )
 from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReadyError, RequestError
-from sfumato.schemas.ledger import Period, Reservation, amount, parse_day, plain
+from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount, parse_day
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.files import matching, read_file
 from sfumato.transforms.heatmap.options import heatmap_options
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.ledger.history import History
-from sfumato.transforms.privacy.ledger.ledger import ReusedError
-from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.ledger.ledger import ReusedError, open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
-from sfumato.transforms.release.published import RELEASES, disagreement, published_releases
-from sfumato.transforms.release.store import Release
-from sfumato.transforms.release.write import CommitRelease
+from sfumato.transforms.release.catalog import RELEASES, disagreement, published_releases
+from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.release.publishing import CommitRelease
 
 JOBS = ("heatmap", "histogram", "hotspots", "quantiles")
 # What the configuration says outside of `options`, or what a refresh sets itself.
@@ -93,10 +92,10 @@ class Refresh:
                 try:
                     run(self._command(day, releases, reservation, self._epsilon(reservation, history)))
                 except BudgetError:
-                    if reservation is None or reservation.reserved is None:
+                    if reservation is None or reservation.reserved_charge is None:
                         raise
                     # The input was mended since a refusal, whose cost comes out of the release's own epsilon.
-                    left = plain(reservation.reserved.epsilon - reservation.charge.epsilon)
+                    left = format_amount(reservation.reserved_charge.epsilon - reservation.charge.epsilon)
                     run(self._command(day, releases, reservation, left))
                 return
             except ReusedError:
@@ -123,7 +122,7 @@ class Refresh:
 
     def _stand(self, day: date, release: Release, history: History) -> None:
         """Brings the books and the page up to date for a release that stands already."""
-        log_event("standing", f"{day} is published already; nothing is charged", date=str(day))
+        log_event("already_published", f"{day} is published already; nothing is charged", date=str(day))
         if not self.settings.dry_run:
             reservation = history.reservations[release.manifest["release_id"]]
             release_id = reservation.charge.release_id
@@ -139,7 +138,7 @@ class Refresh:
         secret = FileSecret(config.key_file) if config.key_file else SecretManagerSecret(str(config.key_secret))
         if reservation.charge.files and matching(self._pattern(day), limit=1):
             _, late, _ = select_input(secret, match_files(self._pattern(day)), reservation)
-            tell_late(late, reservation.charge.release_id)
+            log_late_files(late, reservation.charge.release_id)
 
     def _pattern(self, day: date) -> str:
         return str(FileSystems.join(self.config.input, f"dt={day}", "*.parquet"))
@@ -186,12 +185,12 @@ class Refresh:
         """With what a release is resumed that was refused before; None for the configured epsilon."""
         if reservation is None:
             return None
-        if reservation.reserved is not None:
+        if reservation.reserved_charge is not None:
             configured = self.config.options.get("epsilon")
-            most = reservation.reserved.epsilon
-            return plain(most if configured is None else min(most, amount("epsilon", configured)))
+            most = reservation.reserved_charge.epsilon
+            return format_amount(most if configured is None else min(most, parse_amount("epsilon", configured)))
         refused = {one.charge.release_id for one in history.refusals}
-        return plain(reservation.charge.epsilon) if reservation.charge.release_id in refused else None
+        return format_amount(reservation.charge.epsilon) if reservation.charge.release_id in refused else None
 
     def _earlier(self, day: date, releases: Mapping[str, Release], reservation: Reservation | None) -> str | None:
         """The folder of the release that the day's starts from: what was reserved, or else the last one before."""

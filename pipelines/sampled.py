@@ -16,14 +16,14 @@ from sfumato.schemas.items import ItemColumns
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.histogram.assemble import SampleMetadata
-from sfumato.transforms.histogram.combine import Limits
-from sfumato.transforms.histogram.items import CellItems, Items
-from sfumato.transforms.histogram.plan import CONTACTS, SamplePlan
+from sfumato.transforms.histogram.item_encoding import CellItems, Items
+from sfumato.transforms.histogram.sample_and_threshold import Limits
+from sfumato.transforms.histogram.sampled_release import SampleMetadata
+from sfumato.transforms.histogram.sampling_plan import CONTACTS, SamplePlan
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.write import WriteRelease, charged
+from sfumato.transforms.release.publishing import WriteRelease, with_charge
 
 _HELP = {
     "epsilon": "privacy budget of the whole release",
@@ -142,7 +142,8 @@ def run_sampled(
             root
             | "Files" >> beam.Create(inputs.files)
             | "Publish" >> publish(inputs, key)  # what is public from here on
-            | "Assemble" >> beam.Map(lambda result: assemble(result, SampleMetadata(charged(metadata), *told), *more))
+            | "Assemble"
+            >> beam.Map(lambda result: assemble(result, SampleMetadata(with_charge(metadata), *told), *more))
             | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
 

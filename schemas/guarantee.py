@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 PRIVACY_UNIT = "user"
 ZERO_OUT = (
@@ -133,3 +136,40 @@ class SampleRound:
     sampling_rate: float
     threshold: int
     published: int
+
+
+def two_sentences(manifest: Mapping[str, Any]) -> str:
+    """A release's guarantee in two sentences: what it promises each user, and on which condition.
+
+    Args:
+        manifest: of a release. An entry that is missing promises nothing.
+    """
+    privacy = _entry(manifest, "privacy")
+    epsilon, delta = privacy.get("epsilon"), privacy.get("delta") or 0.0
+    bits = _entry(privacy, "meter").get("bits_per_client", 1)
+    sent = "one bit" if bits == 1 else f"{bits} bits"
+    if not isinstance(epsilon, int | float) or not isinstance(delta, int | float):
+        return f"No differential privacy. Each user sent {sent} of their value as it is, and only sums are published."
+    change = "zeroing the report of" if privacy.get("adjacency") == ZERO_OUT else "adding or removing all records of"
+    factor = f"e^ε = {math.exp(epsilon):.3g}" if epsilon < 100 else "e^ε"
+    besides = f", plus δ = {delta:g}" if delta else ""
+    promise = f"{change} one user changes the probability of any result by a factor of at most {factor}{besides}."
+    if _entry(privacy, "randomness").get("safe") is not True:
+        unsafe = "Protects nobody: the key came from a seed that anybody can guess."
+        return f"{unsafe} Under a secret key, at ε = {epsilon:g}, {promise}"
+    if _entry(privacy, "participation").get("protected") is False:
+        condition = "Who takes part is not protected, as in the paper."
+    elif privacy.get("model") == "local":
+        local = _entry(privacy, "collector").get("epsilon", epsilon)
+        condition = (
+            f"Each user sent {sent} after randomised response: whoever collects them learns at most ε = {local:g}."
+        )
+    else:
+        condition = "Whoever ran the job saw the raw logs; the promise is about this release alone."
+    return f"At ε = {epsilon:g}, {promise} {condition}"
+
+
+def _entry(entries: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The entry of a manifest that is a mapping; empty where it is missing."""
+    found = entries.get(name)
+    return found if isinstance(found, Mapping) else {}

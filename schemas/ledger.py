@@ -1,7 +1,7 @@
-"""What a privacy ledger says: limits on a dataset's budget, charges against them, publications.
+"""The records of a privacy ledger: limits of a dataset's budget, charges against them, reservations.
 
-Amounts are decimal numbers as they were written, and add up without rounding: ten releases at 0.1 cost 1. Everything
-that is read from text is bounded, so that no sum, window or message of it can fail.
+Amounts are decimal numbers, so sums have no rounding: ten releases at 0.1 cost 1. Everything that is read from text is
+bounded, so that no sum, window or message can fail.
 """
 
 from __future__ import annotations
@@ -28,11 +28,18 @@ ADD_OR_REMOVE, ZERO_OUT, REPLACE = ADJACENCIES = "add-or-remove-one-user", "zero
 CENTRAL, SECAGG, LOCAL = TRUST_MODELS = "central", "secagg", "local"
 
 
-def amount(name: str, value: float | str) -> Decimal:
-    """An epsilon or delta as a decimal number: of a float the shortest that names it.
+def parse_amount(name: str, value: float | str) -> Decimal:
+    """Reads an epsilon or delta. A float becomes the shortest decimal number that identifies it.
+
+    Args:
+        name: the field's name, for messages.
+        value: a number, or its text.
+
+    Returns:
+        0, or a number in 1e-100..1e6 with at most 28 digits.
 
     Raises:
-        RequestError: it is no number, or not 0 or one from 1e-100 to 1,000,000 of at most 28 digits.
+        RequestError: the value is none of these.
     """
     try:
         text = str(value).strip()
@@ -49,7 +56,7 @@ def amount(name: str, value: float | str) -> Decimal:
 
 
 def dataset_name(value: str) -> str:
-    """The name of a dataset as a ledger writes it: `City` and `city` are one. Raises RequestError."""
+    """Returns a dataset's name as the ledger writes it: `City` and `city` are the same. Raises RequestError."""
     return _name("dataset", value).casefold()
 
 
@@ -60,7 +67,7 @@ def _name(field: str, value: str) -> str:
 
 
 def _short(value: object) -> str:
-    """A value for a message, which may be of any length."""
+    """Returns a value's text for a message, shortened."""
     try:
         text = repr(value)
     except ValueError:
@@ -68,16 +75,20 @@ def _short(value: object) -> str:
     return text if len(text) <= 120 else f"{text[:100]}..."
 
 
-def plain(value: Decimal) -> str:
-    """A decimal number as people write it: 10 and not 1E+1; tiny ones as 1e-08."""
+def format_amount(value: Decimal) -> str:
+    """Returns an amount as text: 10 instead of 1E+1, and tiny amounts as 1e-08."""
     return f"{value:f}" if value == 0 or value >= Decimal("1e-4") else f"{value:e}"
 
 
 @dataclass(frozen=True)
 class Limit:
-    """At most epsilon and delta, by composition, for the data of any `days` days in a row. Raises RequestError.
+    """At most epsilon and delta, by composition, for the data of any `days` consecutive days. Raises RequestError.
 
-    adjacency: which logs it tells apart; only charges that can be converted to it count (see `windows.converted`).
+    Attributes:
+        epsilon: above 0.
+        delta: in [0, 1).
+        days: length of the window, 1..36,525.
+        adjacency: one of ADJACENCIES. Only charges that convert to it count (see `windows.convert_adjacency`).
     """
 
     epsilon: Decimal
@@ -96,40 +107,40 @@ class Limit:
             raise RequestError(f"budget: adjacency: one of {', '.join(ADJACENCIES)}; got {_short(self.adjacency)}")
 
     @classmethod
-    def of(cls, epsilon: float | str, delta: float | str, days: int, adjacency: str = ADD_OR_REMOVE) -> Limit:
-        """From numbers as an option or a configuration file has them."""
-        return cls(amount("budget: epsilon", epsilon), amount("budget: delta", delta), days, adjacency)
+    def from_numbers(cls, epsilon: float | str, delta: float | str, days: int, adjacency: str = ADD_OR_REMOVE) -> Limit:
+        """Returns a limit from numbers of an option or a configuration file. Raises RequestError."""
+        return cls(parse_amount("budget: epsilon", epsilon), parse_amount("budget: delta", delta), days, adjacency)
 
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """From `EPSILON/DAYSd` or `EPSILON:DELTA/DAYSd`, such as 10/365d; `@ADJACENCY` may follow."""
+        """Reads `EPSILON/DAYSd` or `EPSILON:DELTA/DAYSd`, such as 10/365d, optionally with `@ADJACENCY`."""
         found = _LIMIT.fullmatch(text.strip())
         if not found:
             raise RequestError(
                 f"budget: write EPSILON/DAYSd or EPSILON:DELTA/DAYSd, such as 10/365d; got {_short(text)}"
             )
         adjacency = found["adjacency"] or ADD_OR_REMOVE
-        return cls.of(found["epsilon"], found["delta"] or "0", int(found["days"]), adjacency)
+        return cls.from_numbers(found["epsilon"], found["delta"] or "0", int(found["days"]), adjacency)
 
     @classmethod
     def parse_all(cls, text: str) -> tuple[Limit, ...]:
-        """Several, separated by commas, shortest window first; an empty text is refused."""
+        """Reads several limits, separated by commas. Returns them with the shortest window first."""
         return ordered([cls.parse(one) for one in text.split(",")])
 
     def __str__(self) -> str:
-        delta = f":{plain(self.delta)}" if self.delta else ""
+        delta = f":{format_amount(self.delta)}" if self.delta else ""
         adjacency = "" if self.adjacency == ADD_OR_REMOVE else f"@{self.adjacency}"
-        return f"{plain(self.epsilon)}{delta}/{self.days}d{adjacency}"
+        return f"{format_amount(self.epsilon)}{delta}/{self.days}d{adjacency}"
 
-    def words(self) -> str:
-        """The limit in plain words."""
-        delta = f" and delta {plain(self.delta)}" if self.delta else ""
+    def describe(self) -> str:
+        """Returns the limit as text for a message."""
+        delta = f" and delta {format_amount(self.delta)}" if self.delta else ""
         adjacency = "" if self.adjacency == ADD_OR_REMOVE else f" ({self.adjacency})"
-        return f"epsilon {plain(self.epsilon)}{delta} in {self.days} day{'s'[: self.days != 1]}{adjacency}"
+        return f"epsilon {format_amount(self.epsilon)}{delta} in {self.days} day{'s'[: self.days != 1]}{adjacency}"
 
 
 def ordered(limits: Sequence[Limit]) -> tuple[Limit, ...]:
-    """Limits by the length of their windows. Raises RequestError where two of one adjacency have the same length."""
+    """Returns limits, shortest window first. Raises RequestError if two have the same length and adjacency."""
     found = tuple(sorted(limits, key=lambda limit: (limit.days, ADJACENCIES.index(limit.adjacency))))
     if len({(limit.days, limit.adjacency) for limit in found}) < len(found):
         raise RequestError("budget: two limits have windows of the same length; give one")
@@ -137,7 +148,7 @@ def ordered(limits: Sequence[Limit]) -> tuple[Limit, ...]:
 
 
 def parse_day(name: str, text: str) -> date:
-    """A date written as YYYY-MM-DD, of the years 1900 to 2999. Raises RequestError."""
+    """Reads a date YYYY-MM-DD of the years 1900 to 2999. Raises RequestError."""
     try:
         if not _DAY.fullmatch(text):
             raise ValueError
@@ -151,10 +162,7 @@ def parse_day(name: str, text: str) -> date:
 
 @dataclass(frozen=True)
 class Period:
-    """The days, first to last, from which a release's data are.
-
-    Raises RequestError where last comes before first, or where there are more than 36,525 days.
-    """
+    """The days that a release's data cover, first to last. Raises RequestError unless it has 1 to 36,525 days."""
 
     first: date
     last: date
@@ -167,25 +175,25 @@ class Period:
 
     @classmethod
     def parse(cls, text: str, name: str = "period") -> Period:
-        """From a date, or two with a colon between them."""
+        """Reads a date, or two dates with a colon between them. Raises RequestError."""
         first, _, last = text.partition(":")
         return cls(parse_day(name, first), parse_day(name, last if _ else first))
 
     @property
     def length(self) -> int:
-        """Its number of days."""
+        """The number of days."""
         return (self.last - self.first).days + 1
 
     def days(self) -> list[date]:
-        """Every day of it."""
+        """Returns every day."""
         return [self.first + timedelta(days=number) for number in range(self.length)]
 
-    def meets(self, other: Period) -> bool:
-        """Whether the two share a day."""
+    def overlaps(self, other: Period) -> bool:
+        """Returns whether the two periods share a day."""
         return self.first <= other.last and other.first <= self.last
 
-    def starting(self, first: date) -> Period:
-        """A period of the same length that begins on another day."""
+    def moved_to(self, first: date) -> Period:
+        """Returns a period of the same length that begins on another day."""
         return Period(first, first + (self.last - self.first))
 
     def __str__(self) -> str:
@@ -194,10 +202,13 @@ class Period:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a release costs in all. Its privacy unit is the user.
+    """The cost of a whole release. The privacy unit is the user.
 
-    epsilon, delta: of everything that the release shows, and local reports as all that a user's reports disclose
-    together. adjacency: of ADJACENCIES, which logs they tell apart. trust: of TRUST_MODELS, whom a user must trust.
+    Attributes:
+        epsilon: of everything published. With local privacy, of everything that a user's reports disclose together.
+        delta: likewise.
+        adjacency: one of ADJACENCIES.
+        trust: one of TRUST_MODELS: the party that sees unprotected data.
     """
 
     epsilon: float
@@ -210,11 +221,21 @@ class Cost:
 class Charge:
     """What a release costs, and for what. Raises RequestError.
 
-    request: digest of all that the manifest states of the request. binding: a keyed digest of request, input and key,
-    which only who holds the key can make and which says nothing of the input to anybody else. starts_from: the id of
-    the earlier release from which this one starts, if any. adjacency, trust: as of Cost. files: a keyed digest of the
-    content of every input file (see `ledger.files`). also: other datasets and days to which some of these files were
-    charged before, for which this charge counts too.
+    Attributes:
+        release_id: the release.
+        job: the command that makes it.
+        dataset: name of the logs.
+        period: days that the logs cover.
+        epsilon: above 0.
+        delta: in [0, 1).
+        request: SHA-256 of the job's parameters.
+        binding: keyed digest of request, input and key. Without the key it reveals nothing about the input.
+        starts_from: id of the earlier release from which this one starts, if any.
+        adjacency: see Cost.
+        trust: see Cost.
+        files: keyed digest of each input file's content (see `ledger.input_files`).
+        also_charged: other datasets and days to which some of these files were charged before. This charge counts
+            for them too.
     """
 
     release_id: str
@@ -229,7 +250,7 @@ class Charge:
     adjacency: str = ADD_OR_REMOVE
     trust: str = CENTRAL
     files: tuple[str, ...] = ()
-    also: tuple[tuple[str, Period], ...] = ()
+    also_charged: tuple[tuple[str, Period], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", dataset_name(self.dataset))
@@ -245,18 +266,23 @@ class Charge:
         if not (self.delta.is_finite() and 0 <= self.delta < 1):
             raise RequestError(f"delta: a charge is a number from 0 to below 1, got {self.delta}")
 
-    def each(self) -> list[Charge]:
-        """The charge for its own dataset and days, and for every other for which it counts."""
-        return [self, *(replace(self, dataset=dataset, period=period) for dataset, period in self.also)]
+    def counted(self) -> list[Charge]:
+        """Returns the charge for its own dataset and days, and for each other dataset and days that it counts for."""
+        return [self, *(replace(self, dataset=dataset, period=period) for dataset, period in self.also_charged)]
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """A charge that stands in the ledger: entry number, its hash, when it was made (ISO 8601, UTC).
+    """A charge in the ledger.
 
-    charge: what counts as spent. manifest: the SHA-256 of the manifest that was published under it; None while nothing
-    is known to be. refused: why the run refused to publish a result; None where it did not. reserved: where it refused,
-    the charge as it was reserved, of which `charge` is the part that was spent.
+    Attributes:
+        charge: what counts as spent.
+        index: number of the ledger's entry.
+        hash: of the entry.
+        time: when it was charged, ISO 8601 in UTC.
+        manifest: SHA-256 of the manifest published under it; None until the ledger knows of a publication.
+        refusal: why the run refused to publish a result; None if it did not refuse.
+        reserved_charge: of a refused run, the charge before `charge` was lowered to what was spent.
     """
 
     charge: Charge
@@ -264,15 +290,16 @@ class Reservation:
     hash: str
     time: str
     manifest: str | None = None
-    refused: str | None = None
-    reserved: Charge | None = None
+    refusal: str | None = None
+    reserved_charge: Charge | None = None
 
     def settled(self, epsilon: Decimal, delta: Decimal, reason: str) -> Reservation:
-        """The reservation of a run that refused, and so spent only this much of it.
+        """Returns the reservation of a refused run that spent only these amounts.
 
-        Raises RequestError where that is nothing, or more than was reserved.
+        Raises:
+            RequestError: the amounts are 0, or above what was reserved.
         """
         if epsilon > self.charge.epsilon or delta > self.charge.delta:
             raise RequestError(f"settle: release {self.charge.release_id} cannot cost more than what was reserved")
         spent = replace(self.charge, epsilon=epsilon, delta=delta)
-        return replace(self, charge=spent, refused=reason, reserved=self.charge)
+        return replace(self, charge=spent, refusal=reason, reserved_charge=self.charge)

@@ -90,7 +90,7 @@ def _limits(value: Any) -> tuple[Limit, ...]:
         if isinstance(one["days"], bool) or not isinstance(one["days"], int):
             raise RequestError(f"config: days must be a whole number, got {one['days']!r}")
         adjacency = one.get("adjacency", ADD_OR_REMOVE)
-        limits.append(Limit.of(one["epsilon"], one.get("delta", 0), one["days"], adjacency))
+        limits.append(Limit.from_numbers(one["epsilon"], one.get("delta", 0), one["days"], adjacency))
     return ordered(limits)
 
 

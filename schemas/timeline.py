@@ -16,7 +16,7 @@ _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)
 
 
 @dataclass(frozen=True)
-class Night:
+class DatedRelease:
     """One release of the timeline, as its manifest tells. Raises ValueError where a value makes no sense.
 
     Attributes:
@@ -61,7 +61,7 @@ class Night:
         return self.map is not None
 
     @classmethod
-    def of(cls, date: str, folder: str, manifest: Mapping[str, Any], map: str | None = None) -> Night:
+    def from_manifest(cls, date: str, folder: str, manifest: Mapping[str, Any], map: str | None = None) -> DatedRelease:
         """From the manifest of the release in a folder. Raises RequestError where it does not say what was promised."""
         try:
             privacy = manifest["privacy"]

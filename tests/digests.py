@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sfumato.transforms.release.store import with_digests
+from sfumato.transforms.release.release_folder import with_digests
 
 _DATED = ("manifest.json", "index.html")
 

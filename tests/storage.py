@@ -32,7 +32,7 @@ from gcp_storage_emulator.handlers.buckets import create_bucket
 from gcp_storage_emulator.server import RequestHandler
 from gcp_storage_emulator.storage import Storage
 
-from sfumato.transforms.privacy.ledger import places
+from sfumato.transforms.privacy.ledger import stores
 
 BUCKET = "gs://test-bucket"
 
@@ -187,7 +187,7 @@ def storage_emulator() -> Iterator[Emulator]:
             patch.setenv("STORAGE_EMULATOR_HOST", emulator.url)
             # A thread of the client would ask for the bucket beside the first request of every client.
             patch.setenv("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-            places._store.cache_clear()  # its clients know another emulator
+            stores._open_store.cache_clear()  # its clients know another emulator
             patch.setattr(auth._Credentials, "_credentials_init", True)
             patch.setattr(auth._Credentials, "_credentials", None)
             yield emulator

@@ -17,8 +17,8 @@ WITH_BEAM = {
     "transforms/files.py",
     "transforms/heatmap/private_heatmap.py",
     "transforms/heatmap/refine.py",
-    "transforms/histogram/combine.py",
-    "transforms/moments/combine.py",
+    "transforms/histogram/sample_and_threshold.py",
+    "transforms/moments/bit_pushing.py",
     "transforms/locations/group.py",
     "transforms/beam_patch.py",
     "transforms/locations/read.py",
@@ -26,14 +26,14 @@ WITH_BEAM = {
     "transforms/privacy/secrets.py",
     "transforms/ranges/answering.py",
     "transforms/ranges/combine.py",
-    "transforms/release/published.py",
-    "transforms/release/store.py",
-    "transforms/release/timeline.py",
-    "transforms/release/write.py",
+    "transforms/release/catalog.py",
+    "transforms/release/release_folder.py",
+    "transforms/release/release_index.py",
+    "transforms/release/publishing.py",
     "transforms/synth/generate.py",
 }
 # Those that wait for each other do so for random times; nothing else of theirs is random.
-WAITING = {"transforms/privacy/ledger/bucket.py", "transforms/privacy/ledger/ledger.py"}
+WAITING = {"transforms/privacy/ledger/bucket_store.py", "transforms/privacy/ledger/ledger.py"}
 SOURCES = sorted(str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 
@@ -69,7 +69,7 @@ def test_who_shows_no_page_does_not_load_what_draws_it(command: str) -> None:
     """These commands start at night, some of them to find that nothing is to be done."""
     code = f"""import sys, sfumato.pipelines.{command}
 drawing = [name for name in sys.modules if name == 'matplotlib' or name.startswith('sfumato.transforms.release.p')]
-assert drawing == ['sfumato.transforms.release.published'], drawing"""
+assert drawing == ['sfumato.transforms.release.catalog'], drawing"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -30,7 +30,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_pipeline_of_a_readers_own(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    heatmap, histogram, moments = blocks("docs/pipelines.md")
+    heatmap, histogram, moments = blocks("docs/how_to/beam_pipelines.md")
     for code in (heatmap, histogram, moments):
         assert len([line for line in code.splitlines() if line.strip()]) <= 15
         exec(code.replace("demo/logs/", f"{logs}/"), {})
@@ -77,7 +77,7 @@ def test_the_readmes_plan_is_what_the_command_prints(capsys: pytest.CaptureFixtu
 
 def test_a_method_of_a_readers_own(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The document's method, put into the registry as it says, runs through compare, plan and the heatmap itself."""
-    (code,) = blocks("docs/methods.md")
+    (code,) = blocks("docs/explanation/methods.md")
     (tmp_path / "even_method.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(METHODS, "even", importlib.import_module("even_method").Even)

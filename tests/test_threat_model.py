@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "threat_model.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "threat_model.md").read_text()
 ROWS = re.findall(r"^\| ([^|]+) \| `(tests/[\w/]+\.py)::(\w+)` \|$", PAGE, flags=re.MULTILINE)
 
 

@@ -2,9 +2,9 @@
 
 With worker threads or processes, Beam's own local runner flushes its output buffers once a second from another thread.
 Its lock does not stop the worker's writes, so what the worker writes during the flush is lost in silence. The report is
-in docs/beam_reports.md. With a time limit of 0 only the writing thread flushes, by size. Sfumato's own jobs do not run
-in these modes, but other pipelines with its transforms may. tests/transforms/test_beam_patch.py fails as soon as Beam
-is repaired. Then delete this module.
+in docs/explanation/beam_reports.md. With a time limit of 0 only the writing thread flushes, by size. Sfumato's own jobs
+do not run in these modes, but other pipelines with its transforms may. tests/transforms/test_beam_patch.py fails as
+soon as Beam is repaired. Then delete this module.
 """
 
 import warnings

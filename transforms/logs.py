@@ -1,7 +1,7 @@
-"""What a job tells while it runs: named events with fields, as records of Python's own logging.
+"""The events of a job: named records of Python's logging with fields.
 
-A record has the message as its text, `event` as its name and `fields` beside; `pipelines/progress.py` writes it to the
-terminal, and a remote runner keeps the message in its log. Pure.
+The text of a record is its message. Its attributes `event` and `fields` hold the name and the values.
+`pipelines/console.py` shows them on the terminal; a remote runner keeps the messages in its log.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 from sfumato.transforms.text_tables import significant
 
-JOB = logging.getLogger("sfumato.job")  # the command itself: what it is about to do, warnings, errors
+JOB = logging.getLogger("sfumato.job")  # the command itself: plans, warnings, errors
 PROGRESS = logging.getLogger("sfumato.progress")  # the job's stages
-OPERATIONS = logging.getLogger("sfumato.operations")  # raw numbers, never shown unless asked for
+OPERATIONS = logging.getLogger("sfumato.operations")  # raw numbers, shown with --verbose only
 
 
-class _Words(string.Formatter):
-    """Format strings that write `{x:~}` with three significant digits, and mappings in words."""
+class _MessageFormatter(string.Formatter):
+    """Formats `{x:~}` with three significant digits, and mappings as `name number, name number`."""
 
     def format_field(self, value: Any, spec: str) -> Any:
         if isinstance(value, Mapping):
@@ -30,20 +30,23 @@ class _Words(string.Formatter):
 
 @dataclass(frozen=True)
 class Event:
-    """A kind of record that a stage of the job writes. text: its message, a format string of its fields.
+    """A kind of record that a stage of a job writes.
 
-    raw: of unprotected data, so that it is shown to nobody who has not asked for operations data.
+    Attributes:
+        name: the event's name in JSON logs.
+        text: the message, a format string of the event's fields.
+        raw: whether the fields describe unprotected data. Raw events are shown with --verbose only.
     """
 
     name: str
     text: str
     raw: bool = False
 
-    def tell(self, **fields: Any) -> None:
-        """Writes a record with all the fields that the text names."""
+    def emit(self, **fields: Any) -> None:
+        """Writes a record. fields: one value for each name in `text`."""
         logger, level = (OPERATIONS, logging.DEBUG) if self.raw else (PROGRESS, logging.INFO)
         if logger.isEnabledFor(level):
-            message = _Words().vformat(self.text, (), fields)
+            message = _MessageFormatter().vformat(self.text, (), fields)
             logger.log(level, "%s", message, extra={"event": self.name, "fields": fields})
 
 
@@ -54,30 +57,20 @@ COUNTED_USERS = Event(
 SAMPLED_USERS = Event("read_logs", "read and sampled the logs")
 _SUB_QUERY = (
     "sub-query {sub_query}: {entries} entries, epsilon {epsilon:.4g}, {remaining:.4g} remaining, "
-    "noise ±{noise_users:~} users"
+    "noise ±{noise_stddev:~} users"
 )
 SUB_QUERY = Event("sub_query", _SUB_QUERY)
 SUB_QUERY_WITH_LOSS = Event("sub_query", f"{_SUB_QUERY}, {{shards_lost}} of {{shards}} shards lost")
-ASKED = Event("round", "{quantity}, round {round}: {clients:,.0f} clients told {reports:,.0f} bits")
+ROUND = Event("round", "{quantity}, round {round}: {clients:,.0f} clients sent {reports:,.0f} bits")
 TRAINED = Event("trained", "trained network {number} of {networks} in {seconds:.0f} s")
 COMPARED = Event("compared", "compared {setting}, key {key}")
-LATE_ROWS = Event("late_rows", "rows that came after the charge: {rows:,}", raw=True)
+LATE_ROWS = Event("late_rows", "rows that arrived after the charge: {rows:,}", raw=True)
 READ_COUNTS = Event("read_rows", "rows read: {rows:,}; dropped: {dropped}; clamped: {clamped:,}", raw=True)
 METRICS_COUNTED = Event("metrics", "metrics", raw=True)
-METRICS_MISSING = Event("no_metrics", "the runner does not tell the metrics: {error}", raw=True)
-EVENTS = (
-    READ_FILE,
-    LATE_ROWS,
-    COUNTED_USERS,
-    SAMPLED_USERS,
-    SUB_QUERY_WITH_LOSS,
-    SUB_QUERY,
-    ASKED,
-    TRAINED,
-    COMPARED,
-)
+METRICS_MISSING = Event("no_metrics", "the runner does not report metrics: {error}", raw=True)
+STAGE_EVENTS = frozenset({"read_file", "read_logs", "sub_query", "round", "trained", "compared", "late_rows"})
 
 
 def log_event(event: str, message: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Writes a record of the command itself; one of its stages is an `Event`."""
+    """Writes a record of the command itself. Its stages emit an `Event`."""
     JOB.log(level, "%s", message, extra={"event": event, "fields": fields})

@@ -4,7 +4,7 @@ Metrics are operations data: they go to the runner's own page and, with --verbos
 release. Each is counted once a slice of a file, shard group, sub-query or release, and not once a row. A runner that
 retries a bundle counts its attempt once more, unless it tells committed counts (Dataflow and the DirectRunner do).
 
-`python -m sfumato.transforms.metrics` prints the table of docs/observability.md.
+`python -m sfumato.transforms.metrics` prints the table of docs/reference/observability.md.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def metrics_table(values: Mapping[str, int | Mapping[str, int]]) -> str:
 
 
 def registry_table() -> str:
-    """All metrics, as docs/observability.md shows them."""
+    """All metrics, as docs/reference/observability.md shows them."""
     rows = [["metric", "kind", "unit", "for whom", "what it says"]]
     rows += [[f"`{one.name}`", one.KIND, one.unit, one.readers, one.says] for one in METRICS.values()]
     return markdown_table(rows, left=range(5))

@@ -1,1 +1,1 @@
-"""Each file replays an attack on what surrounds the arithmetic; docs/threat_model.md names the promises."""
+"""Each file replays an attack on what surrounds the arithmetic; docs/explanation/threat_model.md names the promises."""

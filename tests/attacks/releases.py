@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sfumato.schemas.ledger import Limit, Reservation, plain
+from sfumato.schemas.ledger import Limit, Reservation, format_amount
 from sfumato.transforms.privacy.ledger.ledger import Ledger
-from sfumato.transforms.release.store import publish
-from sfumato.transforms.release.write import close_books, ledger_metadata
+from sfumato.transforms.release.publishing import commit_release, ledger_metadata
+from sfumato.transforms.release.release_folder import publish
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 LIMITS = Limit.parse_all("1/1d,10/365d")
@@ -23,7 +23,7 @@ def manifest_of(reservation: Reservation) -> dict[str, Any]:
         "release_id": one.release_id,
         "job": one.job,
         "created": reservation.time,
-        "privacy": {"epsilon": float(plain(one.epsilon)), "delta": float(plain(one.delta))},
+        "privacy": {"epsilon": float(format_amount(one.epsilon)), "delta": float(format_amount(one.delta))},
         "ledger": ledger_metadata(reservation),
     }
 
@@ -41,5 +41,5 @@ def publish_release(folder: Path, release_id: str, day: str, place: str | None =
         "manifest.json": (json.dumps(manifest, indent=2) + "\n").encode(),
     }
     publish(str(output), files, release_id, overwrite=True)
-    close_books(str(output), release_id, None, str(folder / "ledger.db"))
+    commit_release(str(output), release_id, None, str(folder / "ledger.db"))
     return output

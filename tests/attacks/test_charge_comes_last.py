@@ -33,7 +33,7 @@ from sfumato.transforms.privacy.admission import (
     noise_quantile,
 )
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.conftest import make_logs
 from tests.keys import write_key
 
@@ -307,7 +307,7 @@ def test_a_late_settlement_does_not_lower_a_charge_that_was_made_since(tmp_path:
     refused = ledger.history().reservations["day"]
     assert _ledger_run(folder, "day") == 0
     with pytest.raises(LedgerError, match="charged anew"):
-        ledger.settle("day", "0.01", 0, str(refused.refused), binding=refused.charge.binding)
+        ledger.settle("day", "0.01", 0, str(refused.refusal), binding=refused.charge.binding)
     assert [charge.epsilon for charge in ledger.history().charges] == [Decimal("0.01"), 1]
 
 

@@ -15,7 +15,7 @@ import pytest
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import Ledger
-from sfumato.transforms.privacy.ledger.sqlite import SqliteLedger
+from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 LIMITS = Limit.parse_all("9/1d")
@@ -25,15 +25,15 @@ def test_a_full_disk_is_tried_again_later(tmp_path: Path, monkeypatch: pytest.Mo
     """SQLite's own limit on pages gives the error that a full disk gives. Nothing is lost, and later it goes on."""
     book = ledger(tmp_path)
     book.reserve(charge("first", epsilon="0.001"), LIMITS)
-    connect = SqliteLedger._connect
+    connect = SqliteStore._connect
 
-    def small(self: SqliteLedger, mode: str) -> sqlite3.Connection:
+    def small(self: SqliteStore, mode: str) -> sqlite3.Connection:
         database = connect(self, mode)
         database.execute("PRAGMA max_page_count = 5")
         return database
 
     with monkeypatch.context() as patch:
-        patch.setattr(SqliteLedger, "_connect", small)
+        patch.setattr(SqliteStore, "_connect", small)
         with pytest.raises(NotReadyError, match="disk is full") as raised:
             _fill(book)
     assert raised.value.exit_code == 75
@@ -104,13 +104,13 @@ def test_errors_of_sqlite_have_the_exit_status_that_they_deserve(
 ) -> None:
     ledger(tmp_path).reserve(charge("one"), LIMITS)
 
-    def failing(self: SqliteLedger, mode: str) -> sqlite3.Connection:
+    def failing(self: SqliteStore, mode: str) -> sqlite3.Connection:
         error = sqlite3.OperationalError("planted")
         error.sqlite_errorcode = code
         raise error
 
-    monkeypatch.setattr(SqliteLedger, "_connect", failing)
-    for attempt in (SqliteLedger(str(tmp_path / "ledger.db")).read, lambda: ledger(tmp_path)._store.append(9, b"x")):
+    monkeypatch.setattr(SqliteStore, "_connect", failing)
+    for attempt in (SqliteStore(str(tmp_path / "ledger.db")).read, lambda: ledger(tmp_path)._store.append(9, b"x")):
         with pytest.raises(kind, match="planted"):
             attempt()
 

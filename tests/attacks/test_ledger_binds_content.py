@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 from sfumato.pipelines import cli
 from sfumato.schemas.errors import BudgetError, LedgerError
 from sfumato.schemas.ledger import Limit, Period
-from sfumato.transforms.privacy.ledger.files import file_digest, select_files
+from sfumato.transforms.privacy.ledger.input_files import file_digest, select_files
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, ReusedFileError
 from sfumato.transforms.release import metadata
 from sfumato.transforms.release.metadata import code_digest
-from sfumato.transforms.release.store import open_release, with_digests
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.release_folder import with_digests
 from tests.attacks.releases import LIMITS, publish_release
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
@@ -99,7 +100,7 @@ def test_a_reuse_that_is_allowed_is_charged_to_both(tmp_path: Path) -> None:
         try:
             more = charge(f"r{number}", epsilon="0.5", dataset=f"copy{number}", files=(ONE,))
             book.reserve(more, Limit.parse_all("1/1d"), allow_reuse=True)
-            assert book.reserve(more, allow_reuse=True).charge.also == (("taxis", Period.parse("2026-11-20")),)
+            assert book.reserve(more, allow_reuse=True).charge.also_charged == (("taxis", Period.parse("2026-11-20")),)
             granted += 1
         except BudgetError:
             pass
@@ -213,7 +214,7 @@ def test_a_job_from_a_kill_to_a_lost_ledger(tmp_path: Path, capsys: pytest.Captu
         ])  # fmt: skip
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.transforms.release.write.publish", lambda *_: 1 / 0)
+        patch.setattr("sfumato.transforms.release.publishing.publish", lambda *_: 1 / 0)
         with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
             run("one", "one")
     with pytest.MonkeyPatch.context() as patch:

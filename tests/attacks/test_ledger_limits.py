@@ -25,23 +25,30 @@ from sfumato.schemas.ledger import (
     ZERO_OUT,
     Limit,
     Period,
-    amount,
     dataset_name,
+    format_amount,
+    parse_amount,
     parse_day,
-    plain,
 )
 from sfumato.schemas.refresh import RefreshConfig
 from sfumato.transforms.privacy.ledger.entries import LIMITS, RESERVE, charge_content, entry_bytes, read_entries
 from sfumato.transforms.privacy.ledger.history import replay
-from sfumato.transforms.privacy.ledger.sqlite import SqliteLedger
-from sfumato.transforms.privacy.ledger.windows import converted, fits, most_spent, next_fit, overrun, spent_in_window
+from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.privacy.ledger.windows import (
+    convert_adjacency,
+    find_overrun,
+    first_fit,
+    fits,
+    max_spent,
+    spent_in_window,
+)
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 DAY = Limit.parse_all("1/1d")
 
 
 def entries_of(folder: Path) -> list[bytes]:
-    return SqliteLedger(str(folder / "ledger.db")).read()
+    return SqliteStore(str(folder / "ledger.db")).read()
 
 
 # --- line 9: one name in two spellings ---
@@ -68,7 +75,7 @@ def test_two_spellings_of_an_earlier_ledger_are_added_up(tmp_path: Path) -> None
         (RESERVE, {**charge_content(charge("two")), "dataset": "City"}),
     ):
         head = read_entries(entries)[-1]["hash"]
-        entries.append(entry_bytes(len(entries), head, "2026-11-21T03:00:00+00:00", "mark", kind, content))
+        entries.append(entry_bytes(len(entries), head, "2026-11-21T03:00:00+00:00", "nonce", kind, content))
     assert [one.dataset for one in replay(entries).charges] == ["city", "city"]
     with pytest.raises(LedgerError, match="exceeds the limit"):
         replay(entries, with_limits=True)
@@ -81,7 +88,13 @@ def test_every_charge_says_its_unit_adjacency_and_trust(tmp_path: Path) -> None:
     ledger(tmp_path).reserve(charge("one", trust=LOCAL), DAY)
     content = json.loads(entries_of(tmp_path)[-1])["content"]
     assert (content["unit"], content["adjacency"], content["trust"]) == ("user", ADD_OR_REMOVE, LOCAL)
-    for wrong in ({"unit": "record"}, {"adjacency": "edge"}, {"trust": "none"}, {"files": ["x"]}, {"also": [1]}):
+    for wrong in (
+        {"unit": "record"},
+        {"adjacency": "edge"},
+        {"trust": "none"},
+        {"files": ["x"]},
+        {"also_charged": [1]},
+    ):
         entry = entry_bytes(1, read_entries(entries_of(tmp_path))[0]["hash"], "t", "m", RESERVE, {**content, **wrong})
         with pytest.raises(LedgerError, match="cannot be read"):
             replay([entries_of(tmp_path)[0], entry])
@@ -118,7 +131,7 @@ def test_an_entry_beside_its_limits_shows(tmp_path: Path) -> None:
     content = charge_content(charge("one", adjacency=REPLACE))
     forged = entry_bytes(1, read_entries([limits])[0]["hash"], "t", "m", RESERVE, content)
     replay([limits, forged])
-    with pytest.raises(LedgerError, match="beside its limits"):
+    with pytest.raises(LedgerError, match="no limit of it bounds the charge"):
         replay([limits, forged], with_limits=True)
 
 
@@ -131,7 +144,7 @@ def test_an_entry_beside_its_limits_shows(tmp_path: Path) -> None:
 def test_conversions_are_those_of_group_privacy(epsilon: Decimal, delta: Decimal, given_: str, wanted: str) -> None:
     """Two steps multiply every probability by e^epsilon twice, and add delta once plain and once times e^epsilon."""
     one = charge("one", epsilon=str(epsilon), delta=str(delta), adjacency=given_)
-    found = converted(one, wanted)
+    found = convert_adjacency(one, wanted)
     if given_ == wanted or (given_, wanted) == (ADD_OR_REMOVE, ZERO_OUT):
         assert found is not None
         assert (found.epsilon, found.delta) == (one.epsilon, one.delta)
@@ -172,18 +185,18 @@ numbers = st.one_of(
 @example(10**5000)
 @example("1E+1000000")
 def test_every_amount_is_exact_or_refused(value: Any) -> None:
-    found = read_or_refused(lambda: amount("epsilon", value))
+    found = read_or_refused(lambda: parse_amount("epsilon", value))
     if found is None:
         return
     assert found == 0 or Decimal("1e-100") <= found <= 1_000_000
-    assert len(plain(found)) < 140
-    assert amount("epsilon", plain(found)) == found
+    assert len(format_amount(found)) < 140
+    assert parse_amount("epsilon", format_amount(found)) == found
 
 
 @given(st.lists(st.decimals("1e-100", "1e6", allow_nan=False).filter(lambda one: len(one.as_tuple().digits) <= 28)))
 @example([Decimal("1e6"), Decimal("1e-100")])
 def test_no_sum_is_rounded(amounts: list[Decimal]) -> None:
-    many = [charge(f"r{number}", epsilon=plain(one)) for number, one in enumerate(amounts)]
+    many = [charge(f"r{number}", epsilon=format_amount(one)) for number, one in enumerate(amounts)]
     total = spent_in_window(many, "taxis", Period.parse("2026-11-20").last, DAY[0])
     assert Fraction(total) == sum(map(Fraction, amounts), Fraction(0))
 
@@ -205,7 +218,7 @@ def test_every_limit_is_one_or_refused(text: str) -> None:
     if limit is None:
         return
     assert Limit.parse(str(limit)) == limit
-    assert limit.words()
+    assert limit.describe()
 
 
 day_texts = st.one_of(
@@ -228,9 +241,9 @@ def test_every_period_can_be_charged_or_is_refused(first: str, last: str, colon:
     assert 1 <= len(period.days()) <= 36_525
     limits = Limit.parse_all("1/1d,1/36525d")
     one = charge("one", str(period))
-    assert overrun([one], charge("two", str(period)), limits) is not None
-    assert next_fit([one], charge("two", str(period)), limits) is not None
-    assert most_spent([one], "taxis", limits[1]) is not None
+    assert find_overrun([one], charge("two", str(period)), limits) is not None
+    assert first_fit([one], charge("two", str(period)), limits) is not None
+    assert max_spent([one], "taxis", limits[1]) is not None
 
 
 @given(st.one_of(st.text(), st.from_regex(r"[A-Za-z0-9_-]{1,120}", fullmatch=True), st.none(), st.integers()))

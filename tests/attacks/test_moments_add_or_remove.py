@@ -20,12 +20,12 @@ import pytest
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_unusable
-from sfumato.transforms.moments.assemble import MomentsMetadata, moments_files
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
-from sfumato.transforms.moments.meter import PrivacyMeter
+from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
+from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, Progress, sum_tallies
 from sfumato.transforms.moments.tally import Ask, Block, Tally, tally
-from sfumato.transforms.moments.values import Values, split_by_user, user_blocks
+from sfumato.transforms.moments.value_encoding import Values, split_by_user, user_blocks
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.metadata import ReleaseMetadata

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, AdmissionRule, noise_quantile
 from tests.conftest import write_files
 

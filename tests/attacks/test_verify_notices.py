@@ -15,9 +15,10 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.schemas.errors import LedgerError, RequestError
 from sfumato.schemas.ledger import Limit
-from sfumato.transforms.release.published import check_not_lost
-from sfumato.transforms.release.store import open_release, publish
-from sfumato.transforms.release.write import close_books
+from sfumato.transforms.release.catalog import check_not_lost
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.publishing import commit_release
+from sfumato.transforms.release.release_folder import publish
 from tests.attacks.releases import manifest_of, publish_release
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
@@ -129,7 +130,7 @@ def publish_again(place: Path, release_id: str) -> None:
     reservation = ledger(place).history().reservations[release_id]
     output = str(place / "out" / "releases" / str(reservation.charge.period))
     publish(output, {"manifest.json": json.dumps(manifest_of(reservation)).encode()}, release_id, overwrite=False)
-    close_books(output, release_id, None, str(place / "ledger.db"))
+    commit_release(output, release_id, None, str(place / "ledger.db"))
 
 
 def test_other_datasets_may_stand_elsewhere(place: Path) -> None:
@@ -162,7 +163,7 @@ def test_a_damaged_release_is_not_noted_as_published(tmp_path: Path) -> None:
     output = publish_release(tmp_path, "one", DAYS[0])
     flip(output / "density.npy")
     with pytest.raises(LedgerError, match=r"density\.npy is damaged"):
-        close_books(str(output), "one", None, str(tmp_path / "ledger.db"))
+        commit_release(str(output), "one", None, str(tmp_path / "ledger.db"))
 
 
 # --- a ledger that was lost, or put back from an old copy ---

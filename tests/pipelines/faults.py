@@ -24,12 +24,12 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines import cli, job
 from sfumato.schemas.errors import LedgerError
-from sfumato.transforms.histogram import combine
+from sfumato.transforms.histogram import sample_and_threshold
 from sfumato.transforms.privacy import noise
 from sfumato.transforms.privacy.ledger.history import replay
-from sfumato.transforms.privacy.ledger.places import open_ledger
-from sfumato.transforms.privacy.ledger.sqlite import SqliteLedger
-from sfumato.transforms.release import store, timeline
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
+from sfumato.transforms.release import release_folder, release_index
 from tests.keys import write_key
 
 KILLED = 137
@@ -111,14 +111,14 @@ class LocalPlace:
 
     def entries(self) -> list[bytes]:
         """The ledger's entries."""
-        return SqliteLedger(self.ledger).read()
+        return SqliteStore(self.ledger).read()
 
     def watch(self, steps: Steps) -> None:
         """Makes steps of what changes the place."""
-        steps.around(SqliteLedger, "append", "ledger append")
-        steps.around(store.os, "fsync", "file of the release")
+        steps.around(SqliteStore, "append", "ledger append")
+        steps.around(release_folder.os, "fsync", "file of the release")
         steps.around(Path, "rename", "rename of the release")
-        steps.around(timeline, "write_file", "file of the timeline")
+        steps.around(release_index, "write_file", "file of the timeline")
 
 
 class BucketPlace:
@@ -146,13 +146,13 @@ class BucketPlace:
 
     def watch(self, steps: Steps) -> None:
         """Makes steps of what changes the place."""
-        from sfumato.transforms.privacy.ledger.bucket import BucketLedger
+        from sfumato.transforms.privacy.ledger.bucket_store import BucketStore
 
-        steps.around(BucketLedger, "append", "ledger append")
+        steps.around(BucketStore, "append", "ledger append")
         steps.around(FileSystems, "create", "object")
         steps.around(FileSystems, "rename", "rename of objects")
         steps.around(FileSystems, "delete", "deletion of objects")
-        steps.around(timeline, "write_file", "file of the timeline")
+        steps.around(release_index, "write_file", "file of the timeline")
 
 
 @dataclass
@@ -231,7 +231,7 @@ class Scene:
     def _watch_drawing(self, release_id: str) -> None:
         """Notes each time that noise is drawn, or a threshold is passed, before the charge stands."""
         folder, ledger = self.folder, self.place.ledger
-        for owner, name in ((noise, "geometric"), (combine, "threshold")):
+        for owner, name in ((noise, "geometric"), (sample_and_threshold, "threshold")):
             real = getattr(owner, name)
 
             def watched(*arguments: Any, real: Any = real, **named: Any) -> Any:

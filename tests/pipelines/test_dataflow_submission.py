@@ -31,7 +31,7 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from sfumato.pipelines import cli
 from sfumato.transforms.files import read_file
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release import open_release
 from tests.conftest import make_logs, write_files

@@ -28,8 +28,8 @@ from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.histogram.items import CellItems, ColumnItems
-from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems
+from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.plan import RangesPlan
 from sfumato.transforms.release import open_release
@@ -145,7 +145,7 @@ def test_what_is_charged_and_whether_it_fits(logs, tmp_path: Path, capfd: pytest
 
     fits = "charges epsilon 1 to dataset rides for 2026-11-20"
     assert re.search(
-        rf"{fits}.* limit: epsilon 1 in 1 day, .* limit: epsilon 2 in 365 days, of which 0 is spent .* it fits",
+        rf"{fits}.* limit: epsilon 1 in 1 day; .* limit: epsilon 2 in 365 days; epsilon 0 is spent .* it fits",
         dry("2026-11-20"),
     )
     for seed, day in enumerate(("2026-11-20", "2026-11-21")):

@@ -33,7 +33,7 @@ from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release import open_release
-from sfumato.transforms.release.store import check_output, clear_lost, publish, with_digests
+from sfumato.transforms.release.release_folder import check_output, clear_lost, publish, with_digests
 from tests.conftest import REGION, make_logs, write_files
 from tests.keys import SECRET, write_key
 from tests.storage import BUCKET, names, put, storage_emulator, upload

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.transforms.moments import combine
-from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.moments import bit_pushing
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release import open_release
 from tests.conftest import write_files
 from tests.digests import seal_again
@@ -222,15 +222,15 @@ def test_a_ledger_is_charged_once_everything_is_read_and_once(
     asked = [*LENGTH, "--epsilon", "0.7", *groups]
     books = ["--ledger", ledger, *BUDGET]
     booked = [*asked, *keyed(folder), *books]
-    read, charged = combine.read_batches, []
+    read, charged = bit_pushing.read_batches, []
 
     def watched(*arguments: Any) -> Any:
         charged.append(list(open_ledger(ledger).history().reservations))
         return read(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(combine, "read_batches", watched)
-        patch.setattr("sfumato.transforms.release.write.publish", lambda *_: 1 / 0)
+        patch.setattr(bit_pushing, "read_batches", watched)
+        patch.setattr("sfumato.transforms.release.publishing.publish", lambda *_: 1 / 0)
         with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
             run(pattern, place, *booked)
     assert charged == [[]] * 3
@@ -281,7 +281,7 @@ def test_a_release_that_starts_from_another_has_one_round(folder: Path, pattern:
     assert sorted(stages) == [("power:3", 1), ("power:3", 2), ("value", 2)]
     assert release.manifest["parameters"]["warm_start"]["release_id"] == "monday"
     assert any("add up" in one for one in release.manifest["privacy"]["assumptions"])
-    (mean, _) = release.table("moments.parquet").to_pylist()
+    (mean, _) = release.arrow_table("moments.parquet").to_pylist()
     logs = table()
     length = logs["length"].to_numpy()[usable(logs)]
     assert abs(mean["value"] - length.mean()) < 6.2 * math.hypot(mean["stddev"], length.std() / 44)

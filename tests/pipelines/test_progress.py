@@ -30,7 +30,7 @@ FIELDS: dict[str, Any] = {
     "sub_query": 2,
     "entries": 16384,
     "remaining": 1e-9,
-    "noise_users": 12_300.0,
+    "noise_stddev": 12_300.0,
     "shards_lost": 3,
     "shards": 100,
     "quantity": "power:3",
@@ -83,9 +83,9 @@ def test_lines_for_people() -> None:
     found, stream = shown()
     with shown_on(found):
         log_event("files", "3 files to read", files=3)
-        logs.READ_FILE.tell(file="a")
-        logs.SAMPLED_USERS.tell()
-        logs.READ_COUNTS.tell(rows=12345, dropped={"not_finite": 6}, clamped=0)
+        logs.READ_FILE.emit(file="a")
+        logs.SAMPLED_USERS.emit()
+        logs.READ_COUNTS.emit(rows=12345, dropped={"not_finite": 6}, clamped=0)
         log_event("warning", "take care", logging.WARNING)
         log_event("failed", "it did not", logging.ERROR)
         logging.getLogger("apache_beam").error("noise")
@@ -99,7 +99,7 @@ def test_lines_for_people() -> None:
 def test_operations_data_are_shown_when_asked_for() -> None:
     found, stream = shown(verbose=True)
     with shown_on(found):
-        logs.READ_COUNTS.tell(rows=12345, dropped={"not_finite": 6}, clamped=0)
+        logs.READ_COUNTS.emit(rows=12345, dropped={"not_finite": 6}, clamped=0)
         logging.getLogger("apache_beam").warning("noise")
         logging.getLogger("apache_beam").info("more noise")
     assert stream.getvalue() == "  operations data: rows read: 12,345; dropped: not_finite 6; clamped: 0\nnoise\n"
@@ -168,7 +168,7 @@ def test_everything_is_put_back() -> None:
 
 def test_a_job_without_a_command_line_has_a_console_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
     with show_progress(2, log_format="json"):
-        logs.READ_FILE.tell(file="a")
+        logs.READ_FILE.emit(file="a")
         sys.stderr.write("of a library\n")
     (line,) = written(capfd.readouterr().err)
     assert (line["event"], line["file"]) == ("read_file", "a")
@@ -215,7 +215,7 @@ def test_a_run_in_json(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str], 
     for line, query in zip([one for one in told if one["event"] == "sub_query"], asked, strict=True):
         assert (line["sub_query"], line["entries"]) == (query["index"], query["vector_length"])
         assert line["epsilon"] == pytest.approx(query["epsilon"], rel=1e-3)  # the digits that the message shows
-        assert line["noise_users"] == pytest.approx(query["noise_stddev"], rel=1e-2)
+        assert line["noise_stddev"] == pytest.approx(query["noise_stddev"], rel=1e-2)
     assert [line["message"] for line in told if line["event"] == "warning"] == manifest["warnings"]
     assert {line["release_id"] for line in told} == {manifest["release_id"]}
     assert {line["job"] for line in told} == {"heatmap"}

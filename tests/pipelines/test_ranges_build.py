@@ -18,7 +18,7 @@ import pytest
 
 from sfumato.pipelines import cli, ranges, ranges_build
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.networks import local

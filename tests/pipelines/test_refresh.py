@@ -18,9 +18,9 @@ from apache_beam.io.filesystem import BeamIOError
 from sfumato.pipelines import cli, heatmap
 from sfumato.pipelines.refresh import read_config
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.privacy.ledger.places import open_ledger
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release import open_release
-from sfumato.transforms.release.published import published_releases
+from sfumato.transforms.release.catalog import published_releases
 from tests.conftest import make_logs, write_files
 from tests.keys import SECRET, write_key
 
@@ -62,7 +62,7 @@ class Place:
     def crash(self, day: str) -> None:
         """A refresh that is charged, and dies before it publishes."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sfumato.transforms.release.write.publish", lambda *_: 1 / 0)
+            patch.setattr("sfumato.transforms.release.publishing.publish", lambda *_: 1 / 0)
             with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
                 self.refresh("--date", day)
 

@@ -7,14 +7,14 @@ from decimal import Decimal
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import Limit, Period, amount, parse_day, plain
+from sfumato.schemas.ledger import Limit, Period, format_amount, parse_amount, parse_day
 
 
 def test_limits_as_they_are_written() -> None:
     limits = Limit.parse_all("10:1e-6/365d, 1/1d")
     assert [str(limit) for limit in limits] == ["1/1d", "10:1e-6/365d"]
     assert limits[1] == Limit(Decimal(10), Decimal("1e-6"), 365)
-    assert limits[0].words() == "epsilon 1 in 1 day"
+    assert limits[0].describe() == "epsilon 1 in 1 day"
     assert Limit.parse_all(",".join(map(str, limits))) == limits
 
 
@@ -56,17 +56,17 @@ def test_periods() -> None:
 
 
 def test_amounts_are_the_decimals_that_people_wrote() -> None:
-    assert sum([amount("epsilon", 0.1)] * 10) == 1
-    assert plain(amount("epsilon", 1.0)) == "1"
-    assert plain(amount("epsilon", 10.0)) == "10"
-    assert plain(amount("delta", 1e-8)) == "1e-8"
-    assert plain(amount("delta", 0.0)) == "0"
-    assert plain(amount("epsilon", 0.25)) == "0.25"
+    assert sum([parse_amount("epsilon", 0.1)] * 10) == 1
+    assert format_amount(parse_amount("epsilon", 1.0)) == "1"
+    assert format_amount(parse_amount("epsilon", 10.0)) == "10"
+    assert format_amount(parse_amount("delta", 1e-8)) == "1e-8"
+    assert format_amount(parse_amount("delta", 0.0)) == "0"
+    assert format_amount(parse_amount("epsilon", 0.25)) == "0.25"
     for bad in (float("nan"), float("inf"), -1.0, "much"):
         with pytest.raises(RequestError, match="epsilon"):
-            amount("epsilon", bad)
+            parse_amount("epsilon", bad)
 
 
 def test_plain_is_read_back_exactly() -> None:
     for text in ("0.1", "1e-12", "123.456", "0.0001", "0.00009", "1E+2", "3e-10"):
-        assert Decimal(plain(Decimal(text))) == Decimal(text)
+        assert Decimal(format_amount(Decimal(text))) == Decimal(text)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.timeline import Night, Spending
+from sfumato.schemas.timeline import DatedRelease, Spending
 
 MANIFEST: dict[str, Any] = {
     "release_id": "bay-2026-11-20",
@@ -24,8 +24,8 @@ MANIFEST: dict[str, Any] = {
 }
 
 
-def night(**changes: Any) -> Night:
-    return replace(Night.of("2026-11-20", "releases/2026-11-20", MANIFEST, "maps/a.js"), **changes)
+def night(**changes: Any) -> DatedRelease:
+    return replace(DatedRelease.from_manifest("2026-11-20", "releases/2026-11-20", MANIFEST, "maps/a.js"), **changes)
 
 
 def changed(**privacy: Any) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def changed(**privacy: Any) -> dict[str, Any]:
 
 
 def test_a_night_says_what_its_manifest_says() -> None:
-    assert night() == Night(
+    assert night() == DatedRelease(
         date="2026-11-20",
         release_id="bay-2026-11-20",
         folder="releases/2026-11-20",
@@ -51,24 +51,26 @@ def test_a_night_says_what_its_manifest_says() -> None:
 
 
 def test_what_a_manifest_does_not_say_is_not_made_up() -> None:
-    bare = Night.of("2026-11-20", "x", changed(population=None) | {"parameters": {}})
+    bare = DatedRelease.from_manifest("2026-11-20", "x", changed(population=None) | {"parameters": {}})
     assert (bare.users, bare.warm_start, bare.map) == (None, None, None)
-    assert Night.of("2026-11-20", "x", changed(population={"users": None})).users is None
-    assert Night.of("2026-11-20", "x", changed(population={"users": -3.0})).users == 0  # a count with noise
-    assert not Night.of("2026-11-20", "x", changed(randomness={"source": "seed"})).safe
+    assert DatedRelease.from_manifest("2026-11-20", "x", changed(population={"users": None})).users is None
+    assert (
+        DatedRelease.from_manifest("2026-11-20", "x", changed(population={"users": -3.0})).users == 0
+    )  # a count with noise
+    assert not DatedRelease.from_manifest("2026-11-20", "x", changed(randomness={"source": "seed"})).safe
 
 
 @pytest.mark.parametrize("missing", ["release_id", "job", "created", "privacy"])
 def test_a_manifest_without_a_promise_is_refused(missing: str) -> None:
     manifest = {name: value for name, value in MANIFEST.items() if name != missing}
     with pytest.raises(RequestError, match="releases/2026-11-20: the manifest does not say"):
-        Night.of("2026-11-20", "releases/2026-11-20", manifest)
+        DatedRelease.from_manifest("2026-11-20", "releases/2026-11-20", manifest)
 
 
 @pytest.mark.parametrize("privacy", [{"epsilon": None}, {"epsilon": float("nan")}, {"delta": -1.0}, {"randomness": []}])
 def test_a_promise_that_makes_no_sense_is_refused(privacy: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match="does not say what the release promised"):
-        Night.of("2026-11-20", "x", changed(**privacy))
+        DatedRelease.from_manifest("2026-11-20", "x", changed(**privacy))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from sfumato.transforms import beam_patch
 
 
 def test_beam_still_loses_what_is_written_while_its_timer_flushes() -> None:
-    """Fails once Beam is mended: then remove transforms/beam_patch.py and the report in docs/beam_reports.md."""
+    """Fails once Beam is mended: then remove beam_patch.py and its report in docs/explanation/beam_reports.md."""
     sent: list[bytes] = []
 
     def hand_over(data: bytes) -> None:

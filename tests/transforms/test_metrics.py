@@ -24,18 +24,18 @@ from sfumato.transforms import metrics
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.heatmap.release_files import release_files
-from sfumato.transforms.histogram.combine import TrieHeavyHitters
-from sfumato.transforms.histogram.items import NumberItems
-from sfumato.transforms.histogram.sampling import Sampling
+from sfumato.transforms.histogram.item_encoding import NumberItems
+from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
+from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.locations.users import GROUP_BITS
 from sfumato.transforms.metrics import METRICS, PUBLIC, RAW, Counter, Distribution, Metric, Stopwatch, read_metrics
-from sfumato.transforms.moments.combine import PushBits
+from sfumato.transforms.moments.bit_pushing import PushBits
 from sfumato.transforms.moments.protocol import MomentsPlan
-from sfumato.transforms.moments.values import Values
+from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release import open_release
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.write import WriteRelease
+from sfumato.transforms.release.publishing import WriteRelease
 from tests.conftest import REGION, make_logs, write_files
 
 ROOT = Path(__file__).parents[2]
@@ -276,7 +276,7 @@ def test_a_stopwatch_leaves_out_what_happens_between(monkeypatch: pytest.MonkeyP
 
 
 def test_the_document_shows_the_registry() -> None:
-    text = (ROOT / "docs/observability.md").read_text()
+    text = (ROOT / "docs/reference/observability.md").read_text()
     command = "    python -m sfumato.transforms.metrics\n"
     assert command in text
     after = text.split(command)[1]

@@ -239,7 +239,7 @@ class _JudgeFn(beam.DoFn):
         else:
             earlier = Rows.together(run.earlier, self._places) if case.earlier else None
             yield from judge_case(case, rows, population, number, self._judge, truth, self._key, earlier)
-            COMPARED.tell(setting=case.setting.label, key=number)
+            COMPARED.emit(setting=case.setting.label, key=number)
 
     def _everybody(self, run: _Run) -> Rows:
         """All users, in the shards that the run's number gives them."""

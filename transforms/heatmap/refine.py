@@ -49,11 +49,11 @@ class StartSubQueries(beam.PTransform):
 
         def begin(_: None, users: UserCounts, rows: RowCounts) -> HeatmapState:
             rows.check_ids()
-            rows.tell()
+            rows.emit()
             admission = admit(users + UserCounts(unusable=rows.without_id), key)
             with _refusing():
                 state = start(admission, parameters, prior)
-            COUNTED_USERS.tell(users=admission.users, epsilon=admission.epsilon, noise_users=admission.noise_stddev)
+            COUNTED_USERS.emit(users=admission.users, epsilon=admission.epsilon, noise_stddev=admission.noise_stddev)
             return state
 
         total = users | "CountUsers" >> beam.CombineGlobally(sum_user_counts)
@@ -153,15 +153,15 @@ def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParame
     with _refusing():
         state = receive(state, totals, parameters, key)
     spent = state.results[-1].spent
-    (SUB_QUERY_WITH_LOSS if spent.shards_lost else SUB_QUERY).tell(
+    (SUB_QUERY_WITH_LOSS if spent.shards_lost else SUB_QUERY).emit(
         sub_query=spent.index,
         entries=spent.vector_length,
         epsilon=spent.epsilon,
         remaining=state.next_query_budget.remaining,
-        noise_users=spent.noise_stddev,
+        noise_stddev=spent.noise_stddev,
         shards=spent.shards,
         shards_lost=spent.shards_lost,
-        bits_a_client=spent.bits_per_client,
+        bits_per_client=spent.bits_per_client,
     )
     SUB_QUERIES.add()
     VECTOR_ENTRIES.add(spent.vector_length)

@@ -38,6 +38,7 @@ from sfumato.transforms.heatmap.blur import gaussian_heatmap
 from sfumato.transforms.heatmap.cells import cells_table, totals_table
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
+from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.heatmap.raster import coarsen, painted
 from sfumato.transforms.heatmap.rates import LEVEL, Rates, rates_of, shown_rates
 from sfumato.transforms.heatmap.slopes import estimate_density
@@ -233,6 +234,25 @@ def add_up_to(estimate: Estimate, users: float) -> Estimate:
     return replace(estimate, counts=counts + variance * ((users - total) / spread)) if spread > 0 else estimate
 
 
+def published_estimate(
+    state: HeatmapState, parameters: HeatmapParameters, grid: Grid, categories: Sequence[str] = ()
+) -> tuple[Estimate, UnbiasedCounts | None, Rates | None]:
+    """What the table of cells is made of.
+
+    Args:
+        state: after the last sub-query.
+        categories: names of the auxiliary data's categories; none without such data.
+
+    Returns:
+        The map, which adds up to the estimated number of users; the unbiased counts, None where their errors are
+        independent or unknown; the rates of the categories, None without categories.
+    """
+    users, _ = state.users_estimate()
+    estimate = add_up_to(parameters.method.decode(state, grid.depth), users)
+    unbiased = unbiased_counts(estimate, state) if _is_posterior(parameters) else None
+    return estimate, unbiased, _rates(estimate, categories, state, state.results[-1])
+
+
 def release_files(
     state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata, grid: Grid, blur: float = 0.0
 ) -> dict[str, bytes]:
@@ -243,11 +263,8 @@ def release_files(
     """
     manifest = heatmap_manifest(state, parameters, metadata, grid)
     users, users_stddev = state.users_estimate()
-    estimate = add_up_to(parameters.method.decode(state, grid.depth), users)
-    # Other estimates have independent errors, or errors that nobody can know.
-    unbiased = unbiased_counts(estimate, state) if _is_posterior(parameters) else None
     categories = _categories(parameters, metadata)
-    rates = _rates(estimate, categories, state, state.results[-1])
+    estimate, unbiased, rates = published_estimate(state, parameters, grid, categories)
     raster = gaussian_heatmap(estimate_density(estimate), blur)
     array = io.BytesIO()
     np.save(array, raster)

@@ -32,7 +32,7 @@ from scipy import special, stats
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.bisection import bisect_integers
-from sfumato.transforms.histogram.sampling import GRID, check_count, check_rate
+from sfumato.transforms.histogram.sampling_round import GRID, check_count, check_rate
 from sfumato.transforms.privacy.budget import check_epsilon
 
 Floats = NDArray[np.float64]

@@ -18,7 +18,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
 
 from sfumato.transforms.histogram.accountant import delta, profile
-from sfumato.transforms.histogram.sampling import check_count
+from sfumato.transforms.histogram.sampling_round import check_count
 from sfumato.transforms.privacy.budget import check_epsilon
 
 # Losses are kept up to twice the total epsilon; what lies above counts as infinite.

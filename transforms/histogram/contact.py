@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.histogram.sampling import check_count, check_rate
+from sfumato.transforms.histogram.sampling_round import check_count, check_rate
 
 
 @dataclass(frozen=True)

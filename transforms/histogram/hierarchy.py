@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.charts import Curve, RangeAnswer
 from sfumato.transforms.histogram.curve import DEVIATIONS, banded, bounds, unknown_curve
-from sfumato.transforms.histogram.sampling import hidden_count
+from sfumato.transforms.histogram.sampling_round import hidden_count
 from sfumato.transforms.histogram.trie import Trie
 
 

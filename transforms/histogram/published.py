@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.histogram.sampling import Sampling, estimates
+from sfumato.transforms.histogram.sampling_round import Sampling, estimates
 
 
 @dataclass(frozen=True, eq=False)

@@ -109,17 +109,17 @@ class RowCounts:
         CLAMPED_ROWS.add(self.clamped)
         if part.last:
             READ_FILES.add()
-            READ_FILE.tell(file=part.path)
+            READ_FILE.emit(file=part.path)
 
     @property
     def without_id(self) -> int:
         """Rows dropped because they have no user id."""
         return self.dropped[DROP_REASONS.index("null_user_id")]
 
-    def tell(self) -> None:
+    def emit(self) -> None:
         """Writes the counts into the log, as operations data."""
         dropped = {why: number for why, number in zip(DROP_REASONS, self.dropped, strict=True) if number}
-        READ_COUNTS.tell(rows=self.rows, dropped=dropped, clamped=self.clamped)
+        READ_COUNTS.emit(rows=self.rows, dropped=dropped, clamped=self.clamped)
 
     def check_ids(self) -> None:
         """Raises DataError where ids have two types, in files' schemas: one user could count as two."""

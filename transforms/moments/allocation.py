@@ -18,7 +18,7 @@ _WATCHED = 0.2  # of the clients, on all bits alike, where an earlier release st
 
 @dataclass(frozen=True)
 class Tuning:
-    """The protocol's parameters by the paper's names; None: what docs/moments.md found best (`chosen`).
+    """The protocol's parameters by the paper's names; None: what docs/explanation/moments.md found best (`chosen`).
 
     first_share: delta, the share of the clients in the first of two rounds. first_power: alpha, round one asks for bit
     j with a chance in proportion to 2^(alpha j). second_power: round two with (4^j m_j (1 - m_j))^second_power.

@@ -70,7 +70,7 @@ class _AnswerFileFn(beam.DoFn):
                 answered = answer_batch(self._model, batch)
                 writer.write_batch(answered)
                 tally += tally_batch(answered)
-        READ_FILE.tell(file=queries)
+        READ_FILE.emit(file=queries)
         yield tally
 
 

@@ -100,9 +100,9 @@ def _collect(
     people: ExactCounts, counts: UserCounts, rows: RowCounts, admit: Admit, plan: RangesPlan, key: RunKey
 ) -> Collected:
     rows.check_ids()
-    rows.tell()
+    rows.emit()
     admission = admit(counts + UserCounts(unusable=rows.without_id), key)
-    COUNTED_USERS.tell(users=admission.users, epsilon=admission.epsilon, noise_users=admission.noise_stddev)
+    COUNTED_USERS.emit(users=admission.users, epsilon=admission.epsilon, noise_stddev=admission.noise_stddev)
     return collect(people, admission, plan, key)
 
 
@@ -151,7 +151,7 @@ def _train(element: tuple[int, int, Any, Any]) -> tuple[int, Any]:
     place, networks, method, training = element
     began = time.monotonic()
     trained = method.train(training)
-    TRAINED.tell(number=place + 1, networks=networks, seconds=time.monotonic() - began)
+    TRAINED.emit(number=place + 1, networks=networks, seconds=time.monotonic() - began)
     return place, trained
 
 

@@ -12,7 +12,7 @@ from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.table import Table, paint
 
 LEAST_CLUMPING = 0.3
-"""How unevenly users are spread inside cells at least, as `clumping` has it. Measured (docs/ranges.md)."""
+"""How unevenly users are spread inside cells at least, as `clumping` has it. Measured (docs/explanation/ranges.md)."""
 
 
 def edges(side: int, cells: float) -> NDArray[np.int64]:

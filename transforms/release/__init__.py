@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sfumato.transforms.release.store import Release, open_release
+    from sfumato.transforms.release.published_release import Release, open_release
 
 __all__ = ["Release", "open_release"]
 
 
 def __getattr__(name: str) -> Any:
-    # The store needs Beam's file systems; the page and the picture, which are pure, must not pull Beam in.
+    # The page and the picture import this package, and need no tables.
     if name in __all__:
-        from sfumato.transforms.release import store
+        from sfumato.transforms.release import published_release
 
-        return getattr(store, name)
+        return getattr(published_release, name)
     raise AttributeError(name)

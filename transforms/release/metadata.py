@@ -33,7 +33,7 @@ class ReleaseMetadata:
 
     job: the command that made it. created: ISO 8601 time. randomness: where the secret came from; safe: nobody can
     guess it. parameters: every option of the request. ledger: the entry that charged it, where there is a ledger.
-    published: the SHA-256 of the manifest that was published under this id before, if one was. ledger_place: the
+    published: the SHA-256 of the manifest that was published under this id before, if one was. ledger_location: the
     ledger that a run charges, which knows both once it has.
     """
 
@@ -45,7 +45,7 @@ class ReleaseMetadata:
     parameters: Mapping[str, Any]
     ledger: Mapping[str, Any] | None = None
     published: str | None = None
-    ledger_place: str | None = None
+    ledger_location: str | None = None
 
     @property
     def source(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from sfumato.schemas.release import (
     PAGE_FILE,
     PICTURE_FILE,
 )
-from sfumato.schemas.timeline import Night, Spending
+from sfumato.schemas.timeline import DatedRelease, Spending
 from sfumato.schemas.tree import Tree, node_levels
 from sfumato.transforms.release.page_shell import PALETTE, fill, render_shell
 from sfumato.transforms.release.picture import coarsened, per_square_km, tiny
@@ -149,7 +149,7 @@ def _packed(values: NDArray[Any], kind: str) -> str:
     return base64.b64encode(values.astype(kind).tobytes()).decode()
 
 
-def index_page(title: str, nights: Sequence[Night], spending: Sequence[Spending] = ()) -> str:
+def index_page(title: str, nights: Sequence[DatedRelease], spending: Sequence[Spending] = ()) -> str:
     """The page as one text; equal arguments give equal texts. It loads `maps/` when a date is chosen, nothing else.
 
     Args:
@@ -208,7 +208,7 @@ def _pack(limit: Spending, first: str) -> dict[str, Any]:
     return {"epsilon": limit.epsilon, "days": limit.days, "spent": spent}
 
 
-def _row(night: Night) -> str:
+def _row(night: DatedRelease) -> str:
     """The night as a row of the table of all releases."""
     files = [(PAGE_FILE, "page"), (MANIFEST_FILE, "manifest"), *(_MAP_FILES if night.has_map else ())]
     links = " ".join(f'<a href="{night.folder}/{name}">{text}</a>' for name, text in files)
@@ -221,7 +221,7 @@ def _row(night: Night) -> str:
     )
 
 
-def _spending_words(nights: Sequence[Night], spending: Sequence[Spending]) -> list[str]:
+def _spending_words(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list[str]:
     """What was spent, in paragraphs."""
     total, delta = sum(night.epsilon for night in nights), sum(night.delta for night in nights)
     also = f" and δ {tiny(delta)}" if delta else ""

@@ -6,7 +6,7 @@ import html
 from decimal import Decimal
 
 from sfumato.schemas.guarantee import PRIVACY_UNIT
-from sfumato.schemas.ledger import plain
+from sfumato.schemas.ledger import format_amount
 from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE, REFUSAL_FORMAT
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, package_versions
 
@@ -61,8 +61,8 @@ def refusal_files(
     fields = {
         "title": "No result was published",
         "reason": reason,
-        "spent": plain(spent),
-        "total": plain(epsilon),
+        "spent": format_amount(spent),
+        "total": format_amount(epsilon),
         "adjacency": adjacency,
         "release_id": metadata.release_id,
         "job": metadata.job,

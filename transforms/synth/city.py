@@ -1,4 +1,4 @@
-"""The city: three density rasters (homes, work places, elsewhere) and the raster of infection risk.
+"""Penumbra, an invented city: three density rasters (homes, work places, elsewhere) and one of infection risk.
 
 The city fills a square of 14 x 14 km, which the job stretches over any region: an ocean in the west, a bay in
 the north-east that a river flows into, districts whose street grids differ in angle and block size, a

@@ -24,7 +24,8 @@ from sfumato.transforms.synth.sampling import draw, random_bits, scramble_63, st
 
 UserIdKind = Literal["int", "string"]
 USER_ID_KINDS: tuple[UserIdKind, ...] = ("int", "string")
-DEFAULT_REGION = Region(-122.51, 37.70, -122.35, 37.82)
+DEFAULT_REGION = Region(3.00, 1.00, 3.13, 1.13)
+"""Where Penumbra is: a square of 14.5 km in the Gulf of Guinea. It has no land, so no map takes it for a real city."""
 
 # Names of the streams of random words.
 _ID, _HOME, _WORK, _INFECTED, _STATE, _ELSEWHERE, _JITTER, _ACTIVE, _AWAY, _SEASON, _CROWD = range(11)

@@ -11,8 +11,8 @@ from scipy import stats
 
 from sfumato.transforms.histogram.accountant import delta
 from sfumato.transforms.histogram.composition import rounds_delta
-from sfumato.transforms.histogram.sample import Sample, Sampler, count_rounds, merge, threshold
-from sfumato.transforms.histogram.sampling import Sampling
+from sfumato.transforms.histogram.sampling_round import Sampling
+from sfumato.transforms.histogram.user_sample import Sample, Sampler, count_rounds, merge, threshold
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from tests.statistics import FLAKE_RATE
 

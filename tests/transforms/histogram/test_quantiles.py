@@ -9,12 +9,12 @@ from scipy import stats
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.curve import banded, check_shares, quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
-from sfumato.transforms.histogram.interactive import search_quantiles
 from sfumato.transforms.histogram.prefixes import NumberPrefixes
 from sfumato.transforms.histogram.published import Histogram
-from sfumato.transforms.histogram.sample import SampledCounts, threshold
-from sfumato.transforms.histogram.sampling import Sampling
+from sfumato.transforms.histogram.quantile_search import search_quantiles
+from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.histogram.trie import grow_trie
+from sfumato.transforms.histogram.user_sample import SampledCounts, threshold
 
 BITS = 8
 NEARLY_ALL = Sampling(2**32 - 1, 1)  # what is left of sampling's error is 1.5e-5 of a user's square root

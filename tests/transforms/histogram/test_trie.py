@@ -14,7 +14,7 @@ from sfumato.transforms.histogram.prefixes import (
     spread_levels,
 )
 from sfumato.transforms.histogram.published import Histogram
-from sfumato.transforms.histogram.sampling import Sampling
+from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.histogram.trie import grow_trie
 
 KEY = b"k" * 32

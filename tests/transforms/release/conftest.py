@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sfumato.transforms.release.page import Layer
-from tests.transforms.release.browsing import ARGUMENTS, CHROMIUM, Visit
+from tests.transforms.release.browsing import ARGUMENTS, CHROMIUM, Browser, Visit
 from tests.transforms.release.city import city_layers
 
 
@@ -18,8 +18,8 @@ def layers() -> list[Layer]:
     return city_layers()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("no chromium on this machine (Debian: apt-get install chromium): the page was not tried")
     playwright = pytest.importorskip(
@@ -27,12 +27,12 @@ def browser() -> Iterator[Any]:
     )
     with playwright.sync_playwright() as running:
         chromium = running.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield chromium
+        yield Browser(chromium)
         chromium.close()
 
 
 @pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
     """opened(text, **context) -> a visit; all are closed, and checked, at the end."""
     visits = []
 

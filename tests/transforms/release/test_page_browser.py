@@ -13,7 +13,7 @@ import pytest
 
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.release.page import Layer, render_page
-from tests.transforms.release.browsing import Visit
+from tests.transforms.release.browsing import Browser, Visit
 from tests.transforms.release.city import (
     DEEPER,
     REGION,
@@ -35,12 +35,10 @@ def release(layers: list[Layer], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture
-def visit(browser: Any, release: Path) -> Iterator[Visit]:
+def visit(browser: Browser, release: Path) -> Iterator[Visit]:
     visit = Visit(browser, release)
     yield visit
-    visit.context.close()
-    assert visit.errors == []
-    assert visit.requests == [visit.address]
+    visit.close()
 
 
 def middle(layer: Layer, i: int) -> tuple[float, float]:
@@ -165,7 +163,7 @@ def test_keyboard_moves_zooms_and_speaks(visit: Visit) -> None:
     assert visit.view() == {"scale": 1, "cx": 0.5, "cy": 0.5}
 
 
-def test_buttons_zoom_with_a_smooth_motion(browser: Any, release: Path) -> None:
+def test_buttons_zoom_with_a_smooth_motion(browser: Browser, release: Path) -> None:
     visit = Visit(browser, release, reduced_motion="no-preference")
     visit.page.click("#zoom-in")
     visit.until("sfumato.view.scale === 1.8")
@@ -173,7 +171,7 @@ def test_buttons_zoom_with_a_smooth_motion(browser: Any, release: Path) -> None:
     visit.until("Math.abs(sfumato.view.scale - 1) < 1e-9")
     visit.run("sfumato.setLayer(1)")  # with a dissolve
     visit.settle()
-    visit.context.close()
+    visit.leave()
     assert visit.errors == []
 
 
@@ -231,7 +229,7 @@ def test_lookup_agrees_with_brute_force(visit: Visit, layers: list[Layer]) -> No
 
 @pytest.mark.parametrize(("deep", "scale"), [(False, 1.0), (False, 3.0), (True, 1.0), (True, 40.0)])
 def test_pixels_show_the_deepest_node(
-    browser: Any, layers: list[Layer], tmp_path: Path, deep: bool, scale: float
+    browser: Browser, layers: list[Layer], tmp_path: Path, deep: bool, scale: float
 ) -> None:
     """Every pixel has its node's colour, whether it comes from the bitmaps or is painted cell by cell."""
     last = deepened(layers[-1]) if deep else layers[-1]
@@ -269,7 +267,7 @@ def test_pixels_show_the_deepest_node(
     nodes = [node_at(last, u, v) for u, v in points]
     lost = (count <= margin(last))[nodes]
     wanted = np.minimum(wanted[nodes], 255)
-    visit.context.close()
+    visit.leave()
     # Letters, meridians and cells' edges (a pixel that lies in two cells) take some of the points.
     most = 0.9 if scale > 1 else 0.75
     assert (np.abs(plain - wanted).max(axis=1) <= 3).mean() > most
@@ -280,7 +278,7 @@ def test_pixels_show_the_deepest_node(
     assert visit.errors == []
 
 
-def test_unsafe_seed_shows_a_banner(browser: Any, layers: list[Layer], tmp_path: Path) -> None:
+def test_unsafe_seed_shows_a_banner(browser: Browser, layers: list[Layer], tmp_path: Path) -> None:
     manifest = city_manifest(layers, safe=False)
     attack = "</script><script>window.hurt = 1</script><img src=x onerror='window.hurt = 1'>"
     manifest |= {"warnings": [attack], "release_id": attack, "parameters": {attack: attack}}
@@ -297,9 +295,7 @@ def test_unsafe_seed_shows_a_banner(browser: Any, layers: list[Layer], tmp_path:
     assert visit.run("window.hurt") is None
     assert visit.page.locator("#report img").count() == 0
     assert visit.run("document.documentElement.scrollWidth <= innerWidth")
-    visit.context.close()
-    assert visit.errors == []
-    assert visit.requests == [visit.address]
+    visit.close()
 
 
 def _layer_of_zeros(names: list[str]) -> Layer:
@@ -307,7 +303,7 @@ def _layer_of_zeros(names: list[str]) -> Layer:
     return Layer(0, 0.5, 0.0, 3.0, n, n, n, zeros, zeros, zeros, np.zeros(n), np.ones(n, np.int64), names)
 
 
-def test_empty_manifest_and_empty_layer_still_open(browser: Any, layers: list[Layer], tmp_path: Path) -> None:
+def test_empty_manifest_and_empty_layer_still_open(browser: Browser, layers: list[Layer], tmp_path: Path) -> None:
     empty, root = _layer_of_zeros([]), _layer_of_zeros(["r"])
     odd = {
         "region": "nowhere",
@@ -327,11 +323,11 @@ def test_empty_manifest_and_empty_layer_still_open(browser: Any, layers: list[La
         assert "region" in visit.page.inner_text(".warnings")
         visit.run("sfumato.zoomTo(NaN, 0.5, 0.5); sfumato.setLayer('x')")
         visit.settle()
-        visit.context.close()
+        visit.leave()
         assert visit.errors == []
 
 
-def test_phone_has_no_sideways_scroll(browser: Any, release: Path, layers: list[Layer]) -> None:
+def test_phone_has_no_sideways_scroll(browser: Browser, release: Path, layers: list[Layer]) -> None:
     visit = Visit(
         browser,
         release,
@@ -351,11 +347,13 @@ def test_phone_has_no_sideways_scroll(browser: Any, release: Path, layers: list[
     assert tip["x"] >= 0
     assert tip["x"] + tip["width"] <= 390
     assert last.cell_id[i] in visit.page.inner_text("#tip")
-    visit.context.close()
+    visit.leave()
     assert visit.errors == []
 
 
-def test_without_scripts_the_density_and_the_alarm_remain(browser: Any, layers: list[Layer], tmp_path: Path) -> None:
+def test_without_scripts_the_density_and_the_alarm_remain(
+    browser: Browser, layers: list[Layer], tmp_path: Path
+) -> None:
     file = tmp_path / "index.html"
     file.write_text(render_page(city_manifest(layers, safe=False), layers, city_density(64)), encoding="utf-8")
     visit = Visit(browser, file, java_script_enabled=False)
@@ -363,7 +361,7 @@ def test_without_scripts_the_density_and_the_alarm_remain(browser: Any, layers: 
     assert visit.page.is_visible("img")
     assert visit.page.locator("img").bounding_box()["width"] > 300
     assert not visit.page.is_visible("#canvas")
-    visit.context.close()
+    visit.leave()
 
 
 def test_every_control_has_a_name(visit: Visit) -> None:
@@ -372,7 +370,7 @@ def test_every_control_has_a_name(visit: Visit) -> None:
         assert name, control.evaluate("e => e.outerHTML")
 
 
-def opened(browser: Any, folder: Path, text: str, **context: Any) -> Visit:
+def opened(browser: Browser, folder: Path, text: str, **context: Any) -> Visit:
     file = folder / "index.html"
     file.write_text(text, encoding="utf-8")
     return Visit(browser, file, **context)
@@ -386,7 +384,9 @@ def table_of(visit: Visit) -> list[list[str]]:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("options", [{}, {"noise": "central", "contribution": "all"}])
-def test_every_method_tells_all_its_rounds(browser: Any, tmp_path: Path, method: str, options: dict[str, Any]) -> None:
+def test_every_method_tells_all_its_rounds(
+    browser: Browser, tmp_path: Path, method: str, options: dict[str, Any]
+) -> None:
     release = city_release(method, **options)
     rounds = release.manifest["privacy"]["sub_queries"]
     visit = opened(browser, tmp_path, release.page)
@@ -413,7 +413,7 @@ def test_every_method_tells_all_its_rounds(browser: Any, tmp_path: Path, method:
     visit.close()
 
 
-def test_a_fitted_map_stands_last_and_its_rounds_before_it(browser: Any, tmp_path: Path) -> None:
+def test_a_fitted_map_stands_last_and_its_rounds_before_it(browser: Browser, tmp_path: Path) -> None:
     release = city_release("emd")
     rounds = len(release.state.answers)
     assert rounds > 2
@@ -453,7 +453,7 @@ def test_a_fitted_map_stands_last_and_its_rounds_before_it(browser: Any, tmp_pat
     visit.close()
 
 
-def test_rounds_without_a_map_are_no_buttons(browser: Any, tmp_path: Path) -> None:
+def test_rounds_without_a_map_are_no_buttons(browser: Browser, tmp_path: Path) -> None:
     release = city_release("count_min", sketch_width=50, sketch_rows=4)
     visit = opened(browser, tmp_path, release.page, viewport={"width": 390, "height": 844})
     assert visit.page.locator("#rows li").count() == 6
@@ -467,7 +467,7 @@ def test_rounds_without_a_map_are_no_buttons(browser: Any, tmp_path: Path) -> No
     visit.close()
 
 
-def test_central_noise_has_neither_groups_nor_a_modulus(browser: Any, tmp_path: Path) -> None:
+def test_central_noise_has_neither_groups_nor_a_modulus(browser: Browser, tmp_path: Path) -> None:
     release = city_release("adaptive", noise="central")
     visit = opened(browser, tmp_path, release.page)
     heads, *rows, _ = table_of(visit)
@@ -482,7 +482,7 @@ def test_central_noise_has_neither_groups_nor_a_modulus(browser: Any, tmp_path: 
     visit.close()
 
 
-def test_a_large_level_is_shown_coarser_and_says_so(browser: Any, tmp_path: Path) -> None:
+def test_a_large_level_is_shown_coarser_and_says_so(browser: Browser, tmp_path: Path) -> None:
     release = city_release("flat", depth=9)
     visit = opened(browser, tmp_path, release.page)
     assert "asked about 262,144 cells, shown here as 65,536 larger ones" in visit.page.inner_text("#step")
@@ -494,7 +494,7 @@ def test_a_large_level_is_shown_coarser_and_says_so(browser: Any, tmp_path: Path
     visit.close()
 
 
-def test_a_cell_that_was_not_kept_may_have_more_than_its_noise(browser: Any, tmp_path: Path) -> None:
+def test_a_cell_that_was_not_kept_may_have_more_than_its_noise(browser: Browser, tmp_path: Path) -> None:
     release = city_release("flat", level=4, keep_top=10)
     (_, layer) = release.layers
     kept = layer["count"] != 0
@@ -513,7 +513,7 @@ def test_a_cell_that_was_not_kept_may_have_more_than_its_noise(browser: Any, tmp
 
 @pytest.mark.parametrize("name", ["a new one", "constructor", "__proto__", 5])
 def test_a_method_that_is_not_known_gets_words_that_hold_for_any(
-    browser: Any, layers: list[Layer], tmp_path: Path, name: object
+    browser: Browser, layers: list[Layer], tmp_path: Path, name: object
 ) -> None:
     manifest = city_manifest(layers)
     manifest["parameters"] |= {"method": name, "noise": name, "contribution": name}
@@ -527,7 +527,7 @@ def test_a_method_that_is_not_known_gets_words_that_hold_for_any(
 
 
 def test_a_release_of_before_there_were_methods_reads_as_an_adaptive_one(
-    browser: Any, layers: list[Layer], tmp_path: Path
+    browser: Browser, layers: list[Layer], tmp_path: Path
 ) -> None:
     texts = []
     for own in ({}, {"method": "adaptive", "noise": "shard", "contribution": None}):
@@ -541,7 +541,7 @@ def test_a_release_of_before_there_were_methods_reads_as_an_adaptive_one(
 
 
 def test_rounds_that_the_manifest_does_not_tell_are_those_of_the_layers(
-    browser: Any, layers: list[Layer], tmp_path: Path
+    browser: Browser, layers: list[Layer], tmp_path: Path
 ) -> None:
     for given in ([], [{"index": 0}], [None, 3], "x"):
         manifest = city_manifest(layers)

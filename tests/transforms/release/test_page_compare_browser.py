@@ -14,7 +14,7 @@ from sfumato.schemas.comparison import EVALUATION, Outcome, Setting
 from sfumato.transforms.evaluation.table import Row, summarise
 from sfumato.transforms.release.page_compare import render_comparison
 from tests.transforms.evaluation.samples import EPSILONS, FACTS, QUALITY, USERS, sample_outcomes, sample_truth
-from tests.transforms.release.browsing import Visit
+from tests.transforms.release.browsing import Browser, Visit
 
 METRICS = ("mse", "emd", "similarity")
 PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
@@ -322,7 +322,7 @@ def test_nothing_runs_over_the_side_and_words_stand_out(
     assert light_ground == (scheme == "light")
 
 
-def test_without_scripts_table_and_pictures_stand(browser: Any, tmp_path: Path, text: str, rows: list[Row]) -> None:
+def test_without_scripts_table_and_pictures_stand(browser: Browser, tmp_path: Path, text: str, rows: list[Row]) -> None:
     file = tmp_path / "page.html"
     file.write_text(text, encoding="utf-8")
     visit = Visit(browser, file, java_script_enabled=False)

@@ -16,7 +16,7 @@ from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.timeline import Night, Spending
+from sfumato.schemas.timeline import DatedRelease, Spending
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions
 from sfumato.transforms.heatmap.raster import density as density_of
 from sfumato.transforms.release import page_index
@@ -176,7 +176,7 @@ def day(number: int) -> str:
     return str(FIRST + timedelta(number))
 
 
-def a_night(number: int, **changes: Any) -> Night:
+def a_night(number: int, **changes: Any) -> DatedRelease:
     told = {
         "date": day(number),
         "release_id": f"bay-{day(number)}",
@@ -190,7 +190,7 @@ def a_night(number: int, **changes: Any) -> Night:
         "map": f"maps/{day(number)}.js",
         "safe": True,
     }
-    return Night(**(told | changes))
+    return DatedRelease(**(told | changes))
 
 
 def a_limit(nights: int, days: int = 365, epsilon: float = 200.0) -> Spending:

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.timeline import Night
+from sfumato.schemas.timeline import DatedRelease
 from sfumato.schemas.tree import Tree, node_paths, node_positions
 from sfumato.transforms.heatmap.raster import density as density_of
 from sfumato.transforms.release.page_index import index_page, map_file
 from tests.statistics import FLAKE_RATE
-from tests.transforms.release.browsing import Visit
+from tests.transforms.release.browsing import Browser, Visit
 from tests.transforms.release.test_page_index import A_YEAR, REGION, a_limit, a_night, cells_of, day, rasters_of
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
@@ -59,7 +59,7 @@ class Site(Visit):
         return np.array(self.run(script, [name, places]), dtype=np.float64)
 
     def close(self) -> None:
-        self.context.close()
+        self.leave()
         missing = [error for error in self.errors if "ERR_FILE_NOT_FOUND" not in error]
         assert missing == []
         start = re.escape(self.address.rsplit("/", 1)[0])
@@ -85,11 +85,13 @@ def written(number: int, tree: Tree, counts: NDArray[np.float64], region: Region
 
 
 @pytest.fixture
-def site(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Site]]:
+def site(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Site]]:
     """site(maps, nights, **context) -> the page, opened from disk, with these map files beside it."""
     visits = []
 
-    def visit(maps: dict[int, bytes], nights: list[Night] | None = None, limits: Any = (), **context: Any) -> Site:
+    def visit(
+        maps: dict[int, bytes], nights: list[DatedRelease] | None = None, limits: Any = (), **context: Any
+    ) -> Site:
         folder = tmp_path / str(len(visits))
         (folder / "maps").mkdir(parents=True)
         for number, content in maps.items():
@@ -356,7 +358,11 @@ def test_hostile_names_do_nothing(site: Callable[..., Site], week: dict[int, byt
     nights = [a_night(0, release_id=attack, warm_start=attack), a_night(1, job=attack, map=None, release_id=attack)]
     visit = site(week, nights)
     said = []
-    visit.page.on("dialog", lambda dialog: said.append(dialog.message))
+
+    def said_aloud(dialog: Any) -> None:
+        said.append(dialog.message)
+
+    visit.page.on("dialog", said_aloud)
     visit.page.locator("#plot .night").first.hover()
     assert attack in visit.page.inner_text("#time-tip")
     visit.page.click("#later")
@@ -364,6 +370,7 @@ def test_hostile_names_do_nothing(site: Callable[..., Site], week: dict[int, byt
     assert attack in visit.page.inner_text("[data-card=night] .absent")
     assert visit.page.locator("img").count() == 0
     assert said == []
+    visit.page.remove_listener("dialog", said_aloud)
 
 
 def test_every_control_has_a_name(site: Callable[..., Site], week: dict[int, bytes]) -> None:
@@ -401,9 +408,9 @@ def test_nothing_runs_over_the_side_and_words_stand_out(
         assert boxes[0]["height"] == boxes[1]["height"]
 
 
-def test_without_scripts_the_releases_are_listed(browser: Any, tmp_path: Path) -> None:
+def test_without_scripts_the_releases_are_listed(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(index_page("bay", A_YEAR[:3], [a_limit(3)]), encoding="utf-8")
-    context = browser.new_context(java_script_enabled=False)
+    context = browser.chromium.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto((tmp_path / "page.html").as_uri())
     assert page.locator("#all tbody tr:visible").count() == 3
@@ -412,7 +419,7 @@ def test_without_scripts_the_releases_are_listed(browser: Any, tmp_path: Path) -
     context.close()
 
 
-def test_any_web_server_will_do(browser: Any, tmp_path: Path, week: dict[int, bytes]) -> None:
+def test_any_web_server_will_do(browser: Browser, tmp_path: Path, week: dict[int, bytes]) -> None:
     (tmp_path / "maps").mkdir()
     for i in (5, 6):
         (tmp_path / "maps" / f"{day(i)}.js").write_bytes(week[i])
@@ -424,7 +431,7 @@ def test_any_web_server_will_do(browser: Any, tmp_path: Path, week: dict[int, by
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        context = browser.new_context()
+        context = browser.chromium.new_context()
         page = context.new_page()
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))

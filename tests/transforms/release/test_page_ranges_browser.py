@@ -229,7 +229,7 @@ def test_the_map_moves_when_it_is_to(grid_page: Visit) -> None:
 def test_fingers_draw_and_two_of_them_zoom(opened: Callable[..., Visit], texts: dict[str, str]) -> None:
     visit = opened(texts["grid"], **PHONE)
     before = visit.run("sfumato.square()")
-    session = visit.context.new_cdp_session(visit.page)
+    session = visit.page.context.new_cdp_session(visit.page)
 
     def touch(kind: str, *points: tuple[float, float]) -> None:
         given = [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(points)]

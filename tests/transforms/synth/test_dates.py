@@ -30,12 +30,14 @@ from tests.statistics import FLAKE_RATE
 
 SIDE = 256
 USERS = 100_000
+REGION = Region(-125.00, 30.00, -124.85, 30.13)
+"""Where the city lies in these tests: its clock is eight hours behind UTC."""
 MONTH = [date(2026, 10, 22) + timedelta(days=number) for number in range(30)]
 FRIDAY, SATURDAY, SUNDAY = (date(2026, 11, number) for number in (6, 7, 8))  # Saturday is an event's
 DAY_US = 24 * HOUR_US
 
 
-def logs(day: date, users: int = USERS, record: int = 0, seed: int = 0, region: Region = DEFAULT_REGION) -> pa.Table:
+def logs(day: date, users: int = USERS, record: int = 0, seed: int = 0, region: Region = REGION) -> pa.Table:
     return make_records(0, users, record, city=build_city_on(day, SIDE), seed=seed, region=region, day=day)
 
 
@@ -45,20 +47,20 @@ def weekend() -> Iterator[dict[date, pa.Table]]:
 
 
 def places_km(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    region = DEFAULT_REGION
+    region = REGION
     x = (table["longitude"].to_numpy() - region.west) / (region.east - region.west) * SIZE_KM
     y = (region.north - table["latitude"].to_numpy()) / (region.north - region.south) * SIZE_KM
     return x, y
 
 
 def density(table: pa.Table, depth: int = 5) -> np.ndarray:
-    codes = Grid(DEFAULT_REGION, depth).codes(table["longitude"].to_numpy(), table["latitude"].to_numpy())
+    codes = Grid(REGION, depth).codes(table["longitude"].to_numpy(), table["latitude"].to_numpy())
     return np.bincount(codes.view(np.int64), minlength=4**depth) / table.num_rows
 
 
 def test_without_a_day_the_records_are_what_they_always_were() -> None:
     """Digests from before there were days, of the columns that are computed in whole numbers alone."""
-    table = make_people(0, 1000, city=build_city(64), seed=4, records_per_user=2)
+    table = make_people(0, 1000, city=build_city(64), region=REGION, seed=4, records_per_user=2)
     digest = hashlib.sha256()
     for name in ("user_id", "timestamp"):
         digest.update(table[name].cast(pa.int64()).to_numpy().astype("<i8").tobytes())
@@ -83,12 +85,12 @@ def test_six_to_eight_in_ten_are_active_and_fewer_at_weekends() -> None:
 
 
 def test_as_many_are_active_as_planned_and_not_always_the_same(weekend: dict[date, pa.Table]) -> None:
-    planned = [plan_day(day, 0, -122.43).active for day in (FRIDAY, SUNDAY)]
+    planned = [plan_day(day, 0, -124.925).active for day in (FRIDAY, SUNDAY)]
     first, second = (set(weekend[day]["user_id"].to_pylist()) for day in (FRIDAY, SUNDAY))
     for ids, share in zip((first, second), planned, strict=True):
         assert stats.binomtest(len(ids), USERS, share).pvalue > FLAKE_RATE
     assert stats.binomtest(len(first & second), USERS, planned[0] * planned[1]).pvalue > FLAKE_RATE
-    everybody = set(make_people(0, USERS, city=build_city(SIDE))["user_id"].to_pylist())
+    everybody = set(make_people(0, USERS, city=build_city(SIDE), region=REGION)["user_id"].to_pylist())
     assert first | second < everybody
 
 
@@ -98,7 +100,7 @@ def test_all_records_of_a_user_are_made_or_none() -> None:
 
 
 def test_hours_follow_the_days_rhythm_by_the_local_clock(weekend: dict[date, pa.Table]) -> None:
-    """San Francisco is eight hours behind: the UTC Saturday begins there on Friday at 16:00."""
+    """The clock at REGION is eight hours behind UTC: the UTC Saturday begins there on Friday at 16:00."""
     for day, weekday in ((FRIDAY, 3), (SATURDAY, 4), (SUNDAY, 5)):
         times = weekend[day]["timestamp"].cast(pa.int64()).to_numpy()
         hours = (times - (day - date(1970, 1, 1)).days * DAY_US) // HOUR_US
@@ -119,7 +121,7 @@ def test_the_days_of_a_week_together_have_the_weeks_rhythm_at_equal_activity() -
 
 
 def test_people_keep_their_homes_and_are_elsewhere_at_other_times() -> None:
-    region = DEFAULT_REGION
+    region = REGION
     days = (date(2026, 11, 10), date(2026, 11, 11))
     tables = [logs(day, 300_000) for day in days]
     nights = []
@@ -135,7 +137,7 @@ def test_people_keep_their_homes_and_are_elsewhere_at_other_times() -> None:
 
 
 def test_infection_stays_with_the_person(weekend: dict[date, pa.Table]) -> None:
-    everybody = make_people(0, USERS, city=build_city(SIDE))
+    everybody = make_people(0, USERS, city=build_city(SIDE), region=REGION)
     known = dict(zip(everybody["user_id"].to_pylist(), everybody["infected"].to_pylist(), strict=True))
     for table in weekend.values():
         found = dict(zip(table["user_id"].to_pylist(), table["infected"].to_pylist(), strict=True))
@@ -154,10 +156,10 @@ def test_four_weeks_hold_one_event_and_the_month_of_the_example_its_own() -> Non
 @pytest.mark.parametrize("day", [FRIDAY, SATURDAY, date(2026, 6, 22)])
 def test_positions_follow_the_days_density(day: date) -> None:
     table = logs(day, 300_000)
-    expected = density_on(day, 0, -122.43, SIDE)
+    expected = density_on(day, 0, -124.925, SIDE)
     assert expected.sum() == pytest.approx(1, abs=1e-9)
     x, y = deinterleave(
-        Grid(DEFAULT_REGION, 8).codes(table["longitude"].to_numpy(), table["latitude"].to_numpy())  # the model's cells
+        Grid(REGION, 8).codes(table["longitude"].to_numpy(), table["latitude"].to_numpy())  # the model's cells
     )
     counts = np.bincount(y * SIDE + x, minlength=SIDE**2).reshape(SIDE, SIDE)
     assert not counts[expected == 0].any()
@@ -225,7 +227,10 @@ def test_another_seed_has_other_people_and_weather() -> None:
 def test_any_part_of_the_people_is_the_same_people() -> None:
     city: City = build_city_on(SATURDAY, SIDE)
     whole = logs(SATURDAY, 50_000)
-    parts = [make_records(a, b, 0, city=city, seed=0, day=SATURDAY) for a, b in ((0, 1), (1, 33_333), (33_333, 50_000))]
+    parts = [
+        make_records(a, b, 0, city=city, region=REGION, seed=0, day=SATURDAY)
+        for a, b in ((0, 1), (1, 33_333), (33_333, 50_000))
+    ]
     assert pa.concat_tables(parts).equals(whole)
 
 

@@ -26,7 +26,7 @@ _PAPER_OPTIONS = {
 _FEW_QUERIES_OPTIONS = {"max_entries", "blur_weight", "cohorts"}
 _COHORTS = ("auto", "shared", "disjoint")
 # See `FewQueries`. A blur weight of 1 is derived. The others were chosen on synthetic maps of seven kinds
-# (docs/accuracy.md).
+# (docs/results/accuracy.md).
 _BLUR_WEIGHT = 1.0
 _SPLIT_PENALTY, _MIN_CELL_SNR = 2.0, 2.0
 _LEAN_SPLIT_PENALTY, _LEAN_MIN_CELL_SNR = 20.0, 8.0

@@ -41,7 +41,7 @@ class Emd(Method):
         emd_width: w, in the paper 20 (Section 4).
         emd_decay: g, in theory above 1/2 and below 1, in the paper 1/sqrt(2).
         emd_fit: `all` fits the map to all cells of T_i, though only w of them are refined, which is better by nearly
-            every measurement (docs/few_users.md). `refined` fits it to the refined cells alone, as the paper does.
+            every measurement (docs/results/few_users.md). `refined` fits it to the refined cells, as the paper does.
     """
 
     NAME: ClassVar[str] = "emd"

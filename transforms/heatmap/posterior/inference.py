@@ -189,7 +189,7 @@ def _reestimate_leaves(
 
     This uses a leaf's measurement twice, because its mean contains it already. The factor _REUSE makes that harmless.
     Below 1/10 the error on smooth maps grows by less than 1%. Between 1/100 and 1/10 the gain on maps of few crowded
-    places hardly changes (synthetic maps, see docs/accuracy.md).
+    places hardly changes (synthetic maps, see docs/results/accuracy.md).
     """
     full = before.full
     again = NodeMeasurements([one.copy() for one in noise.weighted], [one.copy() for one in noise.weights])

@@ -1,1 +1,1 @@
-"""The privacy ledger: what every release was charged with, before it saw data, for a year and longer."""
+"""The privacy ledger: the charge of every release, recorded before any noise is drawn."""

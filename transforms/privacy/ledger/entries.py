@@ -1,8 +1,7 @@
-"""A ledger's entries as bytes: canonical JSON, each with the hash of the one before it and of itself.
+"""A ledger's entries as bytes: canonical JSON, each with its own hash and the hash of the entry before it.
 
-A change of an entry, its removal, or a new order breaks the chain. Cutting off the newest entries, or writing the whole
-chain anew, does not: against that every release carries its entry's hash (`ledger.hash` in its manifest), and `sfumato
-ledger verify --releases` compares.
+A changed, removed or reordered entry breaks the chain. A truncated or completely rewritten chain does not. To detect
+those, every release's manifest holds its entry's hash (`ledger.hash`); `sfumato ledger verify --releases` compares.
 """
 
 from __future__ import annotations
@@ -14,33 +13,31 @@ from decimal import Decimal
 from typing import Any
 
 from sfumato.schemas.errors import LedgerError, RequestError
-from sfumato.schemas.ledger import (
-    ADD_OR_REMOVE,
-    CENTRAL,
-    UNIT,
-    Charge,
-    Limit,
-    Period,
-    amount,
-    dataset_name,
-    parse_day,
-    plain,
-)
+from sfumato.schemas.ledger import UNIT, Charge, Limit, Period, dataset_name, format_amount, parse_amount, parse_day
 
-FORMAT = "sfumato-ledger/1"
+FORMAT = "sfumato-ledger/2"
 KINDS = RESERVE, SETTLE, COMMIT, LIMITS = "reserve", "settle", "commit", "limits"
-FIRST = "0" * 64  # what comes before the first entry
-_FIELDS = {"format", "index", "previous", "time", "mark", "kind", "content"}
+FIRST = "0" * 64  # the hash before the first entry
+_FIELDS = {"format", "index", "previous", "time", "nonce", "kind", "content"}
 
 
-def entry_bytes(index: int, previous: str, time: str, mark: str, kind: str, content: Mapping[str, Any]) -> bytes:
-    """An entry. previous: hash of the entry before it, or FIRST. mark: makes it unlike any other writer's."""
+def entry_bytes(index: int, previous: str, time: str, nonce: str, kind: str, content: Mapping[str, Any]) -> bytes:
+    """Returns an entry as it is stored.
+
+    Args:
+        index: the entry's number, 0 for the first.
+        previous: hash of the entry before it, or FIRST.
+        time: ISO 8601, UTC.
+        nonce: a random text, so that two writers' entries always differ.
+        kind: one of KINDS.
+        content: the entry's own fields, in JSON's types.
+    """
     body = {
         "format": FORMAT,
         "index": index,
         "previous": previous,
         "time": time,
-        "mark": mark,
+        "nonce": nonce,
         "kind": kind,
         "content": content,
     }
@@ -48,18 +45,18 @@ def entry_bytes(index: int, previous: str, time: str, mark: str, kind: str, cont
 
 
 def read_entries(entries: Sequence[bytes]) -> list[dict[str, Any]]:
-    """The entries as dictionaries, `hash` among their keys. Raises LedgerError where the chain is broken."""
+    """Returns the entries as dictionaries with their `hash`. Raises LedgerError if the chain is broken."""
     previous, found = FIRST, []
     for index, entry in enumerate(entries):
         try:
             body = json.loads(entry)
-            whole = isinstance(body, dict) and set(body) == {*_FIELDS, "hash"} and isinstance(body["content"], dict)
+            complete = isinstance(body, dict) and set(body) == {*_FIELDS, "hash"} and isinstance(body["content"], dict)
             if (
-                not whole
-                or not all(isinstance(body[name], str) for name in ("time", "mark", "kind"))
+                not complete
+                or not all(isinstance(body[name], str) for name in ("time", "nonce", "kind"))
                 or entry != _canonical(body)
             ):
-                raise ValueError("not as this program writes them")
+                raise ValueError("not in this program's form")
             stated = body.pop("hash")
             if body["format"] != FORMAT:
                 raise ValueError(f"of format {body['format']!r}, not {FORMAT!r}")
@@ -68,7 +65,7 @@ def read_entries(entries: Sequence[bytes]) -> list[dict[str, Any]]:
             if body["previous"] != previous:
                 raise ValueError("not the one that followed the entry before it")
             if stated != _hash(body):
-                raise ValueError("not what it was when it was written")
+                raise ValueError("not what was written")
         except (ValueError, RecursionError) as error:
             raise LedgerError(
                 f"ledger: entry {index} is {error}; the ledger is damaged or has been tampered with, nothing is charged"
@@ -79,15 +76,15 @@ def read_entries(entries: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def charge_content(charge: Charge) -> dict[str, Any]:
-    """A charge in JSON's types; amounts are text, so that no reader rounds them."""
+    """Returns a charge in JSON's types. Amounts are text, so that no reader rounds them."""
     return {
         "release_id": charge.release_id,
         "job": charge.job,
         "dataset": charge.dataset,
         "first": str(charge.period.first),
         "last": str(charge.period.last),
-        "epsilon": plain(charge.epsilon),
-        "delta": plain(charge.delta),
+        "epsilon": format_amount(charge.epsilon),
+        "delta": format_amount(charge.delta),
         "request": charge.request,
         "binding": charge.binding,
         "starts_from": charge.starts_from,
@@ -95,17 +92,14 @@ def charge_content(charge: Charge) -> dict[str, Any]:
         "adjacency": charge.adjacency,
         "trust": charge.trust,
         "files": list(charge.files),
-        "also": [[dataset, str(period)] for dataset, period in charge.also],
+        "also_charged": [[dataset, str(period)] for dataset, period in charge.also_charged],
     }
 
 
 def charge_of(content: Mapping[str, Any]) -> Charge:
-    """What `charge_content` wrote, or an earlier version, which left out what stands after `starts_from`.
-
-    Raises LedgerError.
-    """
+    """Reads what `charge_content` returned. Raises LedgerError."""
     try:
-        if content.get("unit", UNIT) != UNIT:
+        if content["unit"] != UNIT:
             raise ValueError("of another privacy unit")
         texts = [content[name] for name in ("release_id", "job", "dataset", "request", "binding")]
         if not all(isinstance(one, str) for one in texts):
@@ -115,32 +109,33 @@ def charge_of(content: Mapping[str, Any]) -> Charge:
             job=content["job"],
             dataset=content["dataset"],
             period=Period(parse_day("first", content["first"]), parse_day("last", content["last"])),
-            epsilon=amount("epsilon", content["epsilon"]),
-            delta=amount("delta", content["delta"]),
+            epsilon=parse_amount("epsilon", content["epsilon"]),
+            delta=parse_amount("delta", content["delta"]),
             request=content["request"],
             binding=content["binding"],
             starts_from=None if content["starts_from"] is None else str(content["starts_from"]),
-            adjacency=content.get("adjacency", ADD_OR_REMOVE),
-            trust=content.get("trust", CENTRAL),
-            files=tuple(content.get("files", ())),
-            also=tuple((str(dataset), Period.parse(days)) for dataset, days in content.get("also", ())),
+            adjacency=content["adjacency"],
+            trust=content["trust"],
+            files=tuple(content["files"]),
+            also_charged=tuple((str(dataset), Period.parse(days)) for dataset, days in content["also_charged"]),
         )
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise LedgerError(f"ledger: a charge cannot be read ({error})") from None
 
 
 def settle_content(release_id: str, epsilon: Decimal, delta: Decimal, reason: str) -> dict[str, Any]:
-    """What a refused run spent, in JSON's types."""
-    return {"release_id": release_id, "epsilon": plain(epsilon), "delta": plain(delta), "reason": reason}
+    """Returns what a refused run spent, in JSON's types."""
+    amounts = {"epsilon": format_amount(epsilon), "delta": format_amount(delta)}
+    return {"release_id": release_id, **amounts, "reason": reason}
 
 
 def limits_content(dataset: str, limits: Sequence[Limit]) -> dict[str, Any]:
-    """A dataset's limits in JSON's types."""
+    """Returns a dataset's limits in JSON's types."""
     return {"dataset": dataset_name(dataset), "limits": [str(limit) for limit in limits]}
 
 
 def limits_of(content: Mapping[str, Any]) -> tuple[str, tuple[Limit, ...]]:
-    """What `limits_content` wrote. Raises LedgerError."""
+    """Reads what `limits_content` returned. Raises LedgerError."""
     try:
         found = dataset_name(content["dataset"]), tuple(Limit.parse(text) for text in content["limits"])
         if not found[1]:

@@ -1,4 +1,4 @@
-"""What a ledger's entries add up to: limits in force, charges, publications."""
+"""The state of a ledger after all its entries: limits, charges, publications."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sfumato.schemas.errors import LedgerError
-from sfumato.schemas.ledger import Charge, Limit, Reservation, amount
+from sfumato.schemas.ledger import Charge, Limit, Reservation, parse_amount
 from sfumato.transforms.privacy.ledger.entries import (
     COMMIT,
     FIRST,
@@ -18,12 +18,12 @@ from sfumato.transforms.privacy.ledger.entries import (
     limits_of,
     read_entries,
 )
-from sfumato.transforms.privacy.ledger.windows import bounded, overrun
+from sfumato.transforms.privacy.ledger.windows import find_overrun, is_bounded
 
 
 @dataclass(frozen=True)
 class LimitChange:
-    """Entry number, time, dataset, and its limits before and after; none before the first."""
+    """A dataset's limits before and after entry `index`. `before` is empty for the first limits."""
 
     index: int
     time: str
@@ -34,9 +34,15 @@ class LimitChange:
 
 @dataclass(frozen=True)
 class History:
-    """A ledger as it stands. head: hash of its newest entry. reservations by release id, limits by dataset.
+    """The state of a ledger.
 
-    refusals: settled reservations whose release id was reserved again, for an input that was mended.
+    Attributes:
+        entries: number of entries.
+        head: hash of the newest entry.
+        reservations: by release id.
+        limits: in force, by dataset.
+        changes: of limits, oldest first.
+        refusals: settled reservations whose release id was charged again, for corrected input.
     """
 
     entries: int
@@ -48,14 +54,19 @@ class History:
 
     @property
     def charges(self) -> list[Charge]:
-        """What every charge counts; all that a crashed run reserved counts as spent."""
-        return _all_charges((*self.refusals, *self.reservations.values()))
+        """All charges that count. The whole reservation of a crashed run counts as spent."""
+        return _counted_charges((*self.refusals, *self.reservations.values()))
 
 
 def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
-    """Reads the entries from first to newest. Raises LedgerError where they break the chain or contradict each other.
+    """Reads the entries from first to newest.
 
-    with_limits: also that every charge kept to the limits in force when it was made.
+    Args:
+        entries: all entries of a ledger.
+        with_limits: also check every charge against the limits in force when it was made.
+
+    Raises:
+        LedgerError: the chain is broken, entries contradict each other, or a charge exceeded its limits.
     """
     reservations: dict[str, Reservation] = {}
     limits: dict[str, tuple[Limit, ...]] = {}
@@ -70,26 +81,26 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
             limits[dataset] = found
         elif kind == RESERVE:
             charge = charge_of(content)
-            standing = reservations.get(charge.release_id)
-            if standing is not None:
-                if standing.refused is None:
+            existing = reservations.get(charge.release_id)
+            if existing is not None:
+                if existing.refusal is None:
                     raise LedgerError(f"ledger: entry {index} charges release {charge.release_id} again")
                 refusals.append(reservations.pop(charge.release_id))
             if charge.dataset not in limits:
                 raise LedgerError(f"ledger: entry {index} charges a dataset that has no limits, {charge.dataset}")
             if with_limits:
-                _check_limits(index, _all_charges((*refusals, *reservations.values())), charge, limits)
+                _check_limits(index, _counted_charges((*refusals, *reservations.values())), charge, limits)
             reservations[charge.release_id] = Reservation(charge, index, entry["hash"], entry["time"])
         elif kind == SETTLE:
-            standing = reservations.get(str(content.get("release_id")))
-            if standing is None or standing.manifest is not None or standing.refused is not None:
+            existing = reservations.get(str(content.get("release_id")))
+            if existing is None or existing.manifest is not None or existing.refusal is not None:
                 raise LedgerError(f"ledger: entry {index} settles {content.get('release_id')!r}, which is not reserved")
-            reservations[standing.charge.release_id] = _settled(standing, index, content)
+            reservations[existing.charge.release_id] = _settled(existing, index, content)
         elif kind == COMMIT:
             release_id, manifest = str(content.get("release_id")), content.get("manifest")
             if release_id not in reservations or reservations[release_id].manifest is not None:
                 raise LedgerError(f"ledger: entry {index} publishes {release_id!r}, of which nothing is reserved")
-            if reservations[release_id].refused is not None:
+            if reservations[release_id].refusal is not None:
                 raise LedgerError(f"ledger: entry {index} publishes {release_id!r}, which was refused")
             if not (isinstance(manifest, str) and manifest):
                 raise LedgerError(f"ledger: entry {index} does not say what was published")
@@ -99,25 +110,24 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
     return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals))
 
 
-def _all_charges(reservations: Sequence[Reservation]) -> list[Charge]:
-    return [charge for one in reservations for charge in one.charge.each()]
+def _counted_charges(reservations: Sequence[Reservation]) -> list[Charge]:
+    return [charge for one in reservations for charge in one.charge.counted()]
 
 
 def _check_limits(index: int, earlier: list[Charge], new: Charge, limits: Mapping[str, tuple[Limit, ...]]) -> None:
-    """Raises LedgerError where a charge exceeded the limits in force."""
-    for charge in new.each():
+    """Raises LedgerError if a charge exceeded the limits in force."""
+    for charge in new.counted():
         in_force = limits.get(charge.dataset, ())
-        if not bounded(charge, in_force):
-            raise LedgerError(f"ledger: entry {index} charges {charge.dataset} beside its limits")
-        if (over := overrun(earlier, charge, in_force)) is not None:
-            raise LedgerError(f"ledger: entry {index} exceeds the limit of {over.limit.words()}")
+        if not is_bounded(charge, in_force):
+            raise LedgerError(f"ledger: entry {index} charges {charge.dataset}, and no limit of it bounds the charge")
+        if (over := find_overrun(earlier, charge, in_force)) is not None:
+            raise LedgerError(f"ledger: entry {index} exceeds the limit of {over.limit.describe()}")
         earlier = [*earlier, charge]
 
 
-def _settled(standing: Reservation, index: int, content: Mapping[str, Any]) -> Reservation:
+def _settled(reservation: Reservation, index: int, content: Mapping[str, Any]) -> Reservation:
     try:
-        return standing.settled(
-            amount("epsilon", content["epsilon"]), amount("delta", content["delta"]), str(content["reason"])
-        )
-    except (KeyError, TypeError, ValueError, ArithmeticError) as error:  # ValueError: of which RequestError is one
+        epsilon, delta = (parse_amount(name, content[name]) for name in ("epsilon", "delta"))
+        return reservation.settled(epsilon, delta, str(content["reason"]))
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:  # RequestError is a ValueError
         raise LedgerError(f"ledger: entry {index} cannot be read ({error})") from None

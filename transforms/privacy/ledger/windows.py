@@ -1,8 +1,8 @@
-"""Budgets by sliding window: what a user's data of any so many days in a row have cost, and whether more fits.
+"""Sliding-window budgets: what the data of any N consecutive days have cost, and whether another charge fits.
 
-Windows are of the data's days and not of the day on which a release is made: a user's records of any 365 days in a row
-are what a limit of 365 days protects, however late or in which order their days are released. A charge for a period
-counts in every window that shares a day with it.
+A window covers days of the data, not the days on which releases are made. A limit of 365 days protects a user's records
+of any 365 consecutive days, however late and in whatever order those days are released. A charge for a period counts
+in every window that shares a day with the period.
 """
 
 from __future__ import annotations
@@ -15,45 +15,44 @@ from decimal import Context, Decimal, localcontext
 
 from sfumato.schemas.ledger import ADD_OR_REMOVE, REPLACE, ZERO_OUT, Charge, Limit, Period
 
-# Below this a delta is lost among the rounding errors of the convolutions behind a loss distribution.
-_LEAST_DELTA = Decimal("1e-12")
-_SLACK = 1 + 1e-9  # what floating point may have lost of a composed delta
-_EXACT = Context(prec=250)  # amounts have 28 digits and are 1e-100 at least, so no sum of them is rounded
-# How many steps of the first adjacency make one of the second. Where there is none, nothing is known.
+# Smaller deltas disappear in the rounding errors of the convolutions behind a privacy loss distribution.
+_MIN_DELTA = Decimal("1e-12")
+_SLACK = 1 + 1e-9  # bounds the floating-point error of a composed delta
+_EXACT = Context(prec=250)  # amounts have 28 digits and are at least 1e-100, so sums are not rounded
+# Steps of the first adjacency that make one step of the second. For other pairs no bound is known.
 _STEPS = {(ADD_OR_REMOVE, ZERO_OUT): 1, (ADD_OR_REMOVE, REPLACE): 2, (ZERO_OUT, REPLACE): 2}
-_MOST_DELTA = 1 - Decimal("1e-28")
+_MAX_DELTA = 1 - Decimal("1e-28")
 
 
 @dataclass(frozen=True)
 class Overrun:
-    """A window whose charges, together with a new one, exceed a limit. spent: before the new charge."""
+    """A window in which a new charge exceeds a limit. spent: epsilon spent there before the new charge."""
 
     limit: Limit
     window: Period
     spent: Decimal
 
 
-def overrun(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) -> Overrun | None:
-    """The first limit that the new charge would exceed beside those of its dataset; None where it fits."""
+def find_overrun(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) -> Overrun | None:
+    """Returns the first limit that the new charge exceeds together with its dataset's charges; None if it fits."""
     for limit in limits:
-        counted = converted(new, limit.adjacency)
+        counted = convert_adjacency(new, limit.adjacency)
         if counted is None:
             continue
         same = _counted(charges, new.dataset, limit.adjacency)
         for window in _windows(same, new.period, limit.days):
-            within = [charge for charge in same if charge.period.meets(window)]
+            within = [charge for charge in same if charge.period.overlaps(window)]
             if not fits([*within, counted], limit):
                 return Overrun(limit, window, _total(within))
     return None
 
 
-def converted(charge: Charge, adjacency: str) -> Charge | None:
-    """The charge as it counts towards a limit of an adjacency; None where it bounds nothing of it.
+def convert_adjacency(charge: Charge, adjacency: str) -> Charge | None:
+    """Returns the charge as it counts towards a limit with another adjacency; None if it has no known bound there.
 
-    What tells apart logs with and without a user tells no more of logs from which the user's records are taken out
-    while the number of users is public (zero-out). To replace a user takes two steps, out and in: at (epsilon, delta)
-    each they are (2 epsilon, (1 + e^epsilon) delta). The other way there is no bound, since replace and zero-out
-    say nothing of the number of users.
+    An add-or-remove guarantee (epsilon, delta) also holds for zero-out, where the number of users is public. To replace
+    a user takes two steps, remove and add, and costs (2 epsilon, (1 + e^epsilon) delta). In the other direction there
+    is no bound: replace and zero-out guarantees say nothing about the number of users.
     """
     if charge.adjacency == adjacency:
         return charge
@@ -62,32 +61,33 @@ def converted(charge: Charge, adjacency: str) -> Charge | None:
         return None
     delta = charge.delta
     if steps == 2 and delta:
-        # A larger delta than 1 protects nothing, nor does the largest below it.
-        delta = _MOST_DELTA if charge.epsilon > 1000 else min(delta * (1 + charge.epsilon.exp()), _MOST_DELTA)
+        # A delta of 1 protects nothing; a charge needs a delta below 1.
+        delta = _MAX_DELTA if charge.epsilon > 1000 else min(delta * (1 + charge.epsilon.exp()), _MAX_DELTA)
     return replace(charge, epsilon=steps * charge.epsilon, delta=delta, adjacency=adjacency)
 
 
-def bounded(charge: Charge, limits: Sequence[Limit]) -> bool:
-    """Whether any of the limits bounds the charge."""
-    return any(converted(charge, limit.adjacency) is not None for limit in limits)
+def is_bounded(charge: Charge, limits: Sequence[Limit]) -> bool:
+    """Returns whether any of the limits bounds the charge."""
+    return any(convert_adjacency(charge, limit.adjacency) is not None for limit in limits)
 
 
 def _counted(charges: Sequence[Charge], dataset: str, adjacency: str) -> list[Charge]:
-    same = [converted(charge, adjacency) for charge in charges if charge.dataset == dataset]
+    same = [convert_adjacency(charge, adjacency) for charge in charges if charge.dataset == dataset]
     return [charge for charge in same if charge is not None]
 
 
 def fits(charges: Sequence[Charge], limit: Limit) -> bool:
-    """Whether charges on the same data stay within a limit: by adding up, or where that is too much by composition.
+    """Returns whether charges on the same data stay within a limit, by their sum or else by tighter composition.
 
-    Adding up holds even if each charge was chosen in the light of what earlier releases showed. Composition by privacy
-    loss distributions (the best that is known of an (epsilon, delta) mechanism: randomised response with a chance delta
-    of telling all; Kairouz, Oh and Viswanath, ICML 2015) holds for amounts that were not; it needs a delta to spend.
+    The sum is valid even if each charge was chosen after looking at earlier releases. Composition with privacy loss
+    distributions is valid for charges fixed in advance, and needs a limit with a delta. Each charge is represented by
+    the worst (epsilon, delta) mechanism: randomised response that reveals everything with probability delta (Kairouz,
+    Oh and Viswanath, ICML 2015).
     """
     epsilon, delta = _total(charges), _sum([charge.delta for charge in charges])
     if epsilon <= limit.epsilon and delta <= limit.delta:
         return True
-    if limit.delta < _LEAST_DELTA or delta > limit.delta:
+    if limit.delta < _MIN_DELTA or delta > limit.delta:
         return False
     if max(charge.epsilon for charge in charges) > limit.epsilon:
         return False
@@ -95,14 +95,15 @@ def fits(charges: Sequence[Charge], limit: Limit) -> bool:
 
 
 def composed_delta(charges: Sequence[Charge], epsilon: float) -> float:
-    """The delta at this epsilon of all charges together, rounded up, by dp-accounting."""
+    """Returns the delta of all charges together at this epsilon, rounded up, computed by dp-accounting."""
+    # Imported here because it loads SciPy, and only limits with a delta need it.
     from dp_accounting.pld import common, privacy_loss_distribution
 
-    kinds = Counter((float(charge.epsilon), float(charge.delta)) for charge in charges)
-    # Losses are rounded up to a grid; this one costs a thousandth of the smallest release's own.
-    interval = max(min(*(kind[0] / 1000 for kind in kinds), 1e-3), 1e-5)
+    amounts = Counter((float(charge.epsilon), float(charge.delta)) for charge in charges)
+    # Losses are rounded up to a grid. This one adds a thousandth of the smallest charge's epsilon.
+    interval = max(min(*(one[0] / 1000 for one in amounts), 1e-3), 1e-5)
     composed = privacy_loss_distribution.identity(value_discretization_interval=interval)
-    for (one_epsilon, one_delta), number in kinds.items():
+    for (one_epsilon, one_delta), number in amounts.items():
         one = privacy_loss_distribution.from_privacy_parameters(
             common.DifferentialPrivacyParameters(one_epsilon, one_delta), value_discretization_interval=interval
         )
@@ -110,31 +111,32 @@ def composed_delta(charges: Sequence[Charge], epsilon: float) -> float:
     return float(composed.get_delta_for_epsilon(epsilon))
 
 
-def next_fit(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) -> date | None:
-    """The first later day from which data of a period as long would fit; None where they never will."""
+def first_fit(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) -> date | None:
+    """Returns the first later day from which data of an equally long period would fit; None if they never fit."""
     same = [charge for charge in charges if charge.dataset == new.dataset]
     free = {charge.period.last + timedelta(days=limit.days) for charge in same for limit in limits}
     for first in sorted(one for one in free if one > new.period.first):
-        if overrun(same, replace(new, period=new.period.starting(first)), limits) is None:
+        if find_overrun(same, replace(new, period=new.period.moved_to(first)), limits) is None:
             return first
     return None
 
 
 def spent_in_window(charges: Sequence[Charge], dataset: str, last: date, limit: Limit) -> Decimal:
-    """Epsilons that count towards a dataset's limit, added up, in its window that ends on a day."""
+    """Returns the sum of epsilons that count towards a dataset's limit in the window that ends on day `last`."""
     window = Period(last - timedelta(days=limit.days - 1), last)
-    return _total([one for one in _counted(charges, dataset, limit.adjacency) if one.period.meets(window)])
+    return _total([one for one in _counted(charges, dataset, limit.adjacency) if one.period.overlaps(window)])
 
 
-def most_spent(charges: Sequence[Charge], dataset: str, limit: Limit) -> tuple[Period, Decimal] | None:
-    """The window of a limit in which most epsilon is spent, and how much; None where nothing is.
+def max_spent(charges: Sequence[Charge], dataset: str, limit: Limit) -> tuple[Period, Decimal] | None:
+    """Returns the window of a limit with the largest sum of epsilons, and that sum; None without charges.
 
-    It may be moved on until it begins on the last day of a charge without losing any, so those are looked at.
+    Any window can be moved later until it begins on the last day of a charge without losing a charge. So only windows
+    that begin on such days are compared.
     """
     same = _counted(charges, dataset, limit.adjacency)
     starts = sorted({one.period.last for one in same})
     found = [Period(start, start + timedelta(days=limit.days - 1)) for start in starts]
-    spent = [(window, _total([one for one in same if one.period.meets(window)])) for window in found]
+    spent = [(window, _total([one for one in same if one.period.overlaps(window)])) for window in found]
     return max(spent, key=lambda one: one[1], default=None)
 
 
@@ -148,10 +150,10 @@ def _sum(amounts: Sequence[Decimal]) -> Decimal:
 
 
 def _windows(charges: Sequence[Charge], period: Period, days: int) -> list[Period]:
-    """Windows that meet the period, among them for every possible set of charges one that meets them all.
+    """Returns windows that overlap the period: enough to contain every possible combination of charges.
 
-    A window that begins on day s meets a charge if s is from `first - days + 1` to `last`; as s grows, a charge joins
-    only at the beginning of that range, so the windows that begin there, or where the period's own range does, suffice.
+    A window that begins on day s overlaps a charge if s lies in `first - days + 1`..`last`. As s grows, a charge joins
+    only at the start of its range. So the windows that begin at such starts, and at the period's own, suffice.
     """
     before = timedelta(days=days - 1)
     starts = {one.period.first - before for one in charges} | {period.first - before}

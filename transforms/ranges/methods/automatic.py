@@ -19,7 +19,7 @@ from sfumato.transforms.ranges.tune import Tuner
 from sfumato.transforms.ranges.widths import default_width
 
 BORDER = 700_000.0
-"""Users times epsilon from which on, without a tuner, the plain grid answers (docs/param_select.md)."""
+"""Users times epsilon from which on, without a tuner, the plain grid answers (docs/results/cell_widths.md)."""
 _TEXTS: dict[str, str] = {one.name: one.metadata.get("help", "") for one in fields(SpatialNeural)}
 
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-from sfumato.schemas.ledger import Charge, Period, amount
+from sfumato.schemas.ledger import Charge, Period, parse_amount
 from sfumato.transforms.privacy.ledger.ledger import Ledger
-from sfumato.transforms.privacy.ledger.sqlite import SqliteLedger
+from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 
 
 def charge(
@@ -26,15 +26,15 @@ def charge(
         release_id=release_id,
         dataset=dataset,
         period=Period.parse(period),
-        epsilon=amount("epsilon", epsilon),
-        delta=amount("delta", delta),
+        epsilon=parse_amount("epsilon", epsilon),
+        delta=parse_amount("delta", delta),
         **metadata,
     )
 
 
 def ledger(folder: Path) -> Ledger:
     """A ledger in a file, at whose place the clock stands still."""
-    return Ledger(SqliteLedger(str(folder / "ledger.db")), lambda: datetime(2026, 11, 21, 3, tzinfo=UTC))
+    return Ledger(SqliteStore(str(folder / "ledger.db")), lambda: datetime(2026, 11, 21, 3, tzinfo=UTC))
 
 
 def forks() -> ForkServerContext:

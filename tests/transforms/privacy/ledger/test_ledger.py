@@ -16,16 +16,15 @@ from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.entries import COMMIT, RESERVE, charge_content, entry_bytes, read_entries
 from sfumato.transforms.privacy.ledger.history import replay
-from sfumato.transforms.privacy.ledger.ledger import Ledger, ReusedError
-from sfumato.transforms.privacy.ledger.places import open_ledger
-from sfumato.transforms.privacy.ledger.sqlite import SqliteLedger
+from sfumato.transforms.privacy.ledger.ledger import Ledger, ReusedError, open_ledger
+from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 from tests.transforms.privacy.ledger.helpers import charge, forks, ledger
 
 LIMITS = Limit.parse_all("3/7d,1/1d")
 
 
-def store(folder: Path) -> SqliteLedger:
-    return SqliteLedger(str(folder / "ledger.db"))
+def store(folder: Path) -> SqliteStore:
+    return SqliteStore(str(folder / "ledger.db"))
 
 
 def test_reserve_then_commit(tmp_path: Path) -> None:
@@ -156,7 +155,7 @@ def test_removed_repeated_and_reordered_entries_show(filled: list[bytes]) -> Non
 
 def test_an_entry_of_a_later_format_is_not_guessed_at(filled: list[bytes]) -> None:
     body = json.loads(filled[0])
-    body["format"] = "sfumato-ledger/2"
+    body["format"] = "sfumato-ledger/3"
     with pytest.raises(LedgerError, match="format"):
         replay([json.dumps(body, sort_keys=True, separators=(",", ":")).encode()])
 
@@ -264,7 +263,7 @@ def test_a_charge_that_gives_back_is_none(tmp_path: Path, filled: list[bytes], e
         replace(charge("new"), **amounts)
     head = read_entries(filled)[-1]["hash"]
     content = {**charge_content(charge("new", "2026-12-20")), "epsilon": epsilon, "delta": delta}
-    forged = entry_bytes(len(filled), head, "2026-11-21T03:00:00+00:00", "mark", RESERVE, content)
+    forged = entry_bytes(len(filled), head, "2026-11-21T03:00:00+00:00", "nonce", RESERVE, content)
     with pytest.raises(LedgerError, match="a charge cannot be read"):
         replay([*filled, forged])
 
@@ -274,7 +273,7 @@ def test_a_publication_says_of_what(tmp_path: Path, content: dict[str, str | Non
     book = ledger(tmp_path)
     book.reserve(charge("open"), LIMITS)
     entries = store(tmp_path).read()
-    forged = entry_bytes(2, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "mark", COMMIT, content)
+    forged = entry_bytes(2, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "nonce", COMMIT, content)
     with pytest.raises(LedgerError):
         replay([*entries, forged])
 
@@ -331,9 +330,9 @@ def _refused_quietly(folder: Path, number: int) -> None:
 
 def test_two_at_once_under_one_release_id_are_charged_once(tmp_path: Path) -> None:
     book = ledger(tmp_path)
-    append, first = SqliteLedger.append, []
+    append, first = SqliteStore.append, []
 
-    class Raced(SqliteLedger):
+    class Raced(SqliteStore):
         def append(self, index: int, entry: bytes) -> bool:
             if not first:  # the other one is faster
                 first.append(book.reserve(charge("one"), LIMITS))

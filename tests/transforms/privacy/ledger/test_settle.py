@@ -12,7 +12,7 @@ from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.entries import SETTLE, entry_bytes, read_entries
 from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import Ledger, ReusedError
-from sfumato.transforms.privacy.ledger.sqlite import SqliteLedger
+from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 LIMITS = Limit.parse_all("1/1d")
@@ -27,8 +27,8 @@ def test_a_refused_release_counts_what_its_check_cost(tmp_path: Path) -> None:
     history = book.history(with_limits=True)
     assert history.entries == 3
     assert history.reservations["one"] == settled
-    assert (settled.index, settled.hash, settled.refused) == (first.index, first.hash, WHY)
-    assert settled.reserved == first.charge
+    assert (settled.index, settled.hash, settled.refusal) == (first.index, first.hash, WHY)
+    assert settled.reserved_charge == first.charge
     assert [(one.epsilon, one.delta) for one in history.charges] == [(Decimal("0.01"), Decimal(0))]
     with pytest.raises(LedgerError, match="was refused, so no result of it can be published"):
         book.commit("one", "result")
@@ -47,7 +47,7 @@ def test_the_same_input_repeats_its_refusal_and_a_mended_one_is_charged_anew(tmp
         book.reserve(charge("one", "2026-11-19", epsilon="0.9"))
     mended = charge("one", epsilon="0.9", binding="mended")
     reservation = book.reserve(mended)
-    assert (reservation.charge, reservation.refused) == (mended, None)
+    assert (reservation.charge, reservation.refusal) == (mended, None)
     history = book.history(with_limits=True)
     assert sum(one.epsilon for one in history.charges) == Decimal("0.91")
     assert history.refusals == (settled,)
@@ -66,10 +66,10 @@ def test_a_refusal_costs_a_part_of_what_was_reserved(tmp_path: Path, epsilon: st
     book.reserve(charge("one"), LIMITS)
     with pytest.raises(RequestError):
         book.settle("one", epsilon, delta, WHY)
-    entries = SqliteLedger(str(tmp_path / "ledger.db")).read()
+    entries = SqliteStore(str(tmp_path / "ledger.db")).read()
     assert len(entries) == 2
     content = {"release_id": "one", "epsilon": epsilon, "delta": delta, "reason": WHY}
-    forged = entry_bytes(2, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "mark", SETTLE, content)
+    forged = entry_bytes(2, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "nonce", SETTLE, content)
     with pytest.raises(LedgerError, match="entry 2 cannot be read"):
         replay([*entries, forged])
 
@@ -93,9 +93,9 @@ def test_an_entry_that_settles_nothing_shows(tmp_path: Path, again: bool) -> Non
     book = ledger(tmp_path)
     book.reserve(charge("one"), LIMITS)
     book.settle("one", 0.1, 0.0, WHY) if again else book.commit("one", "abc")
-    entries = SqliteLedger(str(tmp_path / "ledger.db")).read()
+    entries = SqliteStore(str(tmp_path / "ledger.db")).read()
     content = {"release_id": "one", "epsilon": "0.05", "delta": "0", "reason": WHY}
-    forged = entry_bytes(3, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "mark", SETTLE, content)
+    forged = entry_bytes(3, read_entries(entries)[-1]["hash"], "2026-11-21T03:00:00+00:00", "nonce", SETTLE, content)
     with pytest.raises(LedgerError, match="which is not reserved"):
         replay([*entries, forged])
 
@@ -125,9 +125,9 @@ def test_a_check_raises_what_a_charge_would_and_writes_nothing(tmp_path: Path) -
 def test_two_that_settle_at_once_settle_once(tmp_path: Path) -> None:
     book = ledger(tmp_path)
     book.reserve(charge("one"), LIMITS)
-    append, first = SqliteLedger.append, []
+    append, first = SqliteStore.append, []
 
-    class Raced(SqliteLedger):
+    class Raced(SqliteStore):
         def append(self, index: int, entry: bytes) -> bool:
             if not first:  # the other one is faster
                 first.append(book.settle("one", 0.1, 0.0, WHY))

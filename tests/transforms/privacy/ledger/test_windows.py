@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from sfumato.schemas.ledger import Charge, Limit, Period
 from sfumato.transforms.privacy.ledger.windows import (
     composed_delta,
+    find_overrun,
+    first_fit,
     fits,
-    most_spent,
-    next_fit,
-    overrun,
+    max_spent,
     spent_in_window,
 )
 from tests.transforms.privacy.ledger.helpers import charge
@@ -49,7 +49,7 @@ def by_brute_force(standing: list[Charge], new: Charge, limit: Limit) -> bool:
 @given(st.lists(charges, max_size=8), charges, st.integers(1, 12), st.integers(1, 30))
 def test_every_window_is_looked_at(standing: list[Charge], new: Charge, days: int, tenths: int) -> None:
     limit = Limit(Decimal(tenths) / 10, Decimal(0), days)
-    assert (overrun(standing, new, [limit]) is None) == by_brute_force(standing, new, limit)
+    assert (find_overrun(standing, new, [limit]) is None) == by_brute_force(standing, new, limit)
 
 
 @given(st.lists(charges, max_size=6), charges, st.integers(1, 8), st.integers(9, 20))
@@ -57,15 +57,15 @@ def test_the_day_that_is_named_is_the_first_that_fits(
     standing: list[Charge], new: Charge, days: int, tenths: int
 ) -> None:
     limit = Limit(Decimal(tenths) / 10, Decimal(0), days)
-    if overrun(standing, new, [limit]) is None:
+    if find_overrun(standing, new, [limit]) is None:
         return
-    found = next_fit(standing, new, [limit])
+    found = first_fit(standing, new, [limit])
     assert found is not None  # a single charge of 0.9 at most always fits some day
     for number in range(1, 60):
         first = new.period.first + timedelta(days=number)
         moved = charge("moved", f"{first}:{first + (new.period.last - new.period.first)}", str(new.epsilon))
         fits_there = by_brute_force(standing, moved, limit)
-        assert fits_there == (overrun(standing, moved, [limit]) is None)
+        assert fits_there == (find_overrun(standing, moved, [limit]) is None)
         if fits_there:
             assert found == first
             return
@@ -74,8 +74,8 @@ def test_the_day_that_is_named_is_the_first_that_fits(
 
 def test_what_never_fits_has_no_day() -> None:
     limit = Limit.parse("1/7d")
-    assert overrun([], charge("r", epsilon="1.1"), [limit]) is not None
-    assert next_fit([charge("s")], charge("r", epsilon="1.1"), [limit]) is None
+    assert find_overrun([], charge("r", epsilon="1.1"), [limit]) is not None
+    assert first_fit([charge("s")], charge("r", epsilon="1.1"), [limit]) is None
 
 
 def test_tenths_add_up_to_one() -> None:
@@ -95,8 +95,8 @@ def test_deltas_add_up_too() -> None:
 
 def test_other_datasets_do_not_count() -> None:
     limit = Limit.parse("1/1d")
-    assert overrun([charge("a", dataset="bikes")], charge("b"), [limit]) is None
-    assert overrun([charge("a")], charge("b"), [limit]) is not None
+    assert find_overrun([charge("a", dataset="bikes")], charge("b"), [limit]) is None
+    assert find_overrun([charge("a")], charge("b"), [limit]) is not None
 
 
 def randomised_response_delta(epsilon: float, rounds: int, target: float) -> float:
@@ -154,7 +154,7 @@ def test_what_is_spent_in_a_window() -> None:
 def test_the_fullest_window(standing: list[Charge], days: int) -> None:
     limit = Limit.parse(f"1/{days}d")
     everywhere = [spent_in_window(standing, "taxis", ORIGIN + timedelta(days=end), limit) for end in range(-5, 60)]
-    found = most_spent(standing, "taxis", limit)
+    found = max_spent(standing, "taxis", limit)
     assert found is not None
     assert found[1] == max(everywhere)
     assert spent_in_window(standing, "taxis", found[0].last, limit) == found[1]
@@ -164,6 +164,6 @@ def test_a_period_counts_in_each_window_that_it_touches() -> None:
     limit = Limit.parse("1/1d")
     month = charge("month", "2026-11-01:2026-11-30")
     for inside in ("2026-11-01", "2026-11-15", "2026-11-30"):
-        assert overrun([month], charge("day", inside, "0.1"), [limit]) is not None
-    assert overrun([month], charge("day", "2026-12-01"), [limit]) is None
+        assert find_overrun([month], charge("day", inside, "0.1"), [limit]) is not None
+    assert find_overrun([month], charge("day", "2026-12-01"), [limit]) is None
     assert Period.parse("2026-11-01:2026-11-30").length == 30

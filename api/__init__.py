@@ -1,0 +1,66 @@
+"""Differentially private location analytics: each function runs a job and returns its release.
+
+    import sfumato
+
+    release = sfumato.heatmap("logs/*.parquet", region=(-122.51, 37.70, -122.35, 37.82), epsilon=1.0)
+    release.plot()
+
+The functions take the options of the command `sfumato JOB` by name. `sfumato.beam` has the same jobs as PTransforms for
+pipelines of your own. Names are imported when they are first used: `import sfumato` loads neither Beam nor NumPy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sfumato import beam
+    from sfumato.jobs import heatmap, histogram, hotspots, moments, plan, quantiles, ranges, synth
+    from sfumato.releases import Release, open_release
+    from sfumato.schemas.errors import BudgetError, DataError, RequestError, SfumatoError
+    from sfumato.schemas.region import Region
+    from sfumato.transforms.ranges.opening import open_model
+
+__all__ = [
+    "BudgetError",
+    "DataError",
+    "Region",
+    "Release",
+    "RequestError",
+    "SfumatoError",
+    "beam",
+    "heatmap",
+    "histogram",
+    "hotspots",
+    "moments",
+    "open_model",
+    "open_release",
+    "plan",
+    "quantiles",
+    "ranges",
+    "synth",
+]
+
+_MODULES = {
+    "jobs": ("heatmap", "histogram", "hotspots", "moments", "plan", "quantiles", "ranges", "synth"),
+    "releases": ("Release", "open_release"),
+    "schemas.errors": ("BudgetError", "DataError", "RequestError", "SfumatoError"),
+    "schemas.region": ("Region",),
+    "transforms.ranges.opening": ("open_model",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "beam":
+        return importlib.import_module("sfumato.beam")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'sfumato' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(f"sfumato.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

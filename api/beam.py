@@ -1,0 +1,373 @@
+"""The jobs as PTransforms, for pipelines of your own.
+
+Each transform takes paths of Parquet files, local or gs://, and yields plain rows. Constructors check their options at
+once, and raise RequestError. A run is refused with NotAdmittedError where noisy counts find too many unusable records.
+
+No transform charges a ledger. Each result costs `epsilon`, and of counts by sample and threshold `delta`: add both to
+what the same users have spent before. To have a ledger do that, call `sfumato.heatmap(..., ledger=...)` and the like.
+
+A key draws the noise. Without one, each use of a transform draws a key of its own, which is safe in runners that work
+in this process; a remote runner would show the key in the job's graph. There make one with `run_key`. One key serves
+one input, once: the difference of two inputs with the same noise has no noise. So run a pipeline once, and build it
+again for other data.
+
+The classes are dataclasses, not frozen ones: Beam itself assigns a label to a transform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import apache_beam as beam
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.items import CATEGORIES, NUMBERS, ItemColumns
+from sfumato.schemas.locations import Auxiliary, LocationColumns
+from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
+from sfumato.schemas.ranges import Sizes
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.heatmap.cells import cells_table
+from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap as HeatmapRounds
+from sfumato.transforms.heatmap.release_files import published_estimate
+from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.histogram.curve import check_shares, quantile
+from sfumato.transforms.histogram.hierarchy import build_hierarchy
+from sfumato.transforms.histogram.histogram_tables import cells_table as counted_cells_table
+from sfumato.transforms.histogram.histogram_tables import items_table
+from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
+from sfumato.transforms.histogram.prefixes import NumberPrefixes, spread_levels
+from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
+from sfumato.transforms.histogram.sampling_plan import SamplePlan
+from sfumato.transforms.histogram.trie import Trie
+from sfumato.transforms.moments.bit_pushing import PushBits
+from sfumato.transforms.moments.protocol import MomentsPlan
+from sfumato.transforms.moments.value_encoding import Values
+from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
+from sfumato.transforms.ranges.combine import BuildRanges
+from sfumato.transforms.ranges.plan import RangesPlan
+
+Area = Region | Sequence[float] | str
+Row = dict[str, Any]
+# Runners that work in this process, by the names of their classes.
+_LOCAL_RUNNERS = {
+    "DirectRunner",
+    "SwitchingDirectRunner",
+    "BundleBasedDirectRunner",
+    "FnApiRunner",
+    "InteractiveRunner",
+}
+_QUANTILE_BITS, _QUANTILE_LEVELS = 12, 3
+
+
+def run_key(key_file: str, name: str) -> RunKey:
+    """Returns the key of one run, for runners whose workers are other machines.
+
+    Args:
+        key_file: made by `sfumato key new`, where only the workers can read it, such as gs://bucket/key. The graph
+            holds its path, not its content.
+        name: of the input and the result, such as "visits 2026-11-17". Never use a name for two inputs.
+
+    Raises:
+        RequestError: the file cannot be read, or is no key.
+    """
+    return RunKey.derive(FileSecret(key_file), {"name": name})
+
+
+@dataclass(kw_only=True, eq=False)
+class PrivateHeatmap(beam.PTransform):
+    """Paths of Parquet files -> a row a cell of a private heatmap: `cells.parquet` of `sfumato heatmap`, as dicts.
+
+    Args:
+        region: borders in degrees: a Region, (west, south, east, north), or "W,S,E,N".
+        epsilon: privacy budget of the whole heatmap.
+        depth: the finest grid has 2^depth x 2^depth cells.
+        method: see `sfumato.heatmap`.
+        options: further options of the heatmap by name, such as {"shard_size": 5_000}.
+        columns: names of the columns.
+        key: see the module.
+
+    Example:
+        >>> import glob
+        >>> import apache_beam as beam
+        >>> from sfumato.beam import PrivateHeatmap
+        >>> heatmap = PrivateHeatmap(region=(-122.51, 37.70, -122.35, 37.82), epsilon=1.0, depth=6)
+        >>> with beam.Pipeline() as pipeline:
+        ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
+        ...     cells = files | heatmap
+        ...     busy = cells | beam.Filter(lambda cell: cell["count"] > 3 * cell["stddev"])
+        ...     lines = busy | beam.Map(lambda cell: f"{cell['cell_id']},{cell['count']:.0f}")
+        ...     _ = lines | beam.io.WriteToText("busy", file_name_suffix=".csv", shard_name_template="")
+        >>> len(open("busy.csv").readlines()) > 10
+        True
+    """
+
+    region: Area
+    epsilon: float = 1.0
+    depth: int = 10
+    method: str = "adaptive"
+    options: Row | None = None
+    columns: LocationColumns = field(default_factory=LocationColumns)
+    key: RunKey | None = None
+
+    def __post_init__(self) -> None:
+        values = {"epsilon": self.epsilon, "depth": self.depth, **(self.options or {})}
+        self._parameters = heatmap_parameters(self.method, values, self.columns.categories)
+        self._grid = Grid(_region(self.region), self.depth)
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        key = _key(self.key, paths)
+        rounds = HeatmapRounds(self._grid.region, self._parameters, key, self.columns)
+        rows = beam.FlatMap(_heatmap_rows, self._parameters, self._grid, self.columns.auxiliary)
+        return paths | "Rounds" >> rounds | "Rows" >> rows
+
+
+def _heatmap_rows(
+    state: HeatmapState, parameters: HeatmapParameters, grid: Grid, auxiliary: Auxiliary | None
+) -> Iterator[Row]:
+    categories = auxiliary.categories if auxiliary else ()
+    estimate, unbiased, rates = published_estimate(state, parameters, grid, categories)
+    yield from cells_table(estimate, grid, categories, rates, unbiased).to_pylist()
+
+
+@dataclass(kw_only=True, eq=False)
+class PrivateHistogram(beam.PTransform):
+    """Paths of Parquet files -> a row an item that enough users hold, as dicts, by sample and threshold.
+
+    The rows are those of `items.parquet`, or with a region `cells.parquet`, of `sfumato histogram`.
+
+    Args:
+        column: count its values: text, integers, booleans or dates. Give either it or region and cells.
+        region: count the cells of this region, see PrivateHeatmap.
+        cells: depth of the region's grid.
+        epsilon: privacy budget.
+        delta: probability that epsilon may fail to cover; keep it far below 1 / users.
+        user_id: name of the column of user ids.
+        key: see the module.
+
+    Example:
+        >>> import glob
+        >>> import apache_beam as beam
+        >>> from sfumato.beam import PrivateHistogram
+        >>> with beam.Pipeline() as pipeline:
+        ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
+        ...     items = files | PrivateHistogram(column="infected", epsilon=1.0, delta=1e-6)
+        ...     lines = items | beam.Map(lambda row: f"{row['item']},{row['count']:.0f}")
+        ...     _ = lines | beam.io.WriteToText("infected", file_name_suffix=".csv", shard_name_template="")
+        >>> sorted(line.split(",")[0] for line in open("infected.csv"))
+        ['false', 'true']
+    """
+
+    epsilon: float
+    delta: float
+    column: str | None = None
+    region: Area | None = None
+    cells: int | None = None
+    user_id: str = "user_id"
+    key: RunKey | None = None
+
+    def __post_init__(self) -> None:
+        if (self.column is None) == (self.region is None) or (self.region is None) != (self.cells is None):
+            raise RequestError("column, region, cells: give either column, or region and cells")
+        self._grid = None if self.region is None else Grid(_region(self.region), self.cells or 0)
+        items = None if self._grid is None else 4**self._grid.depth
+        self._plan = SamplePlan(epsilon=self.epsilon, delta=self.delta, items=items)
+        _ = self._plan.sampling  # raises where no item could pass
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        counted: Items
+        if self._grid is None:
+            counted = ColumnItems(ItemColumns(str(self.column), self.user_id, CATEGORIES))
+        else:
+            counted = CellItems(LocationColumns(self.user_id), self._grid)
+        admit = Admit(self._plan.admission_rule)
+        count = TrieHeavyHitters(counted, self._plan.sampling, _key(self.key, paths), admit=admit)
+        return paths | "Count" >> count | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
+
+
+def _histogram_rows(trie: Trie, grid: Grid | None) -> Iterator[Row]:
+    for level in trie.levels:
+        yield from (items_table(level) if grid is None else counted_cells_table(level, grid)).to_pylist()
+
+
+@dataclass(kw_only=True, eq=False)
+class PrivateQuantiles(beam.PTransform):
+    """Paths of Parquet files -> a row a quantile of a number over users, as dicts, by sample and threshold.
+
+    The rows are those of `quantiles.parquet` of `sfumato quantiles`: share, value, low, high.
+
+    Args:
+        column: of integers or floating-point numbers.
+        range: (low, high); values outside count as its borders. Choose it without looking at the data.
+        quantiles: shares of the users, between 0 and 1.
+        epsilon: privacy budget.
+        delta: probability that epsilon may fail to cover; keep it far below 1 / users.
+        user_id: name of the column of user ids.
+        key: see the module.
+
+    Example:
+        >>> import glob
+        >>> import apache_beam as beam
+        >>> from sfumato.beam import PrivateQuantiles
+        >>> median = PrivateQuantiles(column="km_from_home", range=(0, 30), quantiles=(0.5,), epsilon=1.0, delta=1e-6)
+        >>> with beam.Pipeline() as pipeline:
+        ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
+        ...     lines = files | median | beam.Map(lambda row: f"{row['value']:.1f}")
+        ...     _ = lines | beam.io.WriteToText("median", file_name_suffix=".csv", shard_name_template="")
+        >>> 0 < float(open("median.csv").read()) < 30
+        True
+    """
+
+    column: str
+    range: tuple[float, float]
+    epsilon: float
+    delta: float
+    quantiles: Sequence[float] = (0.1, 0.25, 0.5, 0.75, 0.9)
+    user_id: str = "user_id"
+    key: RunKey | None = None
+
+    def __post_init__(self) -> None:
+        self.quantiles = check_shares(tuple(self.quantiles))
+        self._counted = NumberItems(ItemColumns(self.column, self.user_id, NUMBERS), *self.range, _QUANTILE_BITS)
+        self._plan = SamplePlan(
+            epsilon=self.epsilon, delta=self.delta, items=1 << _QUANTILE_BITS, rounds=_QUANTILE_LEVELS
+        )
+        _ = self._plan.sampling  # raises where no value could pass
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        count = TrieHeavyHitters(
+            self._counted,
+            self._plan.sampling,
+            _key(self.key, paths),
+            NumberPrefixes(2, _QUANTILE_BITS),
+            spread_levels(_QUANTILE_BITS, _QUANTILE_LEVELS),
+            admit=Admit(self._plan.admission_rule),
+        )
+        return paths | "Count" >> count | "Rows" >> beam.FlatMap(_quantile_rows, *self.range, self.quantiles)
+
+
+def _quantile_rows(trie: Trie, low: float, high: float, shares: Sequence[float]) -> Iterator[Row]:
+    hierarchy = build_hierarchy(trie, _QUANTILE_BITS, low, high)
+    if hierarchy.users:
+        curve = hierarchy.curve()
+        yield from (asdict(quantile(curve, share)) for share in shares)
+
+
+@dataclass(kw_only=True, eq=False)
+class PrivateMoments(beam.PTransform):
+    """Paths of Parquet files -> a row a statistic of a number, as dicts, of which each user sends randomised bits.
+
+    The rows are those of `moments.parquet` of `sfumato moments`, of all users. One record of each user counts.
+
+    Args:
+        column: of integers or floating-point numbers, not negative.
+        epsilon: local privacy budget of all that a user sends, and budget of the result.
+        bits: bits of a value's magnitude, 1 to 52.
+        fraction_bits: how many of them are below the point.
+        statistics: of mean, variance, moment:K, geometric_mean, log_product.
+        user_id: name of the column of user ids.
+        key: see the module.
+
+    Example:
+        >>> import glob
+        >>> import apache_beam as beam
+        >>> from sfumato.beam import PrivateMoments
+        >>> with beam.Pipeline() as pipeline:
+        ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
+        ...     means = files | PrivateMoments(column="km_from_home", epsilon=4.0, bits=12, fraction_bits=6)
+        ...     lines = means | beam.Map(lambda row: f"{row['statistic']},{row['value']:.1f}")
+        ...     _ = lines | beam.io.WriteToText("mean", file_name_suffix=".csv", shard_name_template="")
+        >>> open("mean.csv").read().startswith("mean,")
+        True
+    """
+
+    column: str
+    epsilon: float
+    bits: int = 16
+    fraction_bits: int = 0
+    statistics: Sequence[str] = ("mean",)
+    user_id: str = "user_id"
+    key: RunKey | None = None
+
+    def __post_init__(self) -> None:
+        form = FixedPoint(self.bits, self.fraction_bits)
+        statistics = tuple(Statistic(name) for name in self.statistics)
+        self._plan = MomentsPlan(form=form, statistics=statistics, epsilon=self.epsilon)
+        self._values = Values(ValueColumns(self.column, self.user_id), form)
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        plan = self._plan
+        push = PushBits(self._values, plan, _key(self.key, paths))
+        return (
+            paths
+            | "Push" >> push
+            | "Rows" >> beam.FlatMap(lambda progress: [asdict(one) for one in progress.estimates(plan)])
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class PrivateRanges(beam.PTransform):
+    """Paths of Parquet files -> one RangeModel, which answers how many users are in any square.
+
+    `sfumato.transforms.ranges.model.model_bytes` makes a file of it, which `sfumato.open_model` reads.
+
+    Args:
+        region: see PrivateHeatmap.
+        epsilon: privacy budget of the model.
+        sizes: (low, high) of the sides of the squares that the model is made for, in metres.
+        method: see `sfumato.ranges`.
+        columns: names of the columns.
+        key: see the module.
+
+    Example:
+        >>> import glob
+        >>> import apache_beam as beam
+        >>> from sfumato.beam import PrivateRanges
+        >>> ranges = PrivateRanges(region=(-122.51, 37.70, -122.35, 37.82), epsilon=1.0, method="ag", sizes=(500, 5000))
+        >>> with beam.Pipeline() as pipeline:
+        ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
+        ...     users = files | ranges | beam.Map(lambda model: model.answer(-122.42, 37.77, 2_000)[0].users[0])
+        ...     _ = users | beam.io.WriteToText("users", file_name_suffix=".csv", shard_name_template="")
+        >>> float(open("users.csv").read()) > 0
+        True
+    """
+
+    region: Area
+    epsilon: float = 1.0
+    sizes: tuple[float, float] = (25.0, 100.0)
+    method: str = "auto"
+    columns: LocationColumns = field(default_factory=LocationColumns)
+    key: RunKey | None = None
+
+    def __post_init__(self) -> None:
+        counting = HeatmapParameters(epsilon=self.epsilon, noise="central")
+        self._plan = RangesPlan(_region(self.region), Sizes(*self.sizes), self.method, {}, counting)
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        build = BuildRanges(self._plan, _key(self.key, paths), self.columns)
+        return paths | "Build" >> build | "Model" >> beam.Map(lambda built: built.model)
+
+
+def _region(area: Area) -> Region:
+    """A Region of what a caller gave for one. Raises RequestError."""
+    if isinstance(area, Region):
+        return area
+    return Region.parse(area if isinstance(area, str) else ",".join(map(repr, area)))
+
+
+def _key(given: RunKey | None, paths: beam.PCollection) -> RunKey:
+    """The key that was given, or a fresh one. Raises RequestError for a fresh one where other machines would see it."""
+    if given is not None:
+        return given
+    runner = type(paths.pipeline.runner)
+    if _LOCAL_RUNNERS.isdisjoint(one.__name__ for one in runner.__mro__):
+        raise RequestError(
+            f"key: {runner.__name__} would show a fresh key in the job's graph; make one with "
+            "sfumato.beam.run_key(key_file, name)"
+        )
+    return RunKey.derive(entropy_secret(), {})

@@ -1,0 +1,385 @@
+"""The jobs as Python functions: each runs a job as the command `sfumato JOB` does, and returns its release."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sfumato.releases import Release, open_release
+from sfumato.schemas.errors import RequestError, SfumatoError
+from sfumato.schemas.region import Region
+
+if TYPE_CHECKING:
+    from sfumato.transforms.heatmap.plan import Plan
+
+Area = Region | Sequence[float] | str
+Folder = str | os.PathLike[str]
+
+
+def heatmap(
+    input: Folder,
+    *,
+    region: Area,
+    epsilon: float = 1.0,
+    depth: int = 10,
+    method: str = "adaptive",
+    auxiliary: str | None = None,
+    output: Folder | None = None,
+    **options: Any,
+) -> Release:
+    """Makes a private heatmap: how many users are in each cell of a map.
+
+    Args:
+        input: pattern of Parquet files with columns user_id, latitude and longitude (degrees), local or gs://.
+        region: the map's borders in degrees: a Region, four numbers (west, south, east, north), or text "W,S,E,N".
+        epsilon: privacy budget of the whole release, 0.0001 or more.
+        depth: the finest grid has 2^depth x 2^depth cells, 1 to 20.
+        method: how the map is made: adaptive, flat, hierarchical, count_min, emd, adaptive_grid, ...
+        auxiliary: column of a boolean or of categories, whose share in each cell is estimated too.
+        output: folder for the release, local or gs://. By default a temporary folder, which goes with the object: keep
+            it with `Release.save`, since the privacy budget is spent in any case.
+        **options: any other option of `sfumato heatmap`, such as key_file, ledger, dataset or overwrite.
+
+    Returns:
+        The release, with `cells`, `plot` and `guarantee`.
+
+    Raises:
+        RequestError: an option is wrong; the message names it.
+        DataError: the files cannot support a release.
+        BudgetError: the ledger does not allow the release.
+
+    Example:
+        >>> release = sfumato.heatmap("logs/*.parquet", region=(-122.51, 37.70, -122.35, 37.82), depth=6)
+        >>> release.cells.columns[:7].to_list()
+        ['cell_id', 'depth', 'west', 'south', 'east', 'north', 'count']
+        >>> 4_000 < float(release.cells["count"].sum()) < 6_000  # there are 5,000
+        True
+    """
+    given = {"region": region, "epsilon": epsilon, "depth": depth, "method": method, "auxiliary": auxiliary}
+    return _publish("heatmap", input, output, given, options)
+
+
+def histogram(
+    input: Folder,
+    *,
+    epsilon: float,
+    delta: float,
+    column: str | None = None,
+    region: Area | None = None,
+    cells: int | None = None,
+    output: Folder | None = None,
+    **options: Any,
+) -> Release:
+    """Counts the users of each category, or of each cell of a map, by a sample and a threshold, without noise.
+
+    Args:
+        input: pattern of Parquet files, see `heatmap`.
+        epsilon: privacy budget of the whole release.
+        delta: probability that epsilon may fail to cover; keep it far below 1 / users.
+        column: count this column's values: text, integers, booleans or dates. Give either it or region and cells.
+        region: count the cells of this region, see `heatmap`.
+        cells: depth of the region's grid: it has 2^cells x 2^cells cells.
+        output: see `heatmap`.
+        **options: any other option of `sfumato histogram`.
+
+    Returns:
+        The release: `items` for a column, `cells` for a region. Few users' values are not in it.
+
+    Raises:
+        RequestError, DataError, BudgetError: see `heatmap`.
+
+    Example:
+        >>> release = sfumato.histogram("logs/*.parquet", column="infected", epsilon=1.0, delta=1e-6)
+        >>> sorted(release.items["item"])
+        ['false', 'true']
+    """
+    given = {"epsilon": epsilon, "delta": delta, "column": column, "region": region, "cells": cells}
+    return _publish("histogram", input, output, given, options)
+
+
+def hotspots(
+    input: Folder,
+    *,
+    epsilon: float,
+    delta: float,
+    column: str | None = None,
+    region: Area | None = None,
+    depth: int | None = None,
+    top: int | None = None,
+    output: Folder | None = None,
+    **options: Any,
+) -> Release:
+    """Finds places, words or codes that many users share, level by level (TrieHH++), without noise.
+
+    Args:
+        input: pattern of Parquet files, see `heatmap`.
+        epsilon: privacy budget of the whole release.
+        delta: probability that epsilon may fail to cover; keep it far below 1 / users.
+        column: find frequent values of this column and their prefixes. Give either it or region.
+        region: find cells of this region, see `heatmap`.
+        depth: longest prefix: levels of the region's quadtree, characters of text, or digits of integers.
+        top: how many of the last level to publish, the most frequent first; by default all.
+        output: see `heatmap`.
+        **options: any other option of `sfumato hotspots`.
+
+    Returns:
+        The release: `items` for a column, `cells` for a region.
+
+    Raises:
+        RequestError, DataError, BudgetError: see `heatmap`.
+
+    Example:
+        >>> region = sfumato.Region(-122.51, 37.70, -122.35, 37.82)
+        >>> release = sfumato.hotspots("logs/*.parquet", region=region, depth=4, levels=2, epsilon=1.0, delta=1e-6)
+        >>> sorted(release.cells["depth"].unique().tolist())
+        [2, 4]
+    """
+    given = {"epsilon": epsilon, "delta": delta, "column": column, "region": region, "depth": depth, "top": top}
+    return _publish("hotspots", input, output, given, options)
+
+
+def quantiles(
+    input: Folder,
+    *,
+    column: str,
+    range: tuple[float, float] | str,
+    epsilon: float,
+    delta: float,
+    quantiles: Sequence[float] | str = (0.1, 0.25, 0.5, 0.75, 0.9),
+    output: Folder | None = None,
+    **options: Any,
+) -> Release:
+    """Estimates the distribution of a number over users: quantiles, and users in ranges of it.
+
+    Args:
+        input: pattern of Parquet files, see `heatmap`.
+        column: of integers or floating-point numbers.
+        range: (low, high); values outside count as its borders. Choose it without looking at the data.
+        epsilon: privacy budget of the whole release.
+        delta: probability that epsilon may fail to cover; keep it far below 1 / users.
+        quantiles: shares of the users, between 0 and 1.
+        output: see `heatmap`.
+        **options: any other option of `sfumato quantiles`, such as ranges=[(0, 5), (5, 10)].
+
+    Returns:
+        The release, with `quantiles`, `curve` and `ranges`.
+
+    Raises:
+        RequestError, DataError, BudgetError: see `heatmap`.
+
+    Example:
+        >>> release = sfumato.quantiles(
+        ...     "logs/*.parquet", column="km_from_home", range=(0, 30), quantiles=[0.5], epsilon=1.0, delta=1e-6
+        ... )
+        >>> release.quantiles.columns.to_list()
+        ['share', 'value', 'low', 'high']
+    """
+    given = {"column": column, "range": range, "quantiles": quantiles, "epsilon": epsilon, "delta": delta}
+    return _publish("quantiles", input, output, given, options)
+
+
+def moments(
+    input: Folder,
+    *,
+    column: str,
+    epsilon: float | None = None,
+    bits: int = 16,
+    fraction_bits: int = 0,
+    statistics: Sequence[str] | str = "mean",
+    output: Folder | None = None,
+    **options: Any,
+) -> Release:
+    """Estimates means, variances and moments of a number, of which each user sends one randomised bit.
+
+    Args:
+        input: pattern of Parquet files, see `heatmap`.
+        column: of integers or floating-point numbers, not negative unless `signed` is given.
+        epsilon: local privacy budget of all that a user sends. Required, unless no_ldp=True is given.
+        bits: bits of a value's magnitude, 1 to 52.
+        fraction_bits: how many of them are below the point: values are multiples of 2^-fraction_bits.
+        statistics: of mean, variance, moment:K (K up to 8), geometric_mean, log_product.
+        output: see `heatmap`.
+        **options: any other option of `sfumato moments`, such as group_by and groups, or region and cells.
+
+    Returns:
+        The release, with `moments` and, with region and cells, `cells`.
+
+    Raises:
+        RequestError, DataError, BudgetError: see `heatmap`.
+
+    Example:
+        >>> release = sfumato.moments(
+        ...     "logs/*.parquet", column="km_from_home", bits=12, fraction_bits=6, statistics="mean", epsilon=4.0
+        ... )
+        >>> release.moments["statistic"].to_list()
+        ['mean']
+    """
+    given = {
+        "column": column,
+        "epsilon": epsilon,
+        "bits": bits,
+        "fraction_bits": fraction_bits,
+        "statistics": statistics,
+    }
+    return _publish("moments", input, output, given, options)
+
+
+def ranges(
+    input: Folder,
+    *,
+    region: Area,
+    epsilon: float = 1.0,
+    method: str = "auto",
+    sizes: tuple[float, float] | str = (25, 100),
+    output: Folder | None = None,
+    **options: Any,
+) -> Release:
+    """Makes a private model that estimates how many users are in any square of a region.
+
+    Args:
+        input: pattern of Parquet files, see `heatmap`.
+        region: see `heatmap`.
+        epsilon: privacy budget of the whole release.
+        method: auto and snh train networks (pip install 'sfumato[neural]'); grid, ag, dawa, privtree, adaptive do not.
+        sizes: (low, high) of the sides of the squares that the model is made for, in metres.
+        output: see `heatmap`.
+        **options: any other option of `sfumato ranges build`.
+
+    Returns:
+        The release, whose `model` answers squares.
+
+    Raises:
+        RequestError, DataError, BudgetError: see `heatmap`.
+
+    Example:
+        >>> release = sfumato.ranges(
+        ...     "logs/*.parquet", region=(-122.51, 37.70, -122.35, 37.82), method="ag", sizes=(500, 5000)
+        ... )
+        >>> answers, share_inside = release.model.answer(longitude=-122.42, latitude=37.77, size=2_000)
+        >>> answers.users.shape, share_inside.tolist()
+        ((1,), [1.0])
+    """
+    given = {"region": region, "epsilon": epsilon, "method": method, "sizes": sizes}
+    return _publish("ranges", input, output, given, options)
+
+
+def synth(output: Folder, *, users: int, records_per_user: int = 1, seed: int = 0, **options: Any) -> str:
+    """Writes location logs of a synthetic city, for trials.
+
+    Args:
+        output: folder for the Parquet files, local or gs://.
+        users: how many.
+        records_per_user: rows of each user.
+        seed: another seed gives other users of the same city.
+        **options: any other option of `sfumato synth`.
+
+    Returns:
+        A pattern that matches the files, as the other functions take for `input`.
+
+    Example:
+        >>> sfumato.synth("city", users=1_000)
+        'city/*.parquet'
+    """
+    given = {"output": output, "users": users, "records_per_user": records_per_user, "seed": seed}
+    _run("synth", {**given, **options})
+    return f"{os.fspath(output).rstrip('/')}/*.parquet"
+
+
+def plan(*, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "adaptive", **options: Any) -> Plan:
+    """Computes what a heatmap would cost a client and show, from public figures alone; it reads no data.
+
+    Args:
+        users: how many will take part.
+        epsilon: privacy budget of the whole release.
+        depth: the finest grid has 2^depth x 2^depth cells.
+        method: see `heatmap`.
+        **options: any other option of `sfumato plan`.
+
+    Returns:
+        The plan, with `noise_stddev` (users), `least_seen` (users), `bits` a client sends, and `sub_queries`.
+
+    Raises:
+        RequestError: an option is wrong, or no such heatmap can be made.
+
+    Example:
+        >>> plan = sfumato.plan(users=1_000_000, epsilon=1.0, depth=8)
+        >>> len(plan.sub_queries) > 1, plan.noise_stddev < 200
+        (True, True)
+    """
+    from sfumato.transforms.heatmap.options import heatmap_parameters
+    from sfumato.transforms.heatmap.plan import make_plan
+
+    return make_plan(heatmap_parameters(method, {"users": users, "epsilon": epsilon, "depth": depth, **options}))
+
+
+def _publish(
+    job: str, input: Folder, output: Folder | None, given: Mapping[str, Any], options: Mapping[str, Any]
+) -> Release:
+    """Runs a job that publishes a release, and opens it. Raises SfumatoError."""
+    if options.get("dry_run"):
+        raise RequestError(f"dry_run: is of the command line; run `sfumato {job} ... --dry_run`, or see sfumato.plan")
+    values = {**given, **options, "input": input}
+    if output is not None:
+        _run(job, {**values, "output": output})
+        return open_release(output)
+    for name in ("ledger", "timeline"):
+        if options.get(name) is not None:
+            raise RequestError(f"output: with a {name} the release must be kept; name a folder for it")
+    folder = tempfile.mkdtemp(prefix="sfumato-")
+    try:
+        _run(job, {**values, "output": os.path.join(folder, job)})
+        release = open_release(os.path.join(folder, job))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(release, shutil.rmtree, folder, ignore_errors=True)
+    return release
+
+
+def _run(job: str, values: Mapping[str, Any]) -> None:
+    """Runs a job for options by name. Raises SfumatoError."""
+    from sfumato.pipelines.cli import worker_error
+
+    command = importlib.import_module(f"sfumato.pipelines.{job}").run
+    with _console(job), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            command([*(["build"] if job == "ranges" else []), *_arguments(values)])
+        except SfumatoError:
+            raise
+        except Exception as error:
+            found = worker_error(error)  # a worker's error comes wrapped by the runner
+            if found is None:
+                raise
+            raise found from error
+
+
+@contextlib.contextmanager
+def _console(job: str) -> Iterator[None]:
+    """Shows a job's progress and warnings on standard error."""
+    from sfumato.pipelines.console import Console, shown_on
+
+    with shown_on(Console(job, "text", False)):
+        yield
+
+
+def _arguments(values: Mapping[str, Any]) -> Iterator[str]:
+    """The options of a command line: `--name=value` for each value that is given."""
+    for name, value in values.items():
+        if value is True:
+            yield f"--{name}"
+        elif value is not None and value is not False:
+            yield f"--{name}={_text(value)}"
+
+
+def _text(value: Any) -> str:
+    """A value as the command line has it: `0.1,0.5` for a list, `0:5,5:10` for a list of pairs."""
+    if isinstance(value, list | tuple):
+        return ",".join(":".join(map(str, one)) if isinstance(one, list | tuple) else str(one) for one in value)
+    return str(value)

@@ -1,0 +1,229 @@
+"""A release as people meet it in Python: printed, shown in a notebook, plotted, kept."""
+
+from __future__ import annotations
+
+import base64
+import html
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.release import DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAGE_FILE
+from sfumato.transforms.ranges.model import RangeModel, read_model
+from sfumato.transforms.release import published_release
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MAX_BARS = 30
+
+
+@dataclass(frozen=True, repr=False)
+class Release(published_release.Release):
+    """A published release.
+
+    path: its folder. manifest: what it says of itself. `print(release)` lists its tables; `table(name)` and the
+    properties named like tables (`cells`, `items`, `quantiles`, `moments`, ...) read them as data frames.
+    """
+
+    @cached_property
+    def model(self) -> RangeModel:
+        """The model of `sfumato ranges`, which answers squares. Raises RequestError where there is none."""
+        return read_model(self.read(MODEL_FILE), f"{self.path}/{MODEL_FILE}")
+
+    def save(self, output: str | os.PathLike[str], overwrite: bool = False) -> Release:
+        """Copies the release into a folder, all of it or nothing.
+
+        Args:
+            output: the folder, local or gs://.
+            overwrite: replace the release that is there.
+
+        Returns:
+            The release there.
+
+        Raises:
+            RequestError: something is there already, or a file of this release is damaged.
+        """
+        from sfumato.transforms.release.release_folder import (
+            publish,  # Beam takes seconds to import, and reading needs none
+        )
+
+        files = {name: self.read(name) for name in self.listed or ()}
+        files[MANIFEST_FILE] = published_release.read_part(self.path, MANIFEST_FILE)
+        publish(os.fspath(output), files, str(self.manifest.get("release_id")), overwrite)
+        return open_release(output)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draws the release's main result with matplotlib.
+
+        A heatmap's density, a map's cells, the most frequent items, the distribution function, the means, or a model's
+        density. Bars and bands are 95% intervals.
+
+        Args:
+            ax: where to draw; by default the axes of a new figure.
+
+        Returns:
+            The axes.
+
+        Raises:
+            RequestError: the release has nothing to draw, or it is damaged.
+        """
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            _, ax = plt.subplots(layout="constrained")
+        listed = self.listed or {}
+        if DENSITY_FILE in listed:
+            self._plot_density(ax)
+        elif "curve" in self.tables:
+            self._plot_curve(ax)
+        elif "items" in self.tables:
+            self._plot_items(ax)
+        elif "moments" in self.tables and len(self.moments):
+            self._plot_moments(ax)
+        elif "cells" in self.tables:
+            self._plot_cells(ax)
+        elif MODEL_FILE in listed:
+            self._plot_model(ax)
+        else:
+            raise RequestError(f"{self.path}: this release has nothing to plot; it has {', '.join(sorted(listed))}")
+        return ax
+
+    def _plot_density(self, ax: Axes) -> None:
+        users = float(self.manifest["results"]["users"])
+        self._plot_map(ax, self.density * users, "users per cell")
+
+    def _plot_map(self, ax: Axes, values: np.ndarray[Any, np.dtype[np.float64]], unit: str) -> None:
+        """Draws float64[side, side], row 0 in the north, over the region."""
+        from matplotlib.colors import PowerNorm
+
+        shown = np.maximum(values, 0.0)
+        region = self._region()
+        norm = PowerNorm(0.5, vmin=0.0, vmax=float(np.quantile(shown, 0.9995)) or float(shown.max()) or 1.0)
+        extent = (region["west"], region["east"], region["south"], region["north"])
+        image = ax.imshow(shown, cmap="inferno", norm=norm, extent=extent, interpolation="nearest")
+        self._finish_map(ax, image, unit)
+
+    def _plot_cells(self, ax: Axes) -> None:
+        from matplotlib.collections import PatchCollection
+        from matplotlib.patches import Rectangle
+
+        cells = self.cells[self.cells["depth"] == self.cells["depth"].max()]
+        boxes = [
+            Rectangle((west, south), east - west, north - south)
+            for west, south, east, north in cells[["west", "south", "east", "north"]].to_numpy()
+        ]
+        region = self._region()
+        ax.set_facecolor("#0b0a0f")
+        drawn = ax.add_collection(PatchCollection(boxes, cmap="inferno", array=cells["count"].to_numpy()))
+        ax.set_xlim(region["west"], region["east"])
+        ax.set_ylim(region["south"], region["north"])
+        self._finish_map(ax, drawn, "users")
+
+    def _finish_map(self, ax: Axes, drawn: Any, unit: str) -> None:
+        region = self._region()
+        ax.set_aspect(1 / np.cos(np.radians((region["south"] + region["north"]) / 2)))
+        ax.set(xlabel="longitude, degrees", ylabel="latitude, degrees", title=self._title)
+        ax.locator_params(nbins=5)
+        if (figure := ax.get_figure()) is not None:
+            figure.colorbar(drawn, ax=ax, label=unit)
+
+    def _plot_items(self, ax: Axes) -> None:
+        items = self.items[self.items["level"] == self.items["level"].min()].head(_MAX_BARS)[::-1]
+        names = [str(name).replace("$", r"\$") for name in items["item"]]
+        ax.barh(range(len(names)), items["count"], xerr=1.96 * items["stddev"], color="#b5367a", ecolor="#888888")
+        ax.set_yticks(range(len(names)), names)
+        ax.set(xlabel="users", title=self._title)
+
+    def _plot_curve(self, ax: Axes) -> None:
+        curve = self.curve
+        ax.fill_between(curve["value"], curve["low"], curve["high"], color="#b5367a", alpha=0.25, linewidth=0)
+        ax.plot(curve["value"], curve["share"], color="#b5367a")
+        shown = self.quantiles
+        ax.plot(shown["value"], shown["share"], "o", color="#3b0f70")
+        ax.set(xlabel=self._column, ylabel="share of the users below", title=self._title, ylim=(0, 1))
+
+    def _plot_moments(self, ax: Axes) -> None:
+        moments = self.moments[self.moments["statistic"] == self.moments["statistic"].iloc[0]].reset_index(drop=True)
+        errors = np.abs(moments[["low", "high"]].to_numpy().T - moments["value"].to_numpy())
+        names = ["everybody" if name is None else str(name).replace("$", r"\$") for name in moments["group"]]
+        ax.errorbar(moments["value"], range(len(names)), xerr=errors, fmt="o", color="#b5367a")
+        ax.set_yticks(range(len(names)), names)
+        ax.invert_yaxis()
+        ax.set(xlabel=f"{moments['statistic'].iloc[0]} of {self._column}", title=self._title)
+
+    def _plot_model(self, ax: Axes) -> None:
+        region, side = self._region(), 128
+        longitude = region["west"] + (np.arange(side) + 0.5) / side * (region["east"] - region["west"])
+        latitude = region["north"] - (np.arange(side) + 0.5) / side * (region["north"] - region["south"])
+        metres = (region["north"] - region["south"]) / side * 111_195
+        x, y = np.meshgrid(longitude, latitude)
+        answers, _ = self.model.answer(x.ravel(), y.ravel(), np.full(x.size, metres))
+        self._plot_map(ax, answers.users.reshape(side, side), f"users in a square of {metres:,.0f} m")
+
+    def _region(self) -> Mapping[str, float]:
+        region: Mapping[str, float] = self.manifest["region"]
+        return region
+
+    @property
+    def _column(self) -> str:
+        column = self.manifest.get("column") or self.manifest["parameters"].get("column", "value")
+        return str(column).replace("$", r"\$")
+
+    @property
+    def _title(self) -> str:
+        epsilon = self.manifest["privacy"]["epsilon"]
+        return f"sfumato {self.manifest['job']}, " + ("no privacy" if epsilon is None else f"ε = {epsilon:g}")
+
+    def _repr_html_(self) -> str:
+        """The release in a notebook: its picture, its guarantee, a link to its page. Nothing in it is run."""
+        picture = next((name for name in sorted(self.listed or ()) if name.endswith(".png")), None)
+        shown = ""
+        if picture is not None:
+            try:
+                encoded = base64.b64encode(self.read(picture)).decode()
+                shown = f'<img alt="{_escaped(picture)}" style="max-width:480px" src="data:image/png;base64,{encoded}">'
+            except (RequestError, OSError) as error:
+                shown = f"<p>{_escaped(error)}</p>"
+        heading = f"sfumato {self.manifest.get('job')}: {self.manifest.get('release_id')}"
+        return (
+            f'<div style="max-width:640px"><h4>{_escaped(heading)}</h4>{shown}'
+            f"<p>{_escaped(self.guarantee)}</p>{self._link()}</div>"
+        )
+
+    def _link(self) -> str:
+        """A link to the page of a local release; the path of one in a bucket."""
+        if PAGE_FILE not in (self.listed or ()):
+            return ""
+        if "://" in self.path:
+            return f"<p><code>{_escaped(f'{self.path}/{PAGE_FILE}')}</code></p>"
+        place = Path(self.path, PAGE_FILE).absolute()
+        return f'<p><a href="{_escaped(place.as_uri())}">{_escaped(place)}</a></p>'
+
+
+def _escaped(text: object) -> str:
+    return html.escape(str(text), quote=True)
+
+
+def open_release(path: str | os.PathLike[str]) -> Release:
+    """Opens a published release, without Beam where it is a local one.
+
+    Args:
+        path: the release's folder, local or gs://.
+
+    Raises:
+        RequestError: there is no release, or it was refused.
+
+    Example:
+        >>> release = sfumato.heatmap("logs/*.parquet", region=(-122.51, 37.70, -122.35, 37.82), output="map", depth=5)
+        >>> sfumato.open_release("map").tables
+        ('cells', 'totals')
+    """
+    found = published_release.open_release(path)
+    return Release(found.path, found.manifest, found.digest)

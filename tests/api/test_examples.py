@@ -1,0 +1,32 @@
+"""The examples in the public API's docstrings run, and print what they say."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+import sfumato
+
+EXAMPLES = [
+    one
+    for name in sfumato.__all__
+    for one in doctest.DocTestFinder(recurse=False).find(getattr(sfumato, name), f"sfumato.{name}")
+    if one.examples
+]
+FUNCTIONS = {name for name in sfumato.__all__ if name.islower() and name not in ("beam", "open_model")}
+
+
+def test_every_function_has_an_example():
+    assert {one.name.removeprefix("sfumato.") for one in EXAMPLES} == FUNCTIONS
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.name)
+def test_example_runs(example: doctest.DocTest, city: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "logs").symlink_to(city / "logs")
+    monkeypatch.chdir(tmp_path)
+    example.globs = {"sfumato": sfumato}
+    failures: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=failures.append)
+    assert not failures, "".join(failures)

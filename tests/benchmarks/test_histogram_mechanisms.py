@@ -1,0 +1,259 @@
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from numpy.random import Generator
+from scipy import linalg, stats
+
+from benchmarks.baselines.histogram_mechanisms import (
+    BernoulliShuffle,
+    CentralLaplace,
+    HadamardResponse,
+    HistogramMechanism,
+    ThresholdedSample,
+    amplified_epsilon,
+    closed_form_messages,
+    hadamard_order,
+    hadamard_respond,
+    message_rate,
+    shuffle_delta,
+    walsh_hadamard,
+)
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.histogram.sampling_round import Sampling
+from tests.statistics import FLAKE_RATE, chi_square_p
+
+DELTA = 1e-8
+COUNTS = np.array([0, 900, 40, 3000, 260])
+RUNS = 3000
+WRONG = [0.7, 1.3]
+
+
+def estimates(mechanism: HistogramMechanism, counts: np.ndarray = COUNTS, runs: int = RUNS) -> np.ndarray:
+    generator = np.random.default_rng(7)
+    return np.array([mechanism.estimate(counts, generator) for _ in range(runs)])
+
+
+def variance(mechanism: HistogramMechanism, counts: np.ndarray = COUNTS) -> np.ndarray:
+    """Float64[B], from the formulas in the docstrings averaged over the sample."""
+    p, n = mechanism.rate, counts.sum()
+    sampling = counts * (1 - p) / p
+    if isinstance(mechanism, CentralLaplace):
+        return sampling + 2 * (mechanism.noise_scale / p) ** 2
+    if isinstance(mechanism, HadamardResponse):
+        c = (math.exp(mechanism.epsilon) + 1) / (math.exp(mechanism.epsilon) - 1)
+        return sampling + (c**2 * n - counts) / p
+    assert isinstance(mechanism, BernoulliShuffle)
+    q = message_rate(round(n * p), mechanism.epsilon, mechanism.delta)
+    return sampling + n * p * q * (1 - q) / p**2
+
+
+def variance_p(sample: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Two-sided p-values, one a column, of sample variances. No sample here has a kurtosis above Laplace's 6."""
+    z = (sample.var(axis=0, ddof=1) / expected - 1) / math.sqrt(5 / len(sample))
+    return 2 * stats.norm.sf(np.abs(z))
+
+
+UNBIASED = [
+    CentralLaplace(0.4, 0.5),
+    CentralLaplace(1.0, 0.5),
+    CentralLaplace(0.4, 0.5, amplified=True),
+    HadamardResponse(0.4, 0.8),
+    HadamardResponse(1.0, 0.8),
+    BernoulliShuffle(0.4, 0.8, DELTA),
+    BernoulliShuffle(1.0, 0.8, DELTA),
+]
+
+
+@pytest.mark.parametrize("mechanism", UNBIASED, ids=repr)
+def test_estimates_are_unbiased_with_the_stated_variance(mechanism: HistogramMechanism) -> None:
+    sample, expected = estimates(mechanism), variance(mechanism)
+    z = (sample.mean(axis=0) - COUNTS) / np.sqrt(expected / RUNS)
+    assert stats.norm.sf(np.abs(z)).min() > FLAKE_RATE
+    assert variance_p(sample, expected).min() > FLAKE_RATE
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("mechanism", UNBIASED, ids=repr)
+def test_a_wrong_spread_would_be_noticed(mechanism: HistogramMechanism, wrong: float) -> None:
+    assert variance_p(estimates(mechanism), variance(mechanism) * wrong**2).min() < FLAKE_RATE
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_laplace_noise_has_its_scale(epsilon: float) -> None:
+    counts = np.full(40_000, 12)
+    noise = CentralLaplace(1.0, epsilon).estimate(counts, np.random.default_rng(1)) - counts
+    assert stats.kstest(noise, "laplace", args=(0, 1 / epsilon)).pvalue > FLAKE_RATE
+    for wrong in WRONG:
+        assert stats.kstest(noise, "laplace", args=(0, wrong / epsilon)).pvalue < FLAKE_RATE
+
+
+@pytest.mark.parametrize(("epsilon", "rate"), [(0.1, 0.02), (1.0, 0.25), (1.0, 1.0)])
+def test_amplified_laplace_is_exactly_as_private_as_it_says(epsilon: float, rate: float) -> None:
+    """A sampled user's noise is shifted by one: the likelihood ratio with and without them, over a grid of outputs."""
+    scale = CentralLaplace(rate, epsilon, amplified=True).noise_scale
+    assert scale == pytest.approx(1 / amplified_epsilon(epsilon, rate))
+    at = np.linspace(-3, 4, 1401)
+    without = stats.laplace.pdf(at, 0, scale)
+    ratio = (rate * stats.laplace.pdf(at, 1, scale) + (1 - rate) * without) / without
+    assert np.abs(np.log(ratio)).max() == pytest.approx(epsilon, rel=1e-12)
+
+
+class Enumerated(Generator):
+    """Every output once, with a uniform number just below the threshold and then just above it."""
+
+    def __init__(self, order: int, threshold: float) -> None:
+        super().__init__(np.random.PCG64(0))
+        self.order, self.threshold = order, threshold
+
+    def integers(self, order: int, size: int) -> np.ndarray:
+        assert (order, size) == (self.order, 2 * self.order)
+        return np.tile(np.arange(order), 2)
+
+    def random(self, size: int) -> np.ndarray:
+        return np.repeat([np.nextafter(self.threshold, 0), np.nextafter(self.threshold, 1)], size // 2)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.5])
+@pytest.mark.parametrize("buckets", range(1, 10))
+def test_hadamard_is_exactly_epsilon_private(buckets: int, epsilon: float) -> None:
+    """The distribution of every item's report, by enumeration of what the client draws."""
+    order, truthful = hadamard_order(buckets), 1 / (1 + math.exp(-epsilon))
+    assert order // 2 < buckets + 1 <= order
+    weights = np.repeat([truthful, 1 - truthful], order) / order
+    distribution = np.array(
+        [
+            np.bincount(
+                hadamard_respond(np.full(2 * order, item), order, epsilon, Enumerated(order, truthful)), weights
+            )
+            for item in range(buckets)
+        ]
+    )
+    signs = linalg.hadamard(order)[1 : buckets + 1]
+    expected = np.where(signs > 0, truthful, 1 - truthful) * 2 / order
+    np.testing.assert_allclose(distribution, expected, rtol=1e-13)
+    assert distribution.max() / distribution.min() == pytest.approx(math.exp(epsilon), rel=1e-12)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.5])
+def test_hadamard_reports_have_their_signs(epsilon: float) -> None:
+    items, rows = np.full(200_000, 4), linalg.hadamard(8)[5]
+    right = int((rows[hadamard_respond(items, 8, epsilon, np.random.default_rng(3))] > 0).sum())
+    for factor, same in ((1.0, True), (WRONG[0], False), (WRONG[1], False)):
+        probability = 1 / (1 + math.exp(-epsilon * factor))
+        assert (stats.binomtest(right, len(items), probability).pvalue > FLAKE_RATE) == same
+
+
+def test_the_fast_transform_is_the_matrix() -> None:
+    for order in (1, 2, 8, 64):
+        values = np.random.default_rng(order).integers(-50, 50, order)
+        np.testing.assert_array_equal(walsh_hadamard(values), linalg.hadamard(order) @ values)
+
+
+def brute_force_delta(users: int, probability: float, epsilon: float) -> float:
+    """Both directions, output by output, with 40 digits."""
+    with mpmath.workdps(40):
+        q, growth = mpmath.mpf(probability), mpmath.exp(mpmath.mpf(epsilon))
+        noise = [mpmath.binomial(users, k) * q**k * (1 - q) ** (users - k) for k in range(users + 1)]
+        without, with_user = [*noise, mpmath.mpf(0)], [mpmath.mpf(0), *noise]
+        pairs = list(zip(with_user, without, strict=True))
+        return float(max(sum(max(a - growth * b, 0) for a, b in pairs), sum(max(b - growth * a, 0) for a, b in pairs)))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0])
+@pytest.mark.parametrize(("users", "probability"), [(1, 0.5), (2, 0.3), (30, 0.02), (30, 0.5), (400, 0.1), (2000, 0.2)])
+def test_shuffle_delta_is_exact(users: int, probability: float, epsilon: float) -> None:
+    assert shuffle_delta(users, probability, epsilon) == pytest.approx(
+        brute_force_delta(users, probability, epsilon), rel=1e-9, abs=1e-14
+    )
+
+
+@pytest.mark.parametrize(("users", "epsilon"), [(15_860, 0.1), (65_578, 0.5), (105_353, 1.0), (300_000, 1.0)])
+def test_the_message_rate_is_the_least_private_one(users: int, epsilon: float) -> None:
+    probability = message_rate(users, epsilon, DELTA)
+    assert 0.99 * DELTA < shuffle_delta(users, probability, epsilon) <= DELTA
+    below = shuffle_delta(users, 0.7 * probability, epsilon)
+    assert below > 10 * DELTA  # noise 16% too small
+    grid = [shuffle_delta(users, probability * factor, epsilon) for factor in np.linspace(0.5, 1, 200)]
+    assert np.all(np.diff(grid) < 0)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 0.5, 1.0])
+def test_the_closed_form_is_private_and_loose(epsilon: float) -> None:
+    users = 1_000_000
+    loose = closed_form_messages(epsilon, DELTA)
+    assert shuffle_delta(users, loose / users, epsilon) < DELTA
+    assert loose > 15 * users * message_rate(users, epsilon, DELTA)
+
+
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_shuffle_noise_has_its_distribution(zeroed: bool) -> None:
+    """Only one bucket of 20,001 has clients; the others are noise, or what the zeroing leaves of it."""
+    users, epsilon = 5000, 1.0
+    counts = np.zeros(20_001, dtype=np.int64)
+    counts[0] = users
+    probability = message_rate(users, epsilon, DELTA)
+    mechanism = BernoulliShuffle(1.0, epsilon, DELTA, zeroed)
+    empty = mechanism.estimate(counts, np.random.default_rng(5))[1:]
+    if zeroed:
+        assert not empty.any()
+        return
+    noise = np.rint(empty + users * probability).astype(np.int64)
+    np.testing.assert_allclose(noise - users * probability, empty, atol=1e-9)
+    centre, reach = round(users * probability), 45
+    for factor, same in ((1.0, True), (WRONG[0], False), (WRONG[1], False)):
+        pmf = stats.binom.pmf(centre + np.arange(-reach, reach + 1), users, probability * factor)
+        assert (chi_square_p(noise - centre, pmf) > FLAKE_RATE) == same
+
+
+def test_zeroing_leaves_large_buckets_unbiased() -> None:
+    sample = estimates(BernoulliShuffle(0.4, 0.8, DELTA, zeroed=True))
+    expected = variance(BernoulliShuffle(0.4, 0.8, DELTA))
+    large = COUNTS >= 900
+    z = (sample.mean(axis=0) - COUNTS)[large] / np.sqrt(expected[large] / RUNS)
+    assert stats.norm.sf(np.abs(z)).min() > FLAKE_RATE
+    assert variance_p(sample[:, large], expected[large]).min() > FLAKE_RATE
+    assert not sample[:, 0].any()
+
+
+@pytest.mark.parametrize(
+    ("rate", "threshold", "same"),
+    [(0.2, 9, True), (0.14, 9, False), (0.26, 9, False), (0.2, 8, False), (0.2, 10, False)],
+)
+def test_a_thresholded_sample_has_its_distribution(rate: float, threshold: int, same: bool) -> None:
+    """Against Bin(40, rate) with everything below the threshold at 0; the sample's are 0.2 and 9."""
+    mechanism, counts = ThresholdedSample("any", Sampling.of(0.2, 9)), np.full(50_000, 40)
+    found = mechanism.estimate(counts, np.random.default_rng(2)) * mechanism.rate
+    sampled = np.rint(found).astype(np.int64)
+    np.testing.assert_allclose(sampled, found, atol=1e-9)
+    at = np.arange(41)
+    pmf = np.where(at >= threshold, stats.binom.pmf(at, 40, rate), 0.0)
+    pmf[0] = 1 - pmf.sum()
+    assert (chi_square_p(sampled, np.concatenate([np.zeros(40), pmf])) > FLAKE_RATE) == same
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.1, math.nan, math.inf])
+def test_a_rate_must_be_a_probability(rate: float) -> None:
+    makers = [
+        lambda: CentralLaplace(rate, 1.0),
+        lambda: HadamardResponse(rate, 1.0),
+        lambda: BernoulliShuffle(rate, 1.0, DELTA),
+    ]
+    for make in makers:
+        with pytest.raises(RequestError, match=r"rate: must be a probability > 0, got"):
+            make()
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_epsilon_and_delta_must_be_sound(value: float) -> None:
+    for make in (CentralLaplace, HadamardResponse):
+        with pytest.raises(RequestError, match=r"epsilon: must be a finite number > 0, got"):
+            make(0.5, value)
+    with pytest.raises(RequestError, match=r"delta: must be a number between 0 and 1, got"):
+        BernoulliShuffle(0.5, 1.0, value)
+
+
+def test_too_few_clients_cannot_shuffle() -> None:
+    with pytest.raises(RequestError, match="30 sampled clients cannot hide one"):
+        BernoulliShuffle(1.0, 0.1, DELTA).estimate(np.array([10, 20]), np.random.default_rng(0))

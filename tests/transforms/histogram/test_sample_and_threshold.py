@@ -1,0 +1,294 @@
+"""The transforms on real runners against the same thing done in memory, over files, bundles and groups of users."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from sfumato.schemas.errors import DataError
+from sfumato.schemas.items import NUMBERS, ItemColumns
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.region import Grid
+from sfumato.transforms.histogram.admission_sample import AdmissionSampler
+from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberItems
+from sfumato.transforms.histogram.prefixes import NumberPrefixes, TextPrefixes
+from sfumato.transforms.histogram.quantile_search import search_quantiles
+from sfumato.transforms.histogram.sample_and_threshold import (
+    CountSamples,
+    InteractiveQuantiles,
+    SampleAndThreshold,
+    SumCounts,
+    TrieHeavyHitters,
+    bind_key,
+    split_by_item,
+)
+from sfumato.transforms.histogram.sampling_round import Sampling
+from sfumato.transforms.histogram.user_sample import SampledCounts, Sampler
+from sfumato.transforms.locations.encode import hash_users
+from sfumato.transforms.privacy.admission import AdmissionRule, Admit
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from tests.conftest import REGION, make_logs, write_files
+
+KEY = RunKey.derive(FixedSecret(b"combine tests" * 3), {"job": "combine"})
+SAMPLING = Sampling.of(0.3, 8)
+GRID = Grid(REGION, 5)
+
+
+def with_items(users: int, records: int, kind: str = "int") -> pa.Table:
+    """Logs of places with a category (a few of many texts), a code and a number beside them."""
+    logs = make_logs(users, records, 0, kind)
+    rng = np.random.default_rng(1)
+    numbers = np.minimum(rng.zipf(1.5, logs.num_rows), 10**6)
+    return (
+        logs.append_column("category", pa.array([f"kind {n % 97:02d}" for n in numbers.tolist()]))
+        .append_column("code", pa.array(numbers))
+        .append_column("length", pa.array(rng.exponential(3.0, logs.num_rows)))
+    )
+
+
+def expected_counts(table: pa.Table, sampler: Sampler, prefix, levels) -> list[Counter]:
+    """Counts by round of what prefix(row, level) says of one record of each drawn user; loops and dictionaries."""
+    users = hash_users(table["user_id"].combine_chunks(), sampler.key.subkey("users"))
+    drawn = dict(zip(users.tolist(), sampler.drawn(users).tolist(), strict=True))
+    records: defaultdict[int, list] = defaultdict(list)
+    rows = table.to_pylist()
+    for user, row in zip(users.tolist(), rows, strict=True):
+        records[user].append(prefix.code(row))
+    counts = [Counter() for _ in levels]
+    for user, codes in records.items():
+        codes.sort()
+        chosen = codes[int((user & 0xFFFFFFFF) / 2**32 * len(codes))]
+        for number, level in enumerate(levels):
+            if drawn[user][number]:
+                counts[number][prefix.cut(chosen, level)] += 1
+    return counts
+
+
+class Cells:
+    def code(self, row):
+        return int(GRID.codes(np.array([row["longitude"]]), np.array([row["latitude"]]))[0])
+
+    def cut(self, code, level):
+        return code >> 2 * (GRID.depth - level) if level else code
+
+
+class Texts:
+    def __init__(self, key: RunKey):
+        self.key = key.subkey("items")
+
+    def code(self, row):
+        from sfumato.transforms.histogram.prefixes import hash_texts
+
+        return int(hash_texts(self.key, np.array([row["category"], ""], dtype=object))[0]), row["category"]
+
+    def cut(self, code, level):
+        return code[1][:level] if level else code[1]
+
+
+@beam.typehints.with_input_types(str)
+class Batches(beam.DoFn):
+    def process(self, path):
+        yield from pq.ParquetFile(path).iter_batches(311)
+
+
+def run(pattern: str, transform, *options: str):
+    """The singleton that a transform makes of files, through a file: workers may be other processes."""
+    import pickle
+
+    out = Path(pattern).parent / "result.pickle"
+    paths = sorted(str(path) for path in Path(pattern).parent.glob("*.parquet"))
+    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(options))) as root:
+        _ = root | beam.Create(paths) | transform | beam.Map(lambda found: out.write_bytes(pickle.dumps(found)))
+    return pickle.loads(out.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("users", "records", "files", "kind", "options"),
+    [
+        (4000, 1, 3, "int", ()),
+        (1500, 4, 5, "string", ()),
+        (1500, 3, 2, "dictionary", ("--direct_runner_bundle_repeat=2",)),
+        (2000, 2, 4, "int", ("--direct_running_mode=multi_threading", "--direct_num_workers=2")),
+        (2000, 2, 4, "int", ("--direct_running_mode=multi_processing", "--direct_num_workers=2")),
+    ],
+)
+def test_counted_cells_equal_the_in_memory_answer(tmp_path: Path, users, records, files, kind, options) -> None:
+    table = make_logs(users, records, 0, kind)
+    pattern = write_files(table, tmp_path / "logs", files, row_group_size=300)
+    items, prefixes, levels = CellItems(LocationColumns(), GRID), NumberPrefixes(4, GRID.depth), (2, 4, 5)
+    sampler = Sampler(bind_key(KEY, items, SAMPLING, prefixes, levels), SAMPLING, len(levels))
+    found = run(pattern, CountSamples(items, SAMPLING, KEY, prefixes, levels), *options).counts
+    expected = expected_counts(table, sampler, Cells(), levels)
+    for counts, wanted in zip(found, expected, strict=True):
+        assert dict(zip(counts.items.tolist(), counts.counts.tolist(), strict=True)) == wanted
+
+
+def test_the_combine_fn_the_large_way_and_memory_agree(tmp_path: Path) -> None:
+    table = with_items(3000, 2)
+    pattern = write_files(table, tmp_path / "logs", 3, row_group_size=300)
+    items, prefixes, levels = ColumnItems(ItemColumns("category")), TextPrefixes(7), (6, 7)
+    key = bind_key(KEY, items, SAMPLING, prefixes, levels)
+    expected = expected_counts(table, Sampler(key, SAMPLING, 2), Texts(key), levels)
+    combine = SampleAndThreshold(items, SAMPLING, KEY, prefixes, levels)
+    combined = run(pattern, beam.ParDo(Batches()) | beam.CombineGlobally(combine))
+    trie = run(pattern, TrieHeavyHitters(items, SAMPLING, KEY, prefixes, levels))
+    for number, wanted in enumerate(expected):
+        shown = {name: count for name, count in wanted.items() if count >= SAMPLING.threshold}
+        assert shown
+        assert len(shown) < len(wanted)
+        published = combined[number]
+        assert dict(zip(published.texts, published.sampled.tolist(), strict=True)) == shown
+        assert published.level == levels[number]
+        if number:
+            shown = {name: count for name, count in shown.items() if name[:6] in trie.levels[0].texts}
+        assert dict(zip(trie.levels[number].texts, trie.levels[number].sampled.tolist(), strict=True)) == shown
+
+
+def combined(batches: list, combine: SampleAndThreshold) -> list:
+    """The CombineFn's own steps, two accumulators that travel in between."""
+    halves = []
+    for half in (batches[::2], batches[1::2]):
+        accumulator = combine.create_accumulator()
+        for one in half:
+            accumulator = combine.add_input(accumulator, one)
+        halves.append(combine.compact(accumulator))
+    return combine.extract_output(combine.merge_accumulators(halves))
+
+
+def test_tables_and_many_small_batches_are_batches(tmp_path: Path) -> None:
+    table = with_items(2000, 1)
+    combine = SampleAndThreshold(ColumnItems(ItemColumns("category")), SAMPLING, KEY, TextPrefixes(7), (7,))
+    (whole,) = combined([table], combine)
+    (pieces,) = combined(table.to_batches(max_chunksize=7), combine)
+    assert len(whole)
+    assert whole.texts == pieces.texts
+    assert whole.sampled.tolist() == pieces.sampled.tolist()
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_nobody_or_nobody_drawn_is_an_empty_histogram(rows: int) -> None:
+    table = with_items(2000, 1).slice(0, rows)
+    rare = Sampling(1, 8)
+    for items, prefixes in (
+        (ColumnItems(ItemColumns("category")), TextPrefixes(3)),
+        (ColumnItems(ItemColumns("code"), digits=7), NumberPrefixes(10, 7)),
+    ):
+        combine = SampleAndThreshold(items, rare, KEY, prefixes, (2, 3))
+        assert [len(one) for one in combined([table], combine)] == [0, 0]
+        assert [len(one) for one in combine.apply([])] == [0, 0]
+
+
+def test_ids_or_items_of_two_kinds_are_refused_whoever_is_drawn() -> None:
+    numbers = pa.table({"user_id": range(50), "category": ["a"] * 50})
+    texts = pa.table({"user_id": [str(i) for i in range(50)], "category": ["a"] * 50})
+    codes = pa.table({"user_id": range(50), "category": range(50)})
+    combine = SampleAndThreshold(ColumnItems(ItemColumns("category")), Sampling(1, 8), KEY)
+    with pytest.raises(DataError, match="integer ids and text ids in one input"):
+        combined([numbers, texts], combine)
+    with pytest.raises(DataError, match="integer items and text items in one input"):
+        combined([numbers, codes], combine)
+
+
+def test_rare_items_are_left_out_of_sums_and_their_users_are_not() -> None:
+    some = SampledCounts(np.array([1, 2, 3], np.uint64), np.array([5, 2, 1]))
+    more = SampledCounts(np.array([2, 3], np.uint64), np.array([2, 1]))
+    fn = SumCounts(least=4)
+    total = fn.extract_output(fn.add_input(fn.add_input(fn.create_accumulator(), some), more))
+    assert total.items.tolist() == [1, 2]
+    assert total.counts.tolist() == [5, 4]
+    assert total.users == 11
+    parts = dict(split_by_item(some))
+    assert sum(one.users for one in parts.values()) == 8
+    assert sorted(item for one in parts.values() for item in one.items.tolist()) == [1, 2, 3]
+
+
+def test_searches_on_beam_are_searches_in_memory(tmp_path: Path) -> None:
+    table = with_items(4000, 1)
+    pattern = write_files(table, tmp_path / "logs", 3, row_group_size=300)
+    items = NumberItems(ItemColumns("length", kinds=NUMBERS), 0.0, 16.0, 6)
+    levels = (0,) * 6
+    key = KEY.narrowed({"quantiles": (0.25, 0.5)})
+    sampler = Sampler(bind_key(key, items, SAMPLING, None, levels), SAMPLING, 6)
+
+    class Bins:
+        def code(self, row):
+            return min(int(row["length"] / 16 * 64), 63)
+
+        def cut(self, code, level):
+            return code
+
+    counts = expected_counts(table, sampler, Bins(), levels)
+    rounds = [
+        SampledCounts(np.array(sorted(one), np.uint64), np.array([one[bin_] for bin_ in sorted(one)])) for one in counts
+    ]
+    wanted = search_quantiles(rounds, SAMPLING, (0.25, 0.5), 0.0, 16.0)
+    found = run(pattern, InteractiveQuantiles(items, SAMPLING, KEY, (0.25, 0.5)))
+    assert found.quantiles == wanted.quantiles
+    assert np.array_equal(found.curve.share, wanted.curve.share)
+    truth = np.quantile(table["length"].to_numpy(), [0.25, 0.5])
+    assert [one.value for one in found.quantiles] == pytest.approx(truth, abs=0.5)
+
+
+def test_one_key_for_other_items_or_another_rate_draws_other_users(tmp_path: Path) -> None:
+    items = ColumnItems(ItemColumns("category"))
+    keys = [
+        bind_key(KEY, items, SAMPLING, None, (0,)),
+        bind_key(KEY, ColumnItems(ItemColumns("code")), SAMPLING, None, (0,)),
+        bind_key(KEY, items, Sampling.of(0.31, 8), None, (0,)),
+        bind_key(KEY, items, Sampling.of(0.3, 9), None, (0,)),
+        bind_key(KEY, items, SAMPLING, TextPrefixes(3), (0,)),
+        bind_key(KEY, items, SAMPLING, TextPrefixes(3), (1, 3)),
+        bind_key(KEY, CellItems(LocationColumns(), GRID), SAMPLING, None, (0,)),
+    ]
+    assert len({key.subkey("participation") for key in keys}) == len(keys)
+
+
+def with_unusable(usable: int, unusable: int, both: int, without_id: int) -> pa.Table:
+    """Rows of users with a category, without one, with one in one of two rows, and rows of nobody."""
+    ids = [*range(usable + unusable), *np.repeat(np.arange(10**6, 10**6 + both), 2).tolist(), *[None] * without_id]
+    kinds = ["a"] * usable + [None] * unusable + ["b", None] * both + ["c"] * without_id
+    order = np.random.default_rng(0).permutation(len(ids))
+    table = pa.table({"user_id": pa.array(ids, pa.int64()), "category": kinds})
+    return table.take(pa.array(order))
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_admission_counts_users_and_not_rows(tmp_path: Path, files: int) -> None:
+    """At a rate of 1 and with next to no noise: users with a usable record, and those without any."""
+    pattern = write_files(with_unusable(900, 40, 60, 7), tmp_path / "logs", files)
+    admit = Admit(AdmissionRule(epsilon=50.0, max_bad_fraction=1.0))
+    found = run(pattern, CountSamples(ColumnItems(ItemColumns("category")), SAMPLING, KEY, admit=admit))
+    assert (found.admission.users, found.admission.unusable) == (960, 47)
+
+
+def test_admission_samples_users_of_its_own(tmp_path: Path) -> None:
+    """Its sample has the size of its rate, and its coins say nothing of who takes part in a round."""
+    sampler = Sampler(KEY, Sampling.of(0.5, 8))
+    admission = AdmissionSampler(KEY, 0.25)
+    users = np.random.default_rng(3).integers(0, 2**64, 100_000, np.uint64)
+    drawn = np.isin(users, admission.drawn(users))
+    assert abs(drawn.sum() - 25_000) < 6 * (100_000 * 0.25 * 0.75) ** 0.5
+    both = (drawn & sampler.drawn_at_all(users)).sum()
+    assert abs(both - 12_500) < 6 * (100_000 * 0.125 * 0.875) ** 0.5
+    assert abs(admission.drawn_rows(100_000) - 25_000) < 6 * (100_000 * 0.25 * 0.75) ** 0.5
+    assert [admission.drawn_rows(rows) for rows in range(60)] == sorted(
+        admission.drawn_rows(rows) for rows in range(60)
+    )
+
+
+def test_too_many_bad_users_are_refused_by_their_noisy_number(tmp_path: Path) -> None:
+    pattern = write_files(with_unusable(2400, 600, 0, 0), tmp_path / "logs", 1)
+    items = ColumnItems(ItemColumns("category"))
+    allowed = Admit(AdmissionRule(epsilon=1.0, max_bad_fraction=0.2, sampling_rate=0.5))
+    assert run(pattern, CountSamples(items, SAMPLING, KEY, admit=allowed)).admission.users == pytest.approx(2400, 0.1)
+    strict = Admit(AdmissionRule(epsilon=1.0, max_bad_fraction=0.01, sampling_rate=0.5))
+    with pytest.raises(Exception, match=r"about \d+ of 3,\d+ users \(.*more than --max_bad_fraction 0\.01 allows"):
+        run(pattern, CountSamples(items, SAMPLING, KEY, admit=strict))

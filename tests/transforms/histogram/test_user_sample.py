@@ -1,0 +1,189 @@
+"""Samples against a dictionary of sets: who is drawn, what counts, and that no order shows."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from sfumato.transforms.histogram.prefixes import NumberPrefixes
+from sfumato.transforms.histogram.sampling_round import Sampling
+from sfumato.transforms.histogram.user_sample import (
+    Sample,
+    SampledCounts,
+    Sampler,
+    add_counts,
+    count_rounds,
+    merge,
+    one_item_a_user,
+    threshold,
+)
+from sfumato.transforms.locations.spill import Spill, forget
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
+from tests.statistics import FLAKE_RATE
+
+KEY = RunKey.derive(FixedSecret(b"sample tests" * 3), {"job": "sample"})
+
+
+def hashes(n: int, seed: int = 0) -> np.ndarray:
+    return keyed_hash(KEY.subkey("test", seed), np.arange(n))
+
+
+records = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 5)), max_size=60)
+
+
+@settings(max_examples=200, deadline=None)
+@given(records, st.lists(st.integers(0, 60), max_size=4))
+def test_merging_is_a_sum_and_no_cut_shows(pairs: list[tuple[int, int]], cuts: list[int]) -> None:
+    users, names = hashes(9), np.arange(6, dtype=np.uint64) << np.uint64(40)
+    borders = [0, *sorted(min(cut, len(pairs)) for cut in cuts), len(pairs)]
+    parts = [pairs[begin:end] for begin, end in itertools.pairwise(borders)]
+    samples = [
+        Sample.of(users[[u for u, _ in part]], names[[i for _, i in part]]) if part else merge([]) for part in parts
+    ]
+    merged = merge([*samples, merge([])])  # two at least, so that one of them is not handed back as it is
+    expected = Counter((int(users[u]), int(names[i])) for u, i in pairs)
+    got: Counter = Counter()
+    for user, item, number in zip(merged.users.tolist(), merged.items.tolist(), merged.records.tolist(), strict=True):
+        got[user, item] += number
+    assert got == expected
+    assert len(merged) == len(expected) or len({user for user, _ in expected}) == len(pairs)
+    again = merge([merge(samples[::-1]), merge([])])
+    chosen, chosen_again = (
+        dict(zip(*map(np.ndarray.tolist, one_item_a_user(s)), strict=True)) for s in (merged, again)
+    )
+    assert chosen == chosen_again
+    assert chosen.keys() == {user for user, _ in expected}
+    assert all((user, item) in expected for user, item in chosen.items())
+
+
+def test_an_item_is_chosen_in_proportion_to_its_records() -> None:
+    users = hashes(20_000)
+    sample = merge([Sample.of(users, np.full(len(users), item, np.uint64)) for item in (0, 1, 1, 1, 2, 2)])
+    assert len(sample) == 3 * len(users)
+    _, chosen = one_item_a_user(sample)
+    seen = np.bincount(chosen.astype(int), minlength=3)
+    assert stats.chisquare(seen, np.array([1, 3, 2]) / 6 * len(users)).pvalue > FLAKE_RATE
+
+
+def test_records_beyond_the_narrowest_type_are_counted() -> None:
+    users = np.zeros(300, np.uint64)
+    sample = merge([Sample.of(users, np.ones(300, np.uint64)), Sample.of(users[:1], np.zeros(1, np.uint64))])
+    assert dict(zip(sample.items.tolist(), sample.records.tolist(), strict=True)) == {0: 1, 1: 300}
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.25, 0.97])
+def test_users_are_drawn_at_the_rate_and_independently_in_every_round(rate: float) -> None:
+    n, rounds = 100_000, 5
+    sampler = Sampler(KEY, Sampling.of(rate, 10), rounds)
+    drawn = sampler.drawn(hashes(n))
+    assert drawn.shape == (n, rounds)
+    assert np.array_equal(sampler.drawn_at_all(hashes(n)), drawn.any(axis=1))
+    # A pair of rounds drawn from one sample would agree everywhere; independent ones fill the four cells by the rates.
+    for a in range(rounds):
+        for b in range(a):
+            seen = np.bincount(2 * drawn[:, a] + drawn[:, b], minlength=4)
+            expected = n * np.outer([1 - rate, rate], [1 - rate, rate]).ravel()
+            likely = expected > 5
+            wanted = expected[likely] * seen[likely].sum() / expected[likely].sum()
+            assert stats.chisquare(seen[likely], wanted).pvalue > FLAKE_RATE
+    for wrong in (0.7 * rate, 1.3 * rate):  # the test would see a rate 30% off
+        assert wrong > 1 or stats.binomtest(int(drawn.sum()), rounds * n, wrong).pvalue < FLAKE_RATE
+
+
+def test_a_draw_is_a_function_of_the_key_the_user_and_the_round_alone() -> None:
+    users = hashes(1000)
+    sampler = Sampler(KEY, Sampling.of(0.3, 5), 7)
+    order = np.random.default_rng(1).permutation(1000)
+    assert np.array_equal(sampler.drawn(users)[order], sampler.drawn(users[order]))
+    other = Sampler(KEY.narrowed({"x": 1}), Sampling.of(0.3, 5), 7)
+    assert not np.array_equal(sampler.drawn(users), other.drawn(users))
+
+
+def test_the_words_compared_are_the_rate_accounted_for() -> None:
+    """One word more or less moves exactly the users whose word it is."""
+    users = hashes(200_000)
+    words = np.sort(
+        [w for words in (2**20, 2**31, 2**32 - 1) for w in [Sampler(KEY, Sampling(words, 1)).drawn(users).sum()]]
+    )
+    expected = 200_000 * np.array([2**20, 2**31, 2**32 - 1]) / 2**32
+    assert (np.abs(words - expected) <= 6.2 * np.sqrt(expected * (1 - expected / 200_000)) + 1).all()
+
+
+def test_the_smallest_and_largest_rates_draw_nobody_and_everybody() -> None:
+    users = hashes(1000)
+    assert not Sampler(KEY, Sampling(1, 1)).drawn(users).any()
+    assert Sampler(KEY, Sampling(2**32 - 1, 1)).drawn(users).all()
+
+
+def test_counts_by_round_and_level_against_a_loop() -> None:
+    rng = np.random.default_rng(5)
+    n, levels = 5000, (1, 3, 3, 4)
+    users, items = hashes(n), rng.integers(0, 4**4, n).astype(np.uint64)
+    sampler = Sampler(KEY, Sampling.of(0.4, 3), len(levels))
+    drawn = sampler.drawn(users)
+    found = count_rounds(Sample.of(users, items), sampler, NumberPrefixes(4, 4), levels)
+    for number, (level, counts) in enumerate(zip(levels, found, strict=True)):
+        expected = Counter(int(i) >> 2 * (4 - level) for i in items[drawn[:, number]])
+        assert dict(zip(counts.items.tolist(), counts.counts.tolist(), strict=True)) == expected
+        assert (np.diff(counts.items.astype(np.int64)) > 0).all()
+    assert not np.array_equal(found[1].counts, found[2].counts)  # two rounds at one level are two samples
+
+
+@pytest.mark.parametrize("spread", [1, 10**15])  # a dense table of codes, and a sort
+@pytest.mark.parametrize("named", [False, True])
+def test_adding_counts_adds_them_item_by_item(spread: int, named: bool) -> None:
+    rng = np.random.default_rng(7)
+    expected: Counter = Counter()
+    parts = []
+    for _ in range(5):
+        items = np.unique(rng.integers(0, 30, 20)).astype(np.uint64) * np.uint64(spread)
+        counts = rng.integers(1, 100, len(items))
+        expected.update(dict(zip(items.tolist(), counts.tolist(), strict=True)))
+        texts = np.array([f"item {i}" for i in items.tolist()], dtype=object)
+        parts.append(SampledCounts(items, counts, texts if named else None))
+    total = add_counts([*parts, add_counts([])])
+    assert dict(zip(total.items.tolist(), total.counts.tolist(), strict=True)) == expected
+    assert total.users == sum(expected.values())
+    if named:
+        assert total.texts is not None
+        assert total.texts.tolist() == [f"item {i}" for i in total.items.tolist()]
+
+
+def test_the_threshold_lets_tau_pass_and_tau_minus_one_not() -> None:
+    counts = SampledCounts(np.array([3, 5, 9], np.uint64), np.array([7, 8, 6]), np.array(["a", "b", "c"], object))
+    shown = threshold(counts, Sampling.of(0.5, 7), 2)
+    assert shown.items.tolist() == [3, 5]
+    assert shown.sampled.tolist() == [7, 8]
+    assert shown.texts == ("a", "b")
+    assert shown.counts.tolist() == [14, 16]
+    assert shown.stddev.tolist() == pytest.approx([(7 * 0.5) ** 0.5 / 0.5, (8 * 0.5) ** 0.5 / 0.5])
+
+
+@pytest.mark.parametrize("place", ["in line", "in memory", "in a folder"])
+def test_what_travels_in_a_samples_place_is_the_sample(place: str, tmp_path: Path) -> None:
+    texts = {7: 'é, "quoted"', 2**63: ""}
+    full = Sample.of(hashes(3), np.array([7, 2**63, 7], np.uint64), np.array([1, 70_000, 2], np.uint64), texts)
+    spill = Spill({"in line": None, "in memory": "memory:test sample", "in a folder": str(tmp_path)}[place])
+    for sample in (full, merge([]), Sample.of(hashes(2), np.array([1, 2], np.uint64))):
+        back = Sample.unpack(sample.pack(spill))
+        for name in ("users", "items", "records"):
+            assert np.array_equal(getattr(back, name), getattr(sample, name))
+            assert getattr(back, name).dtype == getattr(sample, name).dtype
+        assert dict(back.texts) == dict(sample.texts)
+    forget("memory:test sample")
+
+
+def test_neither_the_key_nor_its_children_travel_with_a_sampler() -> None:
+    import pickle
+
+    sampler = Sampler(KEY, Sampling.of(0.5, 7), 2)
+    _ = sampler.drawn(hashes(3))
+    assert sampler.__dict__["_subkey"] not in pickle.dumps(sampler)
+    assert pickle.loads(pickle.dumps(sampler)) == sampler

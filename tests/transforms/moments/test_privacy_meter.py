@@ -1,0 +1,62 @@
+"""What the meter says of a plan, and what it stops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.moments import BitMeans
+from sfumato.transforms.moments.privacy_meter import PrivacyMeter
+from sfumato.transforms.moments.randomised_response import RandomisedResponse
+
+
+def bits(*probabilities: float) -> BitMeans:
+    some = np.ones(len(probabilities))
+    return BitMeans("value", some, some, some, some, some > 2, np.array(probabilities))
+
+
+def test_the_manifests_numbers() -> None:
+    told = RandomisedResponse(2 * math.log(3), 2)  # each bit is true with chance 3/4
+    entry = PrivacyMeter(told, 5).manifest([bits(0.1, 0.6), bits(0.2)])
+    assert entry == {
+        "bits_per_client": 2,
+        "bits_per_value": 2,
+        "cap": 5,
+        "expected_private_bits": pytest.approx(1.0),  # 2 (2 3/4 - 1)
+        "epsilon_per_bit": pytest.approx(math.log(3)),
+        "epsilon_per_client": 2 * math.log(3),
+        "truth_probability": pytest.approx(0.75),
+        "highest_read_probability": 0.6,
+    }
+    assert entry["truth_probability"] <= 0.75  # rounded down
+
+
+def test_without_epsilon_bits_are_all_private_and_no_loss_is_promised() -> None:
+    entry = PrivacyMeter(RandomisedResponse(None, 3), 3).manifest([bits(0.5)])
+    assert entry["expected_private_bits"] == 3
+    assert entry["epsilon_per_bit"] is entry["epsilon_per_client"] is entry["truth_probability"] is None
+
+
+@pytest.mark.parametrize("cap", [0, -1, True])
+def test_caps_that_are_none_are_refused(cap: int) -> None:
+    with pytest.raises(RequestError, match="max_bits_per_client: must be 1 or more, got"):
+        PrivacyMeter(RandomisedResponse(None), cap)
+
+
+def test_plans_above_the_cap_are_refused() -> None:
+    PrivacyMeter(RandomisedResponse(1.0, 2), 2)
+    with pytest.raises(RequestError, match="bits_per_client: 3 is more than --max_bits_per_client 2 allows"):
+        PrivacyMeter(RandomisedResponse(1.0, 3), 2)
+
+
+def test_more_reports_than_allowed_are_not_published() -> None:
+    meter = PrivacyMeter(RandomisedResponse(1.0, 2), 2)
+    meter.check(100, 200)
+    meter.check(0, 0)
+    with pytest.raises(DataError, match=r"meter: more or fewer bits were reported .* nothing is published"):
+        meter.check(100, 201)
+    with pytest.raises(DataError, match="meter"):
+        meter.check(100, 199)

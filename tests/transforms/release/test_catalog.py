@@ -1,0 +1,110 @@
+"""Releases that stand in a folder: which count, what their manifests say, and whether the ledger knows them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sfumato.schemas.ledger import Limit, Reservation
+from sfumato.schemas.region import Grid
+from sfumato.transforms.privacy.ledger.history import History
+from sfumato.transforms.release import release_index
+from sfumato.transforms.release.catalog import disagreement, published_dates, published_releases
+from sfumato.transforms.release.published_release import Release, open_release
+from tests.conftest import REGION
+from tests.transforms.privacy.ledger.helpers import charge, ledger
+
+MANIFEST: dict[str, Any] = {
+    "format": "sfumato-release/1",
+    "release_id": "monday",
+    "ledger": {"hash": "h"},
+    "privacy": {"epsilon": 1.0, "delta": 0.0},
+    "region": asdict(REGION),
+    "grid": {"depth": 6},
+}
+STANDING = Reservation(charge("monday"), 1, "h", "now", "digest")
+HISTORY = History(3, "head", {"monday": STANDING}, {})
+
+
+def release(**changes: Any) -> Release:
+    return Release("folder", {**MANIFEST, **changes}, "digest")
+
+
+def put(folder: Path, content: str = json.dumps(MANIFEST)) -> None:
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(content)
+
+
+def test_days_that_hold_a_release(tmp_path: Path) -> None:
+    releases = tmp_path / "releases"
+    assert published_releases(str(tmp_path)) == {}
+    for name in ("2026-11-20", "2026-11-18", ".2026-11-19.partial-x", "notes", "2026-11-1"):
+        put(releases / name)
+    put(releases / "2026-11-21", "{")
+    (releases / "2026-11-22").mkdir()
+    assert published_dates(str(tmp_path)) == ["2026-11-18", "2026-11-20", "2026-11-21"]
+    assert list(published_releases(str(tmp_path))) == ["2026-11-18", "2026-11-20"]
+
+
+def test_the_digest_is_of_the_bytes_as_they_were_written(tmp_path: Path) -> None:
+    text = json.dumps(MANIFEST, indent=7)
+    put(tmp_path / "one", text)
+    assert open_release(tmp_path / "one").digest == hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"region": None}, {"region": {"west": 1}}, {"grid": None}, {"grid": {"depth": 99}}, {"grid": {"depth": "six"}},
+     {"region": {**asdict(REGION), "west": float("nan")}}, {"region": {**asdict(REGION), "west": "far"}}],
+)  # fmt: skip
+def test_a_manifest_may_have_no_grid(changes: dict[str, Any]) -> None:
+    assert release().grid == Grid(REGION, 6)
+    assert release(**changes).grid is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"release_id": "tuesday"}, "release tuesday was never charged"),
+        ({"release_id": None}, "release None was never charged"),
+        ({"ledger": {"hash": "g"}}, "names another entry than the ledger's"),
+        ({"ledger": None}, "names another entry than the ledger's"),
+        ({"ledger": "h"}, "names another entry than the ledger's"),
+        ({"privacy": {"epsilon": 0.5}}, "states another cost than it was charged"),
+        ({"privacy": {"epsilon": 1.0, "delta": 1e-9}}, "states another cost than it was charged"),
+    ],
+)
+def test_what_a_release_and_the_ledger_disagree_on(changes: dict[str, Any], words: str) -> None:
+    assert disagreement(release(), HISTORY) is None
+    assert words in str(disagreement(release(**changes), HISTORY))
+
+
+def test_a_release_that_was_changed() -> None:
+    changed = replace(release(), digest="another")
+    assert "has been changed since it was published" in str(disagreement(changed, HISTORY))
+    unnoted = replace(HISTORY, reservations={"monday": replace(STANDING, manifest=None)})  # its writer was killed
+    assert disagreement(changed, unnoted) is None
+
+
+def test_the_page_says_what_was_spent_on_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another release is charged and published while the page is written: the next round knows of both."""
+    seen: list[tuple[list[str], int]] = []
+
+    def publish(day: str) -> None:
+        ledger(tmp_path).reserve(charge(day, day), [Limit.parse("9/9d")])
+        put(tmp_path / "releases" / day, json.dumps({**MANIFEST, "release_id": day}))
+
+    def write(root: str, releases: list[Any], history: History) -> None:
+        seen.append(([one.date for one in releases], len(history.charges)))
+        if len(seen) == 1:
+            publish("2026-11-20")
+
+    monkeypatch.setattr(release_index, "_write_all", write)
+    publish("2026-11-19")
+    release_index.update_timeline(str(tmp_path), str(tmp_path / "ledger.db"))
+    assert seen == [(["2026-11-19"], 1), (["2026-11-19", "2026-11-20"], 2)]

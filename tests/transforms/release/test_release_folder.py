@@ -1,0 +1,187 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.release import release_folder
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.release_folder import check_output, publish, with_digests
+
+FILES = {
+    "cells.parquet": b"a",
+    "manifest.json": json.dumps({"release_id": "one", "format": "sfumato-release/1"}).encode(),
+}
+OTHER = {
+    "density.npy": b"b",
+    "manifest.json": json.dumps({"release_id": "two", "format": "sfumato-release/1"}).encode(),
+}
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_release_is_there_whole(tmp_path: Path) -> None:
+    publish(str(tmp_path / "deep" / "out"), FILES, "one", overwrite=False)
+    assert names(tmp_path / "deep") == {"out"}
+    assert names(tmp_path / "deep" / "out") == set(FILES)
+    assert open_release(tmp_path / "deep" / "out").manifest["release_id"] == "one"
+
+
+def test_an_existing_output_is_refused_or_replaced_whole(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    publish(str(out), FILES, "one", overwrite=False)
+    with pytest.raises(RequestError, match=r"output: .* exists already.*--overwrite"):
+        publish(str(out), OTHER, "two", overwrite=False)
+    assert names(out) == set(FILES)
+    publish(str(out), OTHER, "two", overwrite=True)
+    assert names(out) == set(OTHER)
+    assert names(tmp_path) == {"out"}
+
+
+def test_overwrite_spares_what_is_no_release(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    with pytest.raises(RequestError, match="is no release"):
+        check_output(str(tmp_path / "out"), overwrite=True)
+
+
+def test_a_release_and_an_evaluation_do_not_replace_each_other(tmp_path: Path) -> None:
+    """What a release would leave of an evaluation's files tells of the exact data, and a release is not to be lost."""
+    evaluation = {"runs.csv": b"exact", "manifest.json": b'{"format": "sfumato-evaluation/1"}'}
+    for first, second, noun in ((FILES, evaluation, "evaluation"), (evaluation, FILES, "release")):
+        out = tmp_path / noun
+        publish(str(out), first, "one", overwrite=False)
+        with pytest.raises(RequestError, match=f"is no {noun}, so --overwrite will not replace it"):
+            publish(str(out), second, "two", overwrite=True)
+        with pytest.raises(RequestError, match=f"is no {noun}"):
+            check_output(str(out), True, json.loads(second["manifest.json"])["format"])
+        assert names(out) == set(first)
+        publish(str(out), {**first, "manifest.json": first["manifest.json"] + b" "}, "three", overwrite=True)
+
+
+def test_overwrite_spares_a_folder_that_holds_more_than_a_release(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    publish(str(out), FILES, "one", overwrite=False)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(RequestError, match="is no release"):
+        publish(str(out), OTHER, "two", overwrite=True)
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / "manifest.json").write_text('{"name": "a web app"}')
+    with pytest.raises(RequestError, match="is no release"):
+        check_output(str(tmp_path / "web"), overwrite=True)
+
+
+def test_the_same_release_id_with_other_content_is_no_retry(tmp_path: Path) -> None:
+    publish(str(tmp_path / "out"), FILES, "one", overwrite=False)
+    changed = {**FILES, "manifest.json": FILES["manifest.json"].replace(b"}", b', "epsilon": 2}')}
+    with pytest.raises(RequestError, match="exists already"):
+        publish(str(tmp_path / "out"), changed, "one", overwrite=False)
+    publish(str(tmp_path / "out"), changed, "one", overwrite=True)
+    assert open_release(tmp_path / "out").manifest["epsilon"] == 2
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RequestError, match="is no folder that can be written to"):
+        check_output(str(tmp_path / "file" / "deep" / "out"), overwrite=False)
+
+
+def test_a_repeated_publication_changes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    publish(str(out), FILES, "one", overwrite=False)
+    before = (out / "cells.parquet").stat().st_mtime_ns
+    publish(str(out), FILES, "one", overwrite=False)
+    assert (out / "cells.parquet").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_failure_leaves_things_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool) -> None:
+    out = tmp_path / "out"
+    if overwrite:
+        publish(str(out), FILES, "one", overwrite=False)
+
+    def full(_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(release_folder.os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        publish(str(out), OTHER, "two", overwrite=overwrite)
+    assert names(tmp_path) == ({"out"} if overwrite else set())
+    if overwrite:
+        assert names(out) == set(FILES)
+
+
+@pytest.mark.parametrize("when", ["written", "moved away"])
+def test_two_replacements_at_once_leave_one_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """One is stopped once its files are written, or as it is to move the old release; the other overtakes it."""
+    out = str(tmp_path / "out")
+    publish(out, FILES, "one", overwrite=False)
+    more = {**OTHER, "cells.parquet": b"c"}
+    rename, replaced = Path.rename, []
+
+    def overtaken(path: Path, target: Path) -> Path:
+        start = "partial" if when == "written" else "out"
+        if not replaced and (f".{start}-" in path.name or path.name == start):
+            replaced.append(path)
+            publish(out, more, "two", overwrite=True)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", overtaken)
+    publish(out, more, "two", overwrite=True)
+    assert replaced
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in names(tmp_path / "out")} == with_digests(more)
+    assert names(tmp_path) == {"out"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_attempt_overtaken_before_it_looks_is_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, overwrite: bool
+) -> None:
+    """The other one publishes the same release between the look for a standing one and the check of the place."""
+    out, check, overtaken = str(tmp_path / "out"), release_folder.check_output, []
+
+    def late(*arguments: Any) -> None:
+        if not overtaken:
+            overtaken.append(True)
+            publish(out, FILES, "one", overwrite=overwrite)
+        check(*arguments)
+
+    monkeypatch.setattr(release_folder, "check_output", late)
+    publish(out, FILES, "one", overwrite=overwrite)
+    assert overtaken
+    assert names(tmp_path) == {"out"}
+
+
+def test_a_folder_that_is_away_for_a_moment_is_no_reason_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two renames of another replacement nothing stands at the place."""
+    out = tmp_path / "out"
+    publish(str(out), FILES, "one", overwrite=False)
+    replaceable, looked = release_folder._is_replaceable, []
+
+    def away(output: Path, kind: str) -> bool:
+        looked.append(output)
+        return len(looked) > 1 and replaceable(output, kind)
+
+    monkeypatch.setattr(release_folder, "_is_replaceable", away)
+    publish(str(out), OTHER, "two", overwrite=True)
+    assert names(out) == set(OTHER)
+
+
+def test_what_killed_attempts_left_is_cleared_away_of_this_release_alone(tmp_path: Path) -> None:
+    for name in ("partial-two", "replaced-two", "partial-two-2"):
+        (tmp_path / f".out.{name}-{'0' * 32}").mkdir()
+    publish(str(tmp_path / "out"), OTHER, "two", overwrite=False)
+    assert names(tmp_path) == {"out", f".out.partial-two-2-{'0' * 32}"}
+
+
+def test_what_is_no_release_is_not_opened(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"no release here"):
+        open_release(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"format": "something else"}')
+    with pytest.raises(RequestError, match="something else"):
+        open_release(tmp_path)

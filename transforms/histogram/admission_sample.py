@@ -1,0 +1,106 @@
+"""The users whom the admission of a sampled job counts: a sample of their own, drawn by a keyed hash. Pure.
+
+A sampled job looks at the records of the drawn users alone, and the size of that draw has to stay secret. So admission
+counts another Poisson sample, whose coins are independent of the rounds' coins, at a public rate. A user in it has a
+usable record or has none. A row without a user id counts as a user, and has a coin of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sfumato.transforms.histogram.user_sample import Sampler
+from sfumato.transforms.locations.encode import hash_users
+from sfumato.transforms.locations.record_values import nulls, without_views
+from sfumato.transforms.locations.users import by_user_group
+from sfumato.transforms.privacy.admission import UserCounts
+from sfumato.transforms.privacy.keys import RunKey, random_bits
+
+_CHUNK = 1 << 20
+_USABLE = np.uint64(1)  # the bit of a user's hash that says whether a record of theirs can be used
+
+
+@dataclass(frozen=True)
+class AdmissionSampler:
+    """Draws users for the admission, each independently with probability `rate`."""
+
+    key: RunKey
+    rate: float
+
+    @cached_property
+    def _user_key(self) -> bytes:
+        return self.key.subkey("admission sample")
+
+    @cached_property
+    def _limit(self) -> np.uint64:
+        return np.uint64(min(int(self.rate * 2.0**64), 2**64 - 1))
+
+    def drawn(self, users: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Those of some users, uint64[n] keyed hashes, who are drawn."""
+        return users[random_bits(self._user_key, np.zeros_like(users), users)[:, 0] < self._limit]
+
+    def drawn_rows(self, rows: int) -> int:
+        """How many of so many rows without a user id are drawn: each has a coin, by its position among them."""
+        key, found = self.key.subkey("admission sample of rows"), 0
+        for first in range(0, rows, _CHUNK):
+            places = np.arange(first, min(first + _CHUNK, rows), dtype=np.uint64)
+            found += int((random_bits(key, np.zeros_like(places), places)[:, 0] < self._limit).sum())
+        return found
+
+    def __reduce__(self) -> tuple[type[AdmissionSampler], tuple[RunKey, float]]:
+        return AdmissionSampler, (self.key, self.rate)  # never the derived key
+
+
+@dataclass(frozen=True)
+class UserDraw:
+    """Draws the users of a batch for the rounds of a job, and keeps those that are drawn for its admission."""
+
+    rounds: Sampler
+    admission: AdmissionSampler | None
+    _usable: list[NDArray[np.uint64]] = field(default_factory=list)
+
+    def __call__(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Whether each user with a usable record takes part in any round: bool[n]."""
+        if self.admission is not None:
+            self._usable.append(self.admission.drawn(users))
+        return self.rounds.drawn_at_all(users)
+
+    def admitted(self, ids: pa.Array, dropped: int) -> NDArray[np.uint64]:
+        """The users of the batch who are drawn for the admission, uint64[n], marked; one may be there several times.
+
+        Args:
+            ids: the column of user ids of all rows.
+            dropped: rows with a user id that cannot be used.
+        """
+        if self.admission is None:
+            return np.empty(0, np.uint64)
+        found = [users | _USABLE for users in self._usable]
+        if dropped:
+            present = without_views(ids).filter(pa.array(~nulls(ids)))
+            found.append(self.admission.drawn(hash_users(present, self.rounds.key.subkey("users"))) & ~_USABLE)
+        return np.concatenate([np.empty(0, np.uint64), *found])
+
+
+def split_admitted(users: NDArray[np.uint64]) -> list[tuple[int, NDArray[np.uint64]]]:
+    """Splits marked users by user group, so that all records of a user meet: (group, the group's users)."""
+    order, groups = by_user_group(users)
+    return [(number, users[order[place]]) for number, place in groups]
+
+
+def merge_admitted(users: Iterable[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """The union of marked users: uint64[n], ascending; a function for `beam.CombinePerKey`."""
+    ordered = np.sort(np.concatenate([np.empty(0, np.uint64), *users]))  # faster than np.unique, which hashes first
+    return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]])
+
+
+def count_admitted(users: NDArray[np.uint64]) -> UserCounts:
+    """Users with a usable record, and users without any, of a union of marked users."""
+    usable = int((users & _USABLE).sum())
+    everybody = len(merge_admitted([users | _USABLE]))
+    return UserCounts(usable, everybody - usable)

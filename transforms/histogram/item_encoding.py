@@ -1,0 +1,200 @@
+"""Arrow batches to (user hash, item code) pairs of the users that are drawn; bad rows dropped and counted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.items import ItemColumns
+from sfumato.schemas.locations import LocationColumns, holds_text
+from sfumato.schemas.region import Grid
+from sfumato.transforms.histogram.prefixes import hash_texts
+from sfumato.transforms.histogram.user_sample import Sample
+from sfumato.transforms.locations.encode import DROP_REASONS, NULL_USER, encode_locations, hash_users
+from sfumato.transforms.privacy.keys import RunKey
+
+Drawn = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+_NOT_FINITE, _NULL_VALUE, _NO_CODE, _NOT_UTF8 = map(
+    DROP_REASONS.index, ("not_finite", "null_value", "no_prefix_code", "not_utf8")
+)
+
+
+@dataclass(frozen=True)
+class EncodedItems:
+    """The drawn users' records of a batch, and what became of its rows. clamped: values moved to a range's border."""
+
+    sample: Sample
+    rows: int
+    dropped: tuple[int, ...]
+    text_ids: bool
+    clamped: int = 0
+
+
+class Items(Protocol):
+    """Where items come from: the columns that are read, and how a batch of them is encoded."""
+
+    @property
+    def columns(self) -> LocationColumns | ItemColumns: ...
+
+    def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
+        """drawn: which of some users, uint64[n] hashes, are in the sample, bool[n]."""
+        ...
+
+
+@dataclass(frozen=True)
+class CellItems:
+    """Cells of a grid: codes of its depth, two bits a level."""
+
+    columns: LocationColumns
+    grid: Grid
+
+    def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
+        """See Items.encode."""
+        found = encode_locations(batch, self.columns, self.grid, key.subkey("users"), drawn)
+        sample = Sample.of(found.users, found.codes, kinds=_kinds(found.text_ids))
+        return EncodedItems(sample, found.rows, found.dropped, found.text_ids)
+
+
+@dataclass(frozen=True)
+class ColumnItems:
+    """Values of a column: texts by keyed hash, booleans and dates as texts, integers as they are.
+
+    digits: where given, integers outside 0..10^digits - 1 have no prefix code and are dropped.
+    """
+
+    columns: ItemColumns
+    digits: int | None = None
+
+    def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
+        """See Items.encode."""
+        rows, dropped = _present(batch, self.columns)
+        values = rows.column(1)
+        if pt.is_dictionary(values.type) and pt.is_integer(values.type.value_type):
+            values = values.dictionary_decode()
+        if not pt.is_integer(values.type):
+            readable = _readable(values)
+            if readable is not None:  # for all users alike: that a run fails must not depend on who is drawn
+                dropped[_NOT_UTF8] += len(readable) - readable.sum()
+                rows = rows.filter(pa.array(readable))
+                values = rows.column(1)
+            users, kept = _drawn_users(rows, key, drawn)
+            return self._encoded(_sample_texts(users, values.filter(kept), key), batch, dropped, "text items")
+        if self.digits is not None:
+            numbers = values.to_numpy(zero_copy_only=False)
+            coded = (numbers >= 0) & (numbers < 10**self.digits)
+            dropped[_NO_CODE] += len(coded) - coded.sum()
+            rows = rows.filter(pa.array(coded))
+            values = rows.column(1)
+        users, kept = _drawn_users(rows, key, drawn)
+        items = values.filter(kept).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
+        return self._encoded(Sample.of(users, items), batch, dropped, "integer items")
+
+    def _encoded(self, sample: Sample, batch: pa.RecordBatch, dropped: NDArray[np.int64], kind: str) -> EncodedItems:
+        text_ids = _text_ids(batch, self.columns)
+        sample = replace(sample, kinds=_kinds(text_ids) | {kind})
+        return EncodedItems(sample, batch.num_rows, tuple(dropped.tolist()), text_ids)
+
+
+@dataclass(frozen=True)
+class NumberItems:
+    """Numbers in [low, high], as the index of one of 2^bits equal bins; values outside are clamped and counted."""
+
+    columns: ItemColumns
+    low: float
+    high: float
+    bits: int
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
+            raise RequestError(
+                f"range: LOW,HIGH must be finite numbers with LOW < HIGH, got {self.low:g},{self.high:g}"
+            )
+        if not np.isfinite(self.high - self.low):
+            raise RequestError(f"range: {self.low:g},{self.high:g} is too wide for a floating-point number")
+        if not 1 <= self.bits <= 30:
+            raise RequestError(f"bits: must lie in 1..30, got {self.bits}")
+
+    def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
+        """See Items.encode."""
+        rows, dropped = _present(batch, self.columns)
+        values = rows.column(1)
+        if pt.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        numbers = values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+        usable = ~np.isnan(numbers)  # infinity is a value outside the range
+        if not usable.all():
+            dropped[_NOT_FINITE] += len(usable) - usable.sum()
+            rows, numbers = rows.filter(pa.array(usable)), numbers[usable]
+        clamped = int(((numbers < self.low) | (numbers > self.high)).sum())
+        users, kept = _drawn_users(rows, key, drawn)
+        inside = np.clip(numbers[kept.to_numpy(zero_copy_only=False)], self.low, self.high)
+        bins = (inside - self.low) / (self.high - self.low) * (1 << self.bits)
+        items = np.minimum(bins.astype(np.uint64), np.uint64((1 << self.bits) - 1))  # HIGH belongs to the last bin
+        return EncodedItems(
+            Sample.of(users, items), batch.num_rows, tuple(dropped.tolist()), _text_ids(batch, self.columns), clamped
+        )
+
+
+def _present(batch: pa.RecordBatch, columns: ItemColumns) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+    """The rows whose user and value are there, as columns (user, value), and the numbers of rows dropped."""
+    rows = batch.select(columns.names())
+    dropped = np.zeros(len(DROP_REASONS), dtype=np.int64)
+    null_user, null_value = (pc.is_null(column) for column in rows.columns)
+    if rows.column(0).null_count or pc.any(null_value).as_py():
+        dropped[NULL_USER] = pc.sum(null_user).as_py()
+        dropped[_NULL_VALUE] = pc.sum(pc.and_not(null_value, null_user)).as_py()
+        rows = rows.filter(pc.invert(pc.or_(null_user, null_value)))
+    return rows, dropped
+
+
+def _drawn_users(rows: pa.RecordBatch, key: RunKey, drawn: Drawn) -> tuple[NDArray[np.uint64], pa.Array]:
+    users = hash_users(rows.column(0), key.subkey("users"))
+    kept = drawn(users)
+    return users[kept], pa.array(kept)
+
+
+def _readable(values: pa.Array) -> NDArray[np.bool_] | None:
+    """Which texts are UTF-8, bool[n]; None where all are."""
+    if pt.is_dictionary(values.type):
+        readable = _readable(values.dictionary)
+        return None if readable is None else readable[values.indices.to_numpy(zero_copy_only=False)]
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        return np.array([_decodes(raw) for raw in values.cast(pa.large_binary()).to_pylist()])
+    return None
+
+
+def _decodes(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _sample_texts(users: NDArray[np.uint64], values: pa.Array, key: RunKey) -> Sample:
+    """values: the drawn users' texts; booleans and dates are written out. Only texts that occur are kept."""
+    if not pt.is_dictionary(values.type):
+        values = values.dictionary_encode()
+    indices = values.indices.to_numpy(zero_copy_only=False)
+    present, places = np.unique(indices, return_inverse=True)
+    names = values.dictionary.take(pa.array(present)).cast(pa.string()).to_pylist()
+    codes = hash_texts(key.subkey("items"), np.array(names, dtype=object))
+    return Sample.of(users, codes[places], texts=dict(zip(codes.tolist(), names, strict=True)))
+
+
+def _kinds(text_ids: bool) -> frozenset[str]:
+    return frozenset(["text ids" if text_ids else "integer ids"])
+
+
+def _text_ids(batch: pa.RecordBatch, columns: ItemColumns) -> bool:
+    return holds_text(batch.schema.field(columns.user_id).type)

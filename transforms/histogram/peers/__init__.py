@@ -1,1 +1,0 @@
-"""Other mechanisms for the same histogram, behind one interface, to compare with."""

@@ -1,0 +1,269 @@
+"""Everything that the releases of sample and threshold hold, made of what was published alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sfumato.schemas.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, SAMPLING_ASSUMPTIONS, SampleRound
+from sfumato.schemas.release import (
+    BINS_FILE,
+    CELLS_FILE,
+    CURVE_FILE,
+    CURVE_SCHEMA,
+    HISTOGRAM_PICTURE,
+    HOTSPOTS_PICTURE,
+    ITEMS_FILE,
+    MANIFEST_FILE,
+    PAGE_FILE,
+    QUANTILES_FILE,
+    QUANTILES_PICTURE,
+    QUANTILES_SCHEMA,
+    RANGES_FILE,
+    RANGES_SCHEMA,
+)
+from sfumato.transforms.histogram.curve import quantile
+from sfumato.transforms.histogram.hierarchy import build_hierarchy
+from sfumato.transforms.histogram.histogram_tables import bins_table, cell_places, cells_table, item_names, items_table
+from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
+from sfumato.transforms.histogram.prefixes import WHOLE
+from sfumato.transforms.histogram.quantile_search import Search
+from sfumato.transforms.histogram.sampling_plan import SamplePlan
+from sfumato.transforms.histogram.trie import Trie
+from sfumato.transforms.privacy.admission import Admission
+from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
+from sfumato.transforms.release.page_charts import render_cells_page, render_items_page, render_quantiles_page
+from sfumato.transforms.release.picture_cells import render_cells_picture
+from sfumato.transforms.release.picture_charts import render_items_picture, render_quantiles_picture
+
+_PICTURES = {"histogram": HISTOGRAM_PICTURE, "hotspots": HOTSPOTS_PICTURE}
+_BOUND = "one record a user, chosen uniformly among their records by the key"
+_BORDER_SHARE = 0.01  # of the users in one bin at a border of the range
+_MECHANISM = (
+    "sample and threshold: no noise is added to the counts of items; discrete Laplace noise is added to two counts of "
+    "users, on which the run is admitted"
+)
+_EMPTY = "No item was held by enough sampled users to be published: this release is empty."
+
+
+@dataclass(frozen=True)
+class SampleMetadata:
+    """What the launcher knows of such a release: identity, plan, what is counted, and the picture's title."""
+
+    release: ReleaseMetadata
+    plan: SamplePlan
+    counted: Items
+    title: str
+
+
+def sample_manifest(
+    metadata: SampleMetadata,
+    rounds: Sequence[tuple[int, int]],
+    users: float,
+    admission: Admission | None,
+    warnings: Sequence[str] = (),
+    cut: int | None = None,
+) -> dict[str, Any]:
+    """The manifest. rounds: (level, published items) of each; users: estimated users who hold what the first published.
+
+    admission: the noisy counts of users on which the run was admitted. cut: see SamplePlan.hidden_count.
+    """
+    plan, sampling = metadata.plan, metadata.plan.sampling
+    rounds_composition = "one round, exact" if plan.rounds == 1 else "privacy loss distributions"
+    content: dict[str, Any] = {}
+    if isinstance(metadata.counted, CellItems):
+        grid = metadata.counted.grid
+        content = {"region": asdict(grid.region), "grid": {"depth": grid.depth, "side": grid.side}}
+    shown = [
+        SampleRound(number, level, sampling.rate, sampling.threshold, published)
+        for number, (level, published) in enumerate(rounds)
+    ]
+    content["privacy"] = {
+        "unit": PRIVACY_UNIT,
+        "contribution_bound": _BOUND,
+        "adjacency": ADD_OR_REMOVE,
+        "epsilon": plan.epsilon,
+        "epsilon_spent": plan.epsilon,
+        "delta": plan.delta,
+        "delta_spent": plan.delta_spent,
+        "mechanism": _MECHANISM,
+        "randomness": metadata.release.source,
+        "rounds": [asdict(one) for one in shown],
+        "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
+        "round_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.round_delta},
+        "admission": None
+        if admission is None
+        else {**asdict(admission), "sampling_rate": plan.admission_rule.sampling_rate},
+        "composition": f"{rounds_composition}; the epsilon of the admission is added",
+        "contact": plan.contact_manifest,
+        "population": {"users": plan.population, "source": "unknown" if plan.population is None else "given"},
+        "assumptions": list(SAMPLING_ASSUMPTIONS),
+    }
+    content["results"] = {
+        "published": rounds[-1][1],
+        "estimated_users": users,
+        "hidden_count": plan.hidden_count(cut),
+    }
+    return release_manifest(metadata.release, content, [*_warnings(plan, users), *warnings])
+
+
+def _warnings(plan: SamplePlan, users: float) -> list[str]:
+    warnings = []
+    population = plan.population if plan.population is not None else users
+    if population * plan.delta >= 1:
+        warnings.append(
+            f"delta {plan.delta:g} is not below 1 / {population:,.0f} users: it would allow a mechanism that exposes "
+            "one of them; lower it."
+        )
+    return warnings
+
+
+def _emptiness(trie: Trie, what: str) -> list[str]:
+    """A warning where the last level has nothing; `what` makes it finer."""
+    deepest = trie.deepest
+    if deepest is trie.levels[-1]:
+        return []
+    if deepest is None:
+        return [_EMPTY]
+    return [
+        f"No item of the last level was held by enough sampled users to be published; level {deepest.level} has "
+        f"{len(deepest)}. A smaller {what} would spend the budget there."
+    ]
+
+
+def trie_files(trie: Trie, metadata: SampleMetadata) -> dict[str, bytes]:
+    """The files of a histogram (a trie of one level) or of hot spots by name, the manifest last."""
+    shown = trie.deepest or trie.levels[-1]  # in the picture
+    manifest = sample_manifest(
+        metadata, _rounds(trie, metadata), trie.users, trie.admission, _emptiness(trie, "--depth"), trie.cut
+    )
+    plan, release = metadata.plan, metadata.release
+    words: dict[str, Any] = {
+        "title": metadata.title,
+        "epsilon": plan.epsilon,
+        "delta": plan.delta,
+        "hidden_count": plan.hidden_count(trie.cut),
+        "safe": release.safe,
+    }
+    if isinstance(metadata.counted, CellItems):
+        grid = metadata.counted.grid
+        layers = []
+        for one in trie.levels:
+            level, x, y, names = cell_places(one, grid.depth)
+            layers.append(
+                CellLayer(level, x, y, one.counts, one.stddev, names, one.sampling.rate, one.sampling.threshold)
+            )
+        finest = layers[trie.levels.index(shown)]
+        table_file, table = CELLS_FILE, pa.concat_tables([cells_table(one, grid) for one in trie.levels])
+        page = render_cells_page(manifest, layers)
+        picture = render_cells_picture(finest.level, finest.x, finest.y, finest.count, grid.region, **words)
+    else:
+        table_file, table = ITEMS_FILE, pa.concat_tables([items_table(one) for one in trie.levels])
+        page = render_items_page(manifest, _bars(trie))
+        picture = render_items_picture(item_names(shown), shown.counts, shown.stddev, **words)
+    return {
+        table_file: parquet_bytes(table),
+        _PICTURES[release.job]: picture,
+        PAGE_FILE: page.encode(),
+        MANIFEST_FILE: manifest_bytes(manifest),
+    }
+
+
+def _bars(trie: Trie) -> ItemBars:
+    before = np.concatenate(([0], np.cumsum([len(one) for one in trie.levels])))
+    parents = [
+        np.full(len(trie.levels[0]), -1),
+        *(rows + start for rows, start in zip(trie.parents, before, strict=False)),
+    ]
+    return ItemBars(
+        name=[name for one in trie.levels for name in item_names(one)],
+        level=np.concatenate([np.full(len(one), one.level) for one in trie.levels]),
+        parent=np.concatenate(parents),
+        count=np.concatenate([one.counts for one in trie.levels]),
+        stddev=np.concatenate([one.stddev for one in trie.levels]),
+    )
+
+
+def search_files(search: Search, metadata: SampleMetadata) -> dict[str, bytes]:
+    """The files of interactive quantiles by name, the manifest last."""
+    rounds = [(WHOLE, published) for published in search.published]
+    assert isinstance(metadata.counted, NumberItems)
+    read = [users for users, published in zip(search.users, search.published, strict=True) if published]
+    warnings = _border_warnings(search.curve, metadata.counted) if read else [_EMPTY]
+    manifest = sample_manifest(metadata, rounds, float(np.mean(read or [0.0])), search.admission, warnings)
+    return _quantile_files(manifest, search.curve, list(search.quantiles), None, metadata)
+
+
+def _rounds(trie: Trie, metadata: SampleMetadata) -> list[tuple[int, int]]:
+    """(level, published items) of each round; whole cells have the grid's depth for a level."""
+    whole = metadata.counted.grid.depth if isinstance(metadata.counted, CellItems) else WHOLE
+    return [(one.level or whole, len(one)) for one in trie.levels]
+
+
+def _border_warnings(curve: Curve, items: NumberItems) -> list[str]:
+    """Warnings where much of the distribution lies in the range's first or last bin, and so perhaps outside it."""
+    width = (items.high - items.low) / (1 << items.bits)
+    inner = np.interp([items.low + width, items.high - width], curve.value, curve.share)
+    shares = {f"lowest {width:.3g}": inner[0], f"highest {width:.3g}": 1 - inner[1]}
+    return [
+        f"{share:.1%} of the users have values in the {end} of the range, where values outside it count too: how they "
+        "lie there is not known. A wider --range would tell."
+        for end, share in shares.items()
+        if share > _BORDER_SHARE
+    ]
+
+
+def hierarchy_files(
+    trie: Trie, metadata: SampleMetadata, shares: Sequence[float], ranges: Sequence[tuple[float, float]]
+) -> dict[str, bytes]:
+    """The files of quantiles and ranges from a trie over bins by name; they have no rows where it is empty."""
+    items = metadata.counted
+    assert isinstance(items, NumberItems)
+    hierarchy = build_hierarchy(trie, items.bits, items.low, items.high)
+    curve = hierarchy.curve()
+    warnings = [*_emptiness(trie, "--bits"), *(_border_warnings(curve, items) if hierarchy.users else ())]
+    manifest = sample_manifest(metadata, _rounds(trie, metadata), hierarchy.users, trie.admission, warnings)
+    quantiles = [quantile(curve, share) for share in shares] if hierarchy.users else []
+    answers = [hierarchy.answer(low, high) for low, high in ranges] if hierarchy.users else []
+    bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
+    files = _quantile_files(manifest, curve, quantiles, answers if ranges else None, metadata)
+    return {BINS_FILE: parquet_bytes(bins), **files}
+
+
+def _quantile_files(
+    manifest: dict[str, Any],
+    curve: Curve,
+    quantiles: list[Quantile],
+    ranges: list[RangeAnswer] | None,
+    metadata: SampleMetadata,
+) -> dict[str, bytes]:
+    """The files of a distribution. ranges: None where none were asked for."""
+    items = metadata.counted
+    assert isinstance(items, NumberItems)
+    plan = metadata.plan
+    points = pa.table([curve.value, curve.share, curve.low, curve.high], schema=CURVE_SCHEMA)
+    return {
+        QUANTILES_FILE: parquet_bytes(pa.Table.from_pylist([asdict(one) for one in quantiles], QUANTILES_SCHEMA)),
+        **(
+            {RANGES_FILE: parquet_bytes(pa.Table.from_pylist([asdict(one) for one in ranges], RANGES_SCHEMA))}
+            if ranges is not None
+            else {}
+        ),
+        CURVE_FILE: parquet_bytes(points),
+        QUANTILES_PICTURE: render_quantiles_picture(
+            curve,
+            quantiles,
+            title=metadata.title,
+            column=items.columns.column,
+            epsilon=plan.epsilon,
+            delta=plan.delta,
+            safe=metadata.release.safe,
+        ),
+        PAGE_FILE: render_quantiles_page(manifest, curve, quantiles, ranges or []).encode(),
+        MANIFEST_FILE: manifest_bytes(manifest),
+    }

@@ -1,0 +1,311 @@
+"""Everything that a release of means and moments holds, made of what was published alone. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import shapely
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RefusedError
+from sfumato.schemas.guarantee import (
+    ADD_OR_REMOVE,
+    LOCAL_ASSUMPTIONS,
+    NO_LOCAL_PRIVACY,
+    ONE_ID,
+    PRIOR_BITS,
+    PRIVACY_UNIT,
+    PRIVATE_GROUPS,
+    REPLACE_VALUE,
+    ROWS_ARE_USERS,
+)
+from sfumato.schemas.moments import (
+    BITS_SCHEMA,
+    EVERYBODY,
+    MOMENTS_SCHEMA,
+    OTHER,
+    BitMeans,
+    FixedPoint,
+    MomentEstimate,
+    Statistic,
+    moment_cells_schema,
+)
+from sfumato.schemas.region import Grid, deinterleave
+from sfumato.schemas.release import (
+    BITS_FILE,
+    CELLS_FILE,
+    MANIFEST_FILE,
+    MOMENTS_FILE,
+    MOMENTS_PICTURE,
+    PAGE_FILE,
+)
+from sfumato.transforms.moments.bit_means import Z_95
+from sfumato.transforms.moments.derived_statistics import possible
+from sfumato.transforms.moments.groups import CellGroups, Grouping
+from sfumato.transforms.moments.privacy_meter import PrivacyMeter
+from sfumato.transforms.moments.protocol import MomentsPlan, Progress
+from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
+from sfumato.transforms.release.page_moments import CellMeans, render_moments_page
+from sfumato.transforms.release.picture_moments import render_moments_picture
+from sfumato.transforms.shrinkage import shrink
+
+_BOUND = {
+    True: "one record a user, chosen uniformly among their records by the key",
+    False: "every row is taken for another user's",
+}
+_COINS = "randomised response on single bits (integers against thresholds of 64 bits)"
+_NOISE = "discrete Laplace noise on every count of reports (integers against thresholds of 64 bits)"
+_OF_EVERYBODY = 0.01  # of the probability that a listed place is wrong: that everybody's interval misses
+
+
+@dataclass(frozen=True)
+class MomentsMetadata:
+    """What the launcher knows of such a release. bounded: one record of each user counts; else rows are users."""
+
+    release: ReleaseMetadata
+    plan: MomentsPlan
+    grouping: Grouping | None
+    meter: PrivacyMeter
+    column: str
+    bounded: bool
+
+
+def moments_files(progress: Progress, metadata: MomentsMetadata) -> dict[str, bytes]:
+    """The files of a release by name, the manifest last. Raises RefusedError where an estimate is no finite number."""
+    plan, grouping = metadata.plan, metadata.grouping
+    estimates, bits = list(progress.estimates(plan)), progress.bit_charts(plan)
+    clients, stddev = progress.clients(plan), float(np.sqrt(progress.clients_variance(plan).item()))
+    names: list[str] = []
+    if grouping is not None:
+        settled, places = grouping.settle(clients, stddev / math.sqrt(len(clients)))
+        names = settled
+        known = _known(names, np.bincount(places, clients).tolist(), grouping.min_group)
+        estimates += [one for one in progress.estimates(plan, names, places) if one.group in known]
+        names = [name for name in names if name in known]
+    if not np.isfinite([[one.value, one.stddev] for one in estimates]).all():
+        raise RefusedError("an estimate is beyond what a number can hold; ask for fewer --bits or a lower moment")
+    manifest = _manifest(progress, metadata, bits, names, (max(float(clients.sum()), 0.0), stddev), estimates)
+    shown = shrunk(estimates, plan.form)
+    tables = {
+        MOMENTS_FILE: pa.Table.from_pylist([asdict(one) for one in estimates], MOMENTS_SCHEMA),
+        BITS_FILE: pa.concat_tables([_bits_table(one) for one in bits]),
+    }
+    cells = None
+    if grouping is not None and isinstance(grouping.groups, CellGroups):
+        grid = grouping.groups.grid
+        located = {name: place for place, name in enumerate(grouping.groups.names())}
+        codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
+        differs = differing(progress, plan, settled, places, estimates[0].statistic)
+        tables[CELLS_FILE] = _cells_table(estimates, shown, differs, codes, grid)
+        cells = _cell_means(shown, differs, codes, grid)
+    words: dict[str, Any] = {
+        "title": f"Private moments of {metadata.column}",
+        "column": metadata.column,
+        "epsilon": plan.epsilon,
+        "bits_per_client": plan.bits_per_client,
+        "safe": metadata.release.safe,
+    }
+    return {
+        **{name: parquet_bytes(table) for name, table in tables.items()},
+        MOMENTS_PICTURE: render_moments_picture(shown, bits, **words),
+        PAGE_FILE: render_moments_page(manifest, shown, bits, cells).encode(),
+        MANIFEST_FILE: manifest_bytes(manifest),
+    }
+
+
+def _known(names: Sequence[str], clients: Sequence[float], least: int) -> set[str]:
+    """The groups that have enough clients; `other` may still be too small."""
+    return {name for name, number in zip(names, clients, strict=True) if number >= least}
+
+
+def shrunk(estimates: Sequence[MomentEstimate], form: FixedPoint) -> list[MomentEstimate]:
+    """The estimates with those of groups drawn towards everybody's, the more the noisier they are; in the same order.
+
+    The largest of many noisy numbers is large by chance for the most part: these are what a page may sort and colour.
+    Sums (log_product) stay as they are.
+    """
+    found = list(estimates)
+    for name in dict.fromkeys(one.statistic for one in estimates):
+        places = [i for i, one in enumerate(estimates) if one.statistic == name and one.group != EVERYBODY]
+        if name == "log_product" or not places:
+            continue
+        everybody = next(one for one in estimates if one.statistic == name and one.group == EVERYBODY)
+        rows = [estimates[i] for i in places]
+        stddev = np.maximum([one.stddev for one in rows], 1e-9 * max(abs(everybody.value), form.step))
+        value, variance = shrink(np.array([one.value for one in rows]), stddev**2, everybody.value)
+        ends = possible(Statistic(name), form)
+        low, high = (np.clip(value + sign * Z_95 * np.sqrt(variance), *ends) for sign in (-1, 1))
+        columns = zip(places, value.tolist(), np.sqrt(variance).tolist(), low.tolist(), high.tolist(), strict=True)
+        for i, centre, deviation, least, most in columns:
+            found[i] = replace(found[i], value=centre, stddev=deviation, low=least, high=most)
+    return found
+
+
+def differing(
+    progress: Progress, plan: MomentsPlan, names: Sequence[str], places: NDArray[np.int64], statistic: str
+) -> NDArray[np.int8]:
+    """For each cell shown 1 or -1 where its first statistic is above or below everybody's for certain, else 0.
+
+    All cells could have been listed: the probability that any of those listed is wrong is 5%. names: of the groups,
+    `other` the last.
+    """
+    if statistic == "log_product" or len(names) < 2:
+        return np.zeros(max(len(names) - 1, 0), np.int8)
+    everybody = next(progress.estimates(plan, level=1 - _OF_EVERYBODY))
+    level = 1 - (0.05 - _OF_EVERYBODY) / (len(names) - 1)
+    rows = list(itertools.islice(progress.estimates(plan, names, places, level), len(names) - 1))
+    return np.array([(one.low > everybody.high) - int(one.high < everybody.low) for one in rows], np.int8)
+
+
+def _manifest(
+    progress: Progress,
+    metadata: MomentsMetadata,
+    bits: Sequence[BitMeans],
+    groups: Sequence[str],
+    clients: tuple[float, float],
+    estimates: Sequence[MomentEstimate],
+) -> dict[str, Any]:
+    plan, grouping, form = metadata.plan, metadata.grouping, metadata.plan.form
+    local = plan.epsilon is not None
+    mechanism = [_COINS] if local else ["every bit is told as it is"]
+    assumptions = [*LOCAL_ASSUMPTIONS] if local else [NO_LOCAL_PRIVACY, *LOCAL_ASSUMPTIONS[2:]]
+    if plan.released is not None:
+        mechanism.append(_NOISE)
+    if grouping is not None:
+        assumptions.append(PRIVATE_GROUPS)
+    if plan.prior:
+        assumptions.append(PRIOR_BITS)
+    if not metadata.bounded:
+        assumptions = [ROWS_ARE_USERS if one == ONE_ID else one for one in assumptions]
+    content: dict[str, Any] = {"column": metadata.column}
+    if grouping is not None and isinstance(grouping.groups, CellGroups):
+        grid = grouping.groups.grid
+        content |= {"region": asdict(grid.region), "grid": {"depth": grid.depth, "side": grid.side}}
+    content["fixed_point"] = {**asdict(form), "step": form.step, "low": form.low, "high": form.high}
+    content["method"] = plan.method
+    content["privacy"] = {
+        "unit": PRIVACY_UNIT,
+        "contribution_bound": _BOUND[metadata.bounded],
+        "adjacency": ADD_OR_REMOVE,
+        "model": "local" if local else "none",
+        "epsilon": plan.released if local else None,
+        "delta": 0.0,
+        "collector": {"epsilon": plan.epsilon, "adjacency": REPLACE_VALUE} if local else None,
+        "shares": {"admission": plan.admission().epsilon, "tallies": plan.tally_epsilon} if local else None,
+        "noise_stddev": plan.noise_stddev,
+        "mechanism": "; ".join(mechanism),
+        "randomness": metadata.release.source,
+        "groups": None
+        if grouping is None
+        else {
+            "epsilon": plan.released,
+            "min_group": grouping.min_group,
+            "noise_stddev": plan.noise_stddev,
+        },
+        "meter": metadata.meter.manifest(bits),
+        "assumptions": assumptions,
+    }
+    content["results"] = {
+        "clients": clients[0],
+        "clients_stddev": clients[1],
+        "groups_published": None if grouping is None else len(groups),
+        "rounds": [
+            {
+                "quantity": ask.quantity.kind,
+                "round": ask.round,
+                "clients": max(float(told.reports.sum()), 0.0) / plan.bits_per_client,
+                "reports": max(float(told.reports.sum()), 0.0),
+            }
+            for ask, told in progress.rounds
+        ],
+    }
+    warnings = _warnings(bits, local)
+    for one in estimates:
+        least, most = possible(Statistic(one.statistic), form)
+        if one.group == EVERYBODY and one.high - one.low > 0.5 * (most - least):
+            warnings.append(
+                f"The {one.statistic} is not known: its interval holds most of what it could be. Use more users, a "
+                "larger epsilon, or fewer --bits."
+            )
+    if grouping is not None and not [name for name in groups if name != OTHER]:
+        warnings.append(
+            f"No group has {grouping.min_group:,} users by the noisy count: are their names written as in the logs?"
+        )
+    return release_manifest(metadata.release, content, warnings)
+
+
+def _warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:
+    warnings = [] if local else ["Bits are told as they are: this release has no differential privacy (--no_ldp)."]
+    for one in bits:
+        if one.quantity == "value" and local and _unseen(one):
+            warnings.append(
+                "No bit of the values stands out of the noise, so the estimates are drawn towards 0: use more users, a "
+                "larger epsilon, fewer --bits, or --method weighted, which does not do so."
+            )
+        if one.quantity == "value" and (one.mean - 2 * one.stddev > 0.8)[-3:].all():
+            warnings.append(
+                "The highest bits are set for nearly all users: many values may lie beyond the range, and count as its "
+                "end; more --bits or fewer --fraction_bits would tell (--verbose counts them)."
+            )
+    return warnings
+
+
+def _unseen(bits: BitMeans) -> bool:
+    """Whether empty bits would look like these: the chance that noise lifts any of them above the line is 5%."""
+    line = NormalDist().inv_cdf(1 - 0.05 / len(bits.mean))
+    return not (bits.mean > line * bits.stddev).any()
+
+
+def _bits_table(bits: BitMeans) -> pa.Table:
+    columns = {name: getattr(bits, name) for name in BITS_SCHEMA.names if name != "quantity"}
+    return pa.table({"quantity": [bits.quantity] * len(bits.weight), **columns}, schema=BITS_SCHEMA)
+
+
+def _cells_table(
+    estimates: Sequence[MomentEstimate],
+    shown: Sequence[MomentEstimate],
+    differs: NDArray[np.int8],
+    codes: NDArray[np.uint64],
+    grid: Grid,
+) -> pa.Table:
+    """Published cells, a row each, with all statistics. shown: the estimates drawn towards everybody's."""
+    x, y = deinterleave(codes)
+    west, south, east, north = grid.bounds(x, y, np.full(len(x), grid.depth))
+    rows = [one for one in estimates if one.group not in (EVERYBODY, OTHER)]
+    statistics = list(dict.fromkeys(one.statistic for one in estimates))
+    table: dict[str, Any] = {
+        "cell_id": [one.group for one in rows if one.statistic == statistics[0]],
+        "depth": np.full(len(x), grid.depth, np.int8),
+        "west": west,
+        "south": south,
+        "east": east,
+        "north": north,
+    }
+    for statistic in statistics:
+        mine = [one for one in rows if one.statistic == statistic]
+        for name in ("value", "stddev", "low", "high", "clients"):
+            table[f"{statistic}_{name}"] = np.array([getattr(one, name) for one in mine], np.float64)
+    drawn = [one for one in shown if one.group not in (EVERYBODY, OTHER) and one.statistic == statistics[0]]
+    for name, field in (("shrunk", "value"), ("shrunk_stddev", "stddev")):
+        table[f"{statistics[0]}_{name}"] = np.array([getattr(one, field) for one in drawn], np.float64)
+    table[f"{statistics[0]}_differs"] = differs
+    table["geometry"] = shapely.to_wkb(shapely.box(west, south, east, north))
+    return pa.table(table, schema=moment_cells_schema(statistics))
+
+
+def _cell_means(
+    shown: Sequence[MomentEstimate], differs: NDArray[np.int8], codes: NDArray[np.uint64], grid: Grid
+) -> CellMeans:
+    rows = [one for one in shown if one.group not in (EVERYBODY, OTHER) and one.statistic == shown[0].statistic]
+    x, y = deinterleave(codes)
+    value, low, high, clients = (
+        np.array([getattr(one, name) for one in rows], np.float64) for name in ("value", "low", "high", "clients")
+    )
+    return CellMeans(grid.depth, x, y, [one.group for one in rows], value, low, high, clients, differs)

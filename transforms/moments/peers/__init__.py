@@ -1,1 +1,0 @@
-"""Other mechanisms for a mean under local differential privacy, to compare with."""

@@ -1,0 +1,200 @@
+"""The releases that stand in a folder of nightly ones, `releases/<date>/`, and whether the ledger knows them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from apache_beam.io.filesystems import FileSystems
+
+from sfumato.schemas.errors import LedgerError, RequestError
+from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Reservation, parse_amount
+from sfumato.schemas.release import (
+    EVALUATION_FILES,
+    EVALUATION_FORMAT,
+    MANIFEST_FILE,
+    PAGE_FILE,
+    REFUSAL_FORMAT,
+    RELEASE_FILES,
+)
+from sfumato.transforms.files import is_remote, matching
+from sfumato.transforms.privacy.ledger.history import History
+from sfumato.transforms.release.published_release import Release, open_release
+from sfumato.transforms.release.release_folder import format_at, manifest_at
+
+RELEASES = "releases"
+NO_RELEASE = {EVALUATION_FORMAT: EVALUATION_FILES, REFUSAL_FORMAT: frozenset({MANIFEST_FILE, PAGE_FILE})}
+_SIGNS = RELEASE_FILES - {PAGE_FILE}  # the page of all releases has that name too
+_NIGHT = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def published_dates(root: str) -> list[str]:
+    """The dates, as YYYY-MM-DD and in order, of which a release stands in a folder of releases.
+
+    Raises NotReadyError or RequestError where the folder cannot be listed, now or at all.
+    """
+    found = matching(FileSystems.join(root, RELEASES, "*", MANIFEST_FILE))
+    names = sorted(one.path.split("/")[-2] for one in found)
+    return [name for name in names if _NIGHT.fullmatch(name)]
+
+
+def published_releases(root: str) -> dict[str, Release]:
+    """The published releases by date, in order. What is no release, or is being replaced just now, is left out.
+
+    Raises NotReadyError or RequestError where the folder cannot be listed, now or at all.
+    """
+    dates = published_dates(root)
+    places = [FileSystems.join(root, RELEASES, date) for date in dates]
+    with ThreadPoolExecutor(16) as pool:
+        return {date: one for date, one in zip(dates, pool.map(_opened, places), strict=True) if one is not None}
+
+
+def disagreement(release: Release, history: History) -> str | None:
+    """What a published release and the ledger disagree on; None where they agree.
+
+    The ledger must have been read after the release: it was charged before it was published.
+    """
+    release_id = str(release.manifest.get("release_id"))
+    reservation = history.reservations.get(release_id)
+    if reservation is None:
+        return f"release {release_id} was never charged"
+    stated = release.manifest.get("ledger")
+    if not (isinstance(stated, dict) and stated.get("hash") == reservation.hash):
+        return f"release {release_id} names another entry than the ledger's; one of the two was rewritten"
+    if reservation.manifest not in (None, release.digest):
+        return f"release {release_id} has been changed since it was published"
+    try:
+        privacy = release.manifest["privacy"]
+        # Of bit pushing whoever collects the reports may learn more than readers do: the larger is charged.
+        collector = privacy.get("collector") or {"epsilon": 0}
+        epsilon = max(parse_amount("epsilon", privacy["epsilon"]), parse_amount("epsilon", collector["epsilon"]))
+        cost = epsilon, parse_amount("delta", privacy.get("delta", 0))
+        participation = privacy.get("participation") or {"protected": True}
+        adjacency = ADD_OR_REMOVE if participation["protected"] else ZERO_OUT
+    except (KeyError, TypeError, AttributeError, RequestError):
+        return f"release {release_id} does not state its cost"
+    if cost != (reservation.charge.epsilon, reservation.charge.delta):
+        return f"release {release_id} states another cost than it was charged"
+    if adjacency != reservation.charge.adjacency:
+        return f"release {release_id} states another adjacency than it was charged for"
+    return None
+
+
+def find_releases(folder: str) -> tuple[list[Release], list[str]]:
+    """Every release in a folder, at any depth, and what looks like one and cannot be read.
+
+    Args:
+        folder: local or in a bucket. Folders in it whose names begin with a point are what is being written.
+
+    Returns:
+        The releases by path, and a sentence for each folder that holds a file of a release without a manifest that can
+        be read. Evaluations and refusals are neither.
+
+    Raises:
+        RequestError: there is nothing of the kind, or the folder cannot be listed.
+        NotReadyError: it cannot be listed now.
+    """
+    root = folder.rstrip("/")
+    names: dict[str, set[str]] = {}
+    for one in matching(FileSystems.join(root, "**")):
+        place, _, name = one.path.rpartition("/")
+        if not any(part.startswith(".") for part in place.removeprefix(root).split("/")):
+            names.setdefault(place, set()).add(name)
+    releases, problems = [], []
+    for place in sorted(names):
+        if not names[place] & _SIGNS:
+            continue
+        try:
+            releases.append(open_release(place))
+        except RequestError as error:
+            # Evaluations are no releases, nor are refusals, of which nothing but a reason was published.
+            if not names[place] <= NO_RELEASE.get(format_at(place) or "", frozenset()):
+                problems.append(str(error))
+    if not releases and not problems:
+        raise RequestError(f"{folder}: no release here (no {MANIFEST_FILE} that can be read)")
+    return releases, problems
+
+
+def missing_releases(
+    before: History, history: History, releases: Sequence[Release], dataset: str | None = None
+) -> list[str]:
+    """What the ledger says was published and is not among the releases, a sentence for each.
+
+    A release is not missing where another one of the same job, dataset and days, charged later, took its place.
+
+    Args:
+        before: the ledger as it was before the releases were looked for.
+        history: the ledger as it was after that.
+        releases: those that were found.
+        dataset: look for this dataset's releases alone; None for all.
+    """
+    there = {str(one.manifest.get("release_id")) for one in releases}
+
+    def subject(one: Reservation) -> tuple[str, str, str]:
+        return one.charge.job, one.charge.dataset, str(one.charge.period)
+
+    newest: dict[tuple[str, str, str], int] = {}
+    for one in history.reservations.values():
+        if one.charge.release_id in there:
+            newest[subject(one)] = max(one.index, newest.get(subject(one), 0))
+    return [
+        f"release {one.charge.release_id} (dataset {one.charge.dataset}, {one.charge.period}) was published and is gone"
+        for one in before.reservations.values()
+        if one.manifest is not None
+        and dataset in (None, one.charge.dataset)
+        and one.charge.release_id not in there
+        and one.index > newest.get(subject(one), -1)
+    ]
+
+
+def check_not_lost(history: History, dataset: str, output: str, timeline: str | None = None) -> None:
+    """Raises LedgerError where a release was charged to the dataset and this ledger does not know of it.
+
+    So a ledger that was lost, or put back from an old copy, does not begin a new budget. Looked at are the release at
+    the output, those beside it (on a disk), and those of the timeline.
+
+    Args:
+        history: the ledger that a job names.
+        dataset: the dataset that it charges.
+        output: where its release will stand.
+        timeline: the folder of the page of all releases; None without one.
+    """
+    places = {output.rstrip("/")}
+    if not is_remote(output):
+        with contextlib.suppress(OSError):
+            places |= {str(one.parent) for one in Path(output).absolute().parent.glob(f"*/{MANIFEST_FILE}")}
+    if timeline is not None:
+        places |= {FileSystems.join(timeline, RELEASES, day) for day in published_dates(timeline)}
+    known = {one.hash for one in (*history.refusals, *history.reservations.values())}
+    with ThreadPoolExecutor(16) as pool:
+        for place, stated in zip(sorted(places), pool.map(_stated_charge, sorted(places)), strict=True):
+            if not stated or stated.get("hash") in known:
+                continue
+            if str(stated.get("dataset")).casefold() == dataset.casefold():
+                raise LedgerError(
+                    f"ledger: {place} was charged to dataset {dataset} by entry {stated.get('entry')} of a "
+                    f"ledger, and the one that is named has {history.entries} entries without it: it was lost, put "
+                    "back from an old copy, or is another one; put back the newest copy (`sfumato ledger restore`), or "
+                    "name the right ledger"
+                )
+
+
+def _opened(place: str) -> Release | None:
+    try:
+        return open_release(place)
+    except RequestError:
+        return None
+
+
+def _stated_charge(place: str) -> dict[str, Any]:
+    """What the manifest in a folder says of the ledger, of a release or of a refusal; nothing where it cannot."""
+    try:
+        stated = json.loads(manifest_at(place) or b"{}")["ledger"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return {}
+    return stated if isinstance(stated, dict) else {}

@@ -1,0 +1,277 @@
+"""Published releases, read back: from a local folder without Apache Beam, from a bucket by Beam's file systems."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import textwrap
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sfumato.schemas import guarantee
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.release import (
+    CELLS_FILE,
+    DENSITY_FILE,
+    EVALUATION_FORMAT,
+    MANIFEST_FILE,
+    MANIFEST_FORMAT,
+    REFUSAL_FORMAT,
+    TOTALS_FILE,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PARQUET = ".parquet"
+
+
+@dataclass(frozen=True, repr=False)
+class Release:
+    """A published release. Each file is read, and checked against the manifest, when it is used.
+
+    path: its folder. manifest: its manifest.json. digest: the SHA-256 of the manifest's bytes.
+    """
+
+    path: str
+    manifest: dict[str, Any]
+    digest: str
+
+    def __repr__(self) -> str:
+        created = str(self.manifest.get("created", "unknown time")).replace("T", " ").replace("+00:00", " UTC")
+        rows = ", ".join(f"{name} ({rows})" for name, rows in self._rows.items())
+        lines = [
+            f"<{type(self).__name__} of `sfumato {self.manifest.get('job')}` in {self.path}",
+            f"  published  {created} as {self.manifest.get('release_id')}",
+            textwrap.fill(f"  guarantee  {self.guarantee}", 110, subsequent_indent=" " * 13),
+            f"  tables     {rows or 'none'}>",
+        ]
+        return "\n".join(lines)
+
+    @property
+    def guarantee(self) -> str:
+        """Two sentences: what the release promises each user, and on which condition or to whom."""
+        return guarantee.two_sentences(self.manifest)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the release's tables, such as `cells`."""
+        names = sorted(self.listed or ())
+        return tuple(name.removesuffix(_PARQUET) for name in names if name.endswith(_PARQUET))
+
+    @cached_property
+    def _rows(self) -> dict[str, str]:
+        """The number of rows of each table by name; `damaged` where it cannot be read."""
+        rows = {}
+        for name in self.tables:
+            try:
+                rows[name] = f"{pq.read_metadata(io.BytesIO(self.read(name + _PARQUET))).num_rows:,} rows"
+            except (RequestError, OSError, pa.ArrowException):
+                rows[name] = "damaged"
+        return rows
+
+    @property
+    def grid(self) -> Grid | None:
+        """The map's region and depth; None where the manifest states none."""
+        try:
+            region = Region(*(float(self.manifest["region"][side]) for side in ("west", "south", "east", "north")))
+            return Grid(region, self.manifest["grid"]["depth"])
+        except (KeyError, TypeError, ValueError):  # ValueError: or they are none
+            return None
+
+    def table(self, name: str) -> pd.DataFrame:
+        """A table of the release, such as `cells` or `moments`.
+
+        Args:
+            name: one of `tables`.
+
+        Returns:
+            A DataFrame. A table with geometries is a geopandas.GeoDataFrame where geopandas is installed; else its
+            column `geometry` holds WKB.
+
+        Raises:
+            RequestError: the release has no such table, or it is damaged.
+        """
+        frame: pd.DataFrame = self.arrow_table(name.removesuffix(_PARQUET) + _PARQUET).to_pandas()
+        if "geometry" not in frame:
+            return frame
+        try:
+            import geopandas
+        except ImportError:
+            return frame
+        import shapely
+
+        shapes = shapely.from_wkb(frame["geometry"].to_numpy())
+        located: pd.DataFrame = geopandas.GeoDataFrame(frame.drop(columns="geometry"), geometry=shapes, crs="OGC:CRS84")
+        return located
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """One row a cell, by CELLS_SCHEMA or HOT_CELLS_SCHEMA; see `table`."""
+        return self.table("cells")
+
+    def total(self, cells: NDArray[Any]) -> tuple[float, float]:
+        """Users of several cells together, and the standard deviation of that sum's error.
+
+        The errors of cells go together, so that their deviations cannot be added up by themselves. The sum is unbiased:
+        unlike the sum of `count` it is not shrunk. A cell that an area cuts can only be counted by a guess, such as its
+        share of the area; then the deviation is a lower bound, as it is where the manifest's `errors` say so.
+
+        Args:
+            cells: bool[n] or float64[n], one for each row of `cells`: whether it counts, or which share of it.
+
+        Returns:
+            Users, which may be negative, and their standard deviation; 1.96 of them on each side are a 95% interval.
+
+        Raises:
+            RequestError: cells has another length, or the release has no cells.
+        """
+        table, weights = self.arrow_table(CELLS_FILE), np.asarray(cells, dtype=np.float64)
+        if weights.shape != (table.num_rows,):
+            raise RequestError(f"cells: must hold one value for each of {table.num_rows} cells, got {weights.shape}")
+        if TOTALS_FILE not in self.manifest.get("errors", {}).get("sums", ""):
+            count, stddev = (table[name].to_numpy() for name in ("count", "stddev"))
+            return float(count @ weights), float(np.sqrt((stddev * weights) @ (stddev * weights)))
+        from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+
+        nodes = [self.arrow_table(TOTALS_FILE)[name].to_numpy() for name in ("node", "cell", "users", "variance")]
+        unbiased = UnbiasedCounts.from_nodes(nodes[0], nodes[2], nodes[3])
+        leaves = nodes[1][nodes[1] >= 0]
+        return unbiased.total(weights[leaves])
+
+    @cached_property
+    def items(self) -> pd.DataFrame:
+        """Counted items or prefixes, most frequent first within a level, by `items_schema`."""
+        return self.table("items")
+
+    @cached_property
+    def quantiles(self) -> pd.DataFrame:
+        """One row a quantile, by QUANTILES_SCHEMA."""
+        return self.table("quantiles")
+
+    @cached_property
+    def ranges(self) -> pd.DataFrame:
+        """One row a range, by RANGES_SCHEMA."""
+        return self.table("ranges")
+
+    @cached_property
+    def curve(self) -> pd.DataFrame:
+        """The estimated distribution function, by CURVE_SCHEMA."""
+        return self.table("curve")
+
+    @cached_property
+    def moments(self) -> pd.DataFrame:
+        """Means and moments, a row a group and statistic, by MOMENTS_SCHEMA."""
+        return self.table("moments")
+
+    @cached_property
+    def bits(self) -> pd.DataFrame:
+        """Bit means of everybody, by BITS_SCHEMA."""
+        return self.table("bits")
+
+    @cached_property
+    def bins(self) -> pd.DataFrame:
+        """Counted bins of a number's range, by BINS_SCHEMA."""
+        return self.table("bins")
+
+    def arrow_table(self, name: str) -> pa.Table:
+        """A Parquet file of the release. Raises RequestError where there is none or it is damaged."""
+        content = self.read(name)
+        try:
+            return pq.read_table(io.BytesIO(content))
+        except (pa.ArrowException, OSError) as error:  # OSError: damage inside, with the footer intact
+            raise RequestError(f"{self.path}: {name} is damaged ({error})") from None
+
+    def read(self, name: str) -> bytes:
+        """The content of a file of the release, checked against the manifest's digest of it.
+
+        Raises RequestError where there is none, or it is not what was published. Releases of earlier versions list no
+        digests, and are read unchecked.
+        """
+        listed = self.listed
+        try:
+            if listed is not None and name not in listed:
+                raise FileNotFoundError
+            content = read_part(self.path, name)
+        except FileNotFoundError:
+            if listed is not None and name in listed:
+                raise RequestError(f"{self.path}: {name} is gone, which was published") from None
+            others = f"it has {', '.join(sorted(listed))}" if listed else "name another file"
+            raise RequestError(
+                f"{self.path}: this release of `sfumato {self.manifest.get('job')}` has no {name}; {others}"
+            ) from None
+        if listed is not None and listed[name] != hashlib.sha256(content).hexdigest():
+            raise RequestError(f"{self.path}: {name} is damaged: it is not the file that was published")
+        return content
+
+    @property
+    def listed(self) -> dict[str, str] | None:
+        """The SHA-256 of every other file by name; None where the manifest lists none. Raises RequestError."""
+        files = self.manifest.get("files")
+        if files is None:
+            return None
+        try:
+            return {str(name): str(metadata["sha256"]) for name, metadata in files.items() if _is_file_name(name)}
+        except (AttributeError, KeyError, TypeError):
+            raise RequestError(f"{self.path}: the manifest's list of files is damaged") from None
+
+    def damage(self) -> list[str]:
+        """What is not as it was published, in words; reads every file that the manifest lists."""
+        try:
+            names = list(self.listed or ())
+        except RequestError as error:
+            return [str(error)]
+        found = []
+        for name in names:
+            try:
+                self.read(name)
+            except (RequestError, OSError) as error:
+                found.append(str(error))
+        return found
+
+    @cached_property
+    def density(self) -> NDArray[np.float64]:
+        """float64[2^d, 2^d], row 0 in the north; sums to 1."""
+        return np.asarray(np.load(io.BytesIO(self.read(DENSITY_FILE)), allow_pickle=False))
+
+
+def open_release(path: str | os.PathLike[str]) -> Release:
+    """Opens the release in a folder, local or gs://. Raises RequestError where there is none."""
+    text = os.fspath(path)
+    try:
+        content = read_part(text, MANIFEST_FILE)
+        manifest = json.loads(content)
+        if not isinstance(manifest, dict):
+            raise ValueError("no object")
+    except (OSError, ValueError, RecursionError):
+        raise RequestError(f"{text}: no release here (no {MANIFEST_FILE} that can be read)") from None
+    if manifest.get("format") == EVALUATION_FORMAT:
+        raise RequestError(f"{text}: an evaluation of methods on exact data, no release")
+    if manifest.get("format") == REFUSAL_FORMAT:
+        raise RequestError(f"{text}: this release was refused and holds no result: {manifest.get('reason')}")
+    if manifest.get("format") != MANIFEST_FORMAT:
+        raise RequestError(f"{text}: the manifest's format is {manifest.get('format')!r}, not {MANIFEST_FORMAT!r}")
+    return Release(text, manifest, hashlib.sha256(content).hexdigest())
+
+
+def read_part(folder: str, name: str) -> bytes:
+    """The bytes of a file in a release's folder, local or in a bucket. Raises OSError."""
+    if "://" not in folder:
+        return Path(folder, name).read_bytes()
+    from sfumato.transforms.files import read_file  # Beam takes seconds to import, and only buckets need it
+
+    return read_file(f"{folder.rstrip('/')}/{name}")
+
+
+def _is_file_name(name: str) -> bool:
+    return "/" not in name and name not in ("", ".", "..", MANIFEST_FILE)

@@ -1,0 +1,156 @@
+"""Publishing as the last stages of a job. A job that nobody waits for still publishes and updates its ledger."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import apache_beam as beam
+
+from sfumato.schemas.errors import LedgerError
+from sfumato.schemas.ledger import Reservation
+from sfumato.schemas.release import MANIFEST_FILE
+from sfumato.transforms.metrics import RELEASE_BYTES, RELEASE_TIME
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from sfumato.transforms.release.metadata import ReleaseMetadata
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.release_folder import clear_lost, is_refusal, manifest_at, publish, with_digests
+
+
+def with_charge(metadata: ReleaseMetadata) -> ReleaseMetadata:
+    """Adds the ledger entry that charged a release to its metadata. Call it after the run has charged the ledger.
+
+    Returns:
+        The metadata with the entry, the time of the charge, and the digest of the manifest published under it, if any.
+        Without a ledger, the metadata unchanged.
+
+    Raises:
+        LedgerError: the ledger does not hold the charge.
+    """
+    if metadata.ledger_location is None:
+        return metadata
+    reservation = open_ledger(metadata.ledger_location).history().reservations.get(metadata.release_id)
+    if reservation is None:
+        raise LedgerError(
+            f"ledger: {metadata.ledger_location} no longer holds the charge of release {metadata.release_id}"
+        )
+    return replace(
+        metadata, created=reservation.time, ledger=ledger_metadata(reservation), published=reservation.manifest
+    )
+
+
+class WriteRelease(beam.PTransform):
+    """Publishes a singleton {file name: content} and returns the folder's path. Safe to retry.
+
+    Args:
+        output: the release's folder.
+        metadata: the release's identity.
+        overwrite: whether to replace a release that exists at `output`.
+
+    Raises:
+        LedgerError: another result was published under the same charge before. Nothing is published.
+    """
+
+    def __init__(self, output: str, metadata: ReleaseMetadata, overwrite: bool):
+        super().__init__()
+        self._output = output
+        self._metadata = metadata
+        self._overwrite = overwrite
+
+    def expand(self, files: beam.PCollection) -> beam.PCollection:
+        def write(content: dict[str, bytes], output: str, metadata: ReleaseMetadata, overwrite: bool) -> str:
+            content = with_digests(content)
+            check_same_result(content, with_charge(metadata))
+            with RELEASE_TIME.timed():
+                publish(output, content, metadata.release_id, overwrite)
+            RELEASE_BYTES.record(sum(map(len, content.values())))
+            return output
+
+        return files | "Publish" >> beam.Map(write, self._output, self._metadata, self._overwrite)
+
+
+def check_same_result(files: Mapping[str, bytes], metadata: ReleaseMetadata) -> None:
+    """Raises LedgerError if another result was published under the same charge before."""
+    if metadata.published not in (None, hashlib.sha256(files[MANIFEST_FILE]).hexdigest()):
+        raise LedgerError(
+            f"ledger: release {metadata.release_id} has been published before, and this run differs from it"
+        )
+
+
+def ledger_metadata(reservation: Reservation) -> dict[str, Any]:
+    """Returns the manifest's entry `ledger`. Its hash makes a rewritten or truncated ledger visible."""
+    charge = reservation.charge
+    return {
+        "entry": reservation.index,
+        "hash": reservation.hash,
+        "dataset": charge.dataset,
+        "first_day": str(charge.period.first),
+        "last_day": str(charge.period.last),
+    }
+
+
+def published_digest(output: str, reservation: Reservation) -> str | None:
+    """Returns the SHA-256 of the manifest at `output` if it belongs to the reserved release and is no refusal.
+
+    Raises:
+        OSError: the manifest cannot be read now.
+    """
+    manifest = manifest_at(output)
+    if manifest is None or is_refusal(manifest):
+        return None
+    try:
+        ours = json.loads(manifest)["ledger"]["hash"] == reservation.hash
+    except (ValueError, TypeError, KeyError):
+        return None
+    return hashlib.sha256(manifest).hexdigest() if ours else None
+
+
+class CommitRelease(beam.PTransform):
+    """Marks the published release in the ledger and updates the timeline. Passes the path on. Safe to retry.
+
+    Args:
+        release_id: the release.
+        timeline: folder whose page of all releases is updated; None without one.
+        ledger: location of the ledger that charged the release; None without one.
+    """
+
+    def __init__(self, release_id: str, timeline: str | None = None, ledger: str | None = None):
+        super().__init__()
+        self._arguments = release_id, timeline, ledger
+
+    def expand(self, published: beam.PCollection) -> beam.PCollection:
+        return published | "Commit" >> beam.Map(commit_release, *self._arguments)
+
+    def commit(self, output: str) -> str:
+        """Does the same without a pipeline."""
+        return commit_release(output, *self._arguments)
+
+
+def commit_release(output: str, release_id: str, timeline: str | None, ledger: str | None) -> str:
+    """Commits the release at `output` to the ledger if the ledger charged it, then updates the timeline.
+
+    Returns:
+        `output`.
+
+    Raises:
+        LedgerError: a file of the release is not the one that its manifest lists.
+    """
+    reservation = None if ledger is None else open_ledger(ledger).history().reservations.get(release_id)
+    if ledger is not None and reservation is not None:
+        digest = published_digest(output, reservation)
+        if digest is not None:
+            if damage := open_release(output).damage():
+                raise LedgerError(
+                    f"ledger: {'; '.join(damage)}; restore it from a copy, or move the folder away and run again"
+                )
+            open_ledger(ledger).commit(reservation.charge.release_id, digest)
+            clear_lost(output, reservation.charge.release_id)
+    if timeline is not None:
+        # Imported here because it loads matplotlib, which most runs and both nightly commands do without.
+        from sfumato.transforms.release.release_index import update_timeline
+
+        update_timeline(timeline, ledger)
+    return output

@@ -1,0 +1,285 @@
+"""Releases on disk or in a bucket: written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.release import (
+    EVALUATION_FILES,
+    EVALUATION_FORMAT,
+    MANIFEST_FILE,
+    MANIFEST_FORMAT,
+    REFUSAL_FORMAT,
+    RELEASE_FILES,
+)
+from sfumato.transforms.files import content_type, is_remote, matching, storage_errors
+from sfumato.transforms.release.metadata import manifest_bytes
+from sfumato.transforms.release.published_release import read_part
+
+if TYPE_CHECKING:
+    pass
+
+_NOUNS = {MANIFEST_FORMAT: "release", EVALUATION_FORMAT: "evaluation"}
+_LEFT = RELEASE_FILES | EVALUATION_FILES
+_TAKEN = "output: {} exists already; name another, or give --overwrite"
+
+
+def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> None:
+    """Raises RequestError where something of this kind, a manifest's format, may not be written to `output`.
+
+    A release replaces a release, and an evaluation an evaluation, never one the other.
+    """
+    if not output:
+        raise RequestError("output: name a folder for the release")
+    if not _exists(output):
+        if not is_remote(output):
+            _check_parent(Path(output).absolute())
+        return
+    replaceable = _kind_of(manifest_at(output)) == kind if is_remote(output) else _is_replaceable(Path(output), kind)
+    _check_kind(output, overwrite, replaceable, kind)
+
+
+def _check_kind(output: str, overwrite: bool, replaceable: bool, kind: str) -> None:
+    """Raises RequestError where what stands at `output` is not to be, or must not be, overwritten."""
+    if not overwrite and not is_refusal(manifest_at(output)):
+        raise RequestError(_TAKEN.format(output))
+    if not replaceable:
+        raise RequestError(f"output: {output} exists and is no {_NOUNS[kind]}, so --overwrite will not replace it")
+
+
+def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
+    """Writes all files of a release, or none.
+
+    On a disk the release is written beside its place and moved there in one step. A bucket has no such step: there
+    all files are uploaded to a folder inside the output and then moved, the manifest last, and a folder without a
+    manifest is no release. A repeated call for a release that stands already (the same manifest, byte for byte) does
+    nothing, so a retried bundle does no harm; nor does what a lost worker left behind in a bucket. The manifest is
+    written with the digest of every other file (see `with_digests`).
+    """
+    files = with_digests(files)
+    standing = manifest_at(output)
+    if standing == files[MANIFEST_FILE]:
+        return
+    kind = str(_kind_of(files[MANIFEST_FILE]))
+    if is_remote(output):
+        if standing is not None:
+            _check_kind(output, overwrite, _kind_of(standing) == kind, kind)
+        _publish_remote(output, files, release_id, overwrite)
+    else:
+        try:
+            check_output(output, overwrite, kind)
+        except RequestError:
+            # Another attempt at this release may have moved it into its place, or be about to.
+            if manifest_at(output) == files[MANIFEST_FILE]:
+                return
+            check_output(output, overwrite, kind)
+        _publish_local(Path(output), files, release_id, overwrite)
+
+
+def with_digests(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files of a release, its manifest listing the SHA-256 and the size in bytes of every other one."""
+    listed = {
+        name: {"sha256": hashlib.sha256(files[name]).hexdigest(), "bytes": len(files[name])}
+        for name in sorted(files)
+        if name != MANIFEST_FILE
+    }
+    manifest = {**json.loads(files[MANIFEST_FILE]), "files": listed}
+    return {**files, MANIFEST_FILE: manifest_bytes(manifest)}
+
+
+def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
+    output = output.absolute()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    mark = f"{release_id}-{uuid.uuid4().hex}"  # of this attempt alone: another process may write the same release
+    partial = output.with_name(f".{output.name}.partial-{mark}")
+    replaced = output.with_name(f".{output.name}.replaced-{mark}")
+    try:
+        partial.mkdir()
+        for name in sorted(files, key=MANIFEST_FILE.__eq__):  # the manifest last
+            with (partial / name).open("wb") as file:
+                file.write(files[name])
+                file.flush()
+                os.fsync(file.fileno())
+        standing = manifest_at(str(output))
+        if (overwrite or is_refusal(standing)) and standing not in (None, files[MANIFEST_FILE]):
+            output.rename(replaced)
+        try:
+            partial.rename(output)
+        except OSError:
+            if replaced.exists() and not output.exists():
+                replaced.rename(output)
+            raise
+    except OSError:
+        # Another attempt may have been faster, and have cleared this one's files away.
+        if manifest_at(str(output)) != files[MANIFEST_FILE]:
+            raise
+    finally:
+        _remove(partial)
+        _remove(replaced)
+    clear_lost(str(output), release_id)
+
+
+def clear_lost(output: str, release_id: str) -> None:
+    """Removes what killed attempts at a release that stands by now left behind, beside it or in its bucket.
+
+    An attempt still under way has come too late, and finds this release in its place.
+    """
+    if is_remote(output):
+        lost = matching(FileSystems.join(output, f".partial-{release_id}-*", "*"))
+        _delete_remote([one.path for one in lost])
+        return
+    place = Path(output).absolute()
+    left = re.compile(rf"\.{re.escape(place.name)}\.(partial|replaced)-{re.escape(release_id)}-[0-9a-f]{{32}}")
+    for path in [path for path in place.parent.iterdir() if left.fullmatch(path.name)]:
+        # Moved away first, so that its owner does not put what is left of it into the place.
+        moved = path.with_name(f".lost-{uuid.uuid4().hex}")
+        with contextlib.suppress(OSError):  # its owner was faster
+            path.rename(moved)
+    for path in [path for path in place.parent.iterdir() if re.fullmatch(r"\.lost-[0-9a-f]{32}", path.name)]:
+        _remove(path)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a release's folder, its manifest first: no folder with a manifest ever lacks a file."""
+    with contextlib.suppress(OSError):
+        (folder / MANIFEST_FILE).unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
+    partial = FileSystems.join(output, f".partial-{release_id}-{uuid.uuid4().hex}")  # of this attempt alone
+    staged = {name: FileSystems.join(partial, name) for name in files}
+    placed = {name: FileSystems.join(output, name) for name in files}
+    data = [name for name in files if name != MANIFEST_FILE]
+    try:
+        for name, content in files.items():
+            with FileSystems.create(staged[name], content_type(name), CompressionTypes.UNCOMPRESSED) as file:
+                file.write(content)
+        standing = manifest_at(output)  # once more: uploads take their time
+        if standing not in (None, files[MANIFEST_FILE]):
+            kind = str(_kind_of(files[MANIFEST_FILE]))
+            _check_kind(output, overwrite, _kind_of(standing) == kind, kind)
+            # From here on the older release is no release any more.
+            _delete_remote([placed[MANIFEST_FILE]])
+            left = [name for name in _LEFT if name not in files]
+            _delete_remote([FileSystems.join(output, name) for name in left])
+        # What another attempt at the same release has moved here already is the same, byte for byte. Data that a
+        # failure leaves here without a manifest are no release.
+        FileSystems.rename([staged[name] for name in data], [placed[name] for name in data])
+        _check_placed(output, files, data)
+        FileSystems.rename([staged[MANIFEST_FILE]], [placed[MANIFEST_FILE]])
+        try:
+            _check_placed(output, files, data)
+        except OSError:
+            if manifest_at(output) == files[MANIFEST_FILE]:
+                _delete_remote([placed[MANIFEST_FILE]])
+            raise
+        clear_lost(output, release_id)
+    except Exception:
+        # Whatever it was: another attempt may have published this very release, and have cleared this one's files away.
+        if manifest_at(output) != files[MANIFEST_FILE]:
+            raise
+    finally:
+        _delete_remote(list(staged.values()))
+
+
+def _check_placed(output: str, files: Mapping[str, bytes], names: list[str]) -> None:
+    """Raises OSError where an attempt at another release has put files of its own into the same place meanwhile."""
+    for name in names:
+        if read_part(output, name) != files[name]:
+            raise OSError(f"{output}: another release is being written here at the same time")
+
+
+def _delete_remote(paths: list[str]) -> None:
+    """Deletes those of the objects that are there, whoever else is deleting them."""
+    present = [path for path in paths if FileSystems.exists(path)]
+    if not present:
+        return
+    try:
+        FileSystems.delete(present)
+    except BeamIOError:
+        # Beam stops at an object that another attempt has deleted since it was seen.
+        if all(FileSystems.exists(path) for path in present):
+            raise
+        _delete_remote(present)
+
+
+def format_at(path: str) -> str | None:
+    """The format that the manifest in a folder states; None where there is none or it states none."""
+    return _format_of(manifest_at(path))
+
+
+def manifest_at(output: str) -> bytes | None:
+    """The manifest, as it was written, of whatever stands at `output`; None where nothing does.
+
+    Raises OSError where that cannot be told: what may be a release is not to be written over.
+    """
+    try:
+        return read_part(output, MANIFEST_FILE)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _check_parent(output: Path) -> None:
+    nearest = next(parent for parent in output.parents if parent.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        raise RequestError(f"output: {output} cannot be made, {nearest} is no folder that can be written to")
+
+
+def _exists(output: str) -> bool:
+    """Whether something is there. In a bucket a failed attempt's files, which have no manifest, count as nothing."""
+    if not is_remote(output):
+        return os.path.lexists(output)
+    folder = output.rstrip("/") + "/"
+    try:
+        with storage_errors(output):
+            if FileSystems.exists(folder + MANIFEST_FILE):
+                return True
+            found = [
+                one.path for match in FileSystems.match([f"{folder}**"], limits=[100]) for one in match.metadata_list
+            ]
+    except (OSError, ValueError) as error:
+        raise RequestError(f"output: {output} cannot be reached ({error})") from None
+    return any(
+        path not in _LEFT and not path.startswith(".partial-") for path in (p.removeprefix(folder) for p in found)
+    )
+
+
+def _is_replaceable(output: Path, kind: str) -> bool:
+    """Whether a folder is empty or holds something of this kind and nothing else."""
+    if not output.is_dir():
+        return False
+    names = {path.name for path in output.iterdir()}
+    known = EVALUATION_FILES if kind == EVALUATION_FORMAT else RELEASE_FILES
+    return not names or (names <= known and _kind_of(manifest_at(str(output))) == kind)
+
+
+def _kind_of(manifest: bytes | None) -> str | None:
+    """The format that a manifest states, that of a release for a refusal; None where there is none."""
+    found = _format_of(manifest)
+    return MANIFEST_FORMAT if found == REFUSAL_FORMAT else found
+
+
+def is_refusal(manifest: bytes | None) -> bool:
+    """Whether a manifest is that of a refused release, which the next attempt at it replaces."""
+    return _format_of(manifest) == REFUSAL_FORMAT
+
+
+def _format_of(manifest: bytes | None) -> str | None:
+    try:
+        return None if manifest is None else json.loads(manifest).get("format")
+    except (ValueError, AttributeError, RecursionError):
+        return None
