@@ -31,7 +31,7 @@ from sfumato.transforms.evaluation.yardstick import best_uniform_level
 from sfumato.transforms.heatmap.methods import Adaptive, adaptive, few_queries
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior import contrasts, inference, next_tree
-from sfumato.transforms.heatmap.slopes import estimate_density
+from sfumato.transforms.heatmap.raster import estimate_density
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.text_tables import markdown_table

@@ -99,9 +99,7 @@ def details(plan: Plan) -> str:
     )
     if plan.min_visible_users is not None:
         needed = significant(plan.min_visible_users)
-        seen = (
-            f"a cell shows from {needed} users ({VISIBLE_FROM:g} standard deviations of the last sub-query's noise)"
-        )
+        seen = f"a cell shows from {needed} users ({VISIBLE_FROM:g} standard deviations of the last sub-query's noise)"
         lines.append(seen + _spread(plan.visible_level))
     header = ["sub-query", "epsilon", "entries", "noise, users"]
     if not central:

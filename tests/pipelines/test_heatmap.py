@@ -29,9 +29,8 @@ from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
-from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.heatmap.raster import density, estimate_density
 from sfumato.transforms.heatmap.release_files import add_up_to, release_files
-from sfumato.transforms.heatmap.slopes import estimate_density
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

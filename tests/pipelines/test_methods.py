@@ -16,12 +16,11 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
 from sfumato.transforms.evaluation.memory import Rows, run_in_memory
-from sfumato.transforms.heatmap.blur import gaussian_heatmap
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import bind_key
-from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.heatmap.raster import density, gaussian_heatmap
 from sfumato.transforms.locations.distributions import bound_distributions
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.spill import Spill

@@ -15,10 +15,8 @@ from sfumato.transforms.evaluation.memory import Rows, run_in_memory
 from sfumato.transforms.evaluation.metrics import coarsen, evaluate
 from sfumato.transforms.evaluation.settings import Case
 from sfumato.transforms.evaluation.yardstick import uniform_densities
-from sfumato.transforms.heatmap.blur import gaussian_heatmap
 from sfumato.transforms.heatmap.methods.pyramid import Pyramid
-from sfumato.transforms.heatmap.raster import by_row
-from sfumato.transforms.heatmap.slopes import estimate_density
+from sfumato.transforms.heatmap.raster import by_row, estimate_density, gaussian_heatmap
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 

@@ -34,14 +34,12 @@ from sfumato.schemas.release import (
     TOTALS_FILE,
 )
 from sfumato.schemas.tree import node_names, node_positions
-from sfumato.transforms.heatmap.blur import gaussian_heatmap
 from sfumato.transforms.heatmap.cells import cells_table, totals_table
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
-from sfumato.transforms.heatmap.raster import coarsen, painted
+from sfumato.transforms.heatmap.raster import coarsen, estimate_density, gaussian_heatmap, painted
 from sfumato.transforms.heatmap.rates import LEVEL, Rates, rates_of, shown_rates
-from sfumato.transforms.heatmap.slopes import estimate_density
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page import Layer, render_page

@@ -15,9 +15,7 @@ from sfumato.transforms.evaluation.metrics import mean_squared_error
 from sfumato.transforms.evaluation.outcomes import Judge, judge_case, judge_yardstick, truth_of
 from sfumato.transforms.evaluation.settings import make_cases
 from sfumato.transforms.evaluation.yardstick import uniform_densities
-from sfumato.transforms.heatmap.blur import gaussian_heatmap
-from sfumato.transforms.heatmap.raster import by_row
-from sfumato.transforms.heatmap.slopes import estimate_density
+from sfumato.transforms.heatmap.raster import by_row, estimate_density, gaussian_heatmap
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
 KEY = RunKey.derive(FixedSecret(b"outcomes" * 4), {})

@@ -13,7 +13,7 @@ from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.evaluation.memory import Rows, run_in_memory
-from sfumato.transforms.heatmap.gamma import ASKED, COST, max_counted, vector_length
+from sfumato.transforms.heatmap.gamma import COST, MIN_QUERY_SHARE, max_counted, vector_length
 from sfumato.transforms.heatmap.methods import METHODS, Emd, Flat, Method
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -31,6 +31,10 @@ from sfumato.transforms.secagg.modulus import choose_window, min_window
 from sfumato.transforms.secagg.rounding import ROUNDINGS, l1_sensitivity, stored_total
 
 KEY = RunKey.derive(FixedSecret(b"gamma" * 8), {})
+
+
+def length_of(parameters: HeatmapParameters, users: float, noisy_sums: int) -> int:
+    return vector_length(parameters.epsilon, parameters.categories << (2 * parameters.depth), users, noisy_sums)
 
 
 def chosen(**values: Any) -> int:
@@ -81,7 +85,7 @@ def test_independent_rounding_asks_for_more(users: int, epsilon: float) -> None:
     )
     gamma = parameters.distribution_gamma
     assert gamma is not None
-    d = vector_length(parameters, users, round(users / 10_000) or 1)
+    d = length_of(parameters, users, round(users / 10_000) or 1)
     assert 4 <= d <= 4096
     widened = (discrete_laplace_stddev(epsilon, gamma + d) / discrete_laplace_stddev(epsilon, gamma)) ** 2
     capped = gamma == int(COST * epsilon / MIN_NOISE_EPSILON)
@@ -93,11 +97,11 @@ def test_independent_rounding_asks_for_more(users: int, epsilon: float) -> None:
 def test_what_stands_out_bounds_the_vector() -> None:
     """No tree that splits what has more users than two deviations of the noise has more such leaves' children."""
     parameters = HeatmapParameters(depth=10, epsilon=1.0)
-    d = vector_length(parameters, 10_000, 1)
+    d = length_of(parameters, 10_000, 1)
     deviations = 2 * discrete_laplace_stddev(1e-6, 1) * 1e-6  # of epsilon 1, in the limit of a large gamma
     assert d == pytest.approx(4 * 10_000 / deviations, abs=1)
-    assert vector_length(replace(parameters, depth=3), 10_000, 1) == 64
-    assert vector_length(HeatmapParameters(depth=3, categories=2, method=Twice()), 10_000, 1) == 128
+    assert length_of(replace(parameters, depth=3), 10_000, 1) == 64
+    assert length_of(HeatmapParameters(depth=3, categories=2, method=Twice()), 10_000, 1) == 128
 
 
 @settings(max_examples=30)
@@ -119,15 +123,15 @@ def test_a_modulus_holds_its_gamma_and_not_the_next(
     def needed(gamma: int) -> int:
         parameters, many = HeatmapParameters(**values, gamma=gamma), users or 1 << 30
         state = plan(Population(float(many), "public"), Budget(epsilon), parameters)
-        d = vector_length(parameters, many, state.cohort.shards)
+        d = length_of(parameters, many, state.cohort.shards)
         probability = parameters.overflow_probability / parameters.method.max_rounds(6)
         counting = parameters.admission().epsilon
         counted = max_counted(min(many, 1.05 * shard_size), counting, probability)
         return min_window(
             expected_size=counted + noise_quantile(counting, 0.1 * probability),
             required_survivors=None,
-            epsilon=ASKED * epsilon,
-            sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(ASKED * d)),
+            epsilon=MIN_QUERY_SHARE * epsilon,
+            sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * d)),
             contribution=gamma,
             entries=d,
             shards=state.cohort.shards,
@@ -167,7 +171,7 @@ class Twice(Method):
 
     level: int = 1
     final: int = 2
-    share: float = ASKED
+    share: float = MIN_QUERY_SHARE
 
     def max_rounds(self, depth: int) -> int:
         return 2

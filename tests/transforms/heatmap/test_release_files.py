@@ -16,10 +16,9 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.evaluation.memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.options import heatmap_parameters
-from sfumato.transforms.heatmap.raster import coarsen
+from sfumato.transforms.heatmap.raster import coarsen, estimate_density
 from sfumato.transforms.heatmap.rates import Rates, rates_of
 from sfumato.transforms.heatmap.release_files import add_up_to, heatmap_manifest, release_files
-from sfumato.transforms.heatmap.slopes import estimate_density
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.encodings import TreeEncoding

@@ -4,10 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap import slopes
+from sfumato.transforms.heatmap import raster as slopes
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.raster import by_row, density
-from sfumato.transforms.heatmap.slopes import estimate_density
+from sfumato.transforms.heatmap.raster import by_row, density, estimate_density
 from sfumato.transforms.heatmap.state import Estimate
 from tests.transforms.heatmap.posterior.oracle import trees
 

@@ -13,9 +13,8 @@ from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.heatmap.raster import density, estimate_density
 from sfumato.transforms.heatmap.schedule import advance, plan
-from sfumato.transforms.heatmap.slopes import estimate_density
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.budget import Budget
