@@ -15,10 +15,10 @@ about epsilon sqrt(12.5 S): 363 for shards of 10,000, which may be 5% larger, an
 With central noise S is the number of users. Where that is not given, or is larger, S is the largest shard size.
 
 Independent rounding widens the noise by 1 + d / gamma, where d is the vector's length. A gamma of at least
-d / (sqrt(1 + COST) - 1), about 200 d, keeps that below a hundredth of the variance too. d is not known before the run, but at most U / t cells
-have more than t users. Let t be two standard deviations of the noise, t = 2 sqrt(U / S) sqrt(2) / epsilon. With four
-children each, trees of the cells above t have about 4 U / t entries on a level, and there are no more than cells. A
-method with more entries has more noise.
+d / (sqrt(1 + COST) - 1), about 200 d, keeps that below a hundredth of the variance too. d is not known before the run,
+but at most U / t cells have more than t users. Let t be two standard deviations of the noise,
+t = 2 sqrt(U / S) sqrt(2) / epsilon. With four children each, trees of the cells above t have about 4 U / t entries on a
+level, and there are no more than cells. A method with more entries has more noise.
 
 Three upper bounds: the type of gamma; noise, which can be drawn down to an epsilon of MIN_NOISE_EPSILON gamma, and that
 share of the budget is at most COST over all sub-queries; and a given modulus. The modulus must hold every sub-query

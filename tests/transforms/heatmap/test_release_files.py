@@ -14,11 +14,12 @@ from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.evaluation.memory import Rows, run_in_memory
+from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.raster import coarsen, estimate_density
 from sfumato.transforms.heatmap.rates import Rates, rates_of
-from sfumato.transforms.heatmap.release_files import add_up_to, heatmap_manifest, release_files
+from sfumato.transforms.heatmap.release_files import add_up_to, release_files
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -265,19 +266,27 @@ def test_parts_of_the_users_are_told_as_what_they_are() -> None:
     ("options", "columns", "words"),
     [
         ({}, {}, "one location a user, chosen uniformly by the key"),
-        ({}, {"weight": "minutes"}, "one location a user, chosen in proportion to her records' weights by the key"),
-        ({}, {"time": "at"}, "one location a user, chosen in proportion to her records' weights by the key"),
-        ({"contribution": "top"}, {}, "one location a user, the place where she is most"),
+        (
+            {},
+            {"weight": "minutes"},
+            "one location a user, chosen in proportion to the weights of the user's records by the key",
+        ),
+        (
+            {},
+            {"time": "at"},
+            "one location a user, chosen in proportion to the weights of the user's records by the key",
+        ),
+        ({"contribution": "top"}, {}, "one location a user, the place that holds most of their records or weight"),
         (
             {"contribution": "all", "gamma": 50},
             {"weight": "minutes"},
-            "one distribution a user over the cells of all her locations, in whole numbers that add up to 50",
+            "one distribution a user over the cells of all their locations, in integers that add up to 50",
         ),
         (
             {"contribution": "all", "gamma": 50, "rounding": "independent"},
             {},
-            "one distribution a user over the cells of all her locations, times 50, every entry of her vector rounded "
-            "on its own: less than that and the vector's length in all",
+            "one distribution a user over the cells of all their locations, times 50, every entry of the vector "
+            "rounded on its own: in all less than that plus the vector's length",
         ),
     ],
 )
