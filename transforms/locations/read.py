@@ -51,8 +51,8 @@ _HINTS = {
 class LogFile:
     """A Parquet file to read.
 
-    version: what `file_version` said when the run began, None where nobody looked. name: what tells it from the other
-    files of a run, where rows are told apart by it; by default its path.
+    version: of `file_version` at the start of the run; None where it was not read. name: identifies the file within the
+    run, where rows are identified by it; by default the path.
     """
 
     path: str
@@ -62,7 +62,7 @@ class LogFile:
 
 @dataclass(frozen=True)
 class FileSlice:
-    """Some row groups of a Parquet file; last: no slice of the file comes after this one."""
+    """Some row groups of a Parquet file. last: whether this is the last slice of the file."""
 
     file: LogFile
     row_groups: tuple[int, ...]
@@ -76,7 +76,7 @@ class FileSlice:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Rows read, and rows dropped, one number a reason of DROP_REASONS.
+    """Rows read and rows dropped, one number for each reason of DROP_REASONS.
 
     text_ids: rows read with ids of strings or bytes. clamped: rows whose value was moved to the border of a range.
     """
