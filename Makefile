@@ -2,15 +2,18 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-REGION := -122.51,37.70,-122.35,37.82
+REGION := 3.00,1.00,3.13,1.13
 MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
-.PHONY: demo tuner test test-slow test-airflow flink-jar test-flink check bench clean
+.PHONY: demo docs tuner test test-slow test-airflow flink-jar test-flink check bench clean
 
+# About 5 minutes on 2 cores and 200 MB in demo/. docs/tutorials/ explain each command.
 demo: $(VENV)/.installed
+	@echo "Logs of one million users of Penumbra, an invented city, and the private heatmap of them:"
 	$(BIN)/sfumato synth --users 1000000 --output demo/logs --overwrite
 	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/release --overwrite \
 	  --region $(REGION) --depth 10 --epsilon 1
+	@echo "Open demo/release/index.html in a browser. The other jobs follow."
 	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/rates --overwrite \
 	  --region $(REGION) --depth 10 --epsilon 1 --auxiliary infected --refine interval
 	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/next_day --overwrite \
@@ -20,18 +23,19 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato hotspots --input 'demo/logs/*.parquet' --output demo/hotspots --overwrite \
 	  --region $(REGION) --depth 9 --epsilon 1 --delta 1e-8 --top 50
 	$(BIN)/sfumato quantiles --input 'demo/logs/*.parquet' --output demo/quantiles --overwrite \
-	  --column longitude --range -122.51,-122.35 --quantiles 0.1,0.5,0.9 --ranges=-122.42:-122.40 \
-	  --epsilon 1 --delta 1e-8
+	  --column km_from_home --range -1,15 --quantiles 0.5,0.9,0.99 --ranges 0:1,1:5,5:15 --epsilon 1 --delta 1e-8
 	$(BIN)/sfumato moments --input 'demo/logs/*.parquet' --output demo/moments --overwrite \
 	  --column km_from_home --bits 16 --fraction_bits 8 --statistics mean,variance --epsilon 2
 	$(BIN)/sfumato moments --input 'demo/logs/*.parquet' --output demo/moments_map --overwrite \
 	  --column km_from_home --bits 16 --fraction_bits 8 --epsilon 2 --cells 4 --region $(REGION)
 	$(BIN)/sfumato ranges build --input 'demo/logs/*.parquet' --output demo/ranges --overwrite \
 	  --region $(REGION) --epsilon 0.1
-	$(BIN)/python -c "import pandas; pandas.DataFrame({'x': [-122.42, -122.40], 'y': [37.77, 37.79], 'size': [50, 100]}).to_parquet('demo/squares.parquet')"
+	$(BIN)/python -c "import pandas; pandas.DataFrame({'x': [3.08, 3.09], 'y': [1.08, 1.07], 'size': [50, 100]}).to_parquet('demo/squares.parquet')"
 	$(BIN)/sfumato ranges answer --model demo/ranges --queries demo/squares.parquet --output demo/answers.parquet --overwrite
+	$(BIN)/sfumato plan --users 1000000 --epsilon 1
 	$(BIN)/sfumato compare --input 'demo/logs/*.parquet' --output demo/compare --overwrite \
-	  --region $(REGION) --depth 8 --users 10000,100000 --epsilon 0.5,1,2 --keys 3
+	  --region $(REGION) --depth 8 --users 10000,100000 --epsilon 1 \
+	  --methods adaptive,flat,adaptive_grid,spatial_decomposition --metrics mse --keys 3
 	rm -rf demo/nightly
 	$(BIN)/sfumato synth --users 100000 --days 2026-11-17:2026-11-20 --output demo/nightly/logs
 	$(BIN)/sfumato key new demo/nightly/key
@@ -44,12 +48,17 @@ demo: $(VENV)/.installed
 	@echo "Open demo/release/index.html in a browser, and those in demo/rates, demo/next_day, demo/histogram, demo/hotspots, demo/quantiles,"
 	@echo "demo/moments, demo/moments_map, demo/ranges, demo/compare, demo/nightly/published."
 
+# The documents as a site. Search needs a server, such as `python -m http.server --directory build/site`.
+docs: $(VENV)/.documented
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "Open build/site/index.html in a browser."
+
 # How a tuner of range queries is made: here on a synthetic city, which is good for the example alone.
 tuner: $(VENV)/.installed
 	$(BIN)/sfumato synth --users 400000 --seed 1 --region=$(REGION) --output demo/tuner/wide --overwrite
-	$(BIN)/sfumato synth --users 400000 --seed 2 --region=-122.47,37.73,-122.39,37.79 --output demo/tuner/near --overwrite
+	$(BIN)/sfumato synth --users 400000 --seed 2 --region=3.03,1.03,3.10,1.10 --output demo/tuner/near --overwrite
 	$(BIN)/sfumato ranges tune --public 'demo/tuner/wide/*.parquet' 'demo/tuner/near/*.parquet' --region=$(REGION) \
-	  --region=-122.47,37.73,-122.39,37.79 --sizes 25,100 100,400 --output demo/tuner/tuner.npz --overwrite
+	  --region=3.03,1.03,3.10,1.10 --sizes 25,100 100,400 --output demo/tuner/tuner.npz --overwrite
 
 test: check
 	$(BIN)/python -m pytest -n auto
@@ -121,6 +130,10 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml setup.py
 
 $(VENV)/.developed: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -e '.[test,dev,geo]'
+	touch $@
+
+$(VENV)/.documented: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
 	touch $@
 
 $(VENV)/.benched: $(VENV)/.developed

@@ -2,7 +2,7 @@
 
     import sfumato
 
-    release = sfumato.heatmap("logs/*.parquet", region=(-122.51, 37.70, -122.35, 37.82), epsilon=1.0)
+    release = sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0)
     release.plot()
 
 The functions take the options of the command `sfumato JOB` by name. `sfumato.beam` has the same jobs as PTransforms for
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sfumato.releases import Release, open_release
     from sfumato.schemas.errors import BudgetError, DataError, RequestError, SfumatoError
     from sfumato.schemas.region import Region
-    from sfumato.transforms.ranges.opening import open_model
+    from sfumato.transforms.ranges.model_file import open_model
 
 __all__ = [
     "BudgetError",
@@ -47,7 +47,7 @@ _MODULES = {
     "releases": ("Release", "open_release"),
     "schemas.errors": ("BudgetError", "DataError", "RequestError", "SfumatoError"),
     "schemas.region": ("Region",),
-    "transforms.ranges.opening": ("open_model",),
+    "transforms.ranges.model_file": ("open_model",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -49,8 +49,8 @@ from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
-from sfumato.transforms.ranges.combine import BuildRanges
-from sfumato.transforms.ranges.plan import RangesPlan
+from sfumato.transforms.ranges.build_ranges import BuildRanges
+from sfumato.transforms.ranges.ranges_plan import RangesPlan
 
 Area = Region | Sequence[float] | str
 Row = dict[str, Any]
@@ -94,16 +94,17 @@ class PrivateHeatmap(beam.PTransform):
 
     Example:
         >>> import glob
+        >>> from pathlib import Path
         >>> import apache_beam as beam
         >>> from sfumato.beam import PrivateHeatmap
-        >>> heatmap = PrivateHeatmap(region=(-122.51, 37.70, -122.35, 37.82), epsilon=1.0, depth=6)
+        >>> heatmap = PrivateHeatmap(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, depth=6)
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
         ...     cells = files | heatmap
         ...     busy = cells | beam.Filter(lambda cell: cell["count"] > 3 * cell["stddev"])
         ...     lines = busy | beam.Map(lambda cell: f"{cell['cell_id']},{cell['count']:.0f}")
         ...     _ = lines | beam.io.WriteToText("busy", file_name_suffix=".csv", shard_name_template="")
-        >>> len(open("busy.csv").readlines()) > 10
+        >>> len(Path("busy.csv").read_text().splitlines()) > 10
         True
     """
 
@@ -152,6 +153,7 @@ class PrivateHistogram(beam.PTransform):
 
     Example:
         >>> import glob
+        >>> from pathlib import Path
         >>> import apache_beam as beam
         >>> from sfumato.beam import PrivateHistogram
         >>> with beam.Pipeline() as pipeline:
@@ -159,7 +161,7 @@ class PrivateHistogram(beam.PTransform):
         ...     items = files | PrivateHistogram(column="infected", epsilon=1.0, delta=1e-6)
         ...     lines = items | beam.Map(lambda row: f"{row['item']},{row['count']:.0f}")
         ...     _ = lines | beam.io.WriteToText("infected", file_name_suffix=".csv", shard_name_template="")
-        >>> sorted(line.split(",")[0] for line in open("infected.csv"))
+        >>> sorted(line.split(",")[0] for line in Path("infected.csv").read_text().splitlines())
         ['false', 'true']
     """
 
@@ -212,6 +214,7 @@ class PrivateQuantiles(beam.PTransform):
 
     Example:
         >>> import glob
+        >>> from pathlib import Path
         >>> import apache_beam as beam
         >>> from sfumato.beam import PrivateQuantiles
         >>> median = PrivateQuantiles(column="km_from_home", range=(0, 30), quantiles=(0.5,), epsilon=1.0, delta=1e-6)
@@ -219,7 +222,7 @@ class PrivateQuantiles(beam.PTransform):
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
         ...     lines = files | median | beam.Map(lambda row: f"{row['value']:.1f}")
         ...     _ = lines | beam.io.WriteToText("median", file_name_suffix=".csv", shard_name_template="")
-        >>> 0 < float(open("median.csv").read()) < 30
+        >>> 0 < float(Path("median.csv").read_text()) < 30
         True
     """
 
@@ -275,6 +278,7 @@ class PrivateMoments(beam.PTransform):
 
     Example:
         >>> import glob
+        >>> from pathlib import Path
         >>> import apache_beam as beam
         >>> from sfumato.beam import PrivateMoments
         >>> with beam.Pipeline() as pipeline:
@@ -282,7 +286,7 @@ class PrivateMoments(beam.PTransform):
         ...     means = files | PrivateMoments(column="km_from_home", epsilon=4.0, bits=12, fraction_bits=6)
         ...     lines = means | beam.Map(lambda row: f"{row['statistic']},{row['value']:.1f}")
         ...     _ = lines | beam.io.WriteToText("mean", file_name_suffix=".csv", shard_name_template="")
-        >>> open("mean.csv").read().startswith("mean,")
+        >>> Path("mean.csv").read_text().startswith("mean,")
         True
     """
 
@@ -314,7 +318,7 @@ class PrivateMoments(beam.PTransform):
 class PrivateRanges(beam.PTransform):
     """Paths of Parquet files -> one RangeModel, which answers how many users are in any square.
 
-    `sfumato.transforms.ranges.model.model_bytes` makes a file of it, which `sfumato.open_model` reads.
+    `sfumato.transforms.ranges.model_file.model_bytes` makes a file of it, which `sfumato.open_model` reads.
 
     Args:
         region: see PrivateHeatmap.
@@ -326,14 +330,15 @@ class PrivateRanges(beam.PTransform):
 
     Example:
         >>> import glob
+        >>> from pathlib import Path
         >>> import apache_beam as beam
         >>> from sfumato.beam import PrivateRanges
-        >>> ranges = PrivateRanges(region=(-122.51, 37.70, -122.35, 37.82), epsilon=1.0, method="ag", sizes=(500, 5000))
+        >>> ranges = PrivateRanges(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, method="ag", sizes=(500, 5000))
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
-        ...     users = files | ranges | beam.Map(lambda model: model.answer(-122.42, 37.77, 2_000)[0].users[0])
+        ...     users = files | ranges | beam.Map(lambda model: model.answer(3.08, 1.08, 2_000)[0].users[0])
         ...     _ = users | beam.io.WriteToText("users", file_name_suffix=".csv", shard_name_template="")
-        >>> float(open("users.csv").read()) > 0
+        >>> float(Path("users.csv").read_text()) > 0
         True
     """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import shutil
@@ -56,7 +55,7 @@ def heatmap(
         BudgetError: the ledger does not allow the release.
 
     Example:
-        >>> release = sfumato.heatmap("logs/*.parquet", region=(-122.51, 37.70, -122.35, 37.82), depth=6)
+        >>> release = sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), depth=6)
         >>> release.cells.columns[:7].to_list()
         ['cell_id', 'depth', 'west', 'south', 'east', 'north', 'count']
         >>> 4_000 < float(release.cells["count"].sum()) < 6_000  # there are 5,000
@@ -136,7 +135,7 @@ def hotspots(
         RequestError, DataError, BudgetError: see `heatmap`.
 
     Example:
-        >>> region = sfumato.Region(-122.51, 37.70, -122.35, 37.82)
+        >>> region = sfumato.Region(3.00, 1.00, 3.13, 1.13)
         >>> release = sfumato.hotspots("logs/*.parquet", region=region, depth=4, levels=2, epsilon=1.0, delta=1e-6)
         >>> sorted(release.cells["depth"].unique().tolist())
         [2, 4]
@@ -260,9 +259,9 @@ def ranges(
 
     Example:
         >>> release = sfumato.ranges(
-        ...     "logs/*.parquet", region=(-122.51, 37.70, -122.35, 37.82), method="ag", sizes=(500, 5000)
+        ...     "logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), method="ag", sizes=(500, 5000)
         ... )
-        >>> answers, share_inside = release.model.answer(longitude=-122.42, latitude=37.77, size=2_000)
+        >>> answers, share_inside = release.model.answer(longitude=3.08, latitude=1.08, size=2_000)
         >>> answers.users.shape, share_inside.tolist()
         ((1,), [1.0])
     """
@@ -346,11 +345,12 @@ def _publish(
 def _run(job: str, values: Mapping[str, Any]) -> None:
     """Runs a job for options by name. Raises SfumatoError."""
     from sfumato.pipelines.cli import worker_error
+    from sfumato.pipelines.run import request_of, run_request
 
-    command = importlib.import_module(f"sfumato.pipelines.{job}").run
+    request = request_of("ranges build" if job == "ranges" else job, values)
     with _console(job), contextlib.redirect_stdout(io.StringIO()):
         try:
-            command([*(["build"] if job == "ranges" else []), *_arguments(values)])
+            run_request(request)
         except SfumatoError:
             raise
         except Exception as error:
@@ -367,19 +367,3 @@ def _console(job: str) -> Iterator[None]:
 
     with shown_on(Console(job, "text", False)):
         yield
-
-
-def _arguments(values: Mapping[str, Any]) -> Iterator[str]:
-    """The options of a command line: `--name=value` for each value that is given."""
-    for name, value in values.items():
-        if value is True:
-            yield f"--{name}"
-        elif value is not None and value is not False:
-            yield f"--{name}={_text(value)}"
-
-
-def _text(value: Any) -> str:
-    """A value as the command line has it: `0.1,0.5` for a list, `0:5,5:10` for a list of pairs."""
-    if isinstance(value, list | tuple):
-        return ",".join(":".join(map(str, one)) if isinstance(one, list | tuple) else str(one) for one in value)
-    return str(value)

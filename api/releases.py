@@ -15,7 +15,8 @@ import numpy as np
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAGE_FILE
-from sfumato.transforms.ranges.model import RangeModel, read_model
+from sfumato.transforms.ranges.model import RangeModel
+from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release import published_release
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def open_release(path: str | os.PathLike[str]) -> Release:
         RequestError: there is no release, or it was refused.
 
     Example:
-        >>> release = sfumato.heatmap("logs/*.parquet", region=(-122.51, 37.70, -122.35, 37.82), output="map", depth=5)
+        >>> release = sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), output="map", depth=5)
         >>> sfumato.open_release("map").tables
         ('cells', 'totals')
     """

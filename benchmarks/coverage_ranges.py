@@ -23,11 +23,11 @@ from benchmarks.param_select import san_francisco, square
 from benchmarks.range_queries import adaptive_model
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.methods.base import CollectionSpec
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.model import Model
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.plan import ADAPTIVE, make_method
-from sfumato.transforms.ranges.search import Questions, people_of_density, sample_people
+from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, make_method
+from sfumato.transforms.ranges.width_search import QuerySample, draw_users, sample_users
 from sfumato.transforms.synth.city import ELSEWHERE, city_rasters
 from sfumato.transforms.text_tables import markdown_table
 
@@ -57,7 +57,7 @@ def maps(data: Path, chosen: list[str] | None = None) -> Iterator[Map]:
     """The synthetic city, out of home; the cabs of San Francisco; three rasters, whose cells are even inside."""
 
     def of_raster(raster: NDArray[np.floating]) -> Callable[[int, Generator], ExactCounts]:
-        return lambda users, rng: people_of_density(raster, BASE_DEPTH, users, rng)
+        return lambda users, rng: draw_users(raster, BASE_DEPTH, users, rng)
 
     def is_chosen(name: str) -> bool:
         return chosen is None or name in chosen
@@ -66,26 +66,26 @@ def maps(data: Path, chosen: list[str] | None = None) -> Iterator[Map]:
         yield Map("city", square(14.0), Sizes(25, 100), of_raster(city_rasters(2048)[ELSEWHERE]))
     if is_chosen("cabs"):
         cabs = san_francisco(data)
-        yield Map("cabs", cabs.field, Sizes(25, 100), lambda users, rng: sample_people(cabs.people, users, rng))
+        yield Map("cabs", cabs.field, Sizes(25, 100), lambda users, rng: sample_users(cabs.exact, users, rng))
     for name, file in _RASTERS.items():
         if is_chosen(name):
             raster = np.load(data / file, allow_pickle=False).astype(np.float64)
             yield Map(name, square(14.0), Sizes(100, 400), of_raster(raster))
 
 
-def model_of(name: str, people: ExactCounts, wanted: CollectionSpec, key: RunKey, networks: int) -> Model:
+def model_of(name: str, exact: ExactCounts, spec: CollectionSpec, key: RunKey, networks: int) -> Model:
     """The model that a method with its defaults makes of people."""
     if name == ADAPTIVE:
-        return adaptive_model(people, wanted.epsilon, key)
-    method = make_method(name, {"models": networks} if name in ("snh", "auto") else {}, wanted)
-    counts = method.collect(people, wanted, key)
-    return method.model(counts, wanted, [method.train(one) for one in method.trainings(counts, wanted)])
+        return adaptive_model(exact, spec.epsilon, key)
+    method = make_method(name, {"models": networks} if name in ("snh", "auto") else {}, spec)
+    counts = method.collect(exact, spec, key)
+    return method.model(counts, spec, [method.train(one) for one in method.trainings(counts, spec)])
 
 
-def coverage(model: Model, questions: Questions) -> NDArray[np.float64]:
+def coverage(model: Model, queries: QuerySample) -> NDArray[np.float64]:
     """Shares of squares whose truth lies within 1.96 deviations, and within one: float64[2]."""
-    answers = model.answer(questions.boxes)
-    off = np.abs(answers.users - questions.truth) / np.maximum(answers.stddev, 1e-9)
+    answers = model.answer(queries.boxes)
+    off = np.abs(answers.users - queries.truth) / np.maximum(answers.stddev, 1e-9)
     return np.array([(off <= WITHIN).mean(), (off <= 1).mean()])
 
 
@@ -105,13 +105,13 @@ def main() -> None:
         names.append(place.name)
         for users in options.users:
             rng = np.random.default_rng([7, users])
-            people = place.draw(users, rng)
-            questions = Questions.draw(people, place.field, place.sizes, QUERIES, rng)
+            exact = place.draw(users, rng)
+            queries = QuerySample.draw(exact, place.field, place.sizes, QUERIES, rng)
             for epsilon in options.epsilons:
-                wanted = CollectionSpec(place.field, float(people.users.sum()), epsilon, place.sizes)
+                spec = CollectionSpec(place.field, float(exact.users.sum()), epsilon, place.sizes)
                 key = RunKey.derive(FixedSecret(b"coverage of ranges"), {"users": users, "epsilon": epsilon})
                 for name in options.methods:
-                    shares = coverage(model_of(name, people, wanted, key, options.networks), questions)
+                    shares = coverage(model_of(name, exact, spec, key, options.networks), queries)
                     found.setdefault((name, place.name), []).append(shares)
                     if options.each:
                         print(f"{name} {place.name} {users} {epsilon:g} {shares[0]:.3f} {shares[1]:.3f}", flush=True)

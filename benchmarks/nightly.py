@@ -1,7 +1,6 @@
 """A month of nightly maps: seconds a day, and how near each map comes to the truth with and without a warm start.
 
-    python -m benchmarks.nightly [--users 100000] [--days 2026-10-22:2026-11-20] [--data bench_data]
-        [--plot docs/images]
+    python -m benchmarks.nightly [--users 100000] [--days 2026-10-22:2026-11-20] [--data FOLDER] [--plot docs/images]
 
 `sfumato synth --days` makes the logs (unless they are there), and `sfumato refresh --backfill` publishes every day
 twice: each map from nothing, and each from the one before. The truth is the density that a day's records are drawn
@@ -35,7 +34,7 @@ from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Grid
 from sfumato.transforms.evaluation.metrics import mean_squared_error
 from sfumato.transforms.evaluation.yardstick import best_uniform_level
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.synth.city import SIDE
 from sfumato.transforms.synth.dates import density_on, event_of
 from sfumato.transforms.synth.generate import count_codes, density_raster

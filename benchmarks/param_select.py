@@ -25,19 +25,19 @@ from sfumato.pipelines.ranges_tune import PublicData, read_public
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region
-from sfumato.transforms.ranges.methods.base import CollectionSpec
-from sfumato.transforms.ranges.methods.uniform_grid import cells_a_side
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.search import (
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.methods.grid import UniformGrid
+from sfumato.transforms.ranges.tuner import GRID, TREE_DEPTH, TREES, Label, Tuner, train
+from sfumato.transforms.ranges.width_search import (
     QUERIES,
-    Found,
-    Questions,
+    QuerySample,
+    SearchResult,
+    draw_users,
     entropy,
-    people_of_density,
-    sample_people,
+    sample_users,
+    search_grid,
 )
-from sfumato.transforms.ranges.tune import GRID, TREE_DEPTH, TREES, Label, Tuner, search_grid, train
-from sfumato.transforms.ranges.widths import default_width
 from sfumato.transforms.synth.city import city_rasters
 from sfumato.transforms.text_tables import markdown_table
 
@@ -54,13 +54,13 @@ class Searched:
     """A search on a data set of a kind."""
 
     kind: str
-    wanted: CollectionSpec
+    spec: CollectionSpec
     entropy: float
-    found: Found
+    found: SearchResult
 
     @property
     def label(self) -> Label:
-        return Label(self.wanted, self.entropy, {GRID: self.found.width}, {GRID: self.found.error})
+        return Label(self.spec, self.entropy, {GRID: self.found.width}, {GRID: self.found.error})
 
     def loss(self, width: float) -> float:
         """By how much more the error is than the least one found, as a share of it."""
@@ -88,7 +88,7 @@ def cascade(codes: NDArray[np.uint64], levels: int, concentration: float | None,
         shares /= shares[:, -1:]
         quarter = (rng.random(len(codes))[:, None] > shares[place][:, :3]).sum(axis=1)
         codes = codes * np.uint64(4) + quarter.astype(np.uint64)
-    return ExactCounts.of(BASE_DEPTH, codes)
+    return ExactCounts.from_codes(BASE_DEPTH, codes)
 
 
 def makers(data: Path) -> Iterator[tuple[str, Field, Callable[[int, Generator], ExactCounts]]]:
@@ -96,7 +96,7 @@ def makers(data: Path) -> Iterator[tuple[str, Field, Callable[[int, Generator], 
     for raster in city_rasters(2048):
         for km, row, column, side in _CROPS:
             part = raster[row : row + side, column : column + side]
-            yield CITY, square(km), lambda n, rng, part=part: people_of_density(part, BASE_DEPTH, n, rng)  # type: ignore[misc]
+            yield CITY, square(km), lambda n, rng, part=part: draw_users(part, BASE_DEPTH, n, rng)  # type: ignore[misc]
     for kind, concentration in _CASCADES:
         for km in (14.0, 5.0):
             yield (
@@ -107,7 +107,7 @@ def makers(data: Path) -> Iterator[tuple[str, Field, Callable[[int, Generator], 
     taxis = np.load(data / "beijing_taxi_starts_256x256.npy").astype(np.float64)
 
     def beijing(n: int, rng: Generator) -> ExactCounts:
-        coarse = people_of_density(taxis, 8, n, rng)
+        coarse = draw_users(taxis, 8, n, rng)
         return cascade(np.repeat(coarse.codes, coarse.users), BASE_DEPTH - 8, None, rng)
 
     for km in (14.0, 5.0):
@@ -115,11 +115,11 @@ def makers(data: Path) -> Iterator[tuple[str, Field, Callable[[int, Generator], 
 
 
 def look(
-    kind: str, people: ExactCounts, held: float, field: Field, epsilon: float, sizes: Sizes, rng: Generator
+    kind: str, exact: ExactCounts, held: float, field: Field, epsilon: float, sizes: Sizes, rng: Generator
 ) -> Searched:
-    wanted = CollectionSpec(field, float(people.users.sum()), epsilon, sizes)
-    questions = Questions.draw(people, field, sizes, QUERIES, rng)
-    return Searched(kind, wanted, held, search_grid(people, wanted, questions, [1]))
+    spec = CollectionSpec(field, float(exact.users.sum()), epsilon, sizes)
+    queries = QuerySample.draw(exact, field, sizes, QUERIES, rng)
+    return Searched(kind, spec, held, search_grid(exact, spec, queries, [1]))
 
 
 def searches(data: Path) -> list[Searched]:
@@ -128,17 +128,17 @@ def searches(data: Path) -> list[Searched]:
     for kind, field, make in makers(data):
         whole = make(max(USERS), rng)
         for users in USERS:
-            people = sample_people(whole, users, rng)
+            exact = sample_users(whole, users, rng)
             for epsilon in EPSILONS:
                 sizes = SIZES[len(done) % len(SIZES)]
-                done.append(look(kind, people, entropy(whole), field, epsilon, sizes, rng))
+                done.append(look(kind, exact, entropy(whole), field, epsilon, sizes, rng))
     tokyo = read_public(str(data / "foursquare_tokyo_checkins.parquet"), None, LocationColumns(), rng)
     cabs = san_francisco(data)
     for kind, public, epsilons in (("Tokyo's check-ins", tokyo, EPSILONS), (SF, cabs, (0.05, 0.1, 0.2, 0.4, 0.8))):
         for epsilon in epsilons:
             for sizes in SIZES:
-                held = entropy(public.people)
-                done.append(look(kind, public.people, held, public.field, epsilon, sizes, rng))
+                held = entropy(public.exact)
+                done.append(look(kind, public.exact, held, public.field, epsilon, sizes, rng))
     return done
 
 
@@ -159,9 +159,9 @@ def fit(done: list[Searched]) -> str:
     def terms(of: list[Searched]) -> NDArray[np.float64]:
         rows = []
         for one in of:
-            wanted = one.wanted
-            size, area = wanted.sizes.low * wanted.sizes.high, math.prod(wanted.field.metres)
-            rows.append((1, math.log(size) / 2, math.log(area) / 2, math.log(wanted.users * wanted.epsilon)))
+            spec = one.spec
+            size, area = spec.sizes.low * spec.sizes.high, math.prod(spec.field.metres)
+            rows.append((1, math.log(size) / 2, math.log(area) / 2, math.log(spec.users * spec.epsilon)))
         return np.array(rows)
 
     target = np.log([one.found.width for one in known])
@@ -182,11 +182,11 @@ def losses(done: list[Searched]) -> str:
         tuner = tuner_of([one for one in done if one.kind not in (kind, SF)])
         mean = float(np.mean([held for _, held in tuner.places]))
         ways = (
-            [one.loss(default_width(one.wanted)) for one in judged],
-            [one.loss(tuner.width(one.wanted, one.entropy)) for one in judged],
-            [one.loss(tuner.width(one.wanted, mean)) for one in judged],
-            None if kind == CITY else [one.loss(of_city.width(one.wanted, one.entropy)) for one in judged],
-            [one.loss(uniform(one.wanted)) for one in judged],
+            [one.loss(one.spec.default_width) for one in judged],
+            [one.loss(tuner.width(one.spec, one.entropy)) for one in judged],
+            [one.loss(tuner.width(one.spec, mean)) for one in judged],
+            None if kind == CITY else [one.loss(of_city.width(one.spec, one.entropy)) for one in judged],
+            [one.loss(uniform(one.spec)) for one in judged],
         )
         shown = ["-" if way is None else f"{np.mean(way):.1%} ({max(way):.0%})" for way in ways]
         lines.append([kind, f"{np.mean([one.entropy for one in judged]):.1f}", *shown])
@@ -197,9 +197,9 @@ def tuner_of(done: list[Searched]) -> Tuner:
     return train([one.label for one in done], 0)
 
 
-def uniform(wanted: CollectionSpec) -> float:
+def uniform(spec: CollectionSpec) -> float:
     """The uniform grid's rule in metres."""
-    return math.sqrt(math.prod(wanted.field.metres)) / cells_a_side(wanted.users, wanted.epsilon, 10.0)
+    return math.sqrt(math.prod(spec.field.metres)) / UniformGrid().cells_per_side(spec.users, spec.epsilon)
 
 
 def published(data: Path) -> str:

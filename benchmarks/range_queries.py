@@ -28,15 +28,16 @@ from sfumato.schemas.region import Grid, Region, interleave
 from sfumato.transforms.evaluation.memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
-from sfumato.transforms.ranges.model import RangeModel, model_bytes
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.search import Questions, measure, people_of_density
+from sfumato.transforms.ranges.methods.range_method import RangeMethod
+from sfumato.transforms.ranges.model import RangeModel
+from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.tree_model import TreeModel
-from sfumato.transforms.ranges.widths import default_width
+from sfumato.transforms.ranges.width_search import QuerySample, draw_users, mean_relative_error
 from sfumato.transforms.synth.city import ELSEWHERE, city_rasters
 
 EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -55,7 +56,7 @@ def cabs(scaled: bool) -> tuple[ExactCounts, Field]:
     x = np.minimum((place[0] - west) / (east - west) * side, side - 1).astype(np.uint32)
     y = np.minimum((north - place[1]) / (north - south) * side, side - 1).astype(np.uint32)
     field = SCALED if scaled else Field(Grid(Region(west, south, east, north), BASE_DEPTH))
-    return ExactCounts.of(BASE_DEPTH, interleave(x, y)), field
+    return ExactCounts.from_codes(BASE_DEPTH, interleave(x, y)), field
 
 
 def synthetic(users: int) -> tuple[ExactCounts, Field]:
@@ -64,30 +65,30 @@ def synthetic(users: int) -> tuple[ExactCounts, Field]:
     generator = np.random.default_rng(7)
     side = 14_000 / 111_195
     region = Region(-side / 2, -side / 2, side / 2, side / 2)
-    return people_of_density(raster, BASE_DEPTH, users, generator), Field(Grid(region, BASE_DEPTH))
+    return draw_users(raster, BASE_DEPTH, users, generator), Field(Grid(region, BASE_DEPTH))
 
 
 def best_grid(
-    people: ExactCounts, wanted: CollectionSpec, questions: Questions, seeds: Sequence[int]
+    exact: ExactCounts, spec: CollectionSpec, queries: QuerySample, seeds: Sequence[int]
 ) -> tuple[float, float]:
     """The least error of plain grids whose cells are cut off at 0, and its width in metres."""
-    start = default_width(wanted)
+    start = spec.default_width
     tried = []
     for width in start * 1.12 ** np.arange(-7, 8):
         errors = []
         for seed in seeds:
-            counts = PlainGrid(float(width)).collect(people, wanted, _key(seed))
-            answers = counts.table(np.maximum(counts.users, 0)).sum(questions.boxes)
-            errors.append(questions.error(answers, wanted.users))
+            counts = PlainGrid(float(width)).collect(exact, spec, _key(seed))
+            answers = counts.table(np.maximum(counts.users, 0)).sum(queries.boxes)
+            errors.append(queries.error(answers, spec.users))
         tried.append((float(np.mean(errors)), float(width)))
     return min(tried)
 
 
-def adaptive_model(people: ExactCounts, epsilon: float, key: RunKey) -> TreeModel:
+def adaptive_model(exact: ExactCounts, epsilon: float, key: RunKey) -> TreeModel:
     """The heatmap's adaptive method, counted by a trusted server."""
     shift = np.uint64(2 * (BASE_DEPTH - TREE_DEPTH))
     places, generator = Places(TREE_DEPTH), np.random.default_rng(1)
-    codes = generator.permutation(np.repeat(people.codes, people.users) >> shift)
+    codes = generator.permutation(np.repeat(exact.codes, exact.users) >> shift)
     hashes = np.sort(generator.integers((1 << 64) - 1, size=len(codes), dtype=np.uint64))
     rows = Rows(places, hashes & ~places.mask, codes)
     parameters = HeatmapParameters(epsilon=epsilon, depth=TREE_DEPTH, noise="central", population=len(codes))
@@ -95,10 +96,10 @@ def adaptive_model(people: ExactCounts, epsilon: float, key: RunKey) -> TreeMode
     return TreeModel(parameters.method.decode(state, TREE_DEPTH))
 
 
-def adaptive(people: ExactCounts, wanted: CollectionSpec, questions: Questions, seeds: Sequence[int]) -> float:
+def adaptive(exact: ExactCounts, spec: CollectionSpec, queries: QuerySample, seeds: Sequence[int]) -> float:
     """The error of the adaptive tree."""
-    models = [adaptive_model(people, wanted.epsilon, _key(seed)) for seed in seeds]
-    return float(np.mean([questions.error(one.answer(questions.boxes).users, wanted.users) for one in models]))
+    models = [adaptive_model(exact, spec.epsilon, _key(seed)) for seed in seeds]
+    return float(np.mean([queries.error(one.answer(queries.boxes).users, spec.users) for one in models]))
 
 
 def _key(seed: int) -> RunKey:
@@ -106,36 +107,36 @@ def _key(seed: int) -> RunKey:
 
 
 def table(
-    people: ExactCounts, field: Field, sizes: Sizes, epsilons: Sequence[float], seeds: Sequence[int], models: int
+    exact: ExactCounts, field: Field, sizes: Sizes, epsilons: Sequence[float], seeds: Sequence[int], models: int
 ) -> Iterator[str]:
     """Lines of a Markdown table: an epsilon a row."""
-    users = float(people.users.sum())
-    questions = Questions.draw(people, field, sizes, QUERIES, np.random.default_rng(99))
+    users = float(exact.users.sum())
+    queries = QuerySample.draw(exact, field, sizes, QUERIES, np.random.default_rng(99))
 
-    def neural(wanted: CollectionSpec) -> RangeMethod:
-        return SpatialNeural(default_width(wanted), models=models)
+    def neural(spec: CollectionSpec) -> RangeMethod:
+        return SpatialNeural(spec.default_width, models=models)
 
     methods: dict[str, Callable[[CollectionSpec], RangeMethod]] = {
-        "auto": lambda wanted: METHODS["auto"](models=models),  # type: ignore[call-arg]
+        "auto": lambda spec: METHODS["auto"](models=models),  # type: ignore[call-arg]
         "snh": neural,
-        "grid": lambda wanted: PlainGrid(default_width(wanted)),
+        "grid": lambda spec: PlainGrid(spec.default_width),
         **{name: lambda _, name=name: METHODS[name]() for name in ("dawa", "privtree", "ag", "ug")},
     }
     yield f"| epsilon | best grid (width) | snh, that width | ratio | {' | '.join(methods)} | adaptive |"
     yield f"|---|---|---|---|{'---|' * len(methods)}---|"
     for epsilon in epsilons:
-        wanted = CollectionSpec(field, users, epsilon, sizes)
-        yardstick, width = best_grid(people, wanted, questions, seeds)
-        best = measure(SpatialNeural(width, models=models), people, wanted, questions, seeds)
+        spec = CollectionSpec(field, users, epsilon, sizes)
+        yardstick, width = best_grid(exact, spec, queries, seeds)
+        best = mean_relative_error(SpatialNeural(width, models=models), exact, spec, queries, seeds)
         errors: dict[str, float] = {}
         for name, make in methods.items():
-            method = make(wanted)
+            method = make(spec)
             if name == "auto":  # is one of the two that follow
                 continue
-            errors[name] = measure(method, people, wanted, questions, seeds)
-        chosen = METHODS["auto"](models=models).chosen(wanted).NAME  # type: ignore[call-arg, attr-defined]
+            errors[name] = mean_relative_error(method, exact, spec, queries, seeds)
+        chosen = METHODS["auto"](models=models).chosen(spec).NAME  # type: ignore[call-arg, attr-defined]
         errors = {"auto": errors[chosen], **errors}
-        tree = adaptive(people, wanted, questions, seeds)
+        tree = adaptive(exact, spec, queries, seeds)
         cells = " | ".join(f"{errors[name]:.4f}" for name in methods)
         known = f"{yardstick:.4f} ({width:.0f} m) | {best:.4f} | {best / yardstick:.2f}"
         yield f"| {epsilon:g} | {known} | {cells} | {tree:.4f} |"
@@ -143,26 +144,26 @@ def table(
 
 def speed() -> Iterator[str]:
     """Training of three networks, a million answers, sizes of the files: lines of a Markdown table."""
-    people, field = cabs(True)
-    users = float(people.users.sum())
+    exact, field = cabs(True)
+    users = float(exact.users.sum())
     sizes = Sizes(0.02 * UNIT, 0.08 * UNIT)
-    wanted = CollectionSpec(field, users, 0.1, sizes)
-    questions = Questions.draw(people, field, sizes, 1_000_000, np.random.default_rng(3))
+    spec = CollectionSpec(field, users, 0.1, sizes)
+    queries = QuerySample.draw(exact, field, sizes, 1_000_000, np.random.default_rng(3))
     yield "| model | training, s | answers a second | file, kB |"
     yield "|---|---|---|---|"
-    for name, method in (("snh, 3 networks", SpatialNeural(default_width(wanted))), ("grid", PlainGrid(30.0))):
-        counts = method.collect(people, wanted, _key(0))
+    for name, method in (("snh, 3 networks", SpatialNeural(spec.default_width)), ("grid", PlainGrid(30.0))):
+        counts = method.collect(exact, spec, _key(0))
         began = time.perf_counter()
-        trained = [method.train(one) for one in method.trainings(counts, wanted)]
+        trained = [method.train(one) for one in method.trainings(counts, spec)]
         training = time.perf_counter() - began
-        model = method.model(counts, wanted, trained)
+        model = method.model(counts, spec, trained)
         times = []
         for _ in range(3):
             began = time.perf_counter()
-            model.answer(questions.boxes)
+            model.answer(queries.boxes)
             times.append(time.perf_counter() - began)
         size = len(model_bytes(RangeModel(field, model, name, 0.1)))
-        yield f"| {name} | {training:.0f} | {len(questions.boxes) / np.median(times):,.0f} | {size / 1000:,.0f} |"
+        yield f"| {name} | {training:.0f} | {len(queries.boxes) / np.median(times):,.0f} | {size / 1000:,.0f} |"
 
 
 def main() -> None:
@@ -179,15 +180,15 @@ def main() -> None:
         return
     cases: list[tuple[str, ExactCounts, Field, Sizes]] = []
     if options.what == "cabs":
-        people, field = cabs(True)
+        exact, field = cabs(True)
         for low, high in ((0.02, 0.0275), (0.02, 0.08)):
-            cases.append((f"SF cabs, sizes {low:g} to {high:g}", people, field, Sizes(low * UNIT, high * UNIT)))
+            cases.append((f"SF cabs, sizes {low:g} to {high:g}", exact, field, Sizes(low * UNIT, high * UNIT)))
     else:
         cases.append(("SF cabs, 25 to 100 m", *cabs(False), Sizes(25, 100)))
         cases.append(("Synthetic city, 100,000 users, 25 to 100 m", *synthetic(100_000), Sizes(25, 100)))
-    for title, people, field, sizes in cases:
+    for title, exact, field, sizes in cases:
         print(f"\n{title}\n")
-        for line in table(people, field, sizes, options.epsilons, seeds, options.models):
+        for line in table(exact, field, sizes, options.epsilons, seeds, options.models):
             print(line, flush=True)
 
 

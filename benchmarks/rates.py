@@ -299,7 +299,7 @@ def picture(town: Town, cells: pa.Table) -> bytes:
     row, column = np.mgrid[0:SIDE, 0:SIDE]
     inhabited = by_row(np.bincount((town.codes >> np.uint64(4)).astype(np.int64), minlength=4 ** (DEPTH - 2)))
     truth = np.where(np.kron(inhabited, np.ones((4, 4))) > 0, kernel(row, column), np.nan)
-    rate, width = paint(cells, "rate"), paint(cells, "high") - paint(cells, "low")
+    rate, width = paint(cells, "rate"), paint(cells, "rate_high") - paint(cells, "rate_low")
     figure = Figure(figsize=(13.2, 4.7), dpi=100, facecolor="white", layout="constrained")
     canvas = FigureCanvasAgg(figure)
     panels = (

@@ -1,16 +1,15 @@
-"""What a release costs and which ledger pays: options, and the checks before and after the run."""
+"""What a release costs and which ledger pays: the checks before and after the run."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sfumato.schemas.errors import BudgetError, RequestError
-from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, dataset_name, format_amount, parse_amount
+from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, format_amount, parse_amount
+from sfumato.schemas.requests.publishing import ReleaseRequest
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits, open_ledger
 from sfumato.transforms.privacy.ledger.stores import absolute_location
@@ -21,7 +20,7 @@ from sfumato.transforms.release.metadata import ReleaseMetadata
 
 @dataclass(frozen=True)
 class Accounting:
-    """The ledger that a run charges, and for what. Raises RequestError for a bad dataset name.
+    """The ledger that a run charges, and for what.
 
     Attributes:
         ledger: the ledger's location.
@@ -36,9 +35,6 @@ class Accounting:
     period: Period
     budget: tuple[Limit, ...] = ()
     allow_reuse: bool = False
-
-    def __post_init__(self) -> None:
-        dataset_name(self.dataset)
 
     def open(self) -> Ledger:
         """Opens the ledger."""
@@ -113,45 +109,11 @@ class Accounting:
         return [*lines, "it fits"]
 
 
-def add_accounting_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of Accounting."""
-    parser.add_argument(
-        "--ledger",
-        metavar="LOCATION",
-        help="privacy ledger that is charged before any noise is drawn: an SQLite file, or gs://bucket/folder",
-    )
-    parser.add_argument("--dataset", metavar="NAME", help="name of the logs in the ledger (with --ledger)")
-    parser.add_argument(
-        "--period", metavar="DATE[:DATE]", help="days that the logs cover, such as 2026-11-20 (with --ledger)"
-    )
-    parser.add_argument(
-        "--budget",
-        metavar="E/Nd,...",
-        help="the dataset's limits: epsilon, or epsilon:delta, for the data of any N days in a row, such as "
-        "10/365d,1/1d; set with the first charge, changed by `sfumato ledger limit`",
-    )
-    parser.add_argument(
-        "--allow_reuse",
-        action="store_true",
-        help="allow input files that were charged to another dataset or other days before, and charge both",
-    )
-
-
-def accounting(options: argparse.Namespace) -> Accounting | None:
-    """Returns the ledger that a command line names, None without one. Raises RequestError."""
-    given: dict[str, Any] = {name: getattr(options, name) for name in ("dataset", "period", "budget")}
-    if options.ledger is None:
-        for name, value in {**given, "allow_reuse": options.allow_reuse or None}.items():
-            if value is not None:
-                raise RequestError(f"{name}: needs a ledger; give --ledger as well")
+def accounting(request: ReleaseRequest) -> Accounting | None:
+    """Returns the ledger that a request names, None without one."""
+    if request.ledger is None:
         return None
-    for name in ("dataset", "period"):
-        if given[name] is None:
-            raise RequestError(f"{name}: --ledger needs it, to know what to charge")
-    return Accounting(
-        absolute_location(options.ledger),
-        given["dataset"],
-        Period.parse(given["period"]),
-        () if given["budget"] is None else Limit.parse_all(given["budget"]),
-        options.allow_reuse,
-    )
+    assert request.dataset is not None
+    assert request.period is not None  # a request with a ledger has both
+    ledger = absolute_location(request.ledger)
+    return Accounting(ledger, request.dataset, request.period, request.budget or (), request.allow_reuse)

@@ -2,56 +2,54 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 
+from sfumato.pipelines.command_line import help_text, parse_command, wants_help
 from sfumato.pipelines.console import console, log_options
 from sfumato.pipelines.interrupts import ended_by_signals, exit_status
-from sfumato.schemas.errors import DataError, RequestError, SfumatoError
+from sfumato.pipelines.run import JOBS, request_class, run_job
+from sfumato.schemas.errors import DataError, SfumatoError
 from sfumato.transforms.logs import log_event
 
 CRASHED = 70
-JOBS = {
-    "synth": "make location logs of a synthetic city",
-    "plan": "tell what a heatmap will cost and show; no data are read",
-    "heatmap": "publish a differentially private heatmap of location logs",
-    "compare": "try heatmap methods side by side on data that you may look at: an evaluation",
-    "histogram": "publish how many users hold each category or visit each map cell, without noise",
-    "hotspots": "publish popular places, words or codes, level by level, without noise",
-    "quantiles": "publish the distribution of a number over users: quantiles and range counts",
-    "moments": "publish means, variances and moments of a number, of which each user tells one bit",
-    "ranges": "publish a model that answers how many people are in any square",
-    "refresh": "publish the release of a day, once, as a configuration file says: for every night",
-    "key": "make a key: the secret behind the noise of a release",
-    "ledger": "show or verify what releases have cost",
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a job. Exit status: 0 done; else that of the error (schemas/errors.py), or 130, after SIGTERM 143."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments in ([], ["-h"], ["--help"]):
-        sys.stdout.write(_usage())
+        sys.stdout.write(_usage(JOBS))
         return 0 if arguments else 2
     if arguments == ["--version"]:
         sys.stdout.write(f"sfumato {metadata.version('sfumato')}\n")
         return 0
-    job, *rest = arguments
+    job, rest = _split(arguments)
     with console(job, *log_options(rest)) as shown:
         return _run(job, rest, shown.log_format)
 
 
+def _split(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The job's name, of one word or two, and its arguments."""
+    two = " ".join(arguments[:2])
+    return (two, list(arguments[2:])) if two in JOBS else (arguments[0], list(arguments[1:]))
+
+
 def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
     try:
-        if job not in JOBS:
-            raise RequestError(f"no job named {job!r}; there are: {', '.join(JOBS)}")
-        run = importlib.import_module(f"sfumato.pipelines.{job}").run
-        return int(run(arguments))
+        parts = [name for name in JOBS if name.startswith(f"{job} ")]
+        if parts and (not arguments or wants_help(arguments) is not None):
+            sys.stdout.write(_usage(parts))
+            return 0 if arguments else 2
+        kind = request_class(job if not parts else " ".join([job, *arguments[:1]]))
+        if (everything := wants_help(arguments)) is not None:
+            sys.stdout.write(help_text(kind, everything=everything))
+            return 0
+        return run_command(job, arguments)
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:
@@ -71,6 +69,12 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
         return CRASHED
 
 
+def run_command(job: str, arguments: Sequence[str]) -> int:
+    """Runs a job for the options of a command line, and returns its exit status. Raises SfumatoErrors."""
+    request, beam_arguments = parse_command(request_class(job), arguments)
+    return run_job(request, beam_arguments=beam_arguments)
+
+
 def command(arguments: Sequence[str] | None = None) -> int:
     """Runs a job as a process of its own, whose unexpected errors end with EX_SOFTWARE of sysexits.h: run it again."""
     with ended_by_signals():
@@ -87,10 +91,13 @@ def _interrupted() -> int:
 
 
 def worker_error(error: BaseException) -> SfumatoError | None:
-    """The error of this package that a worker raised and the runner wrapped, if it is one."""
+    """Returns the error of this package that a worker raised and the runner wrapped; None if there is none."""
+    # Beam's protocol between runner and worker carries an error as text alone (InstructionResponse.error, a formatted
+    # traceback), for the local runner too. So the type is read from the traceback's line `package.module.Type: text`.
+    # Only names qualified with their module count: other lines may quote anything, such as a file's content.
     text = "".join(traceback.format_exception(error))
-    kinds = {kind.__name__: kind for kind in _kinds(SfumatoError)}
-    found = re.findall(rf"^(?:[\w.]+\.)?({'|'.join(kinds)}): (.*)$", text, flags=re.MULTILINE)
+    kinds = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in _kinds(SfumatoError)}
+    found = re.findall(rf"^({'|'.join(map(re.escape, kinds))}): (.*)$", text, flags=re.MULTILINE)
     if not found:
         return None
     kind, message = found[-1]
@@ -113,10 +120,11 @@ def _fail(error: SfumatoError) -> int:
     return error.exit_code
 
 
-def _usage() -> str:
-    width = max(map(len, JOBS))
-    jobs = "\n".join(f"  {name:<{width}}  {text}" for name, text in JOBS.items())
-    return f"usage: sfumato JOB [options]\n\njobs:\n{jobs}\n\nsfumato JOB --help tells a job's options.\n"
+def _usage(names: Iterable[str]) -> str:
+    jobs = {name: JOBS[name].summary for name in names}
+    width = max(map(len, jobs))
+    lines = "\n".join(f"  {name:<{width}}  {text}" for name, text in jobs.items())
+    return f"usage: sfumato JOB [options]\n\njobs:\n{lines}\n\nsfumato JOB --help shows a job's options.\n"
 
 
 if __name__ == "__main__":

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import apache_beam as beam
 
-from sfumato.pipelines.columns import add_auxiliary_arguments, add_column_arguments, location_columns
-from sfumato.pipelines.heatmap_options import add_heatmap_arguments
-from sfumato.pipelines.job import Inputs, ReleaseRequest, add_release_arguments, release_options, run_release
-from sfumato.pipelines.options import JobParser, RunnerSettings
+from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
+from sfumato.pipelines.options import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, CENTRAL, SECAGG, ZERO_OUT, Cost
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE
-from sfumato.transforms.heatmap.checks import check_within
-from sfumato.transforms.heatmap.methods import METHODS, Adaptive
-from sfumato.transforms.heatmap.options import heatmap_options, heatmap_parameters
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.plan import heatmap_plan_text
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, check_prior
 from sfumato.transforms.heatmap.release_files import release_files
+from sfumato.transforms.heatmap.request import HeatmapOptions
 from sfumato.transforms.heatmap.schedule import check_plan
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.warm_start import WarmStart
@@ -36,27 +29,26 @@ from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeatmapRequest(ReleaseRequest):
-    """One run of the job, checked as far as it can be before any work."""
+@dataclass(frozen=True)
+class HeatmapJob(ReleaseJob):
+    """A heatmap that was requested, and the earlier release from which it starts, if any. Raises RequestError."""
 
-    JOB: ClassVar[str] = "heatmap"
-
-    region: Region
-    heatmap: HeatmapParameters
-    columns: LocationColumns
-    blur: float = 0.0
+    request: HeatmapOptions
     warm_start: WarmStart | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_within("blur", self.blur, 0, 1)
-        check_prior(self.prior, self.heatmap)
-        if self.warm_start is not None and not self.warm_start.safe and self.seed is None:
+        check_prior(self.prior, self.request.parameters)
+        if self.warm_start is not None and not self.warm_start.safe and self.request.seed is None:
             raise RequestError(
                 "warm_start: anybody can guess the key of that release and take its noise away, and this one would "
                 "show some of what is under it; start from one that was made without --seed"
             )
+
+    @classmethod
+    def of(cls, request: HeatmapOptions) -> HeatmapJob:
+        """The job of a request. Raises RequestError."""
+        grid = Grid(request.region, request.parameters.depth)
+        return cls(request, open_warm_start(request.warm_start, grid))
 
     @property
     def prior(self) -> Estimate | None:
@@ -64,79 +56,54 @@ class HeatmapRequest(ReleaseRequest):
         return None if self.warm_start is None else self.warm_start.estimate
 
     def plan_text(self) -> str:
-        from sfumato.pipelines.dry_run import heatmap_plan_text
-
-        return heatmap_plan_text(self.heatmap, self.prior)
+        return heatmap_plan_text(self.request.parameters, self.prior)
 
     def cost(self) -> Cost:
-        central = self.heatmap.noise == "central"
-        protected = central or self.heatmap.participation == "planned"
+        parameters = self.request.parameters
+        central = parameters.noise == "central"
+        protected = central or parameters.participation == "planned"
         return Cost(
-            self.heatmap.epsilon,
+            parameters.epsilon,
             adjacency=ADD_OR_REMOVE if protected else ZERO_OUT,
             trust=CENTRAL if central else SECAGG,
         )
 
-    def source(self) -> LocationColumns:
-        return self.columns
+    def columns(self) -> LocationColumns:
+        return self.request.columns
 
     def admission(self) -> AdmissionRule:
-        return self.heatmap.admission(self.min_users)
+        return self.request.parameters.admission(self.min_users)
 
     def parameters(self) -> dict[str, Any]:
         return {
-            "region": asdict(self.region),
-            **self.heatmap.metadata(),
-            "blur": self.blur,
+            "region": asdict(self.request.region),
+            **self.request.parameters.metadata(),
+            "blur": self.request.blur,
             "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
-            "columns": asdict(self.columns),
+            "columns": asdict(self.request.columns),
         }
 
     def stored_bytes(self, rows: int) -> int:
-        size = DISTRIBUTION_BYTES_PER_ROW if self.heatmap.distribution_gamma else BYTES_PER_ROW
-        return rows * (size + VALUE_BYTES_PER_ROW * self.columns.weighs)
+        size = DISTRIBUTION_BYTES_PER_ROW if self.request.parameters.distribution_gamma else BYTES_PER_ROW
+        return rows * (size + VALUE_BYTES_PER_ROW * self.request.columns.weighs)
 
+    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+        request, parameters = self.request, self.request.parameters
+        grid, blur = Grid(request.region, parameters.depth), request.blur
+        heatmap = PrivateHeatmap(
+            request.region, parameters, key, request.columns, inputs.spill, self.prior, inputs.admit
+        )
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the job's options: one for each field of HeatmapParameters, and one for each option of a method."""
-    add_release_arguments(parser)
-    parser.add_argument("--region", required=True, metavar="W,S,E,N", help="the map's borders in degrees")
-    parser.add_argument("--method", default=Adaptive.NAME, help=f"how the map is made: {', '.join(METHODS)}")
-    parser.add_argument(
-        "--blur",
-        type=float,
-        default=0.0,
-        metavar="X",
-        help="Gaussian filter over the published density and picture: its standard deviation in sides of the region",
-    )
-    parser.add_argument(
-        "--warm_start",
-        metavar="RELEASE",
-        help="folder of an earlier release of the same region and depth, whose map the tree starts from (adaptive)",
-    )
-    add_heatmap_arguments(parser, heatmap_options(), many=False)
-    add_column_arguments(parser)
-    add_auxiliary_arguments(parser)
+        def assemble(state: HeatmapState) -> dict[str, bytes]:
+            return release_files(state, parameters, with_charge(metadata), grid, blur)
 
-
-def run(arguments: Sequence[str]) -> int:
-    """Runs the job for a command line. Raises RequestError or DataError."""
-    parser = JobParser("heatmap", __doc__)
-    add_arguments(parser)
-    options, settings = parser.parse_job(arguments)
-    values, columns, region = vars(options), location_columns(options), Region.parse(options.region)
-    given = {name: values[name] for name in heatmap_options()}
-    heatmap = heatmap_parameters(options.method, given, columns.categories)
-    request = HeatmapRequest(
-        **release_options(options),
-        region=region,
-        heatmap=heatmap,
-        columns=columns,
-        blur=options.blur,
-        warm_start=open_warm_start(options.warm_start, Grid(region, heatmap.depth)),
-    )
-    run_heatmap(request, settings)
-    return 0
+        return (
+            root
+            | "Files" >> beam.Create(inputs.files)
+            | "Heatmap" >> heatmap  # HeatmapState
+            | "Assemble" >> beam.Map(assemble)  # {name: content}
+            | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
+        )
 
 
 def open_warm_start(path: str | None, grid: Grid) -> WarmStart | None:
@@ -150,31 +117,9 @@ def open_warm_start(path: str | None, grid: Grid) -> WarmStart | None:
         raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None
 
 
-def run_heatmap(request: HeatmapRequest, settings: RunnerSettings) -> None:
-    """Checks the request, then runs the job to the end. Raises RequestError or DataError."""
-    check_plan(request.heatmap, request.prior)
-    grid = Grid(request.region, request.heatmap.depth)
-
-    def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        heatmap = PrivateHeatmap(
-            request.region, request.heatmap, key, request.columns, inputs.spill, request.prior, inputs.admit
-        )
-
-        def assemble(state: HeatmapState) -> dict[str, bytes]:
-            return release_files(state, request.heatmap, with_charge(metadata), grid, request.blur)
-
-        return (
-            root
-            | "Files" >> beam.Create(inputs.files)
-            | "Heatmap" >> heatmap  # HeatmapState
-            | "Assemble" >> beam.Map(assemble)  # {name: content}
-            | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
-        )
-
-    run_release(request, settings, build)
-
-
-if __name__ == "__main__":
-    from sfumato.pipelines.cli import command
-
-    sys.exit(command(["heatmap", *sys.argv[1:]]))
+def run(request: HeatmapOptions, settings: RunnerSettings) -> int:
+    """Runs the job to the end. Raises RequestError or DataError."""
+    job = HeatmapJob.of(request)
+    check_plan(request.parameters, job.prior)
+    run_release(job, settings)
+    return 0

@@ -1,16 +1,14 @@
-"""`sfumato ledger`: what every release was charged with, what is left, and whether the books are in order."""
+"""`sfumato ledger`: what every release was charged with, what is left, and whether the ledger is in order."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from collections.abc import Sequence
 from typing import Any
 
-from sfumato.pipelines.options import JobParser
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
 from sfumato.schemas.ledger import Limit, Reservation, dataset_name, format_amount, parse_amount
+from sfumato.schemas.requests.commands import LedgerRequest
 from sfumato.transforms.files import read_file, write_file
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
@@ -19,61 +17,23 @@ from sfumato.transforms.release.catalog import disagreement, find_releases, miss
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.text_tables import markdown_table
 
-ACTIONS = ("show", "verify", "limit", "backup", "restore")
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
-    parser.add_argument(
-        "action",
-        choices=ACTIONS,
-        help="show: charges, and what is left; verify: the chain of entries, the limits and the releases; limit: set a "
-        "dataset's limits from here on; backup: copy all entries to FILE; restore: append the entries of FILE that the "
-        "ledger lacks",
-    )
-    parser.add_argument("file", nargs="?", metavar="FILE", help="the copy, local or gs:// (backup, restore)")
-    parser.add_argument("--ledger", required=True, metavar="PLACE", help="an SQLite file, or gs://bucket/folder")
-    parser.add_argument(
-        "--dataset", metavar="NAME", help="of this dataset alone (show, verify); whose limits to set (limit)"
-    )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="of what `show` prints")
-    parser.add_argument(
-        "--releases",
-        metavar="FOLDER",
-        action="append",
-        default=[],
-        help="a release, or what `sfumato refresh` wrote: compare with the ledger (verify); may be repeated",
-    )
-    parser.add_argument("--budget", metavar="E/Nd,...", help="the limits, as 10/365d,1/1d (limit)")
-
-
-def run(arguments: Sequence[str]) -> int:
+def run(request: LedgerRequest) -> int:
     """Runs the command. Raises RequestError, or LedgerError where the ledger is damaged."""
-    parser = JobParser("ledger", __doc__)
-    parser.epilog = None
-    add_arguments(parser)
-    options = parser.parse_args(arguments)
-    if options.dataset is not None:
-        options.dataset = dataset_name(options.dataset)
-    if options.action in ("backup", "restore"):
-        return _copy(options)
-    if options.file is not None:
-        raise RequestError("file: only `sfumato ledger backup` and `restore` take one")
-    if options.action == "limit":
-        return _limit(options)
-    if options.budget is not None:
-        raise RequestError("budget: only `sfumato ledger limit` takes it")
-    if options.action == "verify":
-        return _verify(options)
-    if options.releases:
-        raise RequestError("releases: only `sfumato ledger verify` takes it")
-    history = _history(options.ledger, with_limits=False)
-    if options.dataset is not None and options.dataset not in history.limits:
-        raise RequestError(f"dataset: the ledger has none named {options.dataset!r}; {_names(history)}")
-    told = (
-        _json(history, options.dataset) if options.format == "json" else _text(options.ledger, history, options.dataset)
-    )
-    sys.stdout.write(told)
+    actions = {"limit": _limit, "verify": _verify, "backup": _copy, "restore": _copy, "show": _show}
+    return actions[request.action](request)
+
+
+def _dataset(request: LedgerRequest) -> str | None:
+    """The dataset's name as the ledger writes it."""
+    return None if request.dataset is None else dataset_name(request.dataset)
+
+
+def _show(request: LedgerRequest) -> int:
+    history, dataset = _history(request.ledger, with_limits=False), _dataset(request)
+    if dataset is not None and dataset not in history.limits:
+        raise RequestError(f"dataset: the ledger has none named {dataset!r}; {_names(history)}")
+    sys.stdout.write(_json(history, dataset) if request.format == "json" else _text(request.ledger, history, dataset))
     return 0
 
 
@@ -88,44 +48,43 @@ def _names(history: History) -> str:
     return f"there are: {', '.join(sorted(history.limits))}"
 
 
-def _limit(options: argparse.Namespace) -> int:
-    if options.dataset is None or options.budget is None:
-        raise RequestError("dataset, budget: give both, as --dataset taxis --budget 10/365d,1/1d")
-    limits = Limit.parse_all(options.budget)
-    book = open_ledger(options.ledger)
+def _limit(request: LedgerRequest) -> int:
+    dataset, limits = _dataset(request), request.budget
+    assert dataset is not None  # a request to set limits has both
+    assert limits is not None
+    book = open_ledger(request.ledger)
     before = book.history().limits
-    book.set_limits(options.dataset, limits)
+    book.set_limits(dataset, limits)
     known = f"there were: {', '.join(sorted(before)) or 'none'}"
-    was = before.get(options.dataset)
-    told = f"a new dataset; {known}" if was is None else f"before: {','.join(map(str, was))}"
-    sys.stdout.write(f"{options.dataset}: {'; '.join(limit.describe() for limit in limits)} ({told})\n")
+    was = before.get(dataset)
+    change = f"a new dataset; {known}" if was is None else f"before: {','.join(map(str, was))}"
+    sys.stdout.write(f"{dataset}: {'; '.join(limit.describe() for limit in limits)} ({change})\n")
     return 0
 
 
-def _copy(options: argparse.Namespace) -> int:
-    if options.file is None:
-        raise RequestError(f"file: name the copy, as `sfumato ledger {options.action} FILE --ledger PLACE`")
-    book = open_ledger(options.ledger)
+def _copy(request: LedgerRequest) -> int:
+    assert request.file is not None  # a request to copy has one
+    book = open_ledger(request.ledger)
     try:
-        copy = read_file(options.file)
+        copy = read_file(request.file)
     except FileNotFoundError:
         copy = b""
-        if options.action == "restore":
-            raise RequestError(f"file: there is none at {options.file}") from None
+        if request.action == "restore":
+            raise RequestError(f"file: there is none at {request.file}") from None
     except OSError as error:
-        raise RequestError(f"file: {options.file} cannot be read ({error})") from None
-    if options.action == "restore":
+        raise RequestError(f"file: {request.file} cannot be read ({error})") from None
+    if request.action == "restore":
         if not copy:
-            raise RequestError(f"file: {options.file} is empty")
-        sys.stdout.write(f"{options.ledger}: {_number(book.restore(copy), 'entr', 'ies', 'y')} restored\n")
+            raise RequestError(f"file: {request.file} is empty")
+        sys.stdout.write(f"{request.ledger}: {_number(book.restore(copy), 'entr', 'ies', 'y')} restored\n")
         return 0
-    _history(options.ledger, with_limits=False)
+    _history(request.ledger, with_limits=False)
     copy = book.backup(copy)
     try:
-        write_file(options.file, copy)
+        write_file(request.file, copy)
     except OSError as error:
-        raise NotReadyError(f"file: {options.file} cannot be written to ({error})") from None
-    sys.stdout.write(f"{options.file}: {_number(len(copy.splitlines()), 'entr', 'ies', 'y')} copied\n")
+        raise NotReadyError(f"file: {request.file} cannot be written to ({error})") from None
+    sys.stdout.write(f"{request.file}: {_number(len(copy.splitlines()), 'entr', 'ies', 'y')} copied\n")
     return 0
 
 
@@ -141,7 +100,7 @@ def _state(reservation: Reservation) -> str:
 
 
 def _windows(history: History, dataset: str | None) -> list[tuple[str, Limit, str, Any]]:
-    """Dataset, limit, the last day that was ever and what is spent in the window that ends there."""
+    """Dataset, limit, the last day that was ever charged, and what is spent in the window that ends there."""
     found = []
     for name, limits in sorted(history.limits.items()):
         days = [charge.period.last for charge in history.charges if charge.dataset == name]
@@ -231,35 +190,29 @@ def _json(history: History, dataset: str | None) -> str:
     return json.dumps({"entries": history.entries, "charges": charges, "limits": limits}, indent=2) + "\n"
 
 
-def _verify(options: argparse.Namespace) -> int:
-    before = _history(options.ledger, with_limits=False)  # what was published by now must be found
+def _verify(request: LedgerRequest) -> int:
+    before = _history(request.ledger, with_limits=False)  # what was published by now must be found
     releases: list[Release] = []
     problems: list[str] = []
-    for folder in options.releases:
+    for folder in request.releases:
         found, unreadable = find_releases(folder)
         releases += found
         problems += unreadable
-    history = _history(options.ledger, with_limits=True)  # and this knows whatever is found
+    history = _history(request.ledger, with_limits=True)  # and this knows whatever is found
     problems += [f"{one.path}: {problem}" for one in releases if (problem := disagreement(one, history))]
     problems += [problem for one in releases for problem in one.damage()]
-    if options.releases:
-        problems += missing_releases(before, history, releases, options.dataset)
+    if request.releases:
+        problems += missing_releases(before, history, releases, _dataset(request))
     if problems:
         raise LedgerError("ledger: " + "\n  ".join(problems))
-    sys.stdout.write(f"{options.ledger}: {history.entries} entries, unbroken; every charge kept to its limits\n")
+    sys.stdout.write(f"{request.ledger}: {history.entries} entries, unbroken; every charge kept to its limits\n")
     sys.stdout.write(_changes(history, None))
-    if options.releases:
+    if request.releases:
         sys.stdout.write(f"{len(releases)} release{'s'[: len(releases) != 1]} charged as stated, and unchanged\n")
         unlisted = [one.path for one in releases if one.listed is None]
         if unlisted:
             sys.stdout.write(f"made by an earlier version, their files not digested: {', '.join(unlisted)}\n")
     open_ones = [one.charge.release_id for one in history.reservations.values() if _state(one) == "reserved"]
     if open_ones:
-        sys.stdout.write(f"and not known to be published: {', '.join(open_ones)}\n")
+        sys.stdout.write(f"charged, and not known to be published: {', '.join(open_ones)}\n")
     return 0
-
-
-if __name__ == "__main__":
-    from sfumato.pipelines.cli import command
-
-    sys.exit(command(["ledger", *sys.argv[1:]]))

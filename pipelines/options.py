@@ -1,11 +1,9 @@
-"""From a command line to a job's options and a runner: what every job shares."""
+"""The runner of a job: a file of Beam's options and the command line say which."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -20,6 +18,7 @@ from apache_beam.runners.runner import PipelineRunner, create_runner
 from sfumato.pipelines.flink import flink_runner
 from sfumato.pipelines.local_runner import LocalRunner, processors
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.publishing import RunnerOptions
 from sfumato.transforms.files import read_file
 
 LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")
@@ -28,53 +27,12 @@ _SERVING_MODES = ("multi_threading", "multi_processing")
 LARGE_INPUT_ROWS = 10_000_000
 
 
-class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, False) else super()._get_help_string(action)
-
-
-class JobParser(argparse.ArgumentParser):
-    """An argument parser whose errors are RequestErrors, and whose values may begin with a minus sign."""
-
-    def __init__(self, job: str, description: str | None):
-        super().__init__(
-            prog=f"sfumato {job}",
-            description=description,
-            allow_abbrev=False,
-            epilog="Options that are not listed here go to Apache Beam.",
-            formatter_class=_Help,
-        )
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        return super().parse_known_args(join_negative_values(sys.argv[1:] if args is None else args), namespace)
-
-    def parse_job(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, RunnerSettings]:
-        """The job's options, and the runner that its runner options and all others ask for. Raises RequestError."""
-        options, beam_arguments = self.parse_known_args(arguments)
-        return options, settings_of(options, beam_arguments)
-
-    def error(self, message: str) -> NoReturn:
-        raise RequestError(message.removeprefix("argument --"))
-
-
-def join_negative_values(arguments: Sequence[str]) -> list[str]:
-    """Joins `--option -1.5,2` into `--option=-1.5,2`, which argparse would take for two options."""
-    joined: list[str] = []
-    for argument in arguments:
-        previous = joined[-1] if joined else ""
-        if re.match(r"-[\d.]", argument) and re.fullmatch(r"--\w+", previous):
-            joined[-1] = f"{previous}={argument}"
-        else:
-            joined.append(argument)
-    return joined
-
-
 @dataclass(frozen=True)
 class RunnerSettings:
     """A runner and Beam's options.
 
     local: the run takes place in this process. workers_chosen: the user said how many threads a local run has.
-    verbose: show operations data. dry_run: only tell what would be done. log_format: text or json.
+    verbose: show operations data. log_format: text or json.
     """
 
     runner: PipelineRunner
@@ -82,7 +40,6 @@ class RunnerSettings:
     local: bool
     workers_chosen: bool
     verbose: bool = False
-    dry_run: bool = False
     log_format: str = "text"
 
     @property
@@ -105,26 +62,10 @@ class RunnerSettings:
         return self
 
 
-def settings_of(options: argparse.Namespace, beam_arguments: Sequence[str]) -> RunnerSettings:
-    """The runner that a job's runner options and Beam's own ask for. Raises RequestError."""
-    settings = runner_settings(options.runner_config, options.dataflow_region, beam_arguments)
-    told = {name: getattr(options, name) for name in ("verbose", "dry_run", "log_format") if hasattr(options, name)}
-    return replace(settings, **told)
-
-
-def add_runner_arguments(parser: argparse.ArgumentParser, *more_names: str) -> None:
-    """Adds the options that say where a job runs. more_names: of the option for Dataflow's region."""
-    parser.add_argument(
-        "--runner_config",
-        metavar="FILE",
-        help="YAML file of Beam options, or a shipped one: direct, direct_threads, flink, dataflow",
-    )
-    parser.add_argument(
-        "--dataflow_region",
-        *more_names,
-        metavar="REGION",
-        help="Google Cloud region of a Dataflow job (Beam's own --region)",
-    )
+def settings_of(request: RunnerOptions, beam_arguments: Sequence[str] = ()) -> RunnerSettings:
+    """The runner that a request's options and Beam's own ask for. Raises RequestError."""
+    settings = runner_settings(request.runner_config, request.dataflow_region, beam_arguments)
+    return replace(settings, verbose=request.verbose, log_format=request.log_format)
 
 
 def runner_settings(config: str | None, dataflow_region: str | None, beam_arguments: Sequence[str]) -> RunnerSettings:

@@ -6,7 +6,6 @@ queries. They stand in the order of the queries. Nothing is charged: a release m
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import logging
@@ -25,64 +24,42 @@ from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.runners.runner import PipelineState
 
-from sfumato.pipelines.console import add_log_arguments
 from sfumato.pipelines.inputs import match_files
-from sfumato.pipelines.options import JobParser, RunnerSettings, add_runner_arguments
+from sfumato.pipelines.options import RunnerSettings
 from sfumato.pipelines.progress import show_progress
 from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.requests.range_queries import AnswerRequest
 from sfumato.transforms.files import is_remote, matching, read_file
 from sfumato.transforms.logs import log_event
-from sfumato.transforms.ranges.answering import AnswerFiles, Tally
-from sfumato.transforms.ranges.opening import open_model
-from sfumato.transforms.ranges.queries import count_queries
+from sfumato.transforms.ranges.model_file import open_model
+from sfumato.transforms.ranges.query_files import AnswerFiles, QueryCounts, count_queries
 from sfumato.transforms.release.metadata import UNSAFE
 
 _TALLY_FILE = "tally.json"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
-    parser.add_argument("--model", required=True, metavar="MODEL", help="a release, or its model.npz, local or gs://")
-    parser.add_argument(
-        "--queries",
-        required=True,
-        nargs="+",
-        metavar="PATTERN",
-        help="Parquet files with columns x, y (degrees, of the square's centre) and size (its side in metres)",
-    )
-    parser.add_argument(
-        "--output", required=True, metavar="FILE|FOLDER", help="a file that ends in .parquet, or a folder for several"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace answers that are there")
-    add_log_arguments(parser)
-    add_runner_arguments(parser)
-
-
-def run(arguments: Sequence[str]) -> int:
+def run(request: AnswerRequest, settings: RunnerSettings) -> int:
     """Runs the command. Returns the exit status 0, or raises RequestError or DataError."""
-    parser = JobParser("ranges answer", __doc__)
-    add_arguments(parser)
-    options, settings = parser.parse_job(arguments)
-    _check_reach(settings, options)
-    model = open_model(options.model)
+    _check_reach(settings, request)
+    model = open_model(request.model)
     if not model.safe:
         log_event("warning", UNSAFE, logging.WARNING)
-    queries = _query_files(options.queries)
-    answers = _answer_files(queries, options.output, options.overwrite)
+    queries = _query_files(request.queries)
+    answers = _answer_files(queries, request.output, request.overwrite)
     with ThreadPoolExecutor(16) as pool:
         rows = sum(pool.map(count_queries, queries))
     if rows == 0:
         raise RequestError(f"queries: there is no row in {', '.join(queries)}")
     started = time.monotonic()
-    tally = answer_files(options.model, queries, answers, settings.sized(rows))
+    tally = answer_files(request.model, queries, answers, settings.sized(rows))
     if tally.outside == tally.queries:
         where = str(model.field.grid.region)
         log_event("warning", f"no square reaches into the region {where}; are x and y swapped?", logging.WARNING)
-    sys.stdout.write(_report(tally, options.output, time.monotonic() - started))
+    sys.stdout.write(_report(tally, request.output, time.monotonic() - started))
     return 0
 
 
-def answer_files(model: str, queries: Sequence[str], answers: Sequence[str], settings: RunnerSettings) -> Tally:
+def answer_files(model: str, queries: Sequence[str], answers: Sequence[str], settings: RunnerSettings) -> QueryCounts:
     """Runs the pipeline, which answers each file of queries into the file at the same place of `answers`.
 
     Files appear whole, when all are answered, or not at all. Raises RequestError or DataError.
@@ -107,7 +84,7 @@ def answer_files(model: str, queries: Sequence[str], answers: Sequence[str], set
             )
         if root.result.state != PipelineState.DONE:
             raise DataError(f"the runner ended the job as {root.result.state}; nothing was written")
-        tally = Tally(**json.loads(read_file(told)))
+        tally = QueryCounts(**json.loads(read_file(told)))
         FileSystems.rename(staged, list(answers))
         made = []
         return tally
@@ -118,9 +95,9 @@ def answer_files(model: str, queries: Sequence[str], answers: Sequence[str], set
                 os.rmdir(folder)
 
 
-def _check_reach(settings: RunnerSettings, options: argparse.Namespace) -> None:
+def _check_reach(settings: RunnerSettings, request: AnswerRequest) -> None:
     """Raises RequestError for a place on this machine's disk, which workers in the cloud cannot reach."""
-    if settings.in_cloud and not all(map(is_remote, (options.model, *options.queries, options.output))):
+    if settings.in_cloud and not all(map(is_remote, (request.model, *request.queries, request.output))):
         raise RequestError(
             "model, queries, output: Dataflow's workers cannot reach this machine; name places in a bucket, gs://..."
         )
@@ -184,7 +161,7 @@ def _make_folders(path: str) -> list[str]:
     return [str(one) for one in missing]
 
 
-def _write_tally(tally: Tally, path: str) -> None:
+def _write_tally(tally: QueryCounts, path: str) -> None:
     with FileSystems.create(path) as sink:
         sink.write(json.dumps(asdict(tally)).encode())
 
@@ -199,16 +176,10 @@ def _remove(folder: str) -> None:
             log_event("not_removed", f"{folder} could not be removed ({error})", logging.WARNING)
 
 
-def _report(tally: Tally, output: str, seconds: float) -> str:
+def _report(tally: QueryCounts, output: str, seconds: float) -> str:
     beyond = "none reaches" if not tally.beyond else "1 reaches" if tally.beyond == 1 else f"{tally.beyond:,} reach"
     outside = f", {tally.outside:,} wholly outside" if tally.outside else ""
     return (
         f"{tally.queries:,} square{'s'[: tally.queries != 1]} answered, of which {beyond} beyond the region{outside}: "
         f"{output} ({seconds:.1f} s)\n"
     )
-
-
-if __name__ == "__main__":
-    from sfumato.pipelines.cli import command
-
-    sys.exit(command(["ranges", "answer", *sys.argv[1:]]))

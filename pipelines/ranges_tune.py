@@ -7,7 +7,6 @@ charged.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import math
 import os
@@ -24,25 +23,23 @@ from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from sfumato.pipelines.inputs import InputFile, inspect, match_files
-from sfumato.pipelines.options import JobParser
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.heatmap.checks import check_between, check_whole
+from sfumato.schemas.requests.range_queries import TuneRequest
+from sfumato.transforms.heatmap.checks import check_between
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.read import open_parquet
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods import METHODS
-from sfumato.transforms.ranges.methods.base import CollectionSpec
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.search import entropy, sample_people
-from sfumato.transforms.ranges.tune import Label, Maker, Tuner, label_of, save_tuner, train
+from sfumato.transforms.ranges.tuner import Label, Tuner, save_tuner, train
+from sfumato.transforms.ranges.width_search import MethodFactory, entropy, find_label, sample_users
 
-EPSILONS = "0.05,0.1,0.2,0.4,0.8"  # paper 003, Section 6.1
 SHARES = (1, 4, 16)  # of a data set all, a quarter and a sixteenth of the users
-_NAMES = ("user_id", "latitude", "longitude")
 _MIDDLE = (0.001, 0.999)  # of the coordinates; what lies beyond is not taken for a part of the city
 _KEY = hashlib.sha256(b"public data").digest()
 
@@ -51,83 +48,41 @@ _KEY = hashlib.sha256(b"public data").digest()
 class PublicData:
     """The people of a public data set, one record a user, and where they are."""
 
-    people: ExactCounts
+    exact: ExactCounts
     field: Field
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
-    parser.add_argument(
-        "--public",
-        required=True,
-        nargs="+",
-        metavar="PATTERN",
-        help="public location logs (Parquet), one data set each; of each user one record counts",
-    )
-    parser.add_argument("--output", required=True, metavar="FILE", help="the tuner's file, for example tuner.npz")
-    parser.add_argument(
-        "--region",
-        action="append",
-        metavar="W,S,E,N",
-        help="borders in degrees, given once for all data sets, or once for each in their order; default: of the "
-        "middle 99.8%% of each",
-    )
-    parser.add_argument(
-        "--sizes", nargs="+", default=["25,100"], metavar="LOW,HIGH", help="sides of the squares to come, in metres"
-    )
-    parser.add_argument("--epsilons", default=EPSILONS, metavar="E,...", help="at which widths are tried")
-    parser.add_argument(
-        "--users",
-        metavar="N,...",
-        help="numbers of users to draw from each data set; default: all, a quarter and a sixteenth",
-    )
-    parser.add_argument(
-        "--method",
-        choices=(PlainGrid.NAME, SpatialNeural.NAME),
-        default=PlainGrid.NAME,
-        help="grid: seconds; snh: also trains three networks for every epsilon, size and number of users, of about a "
-        "minute each, and learns where they are better than the grid",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="the same seed and data give the same tuner")
-    parser.add_argument("--overwrite", action="store_true", help="replace a file that is there")
-    for name in _NAMES:
-        parser.add_argument(f"--{name}_column", default=name, help=f"column of the {name}")
-
-
-def run(arguments: Sequence[str]) -> int:
+def run(request: TuneRequest) -> int:
     """Runs the command. Returns the exit status 0, or raises RequestError or DataError."""
-    parser = JobParser("ranges tune", __doc__)
-    parser.epilog = None
-    add_arguments(parser)
-    options = parser.parse_args(arguments)
-    epsilons = _numbers("epsilons", options.epsilons)
-    users = None if options.users is None else [round(number) for number in _numbers("users", options.users)]
-    sizes = [Sizes.parse(text) for text in options.sizes]
-    check_whole("seed", options.seed, 0, 2**63 - 1)
-    regions = _regions(options.region or [], len(options.public))
-    folder = os.path.dirname(options.output) or "."
+    for name in ("epsilons", "users"):
+        for number in getattr(request, name) or ():
+            check_between(name, number, 0, math.inf)
+    users = None if request.users is None else [round(number) for number in request.users]
+    sizes = [Sizes(*one) for one in request.sizes]
+    regions = _regions(request.region, len(request.public))
+    folder = os.path.dirname(request.output) or "."
     if not os.path.isdir(folder):
         raise RequestError(f"output: there is no folder {folder!r}")
-    if os.path.exists(options.output) and not options.overwrite:
-        raise RequestError(f"output: {options.output!r} exists; name another, or give --overwrite")
-    columns = LocationColumns(*(getattr(options, f"{name}_column") for name in _NAMES))
-    others: dict[str, Maker] = {}
-    if options.method == SpatialNeural.NAME:
+    if os.path.exists(request.output) and not request.overwrite:
+        raise RequestError(f"output: {request.output!r} exists; name another, or give --overwrite")
+    columns = LocationColumns(request.user_id_column, request.latitude_column, request.longitude_column)
+    others: dict[str, MethodFactory] = {}
+    if request.method == SpatialNeural.NAME:
         others[SpatialNeural.NAME] = partial(METHODS[SpatialNeural.NAME], models=1)  # type: ignore[call-arg]
 
     begun, labels = time.monotonic(), list[Label]()
-    for number, (pattern, region) in enumerate(zip(options.public, regions, strict=True)):
-        generator = default_rng([options.seed, number])
+    for number, (pattern, region) in enumerate(zip(request.public, regions, strict=True)):
+        generator = default_rng([request.seed, number])
         data = read_public(pattern, region, columns, generator)
         for one in sizes:
             one.check(data.field)
-        found = labels_of(data, sizes, epsilons, users, others, generator)
+        found = labels_of(data, sizes, request.epsilons, users, others, generator)
         sys.stdout.write(f"{pattern}: {len(found)} searches, {time.monotonic() - begun:.0f} s\n")
         labels += found
-    tuner = train(labels, options.seed)
-    save_tuner(tuner, options.output)
+    tuner = train(labels, request.seed)
+    save_tuner(tuner, request.output)
     sys.stdout.write(_report(labels, tuner))
-    sys.stdout.write(f"{options.output}\n")
+    sys.stdout.write(f"{request.output}\n")
     return 0
 
 
@@ -136,19 +91,19 @@ def labels_of(
     sizes: Sequence[Sizes],
     epsilons: Sequence[float],
     users: Sequence[int] | None,
-    others: Mapping[str, Maker],
+    others: Mapping[str, MethodFactory],
     generator: Generator,
 ) -> list[Label]:
     """What searches find on a data set. users: how many to draw; those that there are not are left out."""
-    held, place = int(data.people.users.sum()), entropy(data.people)
+    held, place = int(data.exact.users.sum()), entropy(data.exact)
     numbers = [max(held // share, 1) for share in SHARES] if users is None else [n for n in users if n <= held]
     labels = []
     for number in numbers or [held]:
-        people = sample_people(data.people, number, generator)
+        exact = sample_users(data.exact, number, generator)
         for one in sizes:
             for epsilon in epsilons:
-                wanted = CollectionSpec(data.field, float(number), epsilon, one)
-                labels.append(label_of(people, wanted, place, others, generator))
+                spec = CollectionSpec(data.field, float(number), epsilon, one)
+                labels.append(find_label(exact, spec, place, others, generator))
     return labels
 
 
@@ -166,7 +121,7 @@ def read_public(pattern: str, region: Region | None, columns: LocationColumns, g
         raise DataError(f"public: no row of {pattern} has a user and a place in the region {grid.region}")
     order = generator.permutation(len(users))
     return PublicData(
-        ExactCounts.of(BASE_DEPTH, codes[order][np.unique(users[order], return_index=True)[1]]), Field(grid)
+        ExactCounts.from_codes(BASE_DEPTH, codes[order][np.unique(users[order], return_index=True)[1]]), Field(grid)
     )
 
 
@@ -201,22 +156,11 @@ def _degrees(batches: Sequence[pa.RecordBatch], name: str) -> NDArray[np.float64
     return np.concatenate([column.to_numpy(zero_copy_only=False) for column in columns])
 
 
-def _regions(texts: Sequence[str], data_sets: int) -> list[Region | None]:
-    if len(texts) not in (0, 1, data_sets):
-        raise RequestError(f"region: give it once, or once for each of the {data_sets} data sets, got {len(texts)}")
-    regions: list[Region | None] = [Region.parse(text) for text in texts]
-    regions = regions or [None]
-    return regions if len(regions) == data_sets else regions * data_sets
-
-
-def _numbers(name: str, text: str) -> list[float]:
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise RequestError(f"{name}: give numbers separated by commas, got {text!r}") from None
-    for number in numbers:
-        check_between(name, number, 0, math.inf)
-    return numbers
+def _regions(given: Sequence[Region], data_sets: int) -> list[Region | None]:
+    """A region for each data set; None where it follows from the data."""
+    if len(given) not in (0, 1, data_sets):
+        raise RequestError(f"region: give it once, or once for each of the {data_sets} data sets, got {len(given)}")
+    return list(given) if len(given) == data_sets else [given[0] if given else None] * data_sets
 
 
 def _report(labels: Sequence[Label], tuner: Tuner) -> str:
@@ -227,9 +171,3 @@ def _report(labels: Sequence[Label], tuner: Tuner) -> str:
         better = sum(one.errors[name] < one.errors[PlainGrid.NAME] for one in labels)
         lines.append(f"{name} has less error than the grid in {better} of them")
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    from sfumato.pipelines.cli import command
-
-    sys.exit(command(["ranges", "tune", *sys.argv[1:]]))

@@ -1,41 +1,31 @@
-"""`sfumato refresh`: publishes the release of a day, once, and keeps the ledger and the page of all releases.
-
-Run again it returns the published release and spends nothing. Exit status: 0 published, now or before; 1 the data
-cannot support a release; 2 the configuration is wrong; 3 the budget does not allow it; 4 the ledger is damaged; 75 not
-now: no data yet, too few, or a service or ledger out of reach, so try again later; 70 a crash: run it again.
-"""
+"""`sfumato refresh`: publishes the release of a day, once, and keeps the ledger and the page of all releases."""
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines.console import add_log_arguments, identify
+from sfumato.pipelines.console import identify
 from sfumato.pipelines.inputs import match_files
 from sfumato.pipelines.job import flex_launch, launch_nothing, log_late_files, select_input
-from sfumato.pipelines.options import (
-    JobParser,
-    RunnerSettings,
-    add_runner_arguments,
-    flags_of,
-    parse_yaml,
-    settings_of,
-)
+from sfumato.pipelines.options import RunnerSettings, flags_of, parse_yaml, settings_of
+from sfumato.pipelines.run import JOBS, request_class, request_of, run_job
 from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReadyError, RequestError
-from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount, parse_day
+from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount
 from sfumato.schemas.refresh import RefreshConfig, check_known
-from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.region import Grid
+from sfumato.schemas.requests.publishing import RunnerOptions
+from sfumato.schemas.requests.refresh_days import RefreshRequest
+from sfumato.schemas.requests.request import Request
 from sfumato.transforms.files import matching, read_file
-from sfumato.transforms.heatmap.options import heatmap_options
+from sfumato.transforms.heatmap.request import HeatmapOptions
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, open_ledger
@@ -44,26 +34,30 @@ from sfumato.transforms.release.catalog import RELEASES, disagreement, published
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.publishing import CommitRelease
 
-JOBS = ("heatmap", "histogram", "hotspots", "quantiles")
 # What the configuration says outside of `options`, or what a refresh sets itself.
 _OWN = frozenset({
     "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",
-    "min_users", "allow_reuse", "warm_start", "seed", "overwrite", "dry_run", "verbose", "log_format", "runner_config",
-    "help",
+    "min_users", "allow_reuse", "warm_start", "seed", "overwrite", "dry_run", *RunnerOptions.model_fields,
 })  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Refresh:
-    """A refresh as it is run: its configuration and what the command line adds.
+    """A refresh as it is run: its configuration, and where it runs.
 
-    attempt: 2 or more charges a day again, under another release id. arguments: Beam's options, as they were given.
+    attempt: 2 or more charges a day again, under another release id. beam_arguments: Beam's options.
     """
 
     config: RefreshConfig
-    settings: RunnerSettings
+    runner: RunnerOptions
     attempt: int = 1
-    arguments: tuple[str, ...] = ()
+    dry_run: bool = False
+    beam_arguments: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> RunnerSettings:
+        """Where a run takes place. Each run has options of Beam's of its own."""
+        return settings_of(self.runner, self.beam_arguments)
 
     def release_id(self, day: date) -> str:
         """The id of a day's release."""
@@ -77,7 +71,6 @@ class Refresh:
         """Publishes a day's release unless it stands already. Raises SfumatoErrors."""
         identify(job="refresh", release_id=self.release_id(day))
         log_event("day", f"{day}: release {self.release_id(day)}", date=str(day))
-        run = importlib.import_module(f"sfumato.pipelines.{self.config.job}").run
         while True:
             releases = published_releases(self.config.output)
             history = open_ledger(self.config.ledger).history()  # read last: it knows whatever was published before
@@ -90,13 +83,13 @@ class Refresh:
             reservation = history.reservations.get(self.release_id(day))
             try:
                 try:
-                    run(self._command(day, releases, reservation, self._epsilon(reservation, history)))
+                    self._run(day, releases, reservation, self._epsilon(reservation, history))
                 except BudgetError:
                     if reservation is None or reservation.reserved_charge is None:
                         raise
                     # The input was mended since a refusal, whose cost comes out of the release's own epsilon.
                     left = format_amount(reservation.reserved_charge.epsilon - reservation.charge.epsilon)
-                    run(self._command(day, releases, reservation, left))
+                    self._run(day, releases, reservation, left)
                 return
             except ReusedError:
                 # Another refresh of this day was faster, and may start from an earlier release than this one would.
@@ -123,10 +116,10 @@ class Refresh:
     def _stand(self, day: date, release: Release, history: History) -> None:
         """Brings the books and the page up to date for a release that stands already."""
         log_event("already_published", f"{day} is published already; nothing is charged", date=str(day))
-        if not self.settings.dry_run:
+        if not self.dry_run:
             reservation = history.reservations[release.manifest["release_id"]]
             release_id = reservation.charge.release_id
-            CommitRelease(release_id, self.config.output, self.config.ledger).close(release.path)
+            CommitRelease(release_id, self.config.output, self.config.ledger).commit(release.path)
             self._tell_late(day, reservation)
         if flex_launch(self.settings):
             launch_nothing(self.settings)
@@ -143,18 +136,18 @@ class Refresh:
     def _pattern(self, day: date) -> str:
         return str(FileSystems.join(self.config.input, f"dt={day}", "*.parquet"))
 
-    def _command(
+    def _run(
         self,
         day: date,
         releases: Mapping[str, Release],
         reservation: Reservation | None,
-        epsilon: str | None = None,
-    ) -> list[str]:
-        """The job's command line for a day. Raises NotReadyError where there are no data.
+        epsilon: str | None,
+    ) -> None:
+        """Runs the job for a day. Raises NotReadyError where there are no data.
 
         epsilon: instead of the configured one.
         """
-        config, how = self.config, self.settings
+        config = self.config
         pattern = self._pattern(day)
         if "://" not in config.input and not os.path.isdir(config.input):
             raise RequestError(f"config: input: there is no folder {config.input}")
@@ -168,18 +161,19 @@ class Refresh:
             "release_id": self.release_id(day),
             "ledger": config.ledger,
             "dataset": config.dataset,
-            "period": day,
+            "period": Period(day, day),
             "budget": config.budget,
             "timeline": config.output,
             "min_users": config.min_users,
             "key_file": config.key_file,
             "key_secret": config.key_secret,
-            "warm_start": self._earlier(day, releases, reservation),
-            "verbose": how.verbose,
-            "dry_run": how.dry_run,
-            **({} if epsilon is None else {"epsilon": epsilon}),
+            "dry_run": self.dry_run,
         }
-        return [*arguments_of(values), *self.arguments]
+        if epsilon is not None:
+            values["epsilon"] = epsilon
+        if (start := self._earlier(day, releases, reservation)) is not None:
+            values["warm_start"] = start
+        run_job(request_of(config.job, values), self.settings)
 
     def _epsilon(self, reservation: Reservation | None, history: History) -> str | None:
         """With what a release is resumed that was refused before; None for the configured epsilon."""
@@ -194,11 +188,10 @@ class Refresh:
 
     def _earlier(self, day: date, releases: Mapping[str, Release], reservation: Reservation | None) -> str | None:
         """The folder of the release that the day's starts from: what was reserved, or else the last one before."""
-        if self.config.job != "heatmap" or not self.config.warm_start:
+        request = example_request(self.config)
+        if not isinstance(request, HeatmapOptions) or not self.config.warm_start:
             return None
-        options = self.config.options
-        depth = options.get("depth", heatmap_options()["depth"].default)
-        grid = Grid(Region.parse(str(_joined(options.get("region", "")))), int(depth))
+        grid = Grid(request.region, request.parameters.depth)
         for earlier in sorted((one for one in releases if one < str(day)), reverse=True):
             release = releases[earlier]
             if reservation is None:
@@ -214,47 +207,21 @@ class Refresh:
         return None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
-    parser.add_argument("--config", required=True, metavar="FILE", help="the refresh's YAML file, local or gs://")
-    when = parser.add_mutually_exclusive_group()
-    when.add_argument("--date", metavar="DATE", help="day to publish, as 2026-11-20; default: yesterday in UTC")
-    when.add_argument(
-        "--backfill",
-        metavar="FROM:TO",
-        help="publish every day of these that has data, in order; exit status 75 if one has none",
-    )
-    parser.add_argument(
-        "--attempt", type=int, default=1, metavar="N", help="2 or more: publish the day anew, and charge it again"
-    )
-    add_log_arguments(parser)
-    parser.add_argument("--dry_run", action="store_true", help="tell what would be done and charged; touch nothing")
-    add_runner_arguments(parser, "--region")  # the jobs have that name for the map; here it is free
-
-
-def run(arguments: Sequence[str]) -> int:
+def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
     """Runs the command. Raises SfumatoErrors; a backfill returns the exit status of days that have none."""
-    parser = JobParser("refresh", __doc__)
-    add_arguments(parser)
-    options, beam_arguments = parser.parse_known_args(arguments)
-    config = read_config(options.config)
-    if options.attempt < 1:
-        raise RequestError(f"attempt: 1 or more, got {options.attempt}")
-    if options.runner_config is None and config.runner_config is not None:
-        options.runner_config = config.runner_config
-    region = options.dataflow_region or config.beam.get("region")  # the jobs have --region for the map
-    beam_arguments = [*flags_of({**config.beam, "region": None}), *beam_arguments]
-    runner = {"runner_config": options.runner_config, "dataflow_region": region}
-    settings = settings_of(options, beam_arguments)
-    if options.backfill is not None and flex_launch(settings):
+    config = read_config(request.config)
+    runner = request
+    if request.runner_config is None and config.runner_config is not None:
+        runner = request.model_copy(update={"runner_config": config.runner_config})
+    beam_arguments = (*flags_of(config.beam), *beam_arguments)
+    refresh = Refresh(config, runner, request.attempt, request.dry_run, beam_arguments)
+    if request.backfill is not None and flex_launch(refresh.settings):
         raise RequestError("backfill: a template starts one job a launch; launch it for each date")
-    refresh = Refresh(config, settings, options.attempt, (*arguments_of(runner), *beam_arguments))
-    if options.backfill is None:
-        when = datetime.now(UTC).date() - timedelta(days=1) if options.date is None else parse_day("date", options.date)
-        refresh.publish(when)
+    if request.backfill is None:
+        refresh.publish(datetime.now(UTC).date() - timedelta(days=1) if request.date is None else request.date)
         return 0
     worst = 0
-    for when in Period.parse(options.backfill, "backfill").days():
+    for when in request.backfill.days():
         try:
             refresh.publish(when)
         except (NotReadyError, DataError) as error:  # of this day alone; the others may do
@@ -264,17 +231,15 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def read_config(path: str) -> RefreshConfig:
-    """A refresh's configuration, its job's options checked by name. Raises RequestError."""
+    """A refresh's configuration, whose options make a request of its job. Raises RequestError."""
     try:
         settings = parse_yaml("config", path, read_file(path))
     except OSError as error:
         raise RequestError(f"config: {path} cannot be read ({type(error).__name__})") from None
     folder = path.rsplit("/", 1)[0] if "://" in path else os.path.dirname(os.path.abspath(path))
     config = RefreshConfig.of(settings, folder)
-    check_known([config.job], JOBS, "config: job")
-    parser = JobParser(config.job, None)
-    importlib.import_module(f"sfumato.pipelines.{config.job}").add_arguments(parser)
-    names = {one.option_strings[0].removeprefix("--") for one in parser._actions if one.option_strings}
+    check_known([config.job], [name for name, job in JOBS.items() if job.publishes], "config: job")
+    names = set(request_class(config.job).model_fields)
     for name in config.options:
         if name in _OWN:
             raise RequestError(f"config: options: {name} is no option here; the refresh or the top of the file sets it")
@@ -282,19 +247,10 @@ def read_config(path: str) -> RefreshConfig:
     for name in config.beam:
         if name in (names | _OWN) - {"region"}:
             raise RequestError(f"config: beam: {name} is an option of sfumato's own; set it at the top or in options")
+    example_request(config)
     return config
 
 
-def arguments_of(values: Mapping[str, Any]) -> list[str]:
-    """A job's options on its command line: like `flags_of`, but lists have commas, as sfumato's own options do."""
-    return flags_of({name: _joined(value) for name, value in values.items()})
-
-
-def _joined(value: Any) -> Any:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
-
-
-if __name__ == "__main__":
-    from sfumato.pipelines.cli import command
-
-    sys.exit(command(["refresh", *sys.argv[1:]]))
+def example_request(config: RefreshConfig) -> Request:
+    """The request of any day, without the day. Raises RequestError."""
+    return request_of(config.job, {**config.options, "input": config.input, "output": config.output})

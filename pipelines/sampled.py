@@ -1,118 +1,110 @@
-"""What the jobs of sample and threshold share: their options, their request, their graph."""
+"""What the jobs of sample and threshold share: their plan, their graph, what a client sends."""
 
 from __future__ import annotations
 
-import argparse
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import apache_beam as beam
 
-from sfumato.pipelines.job import Inputs, ReleaseRequest, run_release
+from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
 from sfumato.pipelines.options import RunnerSettings
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import ItemColumns
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns, LocationColumns
-from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.histogram.item_encoding import CellItems, Items
+from sfumato.schemas.region import Grid
+from sfumato.schemas.requests.sampled_counts import ItemRequest, SampledRequest
+from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import Limits
 from sfumato.transforms.histogram.sampled_release import SampleMetadata
-from sfumato.transforms.histogram.sampling_plan import CONTACTS, SamplePlan
+from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.text_tables import significant
 
-_HELP = {
-    "epsilon": "privacy budget of the whole release",
-    "delta": "chance that epsilon may fail to cover; keep it far below 1 / users",
-    "population": "number of users in the logs, where that is known from elsewhere; steers the sampling rate, and the "
-    "run is refused where the logs hold others",
-    "items": "about how many different items there are, where that is known; steers the sampling rate",
-    "contact": "everybody: each user draws on their own; limited: each user is asked with a probability, of which "
-    "m + 10 sqrt(m) of --population users are asked on average, where m are expected to take part; "
-    "fixed, a known number, is refused",
-    "max_bad_fraction": "refuse where, by noisy counts, a larger share of the users has no usable record",
-}
+# (published result, its metadata) -> {file name: content}
+Assemble = Callable[[Any, SampleMetadata], dict[str, bytes]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampledRequest(ReleaseRequest):
-    """One run of such a job. counted: the items. Jobs add their own fields."""
+@dataclass(frozen=True)
+class SampledJob(ReleaseJob):
+    """A count that was requested. plan: its budget and rounds; counted: its items. Jobs add their own fields."""
 
+    request: SampledRequest
     plan: SamplePlan
     counted: Items
 
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The title of the release's page."""
+
+    @abstractmethod
+    def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
+        """What makes the published result of files."""
+
+    @abstractmethod
+    def assembler(self) -> Assemble:
+        """What makes a release's files of the published result."""
+
+    def columns(self) -> Columns:
+        return self.counted.columns
+
     def cost(self) -> Cost:
         return Cost(self.plan.epsilon, self.plan.delta)
-
-    def plan_text(self) -> str:
-        from sfumato.pipelines.dry_run import sample_plan_text  # which brings the plans of all jobs
-
-        return sample_plan_text(self.plan, self.counted)
-
-    def source(self) -> Columns:
-        return self.counted.columns
 
     def admission(self) -> AdmissionRule:
         return replace(self.plan.admission_rule, min_users=self.min_users)
 
     def parameters(self) -> dict[str, Any]:
-        settled = {field.name for field in fields(ReleaseRequest)}
-        options = {name: value for name, value in asdict(self).items() if name not in settled}
         columns = self.counted.columns
         column = {"column": columns.column} if isinstance(columns, ItemColumns) else {}
-        return {**options.pop("plan"), **column, **options}
+        return {**asdict(self.plan), **column, "counted": asdict(self.counted)}  # type: ignore[call-overload]
+
+    def plan_text(self) -> str:
+        return sample_plan_text(self.plan, self.counted)
+
+    def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+        described = self.plan, self.counted, self.title
+        assemble = self.assembler()
+        return (
+            root
+            | "Files" >> beam.Create(inputs.files)
+            | "Publish" >> self.count(inputs, key)  # what is public from here on
+            | "Assemble" >> beam.Map(lambda result: assemble(result, SampleMetadata(with_charge(metadata), *described)))
+            | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
+        )
 
 
-def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds an option for each field of SamplePlan but the number of rounds, and the column of user ids."""
-    for field in fields(SamplePlan):
-        if field.name == "rounds":
-            continue
-        name, help_text = f"--{field.name}", _HELP[field.name]
-        if field.name == "contact":
-            parser.add_argument(name, choices=CONTACTS, default=field.default, help=help_text)
-        else:
-            kind = float if isinstance(field.default, float) else int
-            parser.add_argument(name, type=kind, default=field.default, help=help_text)
-    parser.add_argument("--user_id_column", default="user_id", help="column of the user_id")
+def run_sampled(job: SampledJob, settings: RunnerSettings) -> int:
+    """Runs a job to the end. Raises RequestError or DataError."""
+    _ = job.plan.sampling  # a plan that cannot be kept is a bad request
+    run_release(job, settings)
+    return 0
 
 
-def plan_of(options: argparse.Namespace, rounds: int, items: int | None = None) -> SamplePlan:
-    """The command line's plan. items: how many there are, unless --items says it. Raises RequestError."""
-    given = {field.name: getattr(options, field.name) for field in fields(SamplePlan) if field.name != "rounds"}
-    if given["items"] is None:
-        given["items"] = items
-    return SamplePlan(**given, rounds=rounds)
+def plan_of(request: SampledRequest, rounds: int, items: int | None = None) -> SamplePlan:
+    """A request's plan. items: how many there are, unless --items says it. Raises RequestError."""
+    return SamplePlan(
+        epsilon=request.epsilon,
+        delta=request.delta,
+        population=request.population,
+        items=items if request.items is None else request.items,
+        rounds=rounds,
+        contact=request.contact,
+        max_bad_fraction=request.max_bad_fraction,
+    )
 
 
-def add_item_arguments(parser: argparse.ArgumentParser, column_help: str) -> None:
-    """Adds what says where items come from: a column, or the cells of a region."""
-    parser.add_argument("--column", metavar="NAME", help=column_help)
-    parser.add_argument("--region", metavar="W,S,E,N", help="count map cells of this region; borders in degrees")
-    parser.add_argument("--latitude_column", default="latitude", help="column of the latitude")
-    parser.add_argument("--longitude_column", default="longitude", help="column of the longitude")
-
-
-def cell_items(options: argparse.Namespace, depth: int) -> CellItems:
-    """The cells of the command line's region. Raises RequestError."""
-    columns = LocationColumns(options.user_id_column, options.latitude_column, options.longitude_column)
-    return CellItems(columns, Grid(Region.parse(options.region), depth))
-
-
-def column_or_cells(options: argparse.Namespace, cells: str) -> bool:
-    """Whether items are map cells. Raises RequestError unless it is either a column or a region. cells: its options."""
-    if (options.column is None) == (options.region is None):
-        raise RequestError(f"column, region: give --column NAME or {cells}, one of them")
-    return options.region is not None
-
-
-def columns(options: argparse.Namespace, kinds: tuple[str, ...]) -> ItemColumns:
-    """The columns of the command line's items."""
-    return ItemColumns(options.column, options.user_id_column, kinds)
+def cell_items(request: ItemRequest, depth: int) -> CellItems:
+    """The cells of a request's region. Raises RequestError."""
+    assert request.region is not None
+    columns = LocationColumns(request.user_id_column, request.latitude_column, request.longitude_column)
+    return CellItems(columns, Grid(request.region, depth))
 
 
 def limits(inputs: Inputs) -> Limits:
@@ -120,31 +112,35 @@ def limits(inputs: Inputs) -> Limits:
     return {"admit": inputs.admit, "spill": inputs.spill}
 
 
-# (inputs, key) -> what makes the published result of paths; (published result, facts) -> {file name: content}
-Publish = Callable[[Inputs, RunKey], beam.PTransform]
-Assemble = Callable[..., dict[str, bytes]]
+def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
+    """What a count by sample and threshold costs a client and shows. Raises RequestError."""
+    sampling, rounds = plan.sampling, plan.rounds
+    each = "" if rounds == 1 else f" in each of {rounds} rounds, every time drawn anew"
+    bits = _item_bits(counted)
+    lines = [
+        f"sample and threshold: epsilon {plan.rounds_epsilon:g}, delta {plan.delta_spent:.3g} of {plan.delta:g}",
+        f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users",
+        f"p = {sampling.rate:.4g}: the probability that a user takes part{each}",
+        f"tau = {sampling.threshold}: an item is shown if so many of those who take part share it",
+    ]
+    if (contact := plan.contact_plan) is not None:
+        users = f"{contact.asked:,} of {contact.population:,} users"
+        lines.append(f"about {users} are contacted{' in each round' if rounds > 1 else ''}")
+    if bits is None:
+        lines.append("a client who takes part sends one of their values: 64 bits if it is an integer, else its text")
+    else:
+        most = "" if rounds == 1 else f", {rounds * bits} bits in {rounds} rounds at most"
+        lines.append(f"a client who takes part sends one item: {bits} bits{' at most' if rounds > 1 else ''}{most}")
+        lines.append(f"(over all users that is {significant(sampling.rate * bits * rounds)} bits each on average)")
+    lines += [
+        f"nothing that fewer than {sampling.threshold} users share can be seen",
+        f"what {plan.hidden_count() + 1:,} users or more share is shown with a probability of 99% at least",
+    ]
+    return "\n".join(lines) + "\n"
 
 
-def run_sampled(
-    request: SampledRequest,
-    settings: RunnerSettings,
-    publish: Publish,
-    assemble: Assemble,
-    title: str,
-    *more: Any,
-) -> None:
-    """Runs a job to the end. more: further arguments of `assemble`. Raises RequestError or DataError."""
-    _ = request.plan.sampling  # a plan that cannot be kept is a bad request
-
-    def build(root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        told = request.plan, request.counted, title
-        return (
-            root
-            | "Files" >> beam.Create(inputs.files)
-            | "Publish" >> publish(inputs, key)  # what is public from here on
-            | "Assemble"
-            >> beam.Map(lambda result: assemble(result, SampleMetadata(with_charge(metadata), *told), *more))
-            | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
-        )
-
-    run_release(request, settings, build)
+def _item_bits(counted: Items) -> int | None:
+    """Bits of a whole item's code; None where the values of a column are sent as they are."""
+    if isinstance(counted, CellItems):
+        return 2 * counted.grid.depth
+    return counted.bits if isinstance(counted, NumberItems) else None

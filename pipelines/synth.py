@@ -8,7 +8,6 @@ with weather, a season and events.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -16,102 +15,36 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
 
 import apache_beam as beam
 import numpy as np
 from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
-from sfumato.pipelines.options import (
-    JobParser,
-    RunnerSettings,
-    add_runner_arguments,
-)
+from sfumato.pipelines.options import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
-from sfumato.schemas.region import Region
 from sfumato.transforms.files import is_remote, matching
 from sfumato.transforms.synth.generate import GeneratePeople, density_raster
-from sfumato.transforms.synth.people import DEFAULT_REGION, USER_ID_KINDS
-from sfumato.transforms.synth.request import MAX_DENSITY_DEPTH, SynthRequest
+from sfumato.transforms.synth.request import SynthRequest, SynthSpec
 
-MAX_DAYS = 3_660
-FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2199, 12, 31)
 _OWN_FILE = re.compile(r"part-\d{5}-of-\d{5}\.parquet")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the job's options. Values are checked later, where a message can name the remedy."""
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="where to write, local or gs://")
-    parser.add_argument("--users", required=True, metavar="N", help="number of users")
-    parser.add_argument("--records_per_user", default="1", metavar="K", help="records of each user (of a day)")
-    parser.add_argument(
-        "--days",
-        metavar="FROM[:TO]",
-        help="dates (UTC), each written into a folder dt=YYYY-MM-DD of its own; without it, one folder of one week",
-    )
-    parser.add_argument(
-        "--region",
-        default=str(DEFAULT_REGION),
-        metavar="WEST,SOUTH,EAST,NORTH",
-        help="degrees; the city is stretched over it",
-    )
-    parser.add_argument("--seed", default="0", help="another seed gives other people of the same city")
-    parser.add_argument(
-        "--users_per_file", default="1000000", metavar="N", help="a file has the records of so many users"
-    )
-    parser.add_argument("--user_id", default="int", help=f"type of the user id: {' or '.join(USER_ID_KINDS)}")
-    parser.add_argument(
-        "--density",
-        metavar="FILE.npy",
-        help="also write the true density of all records: float64, 2^depth square, row 0 in the north, sum 1",
-    )
-    parser.add_argument("--density_depth", default="10", help=f"its depth, 1..{MAX_DENSITY_DEPTH}")
-    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
-    add_runner_arguments(parser)
-
-
-def run(argv: Sequence[str]) -> int:
-    """Runs the job for a command line. Returns the exit status 0, or raises RequestError."""
-    parser = JobParser("synth", __doc__)
-    add_arguments(parser)
-    options, settings = parser.parse_job(argv)
-    request = SynthRequest(
-        users=_whole(options, "users"),
-        records_per_user=_whole(options, "records_per_user"),
-        region=Region.parse(options.region),
-        seed=_whole(options, "seed"),
-        users_per_file=_whole(options, "users_per_file"),
-        user_id=options.user_id,
-        density_depth=_whole(options, "density_depth"),
-    )
-    output: str = options.output.rstrip("/")
-    if options.days is not None:
-        if options.density is not None:
-            raise RequestError("density and days: the density is that of one folder of logs; leave one of them out")
-        return _run_days(request, settings, output, parse_days(options.days), options.overwrite)
-    _check_reach(settings, output, options.density or output)
-    old_files = _check_places(output, options.density, options.overwrite)
-
+def run(request: SynthRequest, settings: RunnerSettings) -> int:
+    """Runs the job to the end. Returns the exit status 0, or raises RequestError."""
+    spec, output = request.spec, request.output.rstrip("/")
+    if request.days is not None:
+        return _run_days(spec, settings, output, request.days, request.overwrite)
+    _check_reach(settings, output, request.density or output)
+    old_files = _check_places(output, request.density, request.overwrite)
     started = time.monotonic()
-    records = generate(request, settings, output, options.density, old_files)
-    _report(records, request.users, request.files, output, time.monotonic() - started)
+    records = generate(spec, settings, output, request.density, old_files)
+    _report(records, spec.users, spec.files, output, time.monotonic() - started)
     return 0
 
 
-def parse_days(text: str) -> Period:
-    """Dates from `FROM:TO` or one date. Raises RequestError."""
-    try:
-        days = Period.parse(text, "days")
-    except RequestError as error:
-        raise RequestError(re.sub("^period", "days", str(error))) from None
-    if days.length > MAX_DAYS or not FIRST_DAY <= days.first <= days.last <= LAST_DAY:
-        raise RequestError(f"days: must be {MAX_DAYS} or fewer, from {FIRST_DAY} to {LAST_DAY}, got {days}")
-    return days
-
-
-def _run_days(request: SynthRequest, settings: RunnerSettings, output: str, days: Period, overwrite: bool) -> int:
+def _run_days(request: SynthSpec, settings: RunnerSettings, output: str, days: Period, overwrite: bool) -> int:
     """Makes each day's folder, one after the other. A failure leaves the days before it, and nothing of its own."""
     _check_reach(settings, output)
     if not output:
@@ -151,7 +84,7 @@ def _check_reach(settings: RunnerSettings, *places: str) -> None:
 
 
 def generate(
-    request: SynthRequest,
+    request: SynthSpec,
     settings: RunnerSettings,
     output: str,
     density: str | None = None,
@@ -190,14 +123,6 @@ def generate(
             _remove(staged_density)
         if created:
             _remove(output)
-
-
-def _whole(options: argparse.Namespace, name: str) -> int:
-    text = getattr(options, name)
-    try:
-        return int(text)
-    except ValueError:
-        raise RequestError(f"{name}: must be a whole number, got {text!r}") from None
 
 
 def _check_places(output: str, density: str | None, overwrite: bool) -> list[str]:
@@ -244,9 +169,3 @@ def _remove(path: str) -> None:
             FileSystems.delete([one.path for one in found])
     elif os.path.exists(path):
         FileSystems.delete([path])
-
-
-if __name__ == "__main__":
-    from sfumato.pipelines.cli import command
-
-    sys.exit(command(["synth", *sys.argv[1:]]))

@@ -1,7 +1,7 @@
-"""Range queries: squares on a map, the field they lie on, and the tables of queries and answers.
+"""Range queries: squares on a map, the field of base cells, and the tables of queries and answers.
 
-A field is a region cut into 2^depth x 2^depth base cells, as `Grid` has them: x counts from the west, y from the
-north. Everything that is counted is counted by base cell; boxes and the edges of partitions are in base cells.
+A field is a region divided into the 2^depth x 2^depth base cells of a `Grid`. x counts from the west, y from the north.
+All counts are by base cell. Boxes and the edges of partitions are in base cells.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid
 
-PSI = 0.001  # of all users: below so many an error counts as one of so many (paper 003, Sections 2.2 and 6.1.3)
+PSI = 0.001  # share of all users; the least denominator of relative errors (paper 003, Sections 2.2 and 6.1.3)
 SMALLEST, LARGEST = 0.001, 2000 * math.pi * EARTH_RADIUS_KM
-"""Sides of squares in metres: a millimetre, below which places in degrees end, and round the Earth."""
+"""Sides of squares in metres: from a millimetre, the resolution of degrees, to the Earth's circumference."""
 BASE_DEPTH = 12  # 4096 x 4096 base cells: in a city of 20 km, 5 m each
 QUERY_COLUMNS = ("x", "y", "size")  # longitude and latitude of the square's centre, its side in metres
 ANSWERS_SCHEMA = pa.schema(
@@ -69,12 +69,12 @@ class Boxes:
         return (self.x0 + self.x1) / 2, (self.y0 + self.y1) / 2
 
     def clipped(self, side: int) -> Boxes:
-        """What of them lies in the field; of no area where nothing does."""
+        """The boxes clipped to the field. The area is 0 where a box is outside."""
         return Boxes(*(np.clip(edge, 0.0, float(side)) for edge in (self.x0, self.y0, self.x1, self.y1)))
 
-    def part(self, of: slice | NDArray[np.integer]) -> Boxes:
-        """Some of them."""
-        return Boxes(self.x0[of], self.y0[of], self.x1[of], self.y1[of])
+    def part(self, at: slice | NDArray[np.integer]) -> Boxes:
+        """The boxes at some indices."""
+        return Boxes(self.x0[at], self.y0[at], self.x1[at], self.y1[at])
 
     @classmethod
     def between(cls, x_edges: NDArray[Any], y_edges: NDArray[Any]) -> Boxes:
@@ -152,7 +152,7 @@ class Sizes:
         return cls(low, high)
 
     def check(self, field: Field) -> None:
-        """Raises RequestError where squares of these sizes do not fit into the region, or are smaller than it tells."""
+        """Raises RequestError if squares of these sizes do not fit into the region, or are smaller than a base cell."""
         if self.high > min(field.metres):
             raise RequestError(
                 f"sizes: a square of {self.high:g} m does not fit into the region of "
@@ -160,8 +160,8 @@ class Sizes:
             )
         if self.low < max(field.cell_metres):
             raise RequestError(
-                f"sizes: {self.low:g} m is less than the {max(field.cell_metres):.2g} m that places in so large a "
-                "region are told apart by; ask for larger squares or a smaller region"
+                f"sizes: {self.low:g} m is less than a base cell of so large a region, {max(field.cell_metres):.2g} m; "
+                "give larger squares or a smaller region"
             )
 
     def spread(self, models: int) -> NDArray[np.float64]:

@@ -51,15 +51,15 @@ RELEASE_FILES = frozenset(
         TOTALS_FILE,
     }
 )
-MANIFEST_FORMAT = "sfumato-release/1"
-REFUSAL_FORMAT = "sfumato-refusal/1"  # of what stands in the place of a release that was refused after its charge
+MANIFEST_FORMAT = "sfumato-release/2"
+REFUSAL_FORMAT = "sfumato-refusal/2"  # of what stands in the place of a release that was refused after its charge
 
 # What `sfumato compare` writes has the same page and manifest files, and a format that no reader of releases opens.
 RUNS_FILE = "runs.csv"
 TABLE_FILE = "table.csv"
 TABLE_TEXT_FILE = "table.md"
 EVALUATION_FILES = frozenset({RUNS_FILE, TABLE_FILE, TABLE_TEXT_FILE, PAGE_FILE, MANIFEST_FILE})
-EVALUATION_FORMAT = "sfumato-evaluation/1"
+EVALUATION_FORMAT = "sfumato-evaluation/2"
 
 _GEO = {
     "version": "1.1.0",
@@ -91,7 +91,7 @@ CELLS_SCHEMA = pa.schema(
 
 
 _UNBIASED = (
-    pa.field("unbiased", pa.float64(), False, {"description": "users by the last sub-query, without shrinkage"}),
+    pa.field("users_unbiased", pa.float64(), False, {"description": "users by the last sub-query, without shrinkage"}),
     pa.field("users_low", pa.float64(), False, {"description": "lower end of a 95% interval of the cell's users"}),
     pa.field("users_high", pa.float64(), False, {"description": "upper end of a 95% interval of the cell's users"}),
 )
@@ -150,7 +150,10 @@ def rate_columns(name: str, rates: Sequence[str]) -> tuple[str, ...]:
     They are the rate, the ends of its interval, the shrunk rate, and the ends of its interval for all cells at once.
     """
     end = "" if len(rates) == 1 else f"_{name}"
-    return tuple(f"{one}{end}" for one in ("rate", "low", "high", "rate_shrunk", "listed_low", "listed_high"))
+    return tuple(
+        f"{one}{end}"
+        for one in ("rate", "rate_low", "rate_high", "rate_shrunk", "simultaneous_low", "simultaneous_high")
+    )
 
 
 HOT_CELLS_SCHEMA = pa.schema(

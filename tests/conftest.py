@@ -13,11 +13,13 @@ import pytest
 from hypothesis import settings
 
 from sfumato.schemas.region import Region
+from tests.beam_caches import beam_caches
 
 # Machines are noisy: how long an example takes says nothing.
 settings.register_profile("sfumato", deadline=None)
 settings.load_profile("sfumato")
 
+SMALL_DPI = 40
 REGION = Region(-1.0, 50.0, 1.0, 51.0)
 
 
@@ -30,6 +32,15 @@ def fixed_code() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sfumato.pipelines.job.code_digest", lambda: "c0de" * 16)
         patch.setattr("sfumato.pipelines.job.package_versions", lambda: {"python": "3.11.0"})
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fast_pipelines() -> Iterator[None]:
+    """Beam's reflection is cached, and pictures are small outside of the tests that look at them."""
+    with pytest.MonkeyPatch.context() as patch, beam_caches():
+        for module in ("picture", "picture_charts", "picture_moments"):
+            patch.setattr(f"sfumato.transforms.release.{module}.DPI", SMALL_DPI)
         yield
 
 

@@ -1,110 +1,226 @@
-"""What the documents show is run."""
+"""The documents are true: code runs, commands and options exist, links resolve, generated pages are up to date."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
+import importlib.util
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
-import numpy as np
+import matplotlib as mpl
 import pandas as pd
 import pytest
 
+import sfumato
 from sfumato.pipelines import cli
+from sfumato.pipelines.run import JOBS, Job
+from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.transforms.heatmap.methods import METHODS
-from tests.pipelines.test_heatmap import published  # noqa: F401  (a fixture)
+from sfumato.transforms.moments.derived_statistics import STATISTICS
 
 ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "runner_configs").rglob("*.md"))
+)
+OURS = [page for page in PAGES if not page.startswith("runner_configs/")]  # the others have tests of their own
+TUTORIALS = [page for page in PAGES if page.startswith("docs/tutorials/")]
+RUN = [f"docs/how_to/add_a_{what}.md" for what in ("method", "statistic", "job")]  # by tests of their own
+REGION = "3.00,1.00,3.13,1.13"
+FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
+    *("--project", "--setup_file", "--temp_location", "--direct_num_workers", "--direct_running_mode", "--job-host"),
+    *("--map-root-user", "--net", "--number_of_execution_retries", "--help", "--help-all", "--directory"),
+    *("--against", "--output", "--strict", "--data", "--plot", "--picture", "--clients", "--figures", "--repetitions"),
+    *("--lists", "--rates", "--maps", "--seeds", "--choices"),
+}
 
 
-def blocks(path: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / path).read_text(), flags=re.DOTALL)
+def load_reference():
+    spec = importlib.util.spec_from_file_location("generate_reference", ROOT / "docs" / "generate_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+REFERENCE = load_reference()
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def blocks(page: str, language: str = "python") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text_of(page), flags=re.DOTALL)
+
+
+def commands(page: str) -> list[list[str]]:
+    """The `sfumato` commands that a page shows in blocks of code, as arguments."""
+    lines = text_of(page).replace("\\\n", " ").splitlines()
+    found = [re.match(r"(?: {4}|\t)(?:\$\(BIN\)/)?sfumato (?=[a-z]+(?: |$))([^|>]*)$", line) for line in lines]
+    return [shlex.split(one[1].replace("$(REGION)", REGION)) for one in found if one]
 
 
 @pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("docs") / "logs"
-    assert cli.main(["synth", "--users", "30000", "--output", str(folder)]) == 0
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small `demo/`: logs of 30,000 users, a heatmap and a model of range queries."""
+    folder = tmp_path_factory.mktemp("docs")
+    logs = sfumato.synth(folder / "demo" / "logs", users=30_000)
+    sfumato.heatmap(logs, region=REGION, depth=8, output=folder / "demo" / "release", seed=1)
+    sfumato.ranges(logs, region=REGION, method="grid", output=folder / "demo" / "ranges", seed=1)
     return folder
 
 
-def test_the_pipeline_of_a_readers_own(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    heatmap, histogram, moments = blocks("docs/how_to/beam_pipelines.md")
-    for code in (heatmap, histogram, moments):
-        assert len([line for line in code.splitlines() if line.strip()]) <= 15
-        exec(code.replace("demo/logs/", f"{logs}/"), {})
-    shown = capfd.readouterr().out
-    assert re.search(r"\[\[[\d.e+-]+ ", shown), shown
-    assert re.search(r"'(true|false)'.*\[[\d. ]+\]", shown), shown
-    assert re.search(r"MomentEstimate\(group='everybody', statistic='mean', value=[123]\.", shown), shown
-
-
-def test_reading_a_release(published: Path) -> None:  # noqa: F811
-    (code,) = blocks("README.md")
-    names: dict = {}
-    exec(code.replace("demo/release", str(published)), names)
-    release = names["release"]
-    assert isinstance(release.density, np.ndarray)
-    assert release.manifest["privacy"]["epsilon_spent"] == release.manifest["privacy"]["epsilon"]
+# --- code ---
 
 
 @pytest.mark.parametrize(
-    ("jobs", "start", "end"),
-    [
-        (["heatmap"], "## Your own logs", "### Choose a method"),
-        (["compare", "plan"], "### Choose a method", "### Counts without noise"),
-        (["histogram", "hotspots", "quantiles"], "### Counts without noise", "### Means and moments"),
-        (["moments"], "### Means and moments", "### How many people"),
-        (["ranges_build", "ranges_answer"], "### How many people", "## Run it every night"),
-    ],
+    ("page", "number"),
+    [(page, number) for page in PAGES if page not in RUN for number in range(len(blocks(page)))],
 )
-def test_the_readme_lists_only_options_that_exist(jobs: list[str], start: str, end: str) -> None:
-    options: set[str] = set()
-    for job in jobs:
-        parser = argparse.ArgumentParser()
-        importlib.import_module(f"sfumato.pipelines.{job}").add_arguments(parser)
-        options |= set(parser._option_string_actions)
-    part = (ROOT / "README.md").read_text().split(start)[1].split(end)[0]
-    assert set(re.findall(r"--\w+", part)) <= options
+def test_the_code_on_a_page_runs(
+    page: str, number: int, demo: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = blocks(page)[number]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+    monkeypatch.chdir(demo)
+    with mpl.rc_context({"backend": "agg"}):
+        exec(code, {})
+    assert "print(" not in code or capfd.readouterr().out.strip()
 
 
-def test_the_readmes_plan_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "--users", "100000", "--epsilon", "1"]) == 0
-    lines = [f"    {line}" if line else "" for line in capsys.readouterr().out.rstrip().splitlines()]
-    assert "\n".join(lines) in (ROOT / "README.md").read_text()
-
-
-def test_a_method_of_a_readers_own(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The document's method, put into the registry as it says, runs through compare, plan and the heatmap itself."""
-    (code,) = blocks("docs/explanation/methods.md")
+    (code,) = blocks("docs/how_to/add_a_method.md")
     (tmp_path / "even_method.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(METHODS, "even", importlib.import_module("even_method").Even)
-    region = ["--region", "-122.51,37.70,-122.35,37.82"]
-    files = ["--input", f"{logs}/*.parquet", "--seed", "1"]
+    files = ["--input", f"{demo}/demo/logs/*.parquet", "--seed", "1", "--region", REGION]
     assert cli.main(["plan", "--users", "30000", "--method", "even"]) == 0
-    assert cli.main(["heatmap", *files, *region, "--method", "even", "--output", str(tmp_path / "map")]) == 0
+    assert cli.main(["heatmap", *files, "--method", "even", "--output", str(tmp_path / "map")]) == 0
     compare = ["--methods", "even,flat", "--users", "20000", "--metrics", "mse", "--keys", "2", "--depth", "8"]
-    assert cli.main(["compare", *files, *region, *compare, "--output", str(tmp_path / "compare")]) == 0
+    assert cli.main(["compare", *files, *compare, "--output", str(tmp_path / "compare")]) == 0
     table = pd.read_csv(tmp_path / "compare" / "table.csv").set_index("method")
     assert table.mse["even"] < table.mse["flat"]
 
 
-def test_the_readmes_configuration_is_the_one_that_its_commands_copy() -> None:
-    (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+def test_a_statistic_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The document's statistic, put into the registry as it says, is published by the job and by the transform."""
+    (code,) = blocks("docs/how_to/add_a_statistic.md")
+    (tmp_path / "standard_deviation.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    kind = importlib.import_module("standard_deviation").STANDARD_DEVIATION
+    monkeypatch.setitem(STATISTICS, "standard_deviation", kind)
+    ((_, *arguments),) = commands("docs/how_to/add_a_statistic.md")
+    monkeypatch.chdir(demo)
+    assert cli.main(["moments", *arguments, "--seed", "1"]) == 0
+    rows = sfumato.open_release("out").moments.set_index("statistic")
+    assert rows.low["standard_deviation"] < 3.3 < rows.high["standard_deviation"]  # km, of the synthetic city
+
+
+def test_a_job_of_a_readers_own(
+    demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The document's job, put into the registry as it says, publishes, and charges a ledger once."""
+    (code,) = blocks("docs/how_to/add_a_job.md")
+    (tmp_path / "users.py").write_text(code)
+    spec = importlib.util.spec_from_file_location("sfumato.pipelines.users", tmp_path / "users.py")
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "sfumato.pipelines.users", module)
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    (line,) = re.findall(r'^ +"users": (Job\(.*\)),$', text_of("docs/how_to/add_a_job.md"), flags=re.MULTILINE)
+    monkeypatch.setitem(JOBS, "users", eval(line, {"Job": Job}))
+    assert cli.main(["users", "--help"]) == 0
+    assert "how many users have a record" in capsys.readouterr().out
+    (shown,) = re.findall(r"^    sfumato (users .*)$", text_of("docs/how_to/add_a_job.md"), flags=re.MULTILINE)
+    monkeypatch.chdir(demo)
+    assert cli.main(["key", "new", str(tmp_path / "key")]) == 0
+    charge = ["--ledger", str(tmp_path / "ledger.db"), "--dataset", "city", "--period", "2026-11-20"]
+    budget = ["--budget", "0.1/1d", "--key_file", str(tmp_path / "key"), "--release_id", "first"]
+    for _ in range(2):  # the second run finds the release
+        assert cli.main([*shlex.split(shown), *charge, *budget]) == 0
+    results = sfumato.open_release("users").manifest["results"]
+    assert abs(results["users"] - 30_000) < 20 * results["users_stddev"]
+    second = ["--output", "again", "--release_id", "second"]
+    assert cli.main([*shlex.split(shown), *charge, *budget, *second]) == BudgetError.exit_code
+    assert cli.main([*shlex.split(shown), "--epsilon", "0", "--output", "none"]) == RequestError.exit_code
+
+
+# --- commands and options ---
+
+
+@pytest.mark.parametrize("page", [page for page in OURS if commands(page) and page not in RUN])
+def test_the_commands_on_a_page_have_only_options_that_exist(page: str) -> None:
+    for arguments in commands(page):
+        words = [word for word in arguments[:2] if re.fullmatch(r"[a-z]+", word)]
+        command = next(name for name in (" ".join(words), words[0]) if name in REFERENCE.COMMANDS)
+        known = set(", ".join(one.name for one in REFERENCE.command_options(command)).split(", "))
+        given = {word.split("=")[0] for word in arguments if word.startswith("--")}
+        assert given <= known | FOREIGN, command
+
+
+def test_every_option_that_a_page_names_exists() -> None:
+    options = [one for command in REFERENCE.COMMANDS for one in REFERENCE.command_options(command)]
+    known = set(", ".join(one.name for one in options).split(", "))
+    for page in OURS:
+        named = set(re.findall(r"(?<![\w-])--[a-z]\w*(?:-\w+)*", text_of(page)))
+        assert {one for one in named - FOREIGN if not one.startswith("--flink_")} <= known, page
+
+
+def test_the_tutorials_commands_are_those_that_make_demo_runs() -> None:
+    """CI runs them as `make demo`, so the two must not drift apart."""
+
+    def shown(page: str) -> set[str]:
+        found = (" ".join(shlex.quote(one) for one in arguments) for arguments in commands(page))
+        return {one.replace(" --overwrite", "") for one in found if "demo/" in one and "demo/tuner" not in one}
+
+    tutorials = set.union(*map(shown, TUTORIALS))
+    assert len(tutorials) == 18
+    assert tutorials == shown("Makefile")
+    assert shown("README.md") <= tutorials
+
+
+def test_the_plan_in_the_tutorial_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "--users", "100000", "--epsilon", "1"]) == 0
+    lines = [f"    {line}" if line else "" for line in capsys.readouterr().out.rstrip().splitlines()]
+    assert "\n".join(lines) in text_of("docs/tutorials/plan_and_compare.md")
+
+
+def test_the_tutorials_configuration_is_the_one_that_its_commands_copy() -> None:
+    (shown,) = blocks("docs/tutorials/nightly.md", "yaml")
     assert shown == (ROOT / "runner_configs" / "schedules" / "refresh.yaml").read_text()
 
 
-def commands(path: str) -> set[str]:
-    """The `sfumato` commands over the demonstration's logs that a file shows, each in one line."""
-    text = (ROOT / path).read_text().replace("\\\n", " ").replace("$(REGION)", "-122.51,37.70,-122.35,37.82")
-    lines = [" ".join(line.split()).replace(" --overwrite", "") for line in text.splitlines()]
-    found = [re.fullmatch(r"(?:\$\(BIN\)/)?sfumato (.*demo/(?:logs|nightly).*)", line) for line in lines]
-    return {one[1] for one in found if one}
+# --- pages ---
 
 
-def test_the_readmes_commands_are_those_that_make_demo_runs() -> None:
-    """CI runs them as `make demo`, so the two must not drift apart."""
-    assert len(commands("README.md")) == 17
-    assert commands("README.md") == commands("Makefile")
+def test_the_readme_is_short() -> None:
+    assert len(text_of("README.md").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_to_files_resolve(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if "://" not in target and not target.startswith("#"):
+            assert (ROOT / page).parent.joinpath(target.split("#")[0]).exists(), target
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    assert REFERENCE.main(["--check"]) == 0
+
+
+def test_the_site_builds_and_needs_no_network(tmp_path: Path) -> None:
+    """Strict: an anchor or a page that does not exist is an error, and so is a page that no menu has."""
+    pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 40
+    for page in pages:
+        loaded = re.findall(r'<(?:script|img|iframe)[^>]*\ssrc="([^"]+)"|<link[^>]*\shref="([^"]+)"', page.read_text())
+        assert not [one for pair in loaded for one in pair if "://" in one], page

@@ -14,7 +14,7 @@ from benchmarks import comparison, hotspots
 from sfumato.pipelines import cli
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_names
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from sfumato.pipelines import refresh
 from sfumato.pipelines.cli import CRASHED
-from sfumato.pipelines.options import JobParser
+from sfumato.pipelines.command_line import parse_command
 from sfumato.schemas import errors
+from sfumato.schemas.requests.refresh_days import RefreshRequest
 
 ROOT = Path(__file__).parent.parent
 SCHEDULES = ROOT / "runner_configs" / "schedules"
@@ -34,13 +34,11 @@ CRASH = 70
 
 
 def parse(command: list[str]) -> dict[str, Any]:
-    """The options of a `sfumato refresh` command, by the job's own parser, which has to know all of them."""
+    """The options of a `sfumato refresh` command as text, by the job's own parser, which has to know all of them."""
     assert command[:2] == [SFUMATO, "refresh"]
-    parser = JobParser("refresh", None)
-    refresh.add_arguments(parser)
-    options, unknown = parser.parse_known_args(command[2:])
+    request, unknown = parse_command(RefreshRequest, command[2:])
     assert unknown == []
-    return vars(options)
+    return {name: None if value is None else str(value) for name, value in vars(request).items()}
 
 
 def stub(folder: Path) -> Path:

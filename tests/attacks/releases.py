@@ -19,7 +19,7 @@ def manifest_of(reservation: Reservation) -> dict[str, Any]:
     """The least that a manifest says."""
     one = reservation.charge
     return {
-        "format": "sfumato-release/1",
+        "format": "sfumato-release/2",
         "release_id": one.release_id,
         "job": one.job,
         "created": reservation.time,

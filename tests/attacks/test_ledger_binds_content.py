@@ -49,7 +49,7 @@ def test_a_manifest_lists_every_other_file(tmp_path: Path) -> None:
 
 def test_the_ledger_binds_every_file_and_not_only_the_manifest(tmp_path: Path) -> None:
     """Another content of any file gives another manifest, which is refused under the first one's charge."""
-    files = {"cells.parquet": b"cells", "manifest.json": b'{"format": "sfumato-release/1"}'}
+    files = {"cells.parquet": b"cells", "manifest.json": b'{"format": "sfumato-release/2"}'}
     sealed = with_digests(files)
     assert with_digests(sealed) == sealed  # an attempt that is repeated is the same
     assert with_digests({**files, "cells.parquet": b"cellt"})["manifest.json"] != sealed["manifest.json"]

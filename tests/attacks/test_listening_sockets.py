@@ -30,6 +30,7 @@ import json, sys
 import sfumato.pipelines.scratch
 from sfumato.pipelines import cli
 from sfumato.pipelines.local_runner import LocalRunner
+from tests.beam_caches import beam_caches
 from tests.leaks import holds
 
 commands, secret, report = json.loads(sys.argv[1]), bytes.fromhex(open(sys.argv[2]).read()), sys.argv[3]
@@ -41,7 +42,8 @@ def watched(self, proto, options):
     return run(self, proto, options)
 
 LocalRunner.run_via_runner_api = watched
-found = {name: [cli.main(command), len(graphs), any(graphs)] for name, command in commands.items()}
+with beam_caches():
+    found = {name: [cli.main(command), len(graphs), any(graphs)] for name, command in commands.items()}
 open(report, "w").write(json.dumps(found))
 """
 # The control: Beam's own mode with two threads, which is what jobs of ten million rows used.
@@ -126,7 +128,7 @@ def watch(arguments: list[str], temporary: Path) -> tuple[Seen, bytes]:
         try:
             while run.poll() is None:
                 seen.look(run.pid, temporary)
-                time.sleep(0.03)
+                time.sleep(0.06)
         finally:
             run.kill()
             run.wait()

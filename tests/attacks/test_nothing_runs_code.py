@@ -24,8 +24,8 @@ from sfumato.schemas.errors import SfumatoError
 from sfumato.transforms.ranges import open_model
 from sfumato.transforms.ranges.archive import archive_bytes, read_archive
 from sfumato.transforms.ranges.networks.training import _resumed
-from sfumato.transforms.ranges.tune import FORMAT, TREE_DEPTH, Forest, Tuner, open_tuner, save_tuner
-from sfumato.transforms.release import open_release
+from sfumato.transforms.ranges.tuner import FORMAT, TREE_DEPTH, Forest, Tuner, open_tuner, save_tuner
+from sfumato.transforms.release.published_release import open_release
 
 ROOT = Path(__file__).parent.parent.parent
 PLACE = ["--region=-1,50,1,51"]

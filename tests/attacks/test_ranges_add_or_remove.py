@@ -17,14 +17,14 @@ import pytest
 from sfumato.transforms.privacy.admission import Admission
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.collect import collect
-from sfumato.transforms.ranges.counts import NoisyGrid
+from sfumato.transforms.ranges.build_steps import collect
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods import adaptive_grid, privtree
 from sfumato.transforms.ranges.methods.adaptive_grid import AdaptiveGrid
 from sfumato.transforms.ranges.methods.privtree import PrivTree
-from sfumato.transforms.ranges.people import ExactCounts
-from tests.transforms.ranges.oracle import people_at, run_key, wanted
-from tests.transforms.ranges.test_plan import plan
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid
+from tests.transforms.ranges.oracle import people_at, run_key, spec_of
+from tests.transforms.ranges.test_ranges_plan import plan
 
 KEY = RunKey.derive(FixedSecret(b"add or remove one user"), {"job": "ranges"})
 ADMISSION = Admission(
@@ -35,7 +35,7 @@ ADMISSION = Admission(
 def neighbours(seed: int, users: int = 300) -> tuple[ExactCounts, ExactCounts, int]:
     """People, the same with one user more, and that user's cell."""
     codes = np.random.default_rng(seed).integers(0, 4**12, users + 1).astype(np.uint64)
-    return ExactCounts.of(12, codes[:-1]), ExactCounts.of(12, codes), int(codes[-1])
+    return ExactCounts.from_codes(12, codes[:-1]), ExactCounts.from_codes(12, codes), int(codes[-1])
 
 
 @pytest.mark.parametrize("method", ["grid", "ug"])
@@ -48,7 +48,7 @@ def test_a_user_changes_one_count_of_a_grid_by_one(method: str, seed: int) -> No
     assert isinstance(other, NoisyGrid)
     np.testing.assert_array_equal(one.x_edges, other.x_edges)
     np.testing.assert_array_equal(one.y_edges, other.y_edges)
-    held = ExactCounts.of(12, np.array([code], np.uint64)).on_grid(one.x_edges, one.y_edges)
+    held = ExactCounts.from_codes(12, np.array([code], np.uint64)).on_grid(one.x_edges, one.y_edges)
     np.testing.assert_array_equal(other.users - one.users, held)
     assert one.noise_stddev == other.noise_stddev
 
@@ -56,7 +56,7 @@ def test_a_user_changes_one_count_of_a_grid_by_one(method: str, seed: int) -> No
 @pytest.mark.parametrize("seed", range(5))
 def test_a_user_changes_one_coarse_and_one_fine_count(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """ag looks twice: before noise each look differs by 1 in one count. Cuts follow from the noisy coarse counts."""
-    real, looked = adaptive_grid.noisy, list[tuple[np.ndarray, float]]()
+    real, looked = adaptive_grid.add_noise, list[tuple[np.ndarray, float]]()
 
     def noisy(counts: np.ndarray, epsilon: float, key: RunKey, label: str) -> np.ndarray:
         looked.append((counts.ravel().copy(), epsilon))
@@ -67,9 +67,9 @@ def test_a_user_changes_one_coarse_and_one_fine_count(seed: int, monkeypatch: py
             else real(counts, epsilon, key, label)
         )
 
-    monkeypatch.setattr(adaptive_grid, "noisy", noisy)
+    monkeypatch.setattr(adaptive_grid, "add_noise", noisy)
     without, with_them, _ = neighbours(seed)
-    one, other = (AdaptiveGrid().collect(people, wanted(12, 300.0, 0.5), KEY) for people in (without, with_them))
+    one, other = (AdaptiveGrid().collect(people, spec_of(12, 300.0, 0.5), KEY) for people in (without, with_them))
     for (before, first), (after, second) in zip(looked[:2], looked[2:], strict=True):
         assert (np.abs(after - before).sum(), first) == (1, second)
     assert looked[0][1] + looked[1][1] == 0.5  # exactly: both looks together cost all of epsilon
@@ -83,9 +83,9 @@ def test_no_plan_looks_at_the_exact_number_of_users(method: str) -> None:
     asked = plan(method, epsilon=1.0)
     found = [
         collect(people, ADMISSION, asked, KEY)
-        for people in (neighbours(0)[0], ExactCounts.of(12, np.empty(0, np.uint64)))
+        for people in (neighbours(0)[0], ExactCounts.from_codes(12, np.empty(0, np.uint64)))
     ]
-    assert found[0].wanted == found[1].wanted
+    assert found[0].spec == found[1].spec
     assert found[0].population == found[1].population
     if method in ("grid", "ug", "auto"):
         assert found[0].counts.users.shape == found[1].counts.users.shape  # type: ignore[union-attr]
@@ -106,7 +106,7 @@ def leaves_with_and_without(runs: int) -> list[list[int]]:
     """How many leaves PrivTree has in an empty field and with one user in it, at epsilon 1."""
     method, nobody = PrivTree(), people_at(3, np.empty(0), np.empty(0))
     return [
-        [len(method.collect(people, wanted(3, 1.0, 1.0), run_key(key)).users) for key in range(first, first + runs)]
+        [len(method.collect(people, spec_of(3, 1.0, 1.0), run_key(key)).users) for key in range(first, first + runs)]
         for people, first in ((nobody, 0), (people_at(3, np.array([5]), np.array([2])), runs))
     ]
 
@@ -121,11 +121,11 @@ def test_the_number_of_parts_tells_no_more_than_epsilon() -> None:
 
 
 def test_a_split_by_exact_counts_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = privtree.noisy
+    real = privtree.add_noise
 
     def exact(counts: np.ndarray, epsilon: float, key: RunKey, label: str) -> np.ndarray:
         return counts if "level" in label else real(counts, epsilon, key, label)
 
-    monkeypatch.setattr(privtree, "noisy", exact)
+    monkeypatch.setattr(privtree, "add_noise", exact)
     with pytest.raises(AssertionError):
         log_ratios(*leaves_with_and_without(300), least=30)

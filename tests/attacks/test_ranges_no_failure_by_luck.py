@@ -17,20 +17,20 @@ from sfumato.schemas.ranges import Boxes
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE
 from sfumato.transforms.heatmap.schedule import admitted
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.assemble import ranges_files
-from sfumato.transforms.ranges.collect import Built, Collected, build, collect
+from sfumato.transforms.ranges.build_steps import Built, Collected, build, collect
 from sfumato.transforms.ranges.counts_model import GridModel
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods import neural
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
-from sfumato.transforms.ranges.model import read_model
+from sfumato.transforms.ranges.model_file import read_model
+from sfumato.transforms.ranges.networks.examples import make_examples
 from sfumato.transforms.ranges.networks.local import LocalNetwork, LocalTraining
 from sfumato.transforms.ranges.networks.training import DivergedError
-from sfumato.transforms.ranges.networks.worlds import examples
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.plan import RangesPlan
+from sfumato.transforms.ranges.ranges_plan import RangesPlan
+from sfumato.transforms.ranges.release_files import ranges_files
 from tests.transforms.ranges.oracle import admission_of
-from tests.transforms.ranges.test_assemble import FACTS
-from tests.transforms.ranges.test_plan import plan
+from tests.transforms.ranges.test_ranges_plan import plan
+from tests.transforms.ranges.test_release_files import FACTS
 
 COUNTING = ("grid", "ug", "ag", "privtree")  # dawa draws noise for a million cells: of it fewer runs
 ALL = Boxes(*(np.array([at]) for at in (0.0, 0.0, 4096.0, 4096.0)))
@@ -41,7 +41,7 @@ def run_key(number: int) -> RunKey:
 
 
 def few(users: int, seed: int = 0) -> ExactCounts:
-    return ExactCounts.of(12, np.random.default_rng(seed).integers(0, 4**12, users).astype(np.uint64))
+    return ExactCounts.from_codes(12, np.random.default_rng(seed).integers(0, 4**12, users).astype(np.uint64))
 
 
 def collected(people: ExactCounts, asked: RangesPlan, key: RunKey) -> Collected:
@@ -93,7 +93,9 @@ def test_networks_find_what_to_learn_from_in_any_noise(users: int) -> None:
     for number in range(3):
         first, *_ = collected(few(users), asked, run_key(number)).trainings()
         assert isinstance(first, LocalTraining)
-        found = examples(first.grid, first.users, first.smoothing, first.squares, 1, 500, np.random.default_rng(number))
+        found = make_examples(
+            first.grid, first.users, first.smoothing, first.squares, 1, 500, np.random.default_rng(number)
+        )
         assert len(found.users) > 0
         assert all(np.isfinite(column).all() for column in found.columns)
 

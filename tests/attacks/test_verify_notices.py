@@ -51,11 +51,11 @@ def cut(path: Path) -> None:
 
 
 def other_format(path: Path) -> None:
-    path.write_text(path.read_text().replace("sfumato-release/1", "sfumato-release/9"))
+    path.write_text(path.read_text().replace("sfumato-release/2", "sfumato-release/9"))
 
 
 def evaluation(path: Path) -> None:
-    path.write_text(path.read_text().replace("sfumato-release/1", "sfumato-evaluation/1"))
+    path.write_text(path.read_text().replace("sfumato-release/2", "sfumato-evaluation/2"))
 
 
 def refusal(path: Path) -> None:
@@ -63,7 +63,7 @@ def refusal(path: Path) -> None:
     for other in path.parent.iterdir():
         if other.name != "index.html":
             other.unlink()
-    path.write_text(json.dumps({"format": "sfumato-refusal/1"}))
+    path.write_text(json.dumps({"format": "sfumato-refusal/2"}))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_replaced_release_and_an_evaluation_are_no_problem(place: Path) -> Non
     publish_again(place, f"taxis-{DAYS[2]}-2")
     evaluated = place / "out" / "evaluated"
     evaluated.mkdir()
-    (evaluated / "manifest.json").write_text('{"format": "sfumato-evaluation/1"}')
+    (evaluated / "manifest.json").write_text('{"format": "sfumato-evaluation/2"}')
     (evaluated / "runs.csv").write_text("")
     assert verify(place) == 0
 
@@ -217,7 +217,7 @@ def test_newer_entries_are_never_written_over(place: Path, capsys: pytest.Captur
     assert run(place, "backup", newer) == 0
     (place / "ledger.db").write_bytes(old)
     assert run(place, "backup", newer) == 4  # the copy knows more than the ledger
-    assert "put back from an old copy" in capsys.readouterr().err
+    assert "restored from an old copy" in capsys.readouterr().err
     assert run(place, "restore", newer) == 0
     assert ledger(place).history().entries == 9
     assert run(place, "backup", copy) == 0  # a newer copy of the same ledger

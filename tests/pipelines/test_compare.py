@@ -26,7 +26,7 @@ from sfumato.transforms.evaluation.settings import make_cases
 from sfumato.transforms.heatmap.raster import by_row
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, make_logs, write_files
 
 
@@ -173,9 +173,9 @@ def test_a_comparison_replaces_a_comparison(logs, tmp_path: Path, capsys) -> Non
         (("--metrics", "emd", "--depth", "9"), 2, "give --depth 8 or less instead of 9"),
         (("--methods", "adaptive", "--depth", "13"), 2, "at most 12"),
         (("--methods", "flat", "--depth", "13"), 2, "depth: flat queries every cell of a level, at most of level 12"),
-        (("--users", "600,many"), 2, "users: 'many' is no whole number"),
+        (("--users", "600,many"), 2, "users: must be whole numbers N,..., got 'many'"),
         (("--methods", ""), 2, "methods: name at least one of adaptive"),
-        (("--epsilon", ""), 2, "epsilon: '' is no number"),
+        (("--epsilon", ""), 2, "epsilon: must be numbers X,..., got ''"),
         (("--dropout", "0.9"), 2, "90% is the most"),
         (("--users", "100000"), 1, "users: 100,000 are asked for, and the logs have 600"),
         (("--keys", "0"), 2, "keys"),
@@ -191,7 +191,7 @@ def test_a_comparison_replaces_a_comparison(logs, tmp_path: Path, capsys) -> Non
         (
             ("--methods", "adaptive", "--users", "300", "--earlier_releases", "x"),
             2,
-            "earlier_releases: 'x' is no whole",
+            "earlier_releases: must be whole numbers N,..., got 'x'",
         ),
         (("--methods", "adaptive", "--users", "300", "--earlier_releases", ""), 2, "earlier_releases"),
         (
@@ -247,8 +247,8 @@ def test_a_plan_with_a_trusted_server_speaks_of_no_shards(capsys) -> None:
         (("--users", "0"), "users"),
         (("--users", "1000", "--epsilon", "nan"), "epsilon"),
         (("--users", "1000", "--speed", "9"), "speed"),
-        (("--users", "1e5"), "users: '1e5' is no whole number"),
-        (("--users", "1000", "--epsilon", ""), "epsilon: '' is no number"),
+        (("--users", "1e5"), "users: must be whole numbers N,..., got '1e5'"),
+        (("--users", "1000", "--epsilon", ""), "epsilon: must be numbers X,..., got ''"),
         (("--users", "1000", "--method", ""), "methods: name at least one of"),
     ],
 )

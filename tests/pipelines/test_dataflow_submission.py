@@ -33,7 +33,7 @@ from sfumato.transforms.files import read_file
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.dataflow import Dataflow, dataflow, run_graph
 from tests.keys import SECRET
@@ -45,8 +45,8 @@ ROOT = Path(__file__).parent.parent.parent
 DAY = "2026-11-20"
 DONE = ("JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_DONE")
 FAILED = (*DONE[:2], "JOB_STATE_FAILED")
-FOLDERS = ("schemas", "transforms", "pipelines", "runner_configs")
-FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md")
+FOLDERS = ("api", "schemas", "transforms", "pipelines", "runner_configs")
+FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -154,7 +154,7 @@ def test_the_staged_package_is_whole(submitted: Any) -> None:
     assert "workflow.tar.gz" in packages <= staged.keys()
     with tarfile.open(fileobj=io.BytesIO(staged["workflow.tar.gz"])) as archive:
         found = {name.partition("/")[2] for name in archive.getnames()}
-    code = {str(path.relative_to(ROOT)) for name in FOLDERS[:3] for path in (ROOT / name).rglob("*.py")}
+    code = {str(path.relative_to(ROOT)) for name in FOLDERS[:4] for path in (ROOT / name).rglob("*.py")}
     assert len(code) > 100
     assert code <= found
     needed = {
@@ -189,17 +189,17 @@ def test_a_job_that_is_done_without_a_release_is_no_success(stub: Dataflow, caps
     assert "says that the job is done, but nothing stands at" in capsys.readouterr().err
 
 
-# --- the README ---
+# --- the guide ---
 
 
-def test_the_readmes_commands_for_google_cloud(
+def test_the_guides_commands_for_google_cloud(
     stub: Dataflow, checkout: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every command of the section, as it stands there but for the bucket's name, against emulator and stubs."""
+    """Every command of the guide, with another bucket's name, against emulator and stubs."""
     from tests.secret_manager import secret_manager
 
-    place = f"{BUCKET}/readme"
-    section = (ROOT / "README.md").read_text().split("## On Google Cloud")[1].split("\n## ")[0]
+    place = f"{BUCKET}/guide"
+    section = (ROOT / "docs" / "how_to" / "google_cloud.md").read_text()
     text = section.replace("\\\n", " ").replace("gs://my-bucket", place)
     commands = [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("    sfumato ")]
     assert [command[0] for command in commands] == ["synth", "refresh", "ledger", "ledger"]

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.dry_run import heatmap_plan_text, ranges_plan_text, sample_plan_text
-from sfumato.pipelines.plan import details
+from sfumato.pipelines.ranges_build import ranges_plan_text
+from sfumato.pipelines.sampled import sample_plan_text
 from sfumato.schemas.items import PREFIXES, ItemColumns
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import Sizes
@@ -26,13 +26,13 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.plan import make_plan
+from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan, plan_details
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.plan import RangesPlan
-from sfumato.transforms.release import open_release
+from sfumato.transforms.ranges.ranges_plan import RangesPlan
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION
 from tests.keys import write_key
 
@@ -161,7 +161,7 @@ def test_what_is_charged_and_whether_it_fits(logs, tmp_path: Path, capfd: pytest
 def test_the_plan_of_a_request_is_what_sfumato_plan_prints_for_it() -> None:
     for given in ({"population": 50_000}, {"users": 20_000, "population": 50_000}, {"users": 20_000}):
         parameters = heatmap_parameters("adaptive", {"depth": 7, **given}, 1)
-        assert heatmap_plan_text(parameters) == details(make_plan(parameters))
+        assert heatmap_plan_text(parameters) == plan_details(make_plan(parameters))
     assert re.search(r"a client sends [\d,]+ vector entries, [\d.]+ KB", heatmap_plan_text(parameters))
 
 
@@ -211,7 +211,7 @@ def test_a_warm_start_tells_for_how_many_users() -> None:
     text = heatmap_plan_text(parameters, prior)
     assert text.startswith("for as many users as the release that this one starts from had, 64,000:")
     asked = make_plan(heatmap_parameters("adaptive", {"depth": 6, "users": 64_000}, 1), prior)
-    assert text.endswith(details(asked))
+    assert text.endswith(plan_details(asked))
     assert len(asked.sub_queries) == 1  # from nothing there would be two
 
 

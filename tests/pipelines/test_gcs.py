@@ -32,7 +32,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.secrets import FileSecret
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import check_output, clear_lost, publish, with_digests
 from tests.conftest import REGION, make_logs, write_files
 from tests.keys import SECRET, write_key
@@ -271,7 +271,7 @@ def _fail_on_third_file(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _files(release_id: str) -> Mapping[str, bytes]:
-    manifest = json.dumps({"release_id": release_id, "format": "sfumato-release/1"}).encode()
+    manifest = json.dumps({"release_id": release_id, "format": "sfumato-release/2"}).encode()
     return {**{name: f"{name} of {release_id}".encode() for name in RELEASE}, "manifest.json": manifest}
 
 
@@ -320,7 +320,7 @@ def test_nothing_of_what_is_replaced_is_left() -> None:
     publish(output, {**_files("old"), "items.parquet": b"of a histogram"}, "old", overwrite=False)
     publish(output, _files("new"), "new", overwrite=True)
     assert _content(output) == with_digests(_files("new"))
-    evaluation = {"runs.csv": b"exact", "manifest.json": b'{"format": "sfumato-evaluation/1"}'}
+    evaluation = {"runs.csv": b"exact", "manifest.json": b'{"format": "sfumato-evaluation/2"}'}
     with pytest.raises(RequestError, match="is no evaluation, so --overwrite will not replace it"):
         publish(output, evaluation, "evaluation", overwrite=True)
     publish(f"{BUCKET}/evaluation", evaluation, "evaluation", overwrite=False)

@@ -16,11 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from sfumato.pipelines import cli
+from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.inputs import match_files
 from sfumato.pipelines.job import key_and_metadata
+from sfumato.pipelines.local_runner import LocalRunner
+from sfumato.pipelines.options import runner_settings
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
@@ -31,10 +33,11 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
 from sfumato.transforms.heatmap.raster import density, estimate_density
 from sfumato.transforms.heatmap.release_files import add_up_to, release_files
+from sfumato.transforms.heatmap.request import HeatmapRequest
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, make_logs, write_files
 from tests.keys import write_key
 from tests.pipelines import oracle
@@ -50,7 +53,7 @@ def run_state(pattern: str, parameters: HeatmapParameters, options: tuple[str, .
     found = []
     paths = [file.path for file in match_files(pattern)]
     out = Path(pattern).parent / "state.pickle"
-    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(options))) as root:
+    with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions(list(options))) as root:
         state = root | beam.Create(paths) | PrivateHeatmap(REGION, parameters, KEY)
         _ = state | beam.Map(_keep, str(out))
     found = beam.coders.registry.get_coder(object).decode(out.read_bytes())
@@ -59,7 +62,7 @@ def run_state(pattern: str, parameters: HeatmapParameters, options: tuple[str, .
 
 
 def _keep(state, path: str) -> None:
-    Path(path).write_bytes(beam.coders.registry.get_coder(object).next_query(state))
+    Path(path).write_bytes(beam.coders.registry.get_coder(object).encode(state))
 
 
 def assert_same(state, expected) -> None:
@@ -103,11 +106,11 @@ def test_the_job_equals_the_in_memory_oracle(logs, users, records, files, kind, 
     assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY))
 
 
-def test_two_processes_give_what_one_gives(logs) -> None:
+def test_two_threads_give_what_one_gives(logs) -> None:
     pattern = logs(3000, 3, 4)
     parameters = heatmap_parameters("adaptive", SMALL)
     one = run_state(pattern, parameters)
-    two = run_state(pattern, parameters, ("--direct_running_mode=multi_processing", "--direct_num_workers=2"))
+    two = run_state(pattern, parameters, ("--direct_num_workers=2",))
     assert_same(two, one)
     assert_same(two, oracle.heatmap(pattern, REGION, parameters, KEY))
 
@@ -358,31 +361,21 @@ def test_fresh_entropy_and_key_files(logs, tmp_path: Path) -> None:
 
 
 def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> None:
-    from sfumato.pipelines.heatmap import HeatmapRequest
-    from sfumato.pipelines.options import runner_settings
-
     settings = runner_settings(None, None, [])
     files = match_files(logs(600))
 
-    def subkey(files=files, parameters=None, release_id="r", columns=None) -> bytes:
-        request = HeatmapRequest(
-            input="in",
-            output="out",
-            region=REGION,
-            heatmap=parameters or HeatmapParameters(),
-            columns=columns or LocationColumns(),
-            seed=1,
-            release_id=release_id,
-        )
-        return key_and_metadata(request, files, settings)[0].subkey("x")
+    def subkey(files=files, release_id="r", **options) -> bytes:
+        own = {"input": "in", "output": "out", "region": REGION, "seed": 1, "release_id": release_id}
+        job = HeatmapJob.of(HeatmapRequest.of({**own, **options}))
+        return key_and_metadata(job, files, settings)[0].subkey("x")
 
     first = files[0]
     keys = [
         subkey(),
         subkey(release_id="s"),
-        subkey(parameters=HeatmapParameters(epsilon=1.1)),
-        subkey(parameters=HeatmapParameters(method=Adaptive(calibration=0.2))),
-        subkey(columns=LocationColumns(user_id="u")),
+        subkey(epsilon=1.1),
+        subkey(schedule="paper", calibration=0.2),
+        subkey(user_id_column="u"),
         subkey(files=files[1:]),
         subkey(files=[replace(first, size=first.size + 1), *files[1:]]),
         subkey(files=[replace(first, changed=first.changed + 1), *files[1:]]),
@@ -428,8 +421,8 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         (["--cohorts", "disjoint", "--noise", "central"], "cohorts"),
         (["--refine", "interval"], "refine: interval is about rates; name the column they are of with auxiliary"),
         (["--refine", "interval", "--interval_width", "nan"], "interval_width: must be a number > 0"),
-        (["--interval_width", "10%"], "interval_width: '10%' is no number"),
-        (["--max_entries", "1e4"], "max_entries: '1e4' is no whole number"),
+        (["--interval_width", "10%"], "interval_width: must be a number, got '10%'"),
+        (["--max_entries", "1e4"], "max_entries: must be a whole number, got '1e4'"),
         (["--max_entries", "0"], "max_entries: must be a whole number in 16..16777216, got 0"),
         (["--blur_weight", "0"], "blur_weight: must be a number > 0"),
         (["--rounding", "independent"], "rounding: independent rounding is of distributions"),
@@ -529,13 +522,9 @@ def test_a_damaged_file_is_named_and_nothing_is_published(logs, tmp_path: Path, 
 def test_raster_and_cells_of_the_release_are_of_the_methods_map(logs, options) -> None:
     pattern, parameters = logs(3000), heatmap_parameters("adaptive", {**SMALL, **options})
     state = run_state(pattern, parameters)
-    from sfumato.pipelines.heatmap import HeatmapRequest
-    from sfumato.pipelines.options import runner_settings
-
-    request = HeatmapRequest(
-        input=pattern, output="out", region=REGION, heatmap=parameters, columns=LocationColumns(), seed=1
-    )
-    _, metadata = key_and_metadata(request, match_files(pattern), runner_settings(None, None, []))
+    values = {"input": pattern, "output": "out", "region": REGION, "seed": 1, **SMALL, **options}
+    job = HeatmapJob.of(HeatmapRequest.of(values))
+    _, metadata = key_and_metadata(job, match_files(pattern), runner_settings(None, None, []))
     files = release_files(state, parameters, metadata, Grid(REGION, parameters.depth))
     assert list(files)[-1] == "manifest.json"
     final = state.results[-1]

@@ -25,7 +25,7 @@ from sfumato.transforms.locations.distributions import bound_distributions
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_users, split_by_user_group
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION
 from tests.pipelines.test_heatmap import KEY, assert_same, command, run_state
 

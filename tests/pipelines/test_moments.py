@@ -16,7 +16,7 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.transforms.moments import bit_pushing
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
 from tests.digests import seal_again
 from tests.keys import SECRET, write_key
@@ -81,7 +81,7 @@ def test_the_release_tells_the_truth_within_its_intervals(published: Path) -> No
     assert abs(results["clients"] - 1900) < 6.2 * results["clients_stddev"] < 100
     assert [one["round"] for one in manifest["results"]["rounds"]] == [1, 2, 1, 2]
     privacy = manifest["privacy"]
-    assert (privacy["model"], privacy["epsilon"], privacy["delta"]) == ("local", 4.0, 0.0)
+    assert (privacy["trust"], privacy["epsilon"], privacy["delta"]) == ("local", 4.0, 0.0)
     assert (privacy["meter"]["cap"], privacy["meter"]["bits_per_client"]) == (1, 1)
     assert privacy["randomness"] == {"source": "key file", "safe": True}
     assert manifest["column"] == "length"
@@ -188,7 +188,7 @@ def test_without_local_privacy_bits_are_told_as_they_are(
     assert run(pattern, tmp_path / "out", *LENGTH, "--no_ldp", *many, *statistics, "--method", "weighted") == 0
     assert "warning: Bits are told as they are: this release has no differential privacy" in capsys.readouterr().err
     manifest = open_release(tmp_path / "out").manifest
-    assert (manifest["privacy"]["model"], manifest["privacy"]["epsilon"]) == ("none", None)
+    assert (manifest["privacy"]["trust"], manifest["privacy"]["epsilon"]) == ("none", None)
     meter = manifest["privacy"]["meter"]
     assert (meter["bits_per_client"], meter["cap"], meter["expected_private_bits"]) == (2, 3, 2.0)
     assert manifest["method"] == "weighted"

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
 from tests.pipelines.moment_logs import KINDS, LENGTH, REGION, run, shows, table, usable, users_of
 

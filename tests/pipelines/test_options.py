@@ -1,13 +1,18 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, GoogleCloudOptions
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.options import join_negative_values, load_runner_config, runner_settings
-from sfumato.pipelines.refresh import arguments_of
+from sfumato.pipelines.command_line import join_negative_values, parse_command, quoted_command
+from sfumato.pipelines.options import load_runner_config, runner_settings
+from sfumato.pipelines.run import JOBS, request_class, request_of
 from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.requests.request import HELP_GROUPS
 
+HEATMAP = ["--input", "x", "--output", "y", "--region", "0,0,1,1"]
 SHIPPED = sorted((Path(__file__).parents[2] / "runner_configs").glob("*.yaml"))
 
 
@@ -104,13 +109,82 @@ def test_the_command_without_and_with_wrong_jobs(capsys: pytest.CaptureFixture[s
     assert "no job named 'heatmaps'" in capsys.readouterr().err
 
 
-def test_help_shows_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as done:
-        cli.main(["heatmap", "--help"])
-    assert done.value.code == 0
-    text = capsys.readouterr().out
-    for option in ("--input", "--region", "--calibration", "--simulated_dropout", "--runner_config", "--key_file"):
-        assert option in text
+@pytest.mark.parametrize("job", JOBS)
+def test_help_shows_an_example_and_the_common_options_in_under_60_lines(
+    job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*job.split(), "--help"]) == 0
+    common = capsys.readouterr().out
+    assert len(common.splitlines()) < 60
+    assert common.index("example:") < common.index("\n  --") if "\n  --" in common else "example:" in common
+    assert cli.main([*job.split(), "--help-all"]) == 0
+    every = capsys.readouterr().out
+    for name, field in request_class(job).model_fields.items():
+        extra = field.json_schema_extra
+        assert isinstance(extra, dict)
+        shown = str(extra["metavar"]) if extra["style"] == "positional" else f"--{name}"
+        assert shown in every
+        if extra["common"] or field.is_required():
+            assert shown in common
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_option_has_a_help_text_and_a_group(job: str) -> None:
+    for field in request_class(job).model_fields.values():
+        assert field.description
+        assert isinstance(field.json_schema_extra, dict)
+        assert field.json_schema_extra["group"] in HELP_GROUPS
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_example_is_a_request(job: str) -> None:
+    kind = request_class(job)
+    arguments = quoted_command(kind)
+    request, left = parse_command(kind, arguments[len(job.split()) :])
+    assert left == []
+    assert request_of(job, {name: getattr(request, name) for name in request.model_fields_set}) == request
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["heatmap", "--input", "x", "--output", "y"], "region: required, as in sfumato heatmap --input"),
+        (["heatmap", "--regoin", "0,0,1,1"], "unknown option --regoin; did you mean --region?"),
+        (["heatmap", *HEATMAP, "--depth", "x"], "depth: must be a whole number, got 'x'"),
+        (["heatmap", *HEATMAP, "--depth", "21"], "depth: must be a whole number in 1..20, got 21"),
+        (["heatmap", *HEATMAP, "--blur", "2"], "blur: must be a number in [0, 1], got '2'"),
+        (["heatmap", *HEATMAP, "--region", "0,0,1"], "region: expected four numbers WEST,SOUTH,EAST,NORTH"),
+        (["plan", "--users", "1000", "--epsilom", "1"], "unknown option --epsilom; did you mean --epsilon?"),
+        (["key", "make", "x"], "action: must be one of new, got 'make'"),
+        (["ledger", "show"], "ledger: required"),
+        (["histogram", "--input", "x", "--output", "y"], "column, region: give --column NAME or --cells DEPTH"),
+        (["ranges", "bild"], "no job named 'ranges bild'; did you mean ranges build?"),
+    ],
+)
+def test_bad_arguments_are_named_before_any_pipeline_is_imported(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *([*job.split(), "--help"] for job, one in JOBS.items() if one.request.startswith("schemas.")),
+        ["histogram", "--colum", "x"],
+        ["moments", "--input", "x", "--output", "y", "--column", "c", "--bits", "x"],
+    ],
+    ids=" ".join,
+)
+def test_quick_commands_import_no_beam(arguments: list[str], tmp_path: Path) -> None:
+    arguments = [str(tmp_path / "file") if one == "FILE" else one for one in arguments]
+    code = (
+        f"import sys; from sfumato.pipelines import cli; cli.main({arguments!r}); "
+        "print([name for name in ('apache_beam', 'pandas', 'matplotlib') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("kind", [DataError, RequestError])
@@ -121,6 +195,7 @@ def test_worker_errors_are_found_in_wrapped_tracebacks(kind: type[Exception]) ->
     assert type(found) is kind
     assert str(found).startswith("too few users; nothing")
     assert cli.worker_error(RuntimeError("something else")) is None
+    assert cli.worker_error(RuntimeError(f"Traceback ...\n{kind.__name__}: quoted from a file\n")) is None
 
 
 def test_a_misspelt_beam_option_is_named_with_the_nearest(tmp_path: Path) -> None:
@@ -129,6 +204,7 @@ def test_a_misspelt_beam_option_is_named_with_the_nearest(tmp_path: Path) -> Non
         load_runner_config(str(tmp_path / "runner.yaml"))
 
 
-def test_values_become_arguments() -> None:
-    values = {"a": True, "b": False, "c": None, "d": [-1, 2.5], "e": "-3", "f": 0}
-    assert arguments_of(values) == ["--a", "--d=-1,2.5", "--e=-3", "--f=0"]
+def test_text_and_python_values_make_the_same_request() -> None:
+    text = {"input": "x", "output": "y", "region": "-1,0,1.5,2", "depth": "6", "categories": "a,b", "auxiliary": "c"}
+    values = {**text, "region": [-1, 0, 1.5, 2], "depth": 6, "categories": ["a", "b"], "gamma": "auto", "blur": None}
+    assert request_of("heatmap", text) == request_of("heatmap", values)

@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines.cli import worker_error
-from sfumato.pipelines.ranges_answer import run
+from sfumato.pipelines.cli import run_command, worker_error
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.ranges import ANSWERS_SCHEMA
 from sfumato.schemas.release import MODEL_FILE
-from sfumato.transforms.ranges.model import model_bytes
+from sfumato.transforms.ranges.model_file import model_bytes
 from tests.transforms.ranges.models import REGION, grid_model, some_squares
 
 
@@ -37,7 +36,10 @@ def write_queries(path: Path, n: int, seed: int = 0, **changed: Any) -> None:
 
 def answer(place: Path, queries: str = "q.parquet", output: str = "a.parquet", *more: str) -> int:
     given = [str(place / one) for one in shlex.split(queries)]
-    return run(["--model", str(place / "release"), "--queries", *given, "--output", str(place / output), *more])
+    return run_command(
+        "ranges answer",
+        ["--model", str(place / "release"), "--queries", *given, "--output", str(place / output), *more],
+    )
 
 
 def check(queries: Path, answers: Path) -> pa.Table:
@@ -67,7 +69,7 @@ def test_one_file_is_answered_in_its_order(place: Path, capsys: pytest.CaptureFi
 def test_a_model_is_named_by_its_file_too_and_queries_by_a_pattern(place: Path) -> None:
     out = str(place / "new" / "folder" / "a.parquet")
     model, queries = str(place / "release" / MODEL_FILE), str(place / "q*.parquet")
-    assert run(["--model", model, "--queries", queries, "--output", out]) == 0
+    assert run_command("ranges answer", ["--model", model, "--queries", queries, "--output", out]) == 0
     check(place / "q.parquet", Path(out))
 
 
@@ -164,7 +166,10 @@ def test_other_bad_input_is_refused(place: Path) -> None:
     with pytest.raises(RequestError, match="output: cannot write into"):
         answer(place, "q.parquet", f"release/{MODEL_FILE}/a.parquet")
     with pytest.raises(RequestError, match="model: no file"):
-        run(["--model", str(place / "no"), "--queries", str(place / "q.parquet"), "--output", str(place / "a.parquet")])
+        run_command(
+            "ranges answer",
+            ["--model", str(place / "no"), "--queries", str(place / "q.parquet"), "--output", str(place / "a.parquet")],
+        )
     with pytest.raises(RequestError, match="Dataflow's workers cannot reach this machine"):
         answer(place, "q.parquet", "a.parquet", "--runner", "DataflowRunner")
     assert not (place / "a.parquet").exists()
@@ -180,12 +185,14 @@ def test_everything_may_be_in_a_bucket(place: Path) -> None:
         put(f"{BUCKET}/release/{MODEL_FILE}", (place / "release" / MODEL_FILE).read_bytes())
         put(f"{BUCKET}/q.parquet", (place / "q.parquet").read_bytes())
         asked = ["--model", f"{BUCKET}/release", "--queries", f"{BUCKET}/q*.parquet"]
-        assert run([*asked, "--output", f"{BUCKET}/answers/a.parquet"]) == 0
+        assert run_command("ranges answer", [*asked, "--output", f"{BUCKET}/answers/a.parquet"]) == 0
         assert names(f"{BUCKET}/answers") == ["a.parquet"]
         with FileSystems.open(f"{BUCKET}/answers/a.parquet") as file:
             (place / "a.parquet").write_bytes(file.read())
         with pytest.raises(RequestError, match="exists already"):
-            run([*asked, "--output", f"{BUCKET}/answers/a.parquet"])
+            run_command("ranges answer", [*asked, "--output", f"{BUCKET}/answers/a.parquet"])
         with pytest.raises(RequestError, match=f"no file {BUCKET}/other/{MODEL_FILE}"):
-            run(["--model", f"{BUCKET}/other", *asked[2:], "--output", f"{BUCKET}/answers/b.parquet"])
+            run_command(
+                "ranges answer", ["--model", f"{BUCKET}/other", *asked[2:], "--output", f"{BUCKET}/answers/b.parquet"]
+            )
     check(place / "q.parquet", place / "a.parquet")

@@ -21,10 +21,10 @@ from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.model_file import open_model
 from sfumato.transforms.ranges.networks import local
-from sfumato.transforms.ranges.opening import open_model
-from sfumato.transforms.ranges.plan import METHODS
-from sfumato.transforms.release import open_release
+from sfumato.transforms.ranges.ranges_plan import METHODS
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import seal_again
 from tests.keys import SECRET, write_key
@@ -162,7 +162,7 @@ def test_nothing_raw_is_in_the_release_or_in_the_log(
         assert not holds(content, SECRET)
     events = [json.loads(line) for line in told.splitlines()]
     assert [one["event"] for one in events if one["event"] != "read_file"] == ["files", "read_logs"]
-    population = open_release(tmp_path / "out").manifest["population"]
+    population = open_release(tmp_path / "out").manifest["privacy"]["population"]
     (read,) = [one for one in events if one["event"] == "read_logs"]
     assert (read["users"], read["epsilon"]) == (population["users"], population["epsilon"])
     # What the search is worth: operations data are shown when asked for.
@@ -200,12 +200,11 @@ def test_it_is_charged_once(folder: Path, tmp_path: Path, capsys: pytest.Capture
         (["--epsilon", "nan"], "epsilon: must be a finite number > 0"),
         (["--cell_width", "0"], "cell_width: must be auto or a number of metres > 0, got 0"),
         (["--cell_width", "nan"], "cell_width: must be auto or a number of metres > 0"),
-        (["--cell_width", "wide"], "cell_width: 'wide' is no number"),
+        (["--cell_width", "wide"], "cell_width: must be a number, got 'wide'"),
         (["--method", "ug"], "cell_width: has no effect with method ug"),
         (["--depth", "8"], "depth: is of the heatmap's tree; use it with --method adaptive"),
         (["--shard_size", "100"], "shard_size: is of shards, which need --trust secagg"),
         (["--trust", "secagg", "--method", "privtree", "--cell_width", "auto"], "trust: method privtree"),
-        (["--timeline", "here"], "timeline: the page of all releases shows no models"),
         (["--max_bad_fraction", "2"], "max_bad_fraction: must be a number in"),
         (["--region", "-1,50,1"], "region: expected four numbers"),
         (["--max_dwell", "60"], "max_dwell: is of dwell times"),
@@ -224,7 +223,7 @@ def test_a_region_too_large_for_the_usual_squares(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert build(folder, tmp_path / "out", *GRID, sizes=False) == 2
-    assert "sizes: 25 m is less than the 35 m" in capsys.readouterr().err
+    assert "sizes: 25 m is less than a base cell of so large a region, 35 m" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("trust", [[], ["--trust", "secagg"]], ids=["central", "secagg"])
@@ -251,7 +250,7 @@ class Weighted(PlainGrid):
 
     workload: Boxes | None = None
 
-    def model(self, counts: Any, wanted: Any, trained: Any) -> GridModel:
+    def model(self, counts: Any, spec: Any, trained: Any) -> GridModel:
         squares = 0 if self.workload is None else len(self.workload)
         return GridModel(replace(counts, noise_stddev=float(squares)))
 
@@ -288,14 +287,14 @@ def test_a_workload(
         assert "workload: " in error
         assert message in error
     assert asked("other", squares, "--method", "grid") == 2
-    assert "workload: has no effect with method grid; it is of auto, snh, weighted" in capsys.readouterr().err
+    assert "workload: has no effect with method grid; it is an option of auto, snh, weighted" in capsys.readouterr().err
 
 
 def test_networks_are_learned_by_default(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the command to the model's file, in little; the same command makes the same file, saved halfway or not."""
-    for name, value in {"WORLDS": 1, "SQUARES_A_WORLD": 4000, "EPOCHS": 2}.items():
+    for name, value in {"WORLDS": 1, "SQUARES_PER_WORLD": 4000, "EPOCHS": 2}.items():
         monkeypatch.setattr(local, name, value)
     saved = ["--checkpoints", str(tmp_path / "saved")]
     for name in ("one", "two"):
@@ -388,7 +387,7 @@ def test_what_a_heatmap_says_need_not_be_said_again(
         (["--input", "x"], "input: has no effect with --release"),
         (["--region=-1,50,1,51"], "region: has no effect with --release"),
         (["--ledger", "x"], "ledger: has no effect with --release"),
-        (["--method", "grid"], "method: invalid choice: 'grid'"),
+        (["--method", "grid"], "method: must be adaptive with --release, got 'grid'"),
         (["--release_id", "../here"], "release_id: letters, digits, - and _ only"),
         (["--sizes", "500,200000"], "sizes: a square of 200000 m does not fit"),
     ):

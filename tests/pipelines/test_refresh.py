@@ -17,10 +17,11 @@ from apache_beam.io.filesystem import BeamIOError
 
 from sfumato.pipelines import cli, heatmap
 from sfumato.pipelines.refresh import read_config
+from sfumato.pipelines.run import JOBS
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.release import open_release
 from sfumato.transforms.release.catalog import published_releases
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.keys import SECRET, write_key
 
@@ -405,17 +406,38 @@ def test_without_warm_start(place: Place) -> None:
     assert place.release("2026-11-19").manifest["parameters"]["warm_start"] is None
 
 
-def test_histograms_have_a_timeline_too(place: Place) -> None:
-    place.write(
-        job="histogram",
-        budget=[{"epsilon": 4, "delta": 1e-6, "days": 1}],
-        options={"region": "-1,50,1,51", "cells": 2, "epsilon": 4, "delta": 1e-6},
-    )
+OTHER_JOBS: dict[str, dict[str, Any]] = {
+    "histogram": {"region": "-1,50,1,51", "cells": 2, "delta": 1e-6},
+    "hotspots": {"region": [-1, 50, 1, 51], "depth": 4, "levels": 2, "delta": 1e-6},
+    "quantiles": {"column": "longitude", "range": [-1, 1], "bits": 6, "quantiles": [0.5, 0.9], "delta": 1e-6},
+    "moments": {"column": "latitude", "statistics": ["mean", "variance"]},
+    "ranges build": {"region": [-1, 50, 1, 51], "method": "ag", "sizes": [2000, 20_000]},
+}
+
+
+@pytest.mark.parametrize("job", OTHER_JOBS)
+def test_every_publishing_job_has_a_release_a_day(place: Place, job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"epsilon": 4, **OTHER_JOBS[job]}
+    delta = options.get("delta", 0)
+    place.write(job=job, budget=[{"epsilon": 4, "delta": delta, "days": 1}], options=options)
     assert place.refresh("--backfill", "2026-11-18:2026-11-19") == 0
     assert not (place.folder / "published" / "maps").exists()
-    assert "releases/2026-11-19" in (place.folder / "published" / "index.html").read_text()
+    page = (place.folder / "published" / "index.html").read_text()
+    for day in ("2026-11-18", "2026-11-19"):
+        assert f"releases/{day}" in page
+        manifest = place.release(day).manifest
+        assert (manifest["job"], manifest["release_id"]) == (job.split()[0], f"city-{day}")
+        assert manifest["ledger"]["first_day"] == day
     charges = open_ledger(str(place.folder / "ledger.db")).history().charges
-    assert [str(charge.delta) for charge in charges] == ["0.000001", "0.000001"]
+    assert [(float(charge.epsilon), float(charge.delta)) for charge in charges] == [(4, delta)] * 2
+    assert place.ledger("verify", "--releases", str(place.folder / "published")) == 0
+    entries = place.entries
+    assert place.refresh("--backfill", "2026-11-18:2026-11-19") == 0  # once more: nothing is charged
+    assert place.entries == entries
+
+
+def test_the_jobs_of_a_refresh_are_those_that_publish() -> None:
+    assert {name for name, job in JOBS.items() if job.publishes} == {"heatmap", *OTHER_JOBS}
 
 
 def test_what_others_publish_meanwhile_is_no_stranger(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -507,7 +529,7 @@ def test_beams_options_are_passed_on(place: Place, tmp_path: Path) -> None:
     place.write(beam={"labels": ["a=1", "b=2"], "region": "europe-west1"}, runner_config="runner.yaml")
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.pipelines.heatmap.run_heatmap", lambda request, settings: seen.append(settings.options))
+        patch.setattr("sfumato.pipelines.heatmap.run_release", lambda job, settings: seen.append(settings.options))
         assert place.refresh("--date", "2026-11-20") == 0
     told = seen[0].get_all_options()
     assert told["labels"] == ["a=1", "b=2"]
@@ -553,7 +575,7 @@ def test_a_job_charges_a_ledger(place: Place, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--dataset", "city"], "dataset: says what a ledger is charged with; give --ledger as well"),
+        (["--dataset", "city"], "dataset: needs a ledger; give --ledger as well"),
         (
             ["--ledger", "L", "--dataset", "c", "--period", "2026-11-20", "--budget", "9/1d"],
             "a ledger needs a kept key",

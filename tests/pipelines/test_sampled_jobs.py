@@ -17,7 +17,7 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.transforms.histogram.accountant import delta
 from sfumato.transforms.histogram.composition import rounds_delta
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 
 REGION = ["--region", "-1,50,1,51"]
@@ -293,7 +293,7 @@ WRONG = [
     ("histogram", ["--column", "kind", "--population", "20"], "population"),
     ("histogram", ["--column", "kind", "--items", "-1"], "items: must be"),
     ("histogram", [*REGION, "--cells", "3", "--items", "0"], "items: must be"),
-    ("histogram", ["--column", "kind", "--max_bad_fraction", "2"], "max_bad_fraction: must lie in 0..1"),
+    ("histogram", ["--column", "kind", "--max_bad_fraction", "2"], "max_bad_fraction: must be a number in [0, 1]"),
     ("histogram", ["--column", "kind", "--contact", "limited"], "contact: limited contact asks a number of users"),
     ("histogram", ["--column", "kind", "--contact", "fixed"], "leak"),
     ("histogram", [], "column, region: give --column NAME or --cells DEPTH --region W,S,E,N, one of them"),
@@ -306,23 +306,23 @@ WRONG = [
     ("histogram", ["--column", "user_id"], "is the column of user ids; publishing it would name users"),
     ("histogram", ["--column", "kind", "--user_id_column", "me"], "no column 'me'; set --user_id_column"),
     ("hotspots", ["--column", "length"], "column 'length' holds double, and must hold text, integers or dates"),
-    ("hotspots", ["--column", "kind", "--depth", "0"], "depth: must be a whole number >= 1, got 0"),
-    ("hotspots", ["--column", "kind", "--top", "0"], "top: must be a whole number >= 1, got 0"),
+    ("hotspots", ["--column", "kind", "--depth", "0"], "depth: must be a whole number >= 1, got '0'"),
+    ("hotspots", ["--column", "kind", "--top", "0"], "top: must be a whole number >= 1, got '0'"),
     ("hotspots", ["--column", "kind", "--levels", "0"], "levels: must"),
     ("hotspots", ["--column", "kind", "--levels", "9", "--depth", "4"], "levels: must lie in 1..4"),
     ("hotspots", [*REGION, "--depth", "40"], "depth: must be a whole number in 1..20, got 40"),
     ("hotspots", ["--column", "code", "--depth", "20"], "depth: 20 digits in base 10 do not fit"),
-    ("quantiles", ["--range", "0,1"], "the following arguments are required: --column"),
+    ("quantiles", ["--range", "0,1"], "column: required"),
     ("quantiles", ["--column", "length", "--range", "1,1"], "range: LOW,HIGH must be finite numbers with LOW < HIGH"),
     ("quantiles", ["--column", "length", "--range", "5,1"], "range: LOW,HIGH must be finite numbers with LOW < HIGH"),
     ("quantiles", ["--column", "length", "--range", "nan,1"], "range: LOW,HIGH must be finite"),
-    ("quantiles", ["--column", "length", "--range", "0"], "range: expected"),
-    ("quantiles", ["--column", "length", "--range", "0,1,2"], "range: expected"),
+    ("quantiles", ["--column", "length", "--range", "0"], "range: must be numbers LOW,HIGH"),
+    ("quantiles", ["--column", "length", "--range", "0,1,2"], "range: must be numbers LOW,HIGH"),
     ("quantiles", ["--column", "length", "--range", "0,9", "--quantiles", "0.5,1"], "quantiles: must be numbers"),
-    ("quantiles", ["--column", "length", "--range", "0,9", "--quantiles", "half"], "quantiles: expected numbers"),
+    ("quantiles", ["--column", "length", "--range", "0,9", "--quantiles", "half"], "quantiles: must be numbers Q,..."),
     ("quantiles", ["--column", "length", "--range", "0,9", "--ranges", "3:2"], "ranges: 3:2 must be LOW:HIGH with"),
     ("quantiles", ["--column", "length", "--range", "0,9", "--ranges", "3:10"], "within the range 0,9"),
-    ("quantiles", ["--column", "length", "--range", "0,9", "--ranges", "3"], "ranges: expected pairs LOW:HIGH"),
+    ("quantiles", ["--column", "length", "--range", "0,9", "--ranges", "3"], "ranges: must be numbers LOW:HIGH,..."),
     (
         "quantiles",
         ["--column", "length", "--range", "0,9", "--ranges", "3:4", "--method", "interactive"],

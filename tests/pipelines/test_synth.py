@@ -12,8 +12,7 @@ import pytest
 from apache_beam.io.filesystem import FileMetadata, MatchResult
 from apache_beam.io.localfilesystem import LocalFileSystem
 
-from sfumato.pipelines import synth
-from sfumato.pipelines.cli import main
+from sfumato.pipelines.cli import main, run_command
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.transforms.synth import generate
@@ -32,8 +31,9 @@ def test_files_equal_the_people_computed_in_memory_for_any_file_size(tmp_path: P
     expected = expected.sort_by([("user_id", "ascending"), ("timestamp", "ascending")])
     for users_per_file, files in ((2000, 1), (600, 4)):
         folder = tmp_path / str(users_per_file)
-        status = synth.run(
-            f"--output={folder} --users=2000 --records_per_user=3 --seed=4 --users_per_file={users_per_file}".split()
+        status = run_command(
+            "synth",
+            f"--output={folder} --users=2000 --records_per_user=3 --seed=4 --users_per_file={users_per_file}".split(),
         )
         assert status == 0
         names = [f"part-{index:05d}-of-{files:05d}.parquet" for index in range(files)]
@@ -42,7 +42,9 @@ def test_files_equal_the_people_computed_in_memory_for_any_file_size(tmp_path: P
 
 
 def test_records_of_a_user_meet_only_across_files(tmp_path: Path) -> None:
-    synth.run([f"--output={tmp_path / 'logs'}", "--users=900", "--records_per_user=3", "--users_per_file=300"])
+    run_command(
+        "synth", [f"--output={tmp_path / 'logs'}", "--users=900", "--records_per_user=3", "--users_per_file=300"]
+    )
     for path in (tmp_path / "logs").iterdir():
         ids = pq.read_table(path)["user_id"].to_numpy()
         assert len(ids) == len(np.unique(ids)) == 900
@@ -51,9 +53,10 @@ def test_records_of_a_user_meet_only_across_files(tmp_path: Path) -> None:
 def test_the_density_is_the_histogram_of_what_was_written(tmp_path: Path) -> None:
     region = "-58.5,-34.7,-58.3,-34.5"
     density = tmp_path / "density.npy"
-    synth.run(
+    run_command(
+        "synth",
         f"--output {tmp_path}/logs --users 5000 --users_per_file 1200 --region {region} --records_per_user 2 "
-        f"--density {density} --density_depth 7 --user_id string".split()
+        f"--density {density} --density_depth 7 --user_id string".split(),
     )
     table = read_sorted(tmp_path / "logs")
     assert table.schema.field("user_id").type == pa.string()
@@ -78,9 +81,9 @@ def test_the_density_is_the_histogram_of_what_was_written(tmp_path: Path) -> Non
 
 def test_threads_write_the_same_files(tmp_path: Path) -> None:
     arguments = ["--users=1000", "--users_per_file=250"]
-    synth.run([f"--output={tmp_path / 'one'}", *arguments])
+    run_command("synth", [f"--output={tmp_path / 'one'}", *arguments])
     threads = ["--direct_num_workers=2"]
-    synth.run([f"--output={tmp_path / 'two'}", *arguments, *threads])
+    run_command("synth", [f"--output={tmp_path / 'two'}", *arguments, *threads])
     for path in (tmp_path / "one").iterdir():
         assert pq.read_table(path).equals(pq.read_table(tmp_path / "two" / path.name))
 
@@ -125,19 +128,19 @@ def test_a_bad_option_ends_the_command_before_any_work(
 def test_what_is_there_is_replaced_only_when_asked(tmp_path: Path) -> None:
     folder, density = tmp_path / "logs", tmp_path / "density.npy"
     arguments = [f"--output={folder}", f"--density={density}", "--density_depth=3", "--users_per_file=10"]
-    synth.run([*arguments, "--users=30"])
+    run_command("synth", [*arguments, "--users=30"])
     (tmp_path / "folder.npy").mkdir()
     with pytest.raises(RequestError, match=r"output: .* not empty; .*--overwrite"):
-        synth.run([*arguments, "--users=20"])
+        run_command("synth", [*arguments, "--users=20"])
     with pytest.raises(RequestError, match=r"density: .* exists already; .*--overwrite"):
-        synth.run([f"--output={tmp_path / 'other'}", f"--density={density}", "--users=20"])
+        run_command("synth", [f"--output={tmp_path / 'other'}", f"--density={density}", "--users=20"])
     with pytest.raises(RequestError, match=r"output: .* is a file"):
-        synth.run([f"--output={density}", "--users=20"])
+        run_command("synth", [f"--output={density}", "--users=20"])
     with pytest.raises(RequestError, match=r"density: .* is a folder"):
-        synth.run([f"--output={tmp_path / 'other'}", f"--density={tmp_path / 'folder.npy'}", "--users=20"])
+        run_command("synth", [f"--output={tmp_path / 'other'}", f"--density={tmp_path / 'folder.npy'}", "--users=20"])
     assert len(list(folder.iterdir())) == 3
     (folder / "notes.txt").write_text("not ours")
-    synth.run([*arguments, "--users=20", "--overwrite"])
+    run_command("synth", [*arguments, "--users=20", "--overwrite"])
     names = ["notes.txt", "part-00000-of-00002.parquet", "part-00001-of-00002.parquet"]
     assert sorted(path.name for path in folder.iterdir()) == names
     assert read_sorted_ids(folder) == sorted(make_people(0, 20, city=build_city())["user_id"].to_pylist())
@@ -149,11 +152,11 @@ def read_sorted_ids(folder: Path) -> list[int]:
 
 def test_a_failure_leaves_nothing_and_spares_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
-    synth.run([f"--output={old}", "--users=40", "--users_per_file=10"])
+    run_command("synth", [f"--output={old}", "--users=40", "--users_per_file=10"])
     before = {path.name: path.read_bytes() for path in old.iterdir()}
     make = generate.make_file_tables
 
-    def fail_late(request: generate.SynthRequest, index: int, city: object) -> object:
+    def fail_late(request: generate.SynthSpec, index: int, city: object) -> object:
         if index == 2:
             raise OSError("disk full")
         return make(request, index, build_city())
@@ -162,7 +165,7 @@ def test_a_failure_leaves_nothing_and_spares_what_was_there(tmp_path: Path, monk
     arguments = ["--users=50", "--users_per_file=10", f"--density={tmp_path / 'density.npy'}"]
     for folder in (new, old):
         with pytest.raises(Exception, match="disk full"):
-            synth.run([f"--output={folder}", *arguments, "--overwrite"])
+            run_command("synth", [f"--output={folder}", *arguments, "--overwrite"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
     assert {path.name: path.read_bytes() for path in old.iterdir()} == before
 
@@ -178,13 +181,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_a_day_is_the_same_whichever_others_are_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--users=2000", "--users_per_file=1500", "--seed=2"]
-    assert synth.run([f"--output={tmp_path / 'three'}", "--days=2026-11-06:2026-11-08", *arguments]) == 0
+    assert run_command("synth", [f"--output={tmp_path / 'three'}", "--days=2026-11-06:2026-11-08", *arguments]) == 0
     folders = [f"dt=2026-11-0{day}" for day in (6, 7, 8)]
     assert sorted(path.name for path in (tmp_path / "three").iterdir()) == folders
     last = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in last[:3]] == ["2026-11-06", "2026-11-07", "2026-11-08"]
     assert "of 2,000 users in 6 files" in last[3]
-    synth.run([f"--output={tmp_path / 'one'}", "--days=2026-11-07", *arguments])
+    run_command("synth", [f"--output={tmp_path / 'one'}", "--days=2026-11-07", *arguments])
     assert contents(tmp_path / "one" / folders[1]) == contents(tmp_path / "three" / folders[1])
     day = date(2026, 11, 7)
     expected = pa.concat_tables(
@@ -198,16 +201,18 @@ def test_a_day_is_the_same_whichever_others_are_made(tmp_path: Path, capsys: pyt
 
 def test_days_that_are_there_are_replaced_only_when_asked(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-    synth.run([f"--output={logs}", "--days=2026-11-07:2026-11-08", "--users=200"])
+    run_command("synth", [f"--output={logs}", "--days=2026-11-07:2026-11-08", "--users=200"])
     before = contents(logs)
     with pytest.raises(RequestError, match=r"output: .*dt=2026-11-07' exists and is not empty; .*--overwrite"):
-        synth.run([f"--output={logs}", "--days=2026-11-06:2026-11-07", "--users=300"])
+        run_command("synth", [f"--output={logs}", "--days=2026-11-06:2026-11-07", "--users=300"])
     assert contents(logs) == before
     with pytest.raises(RequestError, match=r"density and days: .*leave one"):
-        synth.run([f"--output={logs}", "--days=2026-11-06", "--users=300", f"--density={tmp_path / 'd.npy'}"])
+        run_command(
+            "synth", [f"--output={logs}", "--days=2026-11-06", "--users=300", f"--density={tmp_path / 'd.npy'}"]
+        )
     with pytest.raises(RequestError, match=r"output: .* is a file"):
-        synth.run([f"--output={logs / min(before)}", "--days=2026-11-06", "--users=300"])
-    synth.run([f"--output={logs}", "--days=2026-11-06:2026-11-07", "--users=300", "--overwrite"])
+        run_command("synth", [f"--output={logs / min(before)}", "--days=2026-11-06", "--users=300"])
+    run_command("synth", [f"--output={logs}", "--days=2026-11-06:2026-11-07", "--users=300", "--overwrite"])
     after = contents(logs)
     assert {path for path in before if before[path] == after[path]} == {path for path in before if "11-08" in path}
     assert len(after) == 3
@@ -217,7 +222,7 @@ def test_a_day_that_fails_leaves_the_days_before_it_alone(tmp_path: Path, monkey
     make = generate.make_file_tables
 
     def fail_on(day: date) -> None:
-        def fail(request: generate.SynthRequest, index: int, city: City) -> object:
+        def fail(request: generate.SynthSpec, index: int, city: City) -> object:
             if request.day == day:
                 raise OSError("disk full")
             return make(request, index, city)
@@ -227,11 +232,11 @@ def test_a_day_that_fails_leaves_the_days_before_it_alone(tmp_path: Path, monkey
     arguments = [f"--output={tmp_path / 'new' / 'logs'}", "--days=2026-11-08:2026-11-10", "--users=50"]
     fail_on(date(2026, 11, 8))
     with pytest.raises(Exception, match="disk full"):
-        synth.run(arguments)
+        run_command("synth", arguments)
     assert not (tmp_path / "new" / "logs").exists()
     fail_on(date(2026, 11, 9))
     with pytest.raises(Exception, match="disk full"):
-        synth.run(arguments)
+        run_command("synth", arguments)
     assert [path.name for path in (tmp_path / "new" / "logs").iterdir()] == ["dt=2026-11-08"]
 
 
@@ -281,10 +286,10 @@ class BucketFileSystem(LocalFileSystem):
 def test_a_bucket_gets_the_same_files_and_keeps_no_staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BucketFileSystem, "root", str(tmp_path))
     arguments = ["--users_per_file=10", "--output=bucket://b/logs", "--density=bucket://b/d.npy", "--density_depth=2"]
-    synth.run([*arguments, "--users=30"])
+    run_command("synth", [*arguments, "--users=30"])
     with pytest.raises(RequestError, match=r"output: .*--overwrite"):
-        synth.run([*arguments, "--users=20"])
-    synth.run([*arguments, "--users=20", "--overwrite"])
+        run_command("synth", [*arguments, "--users=20"])
+    run_command("synth", [*arguments, "--users=20", "--overwrite"])
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert files == [
         "b/d.npy",

@@ -19,7 +19,7 @@ from sfumato.schemas.region import Grid
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.heatmap.warm_start import digest
-from sfumato.transforms.release import open_release
+from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, make_logs, write_files
 from tests.digests import seal_again
 from tests.pipelines import oracle

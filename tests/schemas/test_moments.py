@@ -16,7 +16,6 @@ from sfumato.schemas.moments import (
     BitMeans,
     FixedPoint,
     MomentEstimate,
-    Statistic,
     ValueColumns,
     moment_cells_schema,
 )
@@ -69,19 +68,6 @@ def test_forms_that_cannot_be_are_refused(arguments: dict[str, Any], message: st
 def test_forms_of_other_types_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(RequestError):
         FixedPoint(**arguments)
-
-
-@pytest.mark.parametrize("name", ["mean", "variance", "geometric_mean", "log_product", "moment:2", "moment:8"])
-def test_statistics_that_there_are(name: str) -> None:
-    assert Statistic(name).power == (int(name[-1]) if name.startswith("moment") else 0)
-
-
-@pytest.mark.parametrize(
-    "name", ["", "median", "Mean", "moment", "moment:", "moment:1", "moment:9", "moment:23", "moment:3.0", "mean:3"]
-)
-def test_statistics_that_there_are_not(name: str) -> None:
-    with pytest.raises(RequestError, match=r"statistics: there are mean, variance, moment:K .*; got"):
-        Statistic(name)
 
 
 SCHEMA = pa.schema(

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
+from sfumato.pipelines.local_runner import LocalRunner
 from sfumato.schemas.items import NUMBERS, ItemColumns
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
@@ -33,8 +33,8 @@ from sfumato.transforms.moments.bit_pushing import PushBits
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.release import open_release
 from sfumato.transforms.release.metadata import ReleaseMetadata
+from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.publishing import WriteRelease
 from tests.conftest import REGION, make_logs, write_files
 
@@ -43,7 +43,7 @@ KEY = RunKey.derive(FixedSecret(b"counters" * 4), {"job": "heatmap"})  # the pri
 FACTS = ReleaseMetadata("heatmap", "counted", "2026-11-21T00:00:00+00:00", "seed", False, {})
 USERS, RECORDS, FILES = 3137, 2, 3
 BAD = {"null_user_id": 4, "null_coordinate": 3, "not_finite": 5, "out_of_range": 2, "out_of_region": 7}
-PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+IN_THREADS = ("--direct_num_workers=2",)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def paths_of(pattern: str) -> list[str]:
 
 
 def run(build: Callable[[beam.Pipeline], object], options: tuple[str, ...]) -> dict:
-    root = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(options)))
+    root = beam.Pipeline(runner=LocalRunner(), options=PipelineOptions(list(options)))
     build(root)
     result = root.run()
     result.wait_until_finish()
@@ -140,7 +140,7 @@ def check_times(found: dict, numbers: dict[str, int]) -> None:
         assert 0 <= times["min"] <= times["max"] <= times["sum"] < 60_000, name
 
 
-@pytest.mark.parametrize("options", [(), PROCESSES], ids=["memory", "processes"])
+@pytest.mark.parametrize("options", [(), IN_THREADS], ids=["one", "threads"])
 def test_a_heatmap_counts_what_the_data_say(
     table: pa.Table, pattern: str, tmp_path: Path, options: tuple[str, ...]
 ) -> None:

@@ -50,7 +50,7 @@ def cells_table(
         "count": counts,
         "stddev": estimate.stddev,
         "density": pa.array(counts / np.where(covers, left[entry], 1), mask=~covers),
-        **_interval_columns(estimate, unbiased),
+        **interval_columns(estimate, unbiased),
         **_auxiliary_columns(estimate, categories, rates),
         "geometry": shapely.to_wkb(geometries),
     }
@@ -72,14 +72,14 @@ def totals_table(estimate: Estimate, unbiased: UnbiasedCounts) -> pa.Table:
     return pa.table(table, schema=TOTALS_SCHEMA)
 
 
-def _interval_columns(estimate: Estimate, unbiased: UnbiasedCounts | None) -> dict[str, NDArray[np.float64]]:
+def interval_columns(estimate: Estimate, unbiased: UnbiasedCounts | None) -> dict[str, NDArray[np.float64]]:
     """Unbiased users and their intervals, a cell's pieces added up; nothing where they are not known."""
     if unbiased is None:
         return {}
     owner, cells = unbiased.full.owners(estimate.tree), len(estimate.counts)
     users = np.bincount(owner, unbiased.leaf_users, cells).astype(np.float64)
     low, high = interval(users, np.sqrt(np.bincount(owner, unbiased.leaf_variances(), cells)))
-    return {"unbiased": users, "users_low": low, "users_high": high}
+    return {"users_unbiased": users, "users_low": low, "users_high": high}
 
 
 def _auxiliary_columns(estimate: Estimate, categories: Sequence[str], rates: Rates | None) -> dict[str, pa.Array]:

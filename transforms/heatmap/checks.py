@@ -13,9 +13,9 @@ from typing import Any
 from sfumato.schemas.errors import RequestError
 
 
-def option(default: Any, text: str) -> Any:
-    """A field of a frozen dataclass that the command line offers as an option, with its help text."""
-    return field(default=default, metadata={"help": text})
+def option(default: Any, text: str, *, common: bool = False) -> Any:
+    """A field of a frozen dataclass that a request offers as an option. common: `--help` shows it."""
+    return field(default=default, metadata={"help": text, "common": common})
 
 
 def check_choice(name: str, value: object, known: Collection[str]) -> None:

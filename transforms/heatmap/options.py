@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import BeforeValidator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.request import option, parts_of
 from sfumato.transforms.heatmap.methods import METHODS, Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 MAX_COMBINATIONS = 10_000
+_type_hints = functools.cache(get_type_hints)
 
 
 @dataclass(frozen=True)
 class Option:
     """An option: of which type its values are (int, float, str or bool), and of which methods it is one.
 
-    methods: names, empty for an option of every method.
+    methods: names, empty for an option of every method. common: `--help` shows it.
     """
 
     name: str
@@ -28,33 +33,26 @@ class Option:
     default: Any
     help: str
     methods: tuple[str, ...] = ()
+    common: bool = False
 
-    @property
-    def metavar(self) -> str:
-        """What stands for a value in the help."""
-        return {int: "N", float: "X"}.get(self.kind, "NAME")
+    def field(self, group: str, many: bool = False) -> tuple[Any, Any]:
+        """Type and field of a request. group: of the help text. many: the option takes several values."""
+        text = f"{self.help} (method {', '.join(self.methods)})" if self.methods else self.help
+        metavar = {int: "N", float: "X"}.get(self.kind, "NAME")
+        if self.kind is bool:
+            return bool, option(False, text, group, common=self.common)
+        kind: Any = self.kind if self.default is not None else self.kind | None
+        if many:
+            parts = Annotated[
+                tuple[kind, ...], BeforeValidator(parts_of if self.default is not None else _parts_or_auto)
+            ]
+            return parts | None, option(None, text, group, common=self.common, metavar=f"{metavar},...")
+        return kind, option(self.default, text, group, common=self.common, metavar=metavar)
 
-    @property
-    def noun(self) -> str:
-        """What a value is, in words."""
-        return {int: "whole number", float: "number"}.get(self.kind, "name")
 
-    def read(self, text: str) -> Any:
-        """A value from text; `auto` is the default where that is to be chosen. Raises ValueError."""
-        try:
-            return None if self.default is None and text == "auto" else self.kind(text)
-        except ValueError:
-            raise ValueError(f"{text!r} is no {self.noun}") from None
-
-    def read_list(self, text: str) -> list[Any]:
-        """Values from text that separates them by commas. Raises ValueError."""
-        return [self.read(part.strip()) for part in text.split(",")]
-
-    def text(self) -> str:
-        """The help text, with the default."""
-        if self.default in (None, False):
-            return self.help
-        return f"{self.help} (default: {self.default if isinstance(self.default, str) else format(self.default, 'g')})"
+def _parts_or_auto(value: Any) -> Any:
+    """Several values, of which `auto` is one that is chosen."""
+    return tuple(None if part == "auto" else part for part in parts_of(value))
 
 
 def heatmap_options() -> dict[str, Option]:
@@ -70,7 +68,7 @@ def heatmap_options() -> dict[str, Option]:
             if known and known.help != mine.help:
                 raise TypeError(f"methods say different things of {one.name}")
             default = mine.default if not known or known.default == mine.default else None  # the help tells them
-            options[one.name] = Option(mine.name, mine.kind, default, mine.help, methods)
+            options[one.name] = Option(mine.name, mine.kind, default, mine.help, methods, mine.common)
     return options
 
 
@@ -128,8 +126,8 @@ def find_method(name: str) -> type[Method]:
 
 
 def _option(owner: type, one: Field[Any]) -> Option:
-    hint = get_type_hints(owner)[one.name]
+    hint = _type_hints(owner)[one.name]
     kind = next((kind for kind in (bool, int, float) if kind is hint or kind in getattr(hint, "__args__", ())), str)
     if one.default is MISSING:
         raise TypeError(f"the option {one.name} of {owner.__name__} has no default")
-    return Option(one.name, kind, one.default, one.metadata["help"])
+    return Option(one.name, kind, one.default, one.metadata["help"], common=one.metadata.get("common", False))

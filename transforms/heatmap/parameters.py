@@ -35,8 +35,8 @@ class HeatmapParameters:
     auxiliary data can take, 1 where there are none.
     """
 
-    depth: int = option(10, "levels of the quadtree: the finest grid has 2^depth x 2^depth cells")
-    epsilon: float = option(1.0, "privacy budget of the whole release")
+    depth: int = option(10, "levels of the quadtree: the finest grid has 2^depth x 2^depth cells", common=True)
+    epsilon: float = option(1.0, "privacy budget of the complete release", common=True)
     shard_size: int = option(10_000, "expected users a secure-aggregation shard (S)")
     dropout: float = option(
         0.05, "largest share of a shard's clients that may fail to answer; below that the shard is lost"
@@ -46,11 +46,12 @@ class HeatmapParameters:
         "planned: every planned shard answers with the planned noise, whoever is there; paper: shards are lost, and "
         "noise grows, by who takes part, which is not protected (for experiments)",
     )
-    users: int | None = option(None, "size of the cohort that takes part; everybody where it is not given")
+    users: int | None = option(None, "size of the cohort that takes part; default: everybody", common=True)
     population: int | None = option(
         None,
         "number of users in the logs, where that is known from elsewhere: the run is planned for it, and refused where "
         "a private count disagrees by more than a tenth",
+        common=True,
     )
     population_share: float = option(
         0.01, "share of epsilon that the private counts of users, with and without a usable record, cost"

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import pdtr
+import scipy
 
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population, SubQuery
 from sfumato.transforms.bisection import bisect
+from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import advance, plan, window_for
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.encodings import TreeEncoding
+from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
+from sfumato.transforms.text_tables import EXAMPLE_USERS, markdown_table, significant
 
 VISIBLE_FROM = 2.0  # standard deviations of the noise
+_DROPOUTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2)
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ class Plan:
             return 0.0
         cohort = self.state.cohort
         expected = cohort.users / cohort.shards * (1 - dropout)
-        return float(pdtr(cohort.required_survivors - 1, expected))
+        return float(scipy.special.pdtr(cohort.required_survivors - 1, expected))
 
 
 def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> Plan:
@@ -128,3 +133,123 @@ def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
         return window.modulus <= query.window.modulus
 
     return math.exp(bisect(fits, 0.0, math.log(1e-300), 40)[0]) if fits(-1e-9) else 1.0
+
+
+# --- in words ---
+
+
+def plan_details(plan: Plan) -> str:
+    """One plan in full."""
+    own, cohort, central = plan.parameters, plan.state.cohort, plan.central
+    count = plan.state.budget.total - plan.spent
+    people = f"{own.method.NAME}: {cohort.users:,.0f} users"
+    shards = f" in {_number(cohort.shards, 'shard')} of about {cohort.users / cohort.shards:,.0f}"
+    if plan.is_paper:
+        shards += f"; a shard needs {cohort.required_survivors:,} survivors, and who takes part is not protected"
+    else:
+        shards += "; every planned shard answers, whoever is there"
+    sent = f"a client sends {plan.entries:,} vector entries"
+    lines = [people + (", whose exact sums a trusted server sees" if central else shards)]
+    lines.append(
+        (sent if central else f"{sent}, {significant(plan.bits / 8000)} KB,")
+        + (" in one of " if plan.state.has_disjoint_cohorts else " in ")
+        + _number(len(plan.sub_queries), "sub-query", "sub-queries")
+    )
+    if (most := own.method.max_query_entries()) is not None:
+        lines.append(
+            "this is for users who are spread evenly; the more they crowd together the more entries pay, up to "
+            f"{most:,}\na sub-query (--max_entries)"
+        )
+    lines.append(
+        f"counting the users costs epsilon {count:.3g} of {own.epsilon:g}, and tells their number to "
+        f"+-{significant(1.96 * plan.state.population.noise_stddev)} (95%)"
+    )
+    if plan.min_visible_users is not None:
+        needed = f"{significant(plan.min_visible_users)} users on ({VISIBLE_FROM:g} standard deviations of the "
+        lines.append(f"a cell is seen from {needed}last sub-query's noise)" + _spread(plan.visible_level))
+    header = ["sub-query", "epsilon", "entries", "noise, users"]
+    if not central:
+        header += ["modulus", "bits a client", "chance of overflow"]
+    rows = [_sub_query(*one, central) for one in zip(plan.sub_queries, plan.overflow, strict=True)]
+    lines += ["", markdown_table([header, *rows])]
+    if not central:
+        lost = [percent(plan.shards_lost(rate)) for rate in _DROPOUTS]
+        vanish = ["devices that vanish", *(f"{rate:.0%}" for rate in _DROPOUTS)]
+        if not plan.is_paper:
+            lines.append(
+                "No shard is lost in this job. In a real protocol, where devices vanish, one needs "
+                f"{cohort.required_survivors:,} of them:\n"
+            )
+        lines.append(markdown_table([vanish, ["shards lost", *lost]]))
+    return "\n".join(lines)
+
+
+def _spread(level: int | None) -> str:
+    return "\n" if level is None else f";\nspread evenly, users would be seen in {1 << level} x {1 << level} cells"
+
+
+def _sub_query(one: SubQuery, overflow: float, central: bool) -> list[str]:
+    row = [f"{one.index}", f"{one.epsilon:.4g}", f"{one.vector_length:,}", significant(one.noise_stddev)]
+    probability = f"< {significant(overflow)}" if overflow < 1 else "not bounded"
+    return row if central else [*row, f"{one.modulus:,}", f"{one.bits_per_client:,}", probability]
+
+
+def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = None) -> str:
+    """What a heatmap costs a client and shows. prior: the map that it starts from.
+
+    Without a public number of users: what holds whatever it is, and what it would be for some. Raises RequestError.
+    """
+    if parameters.population or parameters.users:
+        return plan_details(make_plan(parameters, prior))
+    if prior is not None:
+        users = max(1, round(float(prior.counts.sum())))
+        shown = plan_details(make_plan(replace(parameters, users=users), prior))
+        return f"for as many users as the release that this one starts from had, {users:,}:\n\n{shown}"
+    lines = [
+        "How many users there are is counted privately, and the rest follows from that count; give --population N",
+        "where it is known from elsewhere. What can be told whatever it is:",
+        "",
+        *_bounds(parameters),
+        "",
+        "What it would be, with users spread evenly over the map:",
+        "",
+    ]
+    central = parameters.noise == "central"
+    header = ["users", "sub-queries", "entries", *([] if central else ["bits a client", "KB"])]
+    rows = [[*header, "noise, users", "seen from, users"]]
+    for users in EXAMPLE_USERS:
+        try:
+            plan = make_plan(replace(parameters, users=users))
+        except RequestError:  # not with so many users
+            continue
+        sent = [] if central else [f"{plan.bits:,}", significant(plan.bits / 8000)]
+        row = [f"{users:,}", f"{len(plan.sub_queries)}", f"{plan.entries:,}", *sent, significant(plan.noise_stddev)]
+        rows.append([*row, "-" if plan.min_visible_users is None else significant(plan.min_visible_users)])
+    return "\n".join(lines) + "\n" + markdown_table(rows, left=())
+
+
+def _bounds(parameters: HeatmapParameters) -> list[str]:
+    """What holds for any number of users, and wherever they are."""
+    method, depth = parameters.method, parameters.depth
+    rounds = method.max_rounds(depth)
+    share = parameters.epsilon * parameters.population_share
+    lines = [f"- epsilon {parameters.epsilon:g} in all, of which the count of users costs {share:.3g}"]
+    entries = method.max_query_entries()
+    if entries is None and isinstance(method, Adaptive):
+        entries = parameters.categories * 4**depth  # the finest tree
+    if entries is None:
+        return [*lines, f"- at most {rounds:,} sub-queries; their vectors depend on the number of users alone"]
+    lines.append(f"- at most {rounds:,} sub-queries of at most {entries:,} entries each")
+    if parameters.noise != "central":
+        bits = ((MAX_MODULUS if parameters.modulus is None else parameters.modulus) - 1).bit_length()
+        sent = f"{rounds * entries * bits:,}"
+        lines.append(f"- so a client sends at most {rounds * entries:,} entries of {bits} bits at most: {sent} bits")
+    return lines
+
+
+def _number(number: int, noun: str, many: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
+def percent(share: float) -> str:
+    return f"{significant(100 * share)}%"

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.linalg import toeplitz
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import interleave
@@ -119,7 +119,7 @@ def gaussian_heatmap(shares: NDArray[np.float64], sigma: float) -> NDArray[np.fl
         return shares.copy()
     steps = np.arange(side) / (sigma * side)
     away = np.where(steps <= BLUR_REACH, np.exp(-(np.minimum(steps, BLUR_REACH) ** 2) / 2), 0)
-    weights = toeplitz(away)
+    weights = scipy.linalg.toeplitz(away)
     weights /= weights.sum(axis=0)
     heatmap: NDArray[np.float64] = weights @ shares @ weights.T
     return heatmap

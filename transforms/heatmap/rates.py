@@ -46,22 +46,22 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from sfumato.transforms.bisection import bisect_each
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.shrinkage import shrink
 
 LEVEL = 0.95
-_TWO_SIDED, _ONE_SIDED = float(ndtri((1 + LEVEL) / 2)), float(ndtri(LEVEL))
+_TWO_SIDED, _ONE_SIDED = float(scipy.special.ndtri((1 + LEVEL) / 2)), float(scipy.special.ndtri(LEVEL))
 _EXPANDED = 3.0  # deviations to which Cornish and Fisher's polynomials are trusted; beyond, their shift stays
 _CONTINUITY = 0.15  # users, see above
 _NEAREST = 1e-9  # deviations from an end at which a rate counts as that end
 _BISECTIONS = 24
 CLEAR = 3.0  # deviations of the noise in all categories together that a cell's users must be above 0
 _OF_AVERAGE = 0.005  # of the list's 5%: the average is higher than its upper end
-_AVERAGE_Z = float(ndtri(1 - _OF_AVERAGE))
+_AVERAGE_Z = float(scipy.special.ndtri(1 - _OF_AVERAGE))
 _STEPS = 60  # of a golden section and of a bisection
 _COLLAPSED = 2.0  # times the width: what a quarter of the users does to an interval where sampling rules
 
@@ -289,7 +289,7 @@ def _inward() -> tuple[Array, Array]:
     near = np.linspace(_NEAREST, _TWO_SIDED, 400)
 
     def misses(h: Array) -> NDArray[np.bool_]:
-        return np.asarray(ndtr(h) - ndtr(-(near**2 + h**2) / (2 * near)) < LEVEL)
+        return np.asarray(scipy.special.ndtr(h) - scipy.special.ndtr(-(near**2 + h**2) / (2 * near)) < LEVEL)
 
     low, high = bisect_each(misses, np.full_like(near, _ONE_SIDED), np.full_like(near, _TWO_SIDED), 50)
     return near, (low + high) / 2

@@ -23,7 +23,7 @@ from sfumato.schemas.release import (
     TOTALS_FILE,
 )
 from sfumato.schemas.tree import node_names, node_positions
-from sfumato.transforms.heatmap.cells import cells_table, totals_table
+from sfumato.transforms.heatmap.cells import cells_table, interval_columns, totals_table
 from sfumato.transforms.heatmap.manifest import category_names, combined_sub_query, heatmap_manifest, uses_posterior
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
@@ -99,6 +99,7 @@ def release_files(
     array = io.BytesIO()
     np.save(array, raster)
     layers = _layers(state, estimate, categories)
+    layers[-1] = _with_intervals(layers[-1], estimate, unbiased)
     pictures = {}
     if rates is not None and len(rates.names) == 1:
         pictures[RATES_PICTURE] = _rates_picture(estimate, rates, state, metadata, grid)
@@ -120,6 +121,18 @@ def release_files(
         PAGE_FILE: render_page(manifest, layers, raster).encode(),
         MANIFEST_FILE: manifest_bytes(manifest),
     }
+
+
+def _with_intervals(layer: Layer, estimate: Estimate, unbiased: UnbiasedCounts | None) -> Layer:
+    """Adds the intervals of `cells.parquet` to the map. Cells that were merged for the page have none."""
+    if unbiased is None:
+        return layer
+    columns = interval_columns(estimate, unbiased)
+    rows = {name: row for row, name in enumerate(node_names(estimate.tree.entries))}
+    row = np.array([rows.get(name, -1) for name in layer.cell_id], dtype=np.int64)
+    published = (row >= 0) & (layer.area == estimate.tree.areas[row])
+    low, high = (np.where(published, columns[name][row], np.nan) for name in ("users_low", "users_high"))
+    return replace(layer, users_low=low, users_high=high)
 
 
 def _rates_picture(

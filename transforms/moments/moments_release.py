@@ -194,7 +194,7 @@ def _manifest(
         "unit": PRIVACY_UNIT,
         "contribution_bound": _BOUND[metadata.bounded],
         "adjacency": ADD_OR_REMOVE,
-        "model": "local" if local else "none",
+        "trust": "local" if local else "none",
         "epsilon": plan.released if local else None,
         "delta": 0.0,
         "collector": {"epsilon": plan.epsilon, "adjacency": REPLACE_VALUE} if local else None,

@@ -35,7 +35,7 @@ class PriorRelease:
             raise RequestError(f"warm_start: a release of `sfumato moments` is needed, got {manifest.get('job')!r}")
         try:
             told, safe = dict(manifest["fixed_point"]), manifest["privacy"]["randomness"]["safe"] is True
-            local = manifest["privacy"]["model"] == "local"
+            local = manifest["privacy"]["trust"] == "local"
             release_id, before = str(manifest["release_id"]), str(manifest["column"])
             of = FixedPoint(*(told[name] for name in ("bits", "fraction_bits", "signed", "offset")))
         except (KeyError, TypeError, ValueError, RequestError) as error:

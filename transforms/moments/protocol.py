@@ -18,10 +18,11 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, BitMeans, FixedPoint, Method, MomentEstimate, Statistic
 from sfumato.transforms.moments.allocation import Tuning, by_variance, by_weight, watching
 from sfumato.transforms.moments.bit_means import EMPTY, Bits, bit_means, evidence
-from sfumato.transforms.moments.derived_statistics import Means, Variance, evaluate, kinds_of
+from sfumato.transforms.moments.derived_statistics import evaluate, kinds_of
 from sfumato.transforms.moments.fixed_point import encode
 from sfumato.transforms.moments.quantities import Quantity, Slots
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
+from sfumato.transforms.moments.statistic_kinds import Means, Variance
 from sfumato.transforms.moments.tally import Ask, Block, Tally, protected, tally
 from sfumato.transforms.moments.used_bits import InUse, above_threshold, posterior
 from sfumato.transforms.privacy.admission import AdmissionRule

@@ -1,7 +1,7 @@
-"""Whether a run may go on, decided on two noisy counts of users that every release pays for. Pure.
+"""Admission: a run continues or is refused by two noisy counts of users, which every release pays for. Pure.
 
-A user either has a usable record or has none, so the two counts together cost their epsilon once (parallel
-composition, add or remove one user). No exact number decides anything after the charge.
+A user has a usable record or has none. So the two counts are of disjoint users, and cost their epsilon once (parallel
+composition, add-or-remove-one-user adjacency). No exact number decides anything after the charge.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, discrete_laplace
 
-# Probability that the noise of one count exceeds the margin that a refusal needs: a clean run is refused with at most
-# a few times this.
+# Probability that the noise of one count exceeds the margin of a refusal. A clean run is refused with at most a few
+# times this probability.
 FALSE_REFUSAL_PROBABILITY = 1e-7
-POPULATION_TOLERANCE = 0.1  # by which a public number of users may differ from the logs'
+POPULATION_TOLERANCE = 0.1  # relative difference allowed between a public number of users and the logs'
 
 
 @dataclass(frozen=True)
 class UserCounts:
-    """Exact numbers of users, which only noise may leave.
+    """Exact numbers of users. They may be used only with noise added.
 
-    usable: users with a usable record. unusable: users without one; a row without a user id counts as a user.
+    Attributes:
+        usable: users with a usable record.
+        unusable: users without one. A row without a user id counts as a user.
     """
 
     usable: int = 0
@@ -45,11 +47,14 @@ def sum_user_counts(counts: Iterable[UserCounts]) -> UserCounts:
 
 @dataclass(frozen=True)
 class AdmissionRule:
-    """What a run needs to go on.
+    """The conditions under which a run continues.
 
-    epsilon: of both counts. max_bad_fraction: largest share of users without a usable record. min_users: fewest users,
-    0 for any number. population: a public number of users, None where there is none. sampling_rate: share of the users
-    who are counted, a Poisson sample by keyed coins that nothing else shows.
+    Attributes:
+        epsilon: of both counts together.
+        max_bad_fraction: largest share of users without a usable record, in 0..1.
+        min_users: smallest number of users; 0 for any.
+        population: a public number of users; None if there is none.
+        sampling_rate: share of the users who are counted: a secret Poisson sample, drawn with the run's key.
     """
 
     epsilon: float
@@ -60,7 +65,7 @@ class AdmissionRule:
 
     @property
     def noise_epsilon(self) -> float:
-        """The epsilon of the noise: of a secret sample at rate r it costs ln(1 + r (e^noise_epsilon - 1)) = epsilon."""
+        """The noise's epsilon. On a secret sample with rate r it costs ln(1 + r (e^noise_epsilon - 1)) = epsilon."""
         epsilon = min(self.epsilon, MAX_NOISE_EPSILON)
         if self.sampling_rate == 1:
             return epsilon
@@ -71,7 +76,11 @@ class AdmissionRule:
 class Admission:
     """The noisy counts, scaled to all users. Neither is rounded or clipped, so both are unbiased.
 
-    epsilon: what both cost. noise_stddev: of either, in users.
+    Attributes:
+        users: with a usable record.
+        unusable: users without one.
+        epsilon: cost of both counts together.
+        noise_stddev: of either count, in users.
     """
 
     users: float
@@ -81,12 +90,16 @@ class Admission:
 
 
 class ChargeGate(Protocol):
-    """Charges a ledger: the only way from exact counts to the first noisy value of a run."""
+    """Charges a ledger. Every run passes it before its first noisy value is drawn."""
 
     def charge(self) -> str | None:
-        """Charges the whole release, once, and returns why it was refused before, None where it was not.
+        """Charges the whole release, once.
 
-        Raises BudgetError, RequestError, LedgerError or NotReadyError.
+        Returns:
+            Why an earlier run under this charge was refused; None if it was not.
+
+        Raises:
+            BudgetError, RequestError, LedgerError or NotReadyError: the release must not be made.
         """
 
     def settle(self, epsilon: float, reason: str) -> None:
@@ -95,24 +108,24 @@ class ChargeGate(Protocol):
 
 @dataclass(frozen=True)
 class Admit:
-    """Charges the ledger, if there is one, then draws the noisy counts and decides."""
+    """Charges the ledger, if any, then draws the noisy counts and decides. gate: None without a ledger."""
 
     rule: AdmissionRule
     gate: ChargeGate | None = None
 
     def __call__(self, counts: UserCounts, key: RunKey) -> Admission:
-        """Counts the users of a run.
+        """Charges the run, counts its users with noise, and checks the rule.
 
         Args:
-            counts: exact numbers, of the users in the sample where the rule has a sampling rate below 1.
-            key: of the run; the same key and counts give the same admission.
+            counts: exact numbers of users. If the rule has a sampling rate below 1, of the users in the sample.
+            key: of the run. The same key and counts give the same admission.
 
         Returns:
             The noisy counts.
 
         Raises:
-            NotAdmittedError: the run is refused; the message holds noisy and public values alone.
-            SfumatoError: whatever the gate raises; no noise is drawn then.
+            NotAdmittedError: the run is refused. The message holds noisy and public values alone.
+            SfumatoError: the gate refused the charge. Then no noise is drawn.
         """
         refused = None if self.gate is None else self.gate.charge()
         admission = count_users(counts, self.rule, key)
@@ -122,13 +135,13 @@ class Admit:
             if self.gate is not None:
                 self.gate.settle(self.rule.epsilon, str(refusal))
             raise
-        if refused is not None:  # the ledger holds the price of the refusal alone
+        if refused is not None:  # the ledger holds the cost of the refusal alone
             raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
         return admission
 
 
 def count_users(counts: UserCounts, rule: AdmissionRule, key: RunKey) -> Admission:
-    """Both counts with discrete Laplace noise, scaled from the sample to all users."""
+    """Returns both counts with discrete Laplace noise, scaled from the sample to all users."""
     streams = np.zeros(1, dtype=np.uint64)
     noise = discrete_laplace(key, "admission", streams, 2, rule.noise_epsilon)[0]
     rate = rule.sampling_rate
@@ -141,10 +154,10 @@ def count_users(counts: UserCounts, rule: AdmissionRule, key: RunKey) -> Admissi
 
 
 def check_admission(admission: Admission, rule: AdmissionRule) -> None:
-    """Raises NotAdmittedError where the noisy counts do not allow the run.
+    """Raises NotAdmittedError if the noisy counts break the rule.
 
-    A refusal for bad records or for a public population needs more than noise and sampling explain at
-    FALSE_REFUSAL_PROBABILITY. The minimum of users is compared with the noisy count as it is.
+    Bad records or a wrong population are a reason only beyond what noise and sampling explain, except with probability
+    FALSE_REFUSAL_PROBABILITY. The minimum number of users is compared with the noisy count itself.
     """
     margin = noise_quantile(rule.noise_epsilon, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
     users, unusable = admission.users, admission.unusable
@@ -166,16 +179,21 @@ def check_admission(admission: Admission, rule: AdmissionRule) -> None:
                 f"--population says {rule.population:,} users, and the logs hold about {max(users, 0):,.0f} "
                 f"(+-{error:,.0f}); correct it, or leave it out"
             )
-    if rule.min_users and users < rule.min_users:  # without a minimum a negative count is no reason
+    if rule.min_users and users < rule.min_users:  # without a minimum, a negative count is no reason
         raise TooFewUsersError(
             f"about {max(users, 0):,.0f} users (+-{error:,.0f}), fewer than --min_users {rule.min_users:,}"
         )
 
 
 def _sampling_slack(variance: float, rate: float) -> float:
-    """By how much a sum over a Poisson sample, scaled up, exceeds its expectation (Bernstein's inequality).
+    """Bounds how far a scaled-up sum over a Poisson sample exceeds its expectation (Bernstein's inequality).
 
-    variance: sum of the squared contributions of all users; 0 where everybody is counted.
+    Args:
+        variance: sum of the squared contributions of all users.
+        rate: of the sample.
+
+    Returns:
+        The bound in users, exceeded with probability FALSE_REFUSAL_PROBABILITY at most; 0 if everybody is counted.
     """
     if rate >= 1:
         return 0.0
@@ -184,7 +202,7 @@ def _sampling_slack(variance: float, rate: float) -> float:
 
 
 def noise_quantile(epsilon: float, probability: float, sensitivity: int = 1) -> int:
-    """The least t with P[Z > t] <= probability, Z discrete Laplace: P[Z > t] = beta^(t + 1) / (1 + beta)."""
+    """Returns the least t with P[Z > t] <= probability. Z is discrete Laplace: P[Z > t] = beta^(t + 1) / (1 + beta)."""
     rate = epsilon / sensitivity
     log_tail = math.log(probability) + math.log1p(math.exp(-rate))
     return max(0, math.ceil(-log_tail / rate) - 1)

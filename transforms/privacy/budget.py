@@ -1,4 +1,4 @@
-"""A privacy budget whose arithmetic is exact: spent <= total always, and == total when all of it is spent."""
+"""A privacy budget with exact arithmetic: spent <= total always, and spent == total when nothing remains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sfumato.schemas.errors import RequestError
 
 
 def check_epsilon(name: str, value: float) -> float:
-    """Returns the value. Raises RequestError unless it is a finite number > 0 (NaN is not)."""
+    """Returns the value. Raises RequestError unless it is a finite number above 0."""
     if not (math.isfinite(value) and value > 0):
         raise RequestError(f"{name}: must be a finite number > 0, got {value}")
     return value
@@ -17,10 +17,14 @@ def check_epsilon(name: str, value: float) -> float:
 
 @dataclass(frozen=True)
 class Budget:
-    """Pure epsilon under basic composition.
+    """A budget of pure epsilon under basic composition.
 
-    Every charge is a multiple of the total's last binary place, so sums and differences of charges have no rounding:
-    remaining + spent == total holds in floating point as it does on paper.
+    Every charge is a multiple of the total's last binary place. So sums and differences of charges are not rounded,
+    and remaining + spent == total holds exactly.
+
+    Attributes:
+        total: above 0.
+        charges: the epsilons spent, in order.
     """
 
     total: float
@@ -38,16 +42,20 @@ class Budget:
         return self.total - self.spent
 
     def first(self, charges: int) -> Budget:
-        """The budget as it was after so many charges."""
+        """Returns the budget after its first `charges` charges."""
         return Budget(self.total, self.charges[:charges])
 
     def affordable(self, epsilon: float) -> float:
-        """The largest charge that is at most epsilon, at most what remains, and on the budget's grid."""
+        """Returns the largest possible charge of at most epsilon and at most what remains."""
         unit = math.ulp(self.total)
         return min(math.floor(epsilon / unit) * unit, self.remaining)
 
     def charge(self, epsilon: float) -> Budget:
-        """The budget after spending epsilon. Raises ValueError for a charge off the grid or above what remains."""
+        """Returns the budget after spending epsilon.
+
+        Raises:
+            ValueError: epsilon is above what remains, or no multiple of the total's last binary place.
+        """
         if not (0 < epsilon <= self.remaining) or epsilon != self.affordable(epsilon):
             raise ValueError(f"cannot charge {epsilon} of {self.remaining} remaining")
         return Budget(self.total, (*self.charges, epsilon))

@@ -1,8 +1,8 @@
-"""Whether bytes can be a random key: what a key file must not hold. Pure.
+"""Tests that refuse weak keys. Pure.
 
-Every test refuses what random bytes are with a stated probability only. So for 32 random bytes, raw, in hexadecimal or
-in base64, the tests together refuse with a probability below 1e-9 (`false_refusal_probability`). They find keys that
-nobody drew: zeros, repeated or counted bytes, words. No test can tell whether a key that looks random was random.
+Each test refuses random bytes with a known, small probability. For 32 random bytes, raw, in hexadecimal or in base64,
+all tests together refuse with a probability below 1e-9 (`false_refusal_probability`). The tests find keys that were not
+drawn at random: zeros, repeated or counted bytes, words. No test can show that a key was random.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _BASE64 = len(string.ascii_letters) + 12  # 10 digits, two signs
 
 
 def key_weakness(secret: bytes) -> str | None:
-    """Says what is wrong with a key.
+    """Returns what is wrong with a key.
 
     Args:
-        secret: the content of a key file. White space around text does not count.
+        secret: the content of a key file. White space around text is ignored.
 
     Returns:
-        A phrase for an error message, which holds nothing of the key but its length; None for a good key.
+        A phrase for an error message, which reveals the key's length at most; None for a good key.
     """
     if len(secret) < MIN_SECRET_BYTES:
         return f"holds {len(secret)} bytes; a secret needs {MIN_SECRET_BYTES} or more"
@@ -43,9 +43,9 @@ def key_weakness(secret: bytes) -> str | None:
 
 
 def few_distinct_probability(length: int, distinct: int, alphabet: int) -> float:
-    """Bounds the probability that random symbols have so few distinct ones: C(alphabet, distinct) (d / a)^length.
+    """Bounds the probability that `length` random symbols have at most `distinct` different values.
 
-    The union over all sets of `distinct` symbols of the event that every symbol is one of them.
+    A union bound over all sets of `distinct` symbols: C(alphabet, distinct) (distinct / alphabet)^length.
     """
     if distinct >= alphabet:
         return 1.0
@@ -53,10 +53,14 @@ def few_distinct_probability(length: int, distinct: int, alphabet: int) -> float
 
 
 def false_refusal_probability(random_bytes: int) -> dict[str, float]:
-    """Bounds the probability that `key_weakness` refuses random bytes, by the form in which they are written.
+    """Bounds the probability that `key_weakness` refuses random bytes.
 
-    raw: both counting tests, or every byte is printable. hexadecimal: both counting tests. base64: the counting test of
-    the characters, or letters of one case alone.
+    Args:
+        random_bytes: number of bytes.
+
+    Returns:
+        The bound by form. raw: both counting tests, or every byte is printable. hexadecimal: both counting tests.
+        base64: the counting test of the characters, or letters of one case only.
     """
     characters = random_bytes * 4 // 3
     return {
@@ -67,7 +71,7 @@ def false_refusal_probability(random_bytes: int) -> dict[str, float]:
 
 
 def _symbols(secret: bytes) -> tuple[bytes, int, int]:
-    """What ought to be random: symbols, how many there may be (0: it is other text), the bytes that they stand for."""
+    """Returns the symbols to test, the size of their alphabet (0 for other text), and the number of bytes encoded."""
     if not _PRINTABLE.issuperset(secret):
         return secret, 256, len(secret)
     text = secret.strip()
@@ -81,11 +85,11 @@ def _symbols(secret: bytes) -> tuple[bytes, int, int]:
         decoded = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=_sign_characters(body), validate=True)
     except binascii.Error:
         return b"", 0, 0
-    if body.islower() or body.isupper():  # words; bytes know case as text does
+    if body.islower() or body.isupper():  # ordinary text; base64 of random bytes has both cases
         return b"", 0, 0
     return body[: len(decoded) * 4 // 3], _BASE64, len(decoded)
 
 
 def _sign_characters(body: bytes) -> bytes:
-    """The two signs of this base64: those for URLs, or the usual ones."""
+    """Returns the last two characters of this base64 alphabet: the URL-safe or the standard ones."""
     return b"-_" if set(body) & set(b"-_") else b"+/"

@@ -1,8 +1,8 @@
 """Keyed randomness: every random choice of a run is a function of the run's key and a counter.
 
-Beam retries bundles and recomputes fused stages. A second draw for the same data would leak, so nothing here
-keeps a state: AES (a pseudo-random permutation) encrypts the counter, and the same counter gives the same bits.
-The run's key is derived from a secret and the whole request, so that the same noise never meets other data.
+Beam retries bundles and recomputes fused stages. A second, different draw for the same data would leak. So nothing
+here has state: AES, a pseudo-random permutation, encrypts the counter, and equal counters give equal bits. The run's
+key is derived from a secret and the whole request, so that the same noise is never added to other data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import pandas as pd
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
@@ -26,14 +25,14 @@ WORDS_16_PER_BLOCK = 8
 
 
 class Secret(Protocol):
-    """Where the secret behind a run's key comes from."""
+    """The secret behind a run's key."""
 
     def read(self) -> bytes: ...
 
 
 @dataclass(frozen=True)
 class FixedSecret:
-    """A secret held in memory: from the operating system's entropy, or a test's seed."""
+    """A secret in memory, from the operating system's entropy or a seed."""
 
     secret: bytes = field(repr=False)
 
@@ -45,8 +44,12 @@ class FixedSecret:
 class RunKey:
     """The key of one run: 32 bytes that never appear in a repr, a log line or a release.
 
-    What travels to workers is where the secret is and the request's digest, not the key: with a key file the secret
-    stays where it lies.
+    Workers receive the secret's location and the request's digest, not the key. They read a key file themselves.
+
+    Attributes:
+        secret: the run's secret.
+        request_digest: keyed digest of the request.
+        secret_check: detects a changed secret.
     """
 
     secret: Secret
@@ -55,26 +58,26 @@ class RunKey:
 
     @classmethod
     def derive(cls, secret: Secret, request: Mapping[str, Any]) -> RunKey:
-        """The key for a whole request: every parameter that matters, the release id, the input's fingerprint."""
+        """Returns the key for a request: every parameter, the release id and the input's fingerprint."""
         kept = secret.read()
-        # Keyed, since it travels with the job's graph: an unkeyed digest of the input would confirm a guess at it.
+        # Keyed, because it is part of the job's graph: an unkeyed digest of the input would confirm a guess at it.
         digest = hmac.digest(kept, _digest(b"", request), hashlib.sha256)
         return cls(secret, digest, _check_value(kept))
 
     def narrowed(self, metadata: Mapping[str, Any]) -> RunKey:
-        """The key for one use among several under this key: other facts give an independent key."""
+        """Returns a key for one of several uses of this key. Different metadata give independent keys."""
         return RunKey(self.secret, _digest(self.request_digest, metadata), self.secret_check)
 
     @cached_property
     def _key(self) -> bytes:
         secret = self.secret.read()
         if _check_value(secret) != self.secret_check:
-            # Half the workers under another key would count users twice.
+            # Workers with different keys would count users twice.
             raise DataError("key_file: the secret has changed since the job began; nothing is published")
         return hmac.digest(secret, self.request_digest, hashlib.sha256)
 
     def subkey(self, *label: str | int) -> bytes:
-        """A 32-byte key for one purpose; different labels give independent keys."""
+        """Returns a 32-byte key for one purpose. Different labels give independent keys."""
         return hmac.digest(self._key, json.dumps(label).encode(), hashlib.sha256)
 
     def __reduce__(self) -> tuple[type[RunKey], tuple[Secret, bytes, bytes]]:
@@ -91,7 +94,7 @@ def _check_value(secret: bytes) -> bytes:
 
 
 def random_bits(subkey: bytes, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """128 pseudo-random bits for every counter (high, low): uint64[n, 2]."""
+    """Returns 128 pseudo-random bits for each counter (high, low), both uint64[n]: uint64[n, 2]."""
     counters = np.empty((len(low), 2), dtype="<u8")
     counters[:, 0] = high
     counters[:, 1] = low
@@ -99,7 +102,7 @@ def random_bits(subkey: bytes, high: NDArray[np.uint64], low: NDArray[np.uint64]
 
 
 def random_bits_16(subkey: bytes, streams: NDArray[np.uint64], words: int) -> NDArray[np.uint16]:
-    """`words` pseudo-random 16-bit words for every stream: uint16[len(streams), words]."""
+    """Returns `words` pseudo-random 16-bit numbers for each stream: uint16[len(streams), words]."""
     blocks = -(-words // WORDS_16_PER_BLOCK)
     counters = np.empty((len(streams), blocks, 2), dtype="<u8")
     counters[:, :, 0] = streams[:, None]
@@ -109,17 +112,19 @@ def random_bits_16(subkey: bytes, streams: NDArray[np.uint64], words: int) -> ND
 
 
 def keyed_hash(subkey: bytes, values: NDArray[Any]) -> NDArray[np.uint64]:
-    """A keyed 64-bit hash, uint64[n], of integers (AES) or of an object array of str or bytes (SipHash-2-4)."""
+    """Returns keyed 64-bit hashes, uint64[n], of integers (AES) or of an object array of str or bytes (SipHash-2-4)."""
     if values.dtype.kind in "iu":
         numbers = values.astype(np.uint64, copy=False)
         return random_bits(subkey, np.zeros_like(numbers), numbers)[:, 0]
-    # pandas wants 16 characters; hexadecimal ones carry 64 of the key's bits.
+    import pandas as pd  # slow to import, and only workers that read text need it
+
+    # pandas takes a key of 16 characters; as hexadecimal digits they hold 64 bits of the subkey.
     return pd.util.hash_array(values, hash_key=subkey.hex()[:16], categorize=False)
 
 
 def _encrypt(subkey: bytes, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    # ECB over distinct counters is counter mode's keystream; the counters are explicit so that any subset
-    # (one shard, one entry) can be drawn again on its own.
+    # ECB over distinct counters is the keystream of counter mode. The counters are explicit, so that any subset (one
+    # shard, one entry) can be drawn again by itself.
     if not counters.size:
         return counters
     encryptor = Cipher(algorithms.AES(subkey), modes.ECB()).encryptor()

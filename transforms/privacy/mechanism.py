@@ -1,4 +1,4 @@
-"""The discrete Laplace mechanism's formulas (paper 000, Equations 4, 5 and 8), apart from its sampling."""
+"""Formulas of the discrete Laplace mechanism (paper 000, Equations 4, 5 and 8). `noise.py` samples it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def discrete_laplace_stddev(epsilon: float, sensitivity: int = 1) -> float:
-    """Standard deviation sqrt(2 beta) / (1 - beta), beta = exp(-epsilon / sensitivity) (Eq. 5).
+    """Returns the standard deviation sqrt(2 beta) / (1 - beta), beta = exp(-epsilon / sensitivity) (Eq. 5).
 
     Written as 1 / (sqrt(2) sinh(epsilon / (2 sensitivity))), which loses no digits for small epsilon.
     Returns 0 where the noise is too small for a float.
@@ -16,7 +16,7 @@ def discrete_laplace_stddev(epsilon: float, sensitivity: int = 1) -> float:
 
 
 def epsilon_for_stddev(stddev: float, sensitivity: int = 1) -> float:
-    """The epsilon whose discrete Laplace noise has this standard deviation (Eq. 8, the inverse of Eq. 5).
+    """Returns the epsilon whose discrete Laplace noise has this standard deviation (Eq. 8, the inverse of Eq. 5).
 
     The printed form -ln((s^2 + 1 - sqrt(2 s^2 + 1)) / s^2) equals 2 asinh(1 / (s sqrt(2))).
     """
@@ -24,5 +24,5 @@ def epsilon_for_stddev(stddev: float, sensitivity: int = 1) -> float:
 
 
 def polya_difference_stddev(shape: float, epsilon: float, sensitivity: int = 1) -> float:
-    """Standard deviation of X - Y, X and Y Polya(shape, beta): sqrt(shape) times the discrete Laplace's."""
+    """Returns the standard deviation of X - Y for X, Y Polya(shape, beta): sqrt(shape) times the discrete Laplace's."""
     return math.sqrt(shape) * discrete_laplace_stddev(epsilon, sensitivity)

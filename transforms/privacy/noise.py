@@ -1,22 +1,24 @@
 """Exact discrete Laplace noise for many shards at once, and the sparse Polya shares around it.
 
 A client's share of the noise is X - Y with X, Y Polya(alpha, beta) (paper 000, Section 4). Shares add up: n clients
-give Polya(n alpha, beta) - Polya(n alpha, beta). A shard that lives has n alpha = 1 + delta, delta >= 0, and then
+give Polya(n alpha, beta) - Polya(n alpha, beta). A shard with enough survivors has n alpha = 1 + delta, delta >= 0:
 
-    Polya(1 + delta) - Polya(1 + delta)  =  [Geo - Geo]  +  [Polya(delta) - Polya(delta)],
+    Polya(1 + delta) - Polya(1 + delta)  =  [Geo - Geo]  +  [Polya(delta) - Polya(delta)].
 
-the first bracket being the discrete Laplace distribution, which alone gives epsilon-differential privacy. So only the
-first bracket has to be exact, and it is: integers compared with integer thresholds, no floating point. The second is
-independent of it and of the data (more noise than was promised), drawn as a compound Poisson process.
+The first bracket is the discrete Laplace distribution, which alone gives epsilon-differential privacy. So only the
+first bracket must be exact. It is drawn by comparing integers with integer thresholds, without floating point. The
+second bracket is independent of the first and of the data. It is drawn as a compound Poisson process, and only adds to
+the noise.
 
-How far from exact. Epsilon promises P[Z = k] <= e^epsilon P[Z = k + sensitivity]. Thresholds are rounded down to
-multiples of 2^-64, so a chance p comes out within a factor 1 +- 2^-64 / p. A geometric variate is made of independent
-draws: low digits, each value of a chance above 2^-12.4 (factor 1 +- 2^-51), and a top table whose values have chances
-above 2^-26 (1 +- 2^-38). The table is left upwards with a chance P > e^-13 (1 +- 2^-64 / P each time, below 2^-38 in
-all unless it is left 2^26 P times, which has a chance below e^-1900). So every P[G = k] is exact within e^+-2^-37.
-P[Z = k] is a sum of products of two of these, and the ratio compares two such sums: the privacy loss is at most
-epsilon + 2^-35 (3e-11) where epsilon / sensitivity is at most 1. Above 1, P > e^-30 and the loss is at most
-epsilon + 2^-17. The excess is that of one entry: it adds up over the entries that a user moves and the sub-queries.
+How exact. Epsilon guarantees P[Z = k] <= e^epsilon P[Z = k + sensitivity]. Thresholds are rounded down to multiples of
+2^-64, so a probability p is exact within a factor 1 +- 2^-64 / p. A geometric variate is made of independent draws: low
+digits, each value with a probability above 2^-12.4 (factor 1 +- 2^-51), and a top table whose values have probabilities
+above 2^-26 (1 +- 2^-38). A draw lies beyond the table with a probability P > e^-13, and is then drawn again: a factor
+1 +- 2^-64 / P each time, below 2^-38 in all unless this happens 2^26 P times (probability below e^-1900). So every
+P[G = k] is exact within e^+-2^-37. P[Z = k] is a sum of products of two of these, and the guarantee compares two such
+sums. The privacy loss is therefore at most epsilon + 2^-35 (3e-11) if epsilon / sensitivity is at most 1. Above 1,
+P > e^-30 and the loss is at most epsilon + 2^-17. This excess is of one entry: it adds up over the entries that a user
+changes and over sub-queries.
 """
 
 from __future__ import annotations
@@ -29,18 +31,18 @@ from functools import lru_cache
 from itertools import accumulate, repeat
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import pdtr, pdtrik
 
 from sfumato.transforms.privacy.keys import RunKey, random_bits, random_bits_16
 
-# With this many thresholds the table stays in the cache; what lies beyond is drawn again, which loses nothing
-# because the geometric distribution has no memory.
+# With this many thresholds the table stays in the cache. Draws beyond it are drawn again, which is exact because the
+# geometric distribution is memoryless.
 _MAX_THRESHOLDS = 1 << 12
-# For smaller epsilon / sensitivity most draws would lie beyond the table. G is then written in digits of this base,
-# which are independent: G = _BASE H + L, H geometric with beta^_BASE, L with P[L = l] proportional to beta^l.
+# For smaller epsilon / sensitivity most draws would lie beyond the table. G is then drawn digit by digit in this base.
+# The digits are independent: G = _BASE H + L, H geometric with beta^_BASE, L with P[L = l] proportional to beta^l.
 _BASE = 1 << 12
-_LEAST_TABLE_RATE = 2.0**-14
+_MIN_TABLE_RATE = 2.0**-14
 _UNRESOLVED = np.int16(-1)
 # Beyond these the thresholds' rounding (2^-64) would no longer be negligible beside the probabilities.
 MIN_NOISE_EPSILON, MAX_NOISE_EPSILON = 1e-8, 30.0
@@ -48,27 +50,31 @@ MIN_NOISE_EPSILON, MAX_NOISE_EPSILON = 1e-8, 30.0
 
 @dataclass(frozen=True)
 class GeometricTable:
-    """P[G >= k] as integer thresholds: G >= k if and only if a uniform 64-bit word is < thresholds[k - 1].
+    """P[G >= k] as integer thresholds: G >= k if and only if a uniform 64-bit number is < thresholds[k - 1].
 
-    thresholds: uint64[K], floor(2^64 P[G >= k]) for k = 1..K, descending. guide: int16[65536], G for every value of the
-    word's upper 16 bits, or -1 where these do not decide (including every word beyond the table).
+    Attributes:
+        thresholds: uint64[K], floor(2^64 P[G >= k]) for k = 1..K, descending.
+        guide: int16[65536], G by the number's upper 16 bits; -1 where these do not decide, or G is beyond the table.
     """
 
     thresholds: NDArray[np.uint64]
     guide: NDArray[np.int16]
 
-    def lookup(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """How many thresholds lie above each word: int64[n]. K means: K or more."""
+    def lookup(self, bits: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Returns G for 64-bit numbers uint64[n]: int64[n]. K means K or more."""
         size = len(self.thresholds)
-        return size - np.searchsorted(self.thresholds[::-1], words, side="right")
+        return size - np.searchsorted(self.thresholds[::-1], bits, side="right")
 
 
 @lru_cache(maxsize=64)
 def geometric_table(epsilon: float, sensitivity: int = 1) -> GeometricTable:
-    """The table of the geometric distribution, P[G >= k] = beta^k with beta = exp(-epsilon / sensitivity).
+    """Returns the table of the geometric distribution P[G >= k] = beta^k, beta = exp(-epsilon / sensitivity).
 
-    From 50-digit arithmetic. Raises ValueError where 64-bit thresholds could not tell neighbouring values apart as
-    epsilon promises.
+    It is computed with 50 digits.
+
+    Raises:
+        ValueError: epsilon / sensitivity is outside MIN_NOISE_EPSILON..MAX_NOISE_EPSILON, where 64-bit thresholds
+            would be too coarse for the guarantee.
     """
     _check_rate(epsilon, sensitivity)
     with localcontext() as context:
@@ -80,9 +86,9 @@ def geometric_table(epsilon: float, sensitivity: int = 1) -> GeometricTable:
 
 @lru_cache(maxsize=64)
 def digit_table(epsilon: float, sensitivity: int = 1) -> GeometricTable:
-    """The table of the lowest digit L = G mod 4096: P[L >= l] = (beta^l - beta^4096) / (1 - beta^4096).
+    """Returns the table of the lowest digit L = G mod 4096: P[L >= l] = (beta^l - beta^4096) / (1 - beta^4096).
 
-    From 50-digit arithmetic. Its last threshold is 0: nothing lies beyond. Raises ValueError as `geometric_table` does.
+    It is computed with 50 digits. Its last threshold is 0, so no draw lies beyond. Raises: see `geometric_table`.
     """
     _check_rate(epsilon, sensitivity)
     with localcontext() as context:
@@ -99,12 +105,12 @@ def _check_rate(epsilon: float, sensitivity: int) -> None:
 
 
 def _powers(beta: Decimal, count: int) -> list[Decimal]:
-    """beta^1 .. beta^count."""
+    """Returns beta^1 .. beta^count."""
     return list(accumulate(repeat(beta, count), operator.mul))
 
 
 def _table(survival: list[Decimal]) -> GeometricTable:
-    """survival: P[G >= k] for k = 1..K; call it within the context that made them."""
+    """Returns the table of P[G >= k], k = 1..K. Call it within the decimal context that computed them."""
     scale = Decimal(1 << 64)
     thresholds = np.array([int(probability * scale) for probability in survival], dtype=np.uint64)
     table = GeometricTable(thresholds, np.empty(0, dtype=np.int16))
@@ -118,14 +124,25 @@ def _table(survival: list[Decimal]) -> GeometricTable:
 def geometric(
     key: RunKey, label: str, streams: NDArray[np.uint64], count: int, epsilon: float, sensitivity: int = 1
 ) -> NDArray[np.int64]:
-    """Geometric variates P[G = k] = (1 - beta) beta^k: int64[len(streams), count], one row a stream.
+    """Draws geometric variates P[G = k] = (1 - beta) beta^k.
 
-    Row s depends on the key, the label and streams[s] alone. The mean is at most 1e8; a value above 2^40 has a chance
-    below e^-10000. Raises ValueError where epsilon / sensitivity is out of range (see `geometric_table`).
+    Args:
+        key: of the run.
+        label: the purpose of the draw.
+        streams: uint64[s]. Row i depends on the key, the label and streams[i] alone.
+        count: variates for each stream.
+        epsilon: of the noise.
+        sensitivity: of the noise.
+
+    Returns:
+        int64[s, count]. The mean is at most 1e8; a value exceeds 2^40 with probability below e^-10000.
+
+    Raises:
+        ValueError: epsilon / sensitivity is out of range (see `geometric_table`).
     """
     _check_rate(epsilon, sensitivity)
     digits = 0
-    while epsilon / sensitivity < _LEAST_TABLE_RATE:
+    while epsilon / sensitivity < _MIN_TABLE_RATE:
         epsilon *= _BASE  # a power of two: exact
         digits += 1
     values = _draw(geometric_table(epsilon, sensitivity), key, (label,), streams, count)
@@ -139,7 +156,7 @@ def geometric(
 def _draw(
     table: GeometricTable, key: RunKey, label: tuple[str | int, ...], streams: NDArray[np.uint64], count: int
 ) -> NDArray[np.int64]:
-    """Variates of a table's distribution, int64[len(streams), count]; what lies beyond it is geometric."""
+    """Draws from a table's distribution, int64[len(streams), count]; beyond the table the tail is geometric."""
     upper = random_bits_16(key.subkey(*label, "upper"), streams, count)
     values = table.guide[upper].astype(np.int64)
     row, column = np.nonzero(values < 0)
@@ -147,15 +164,15 @@ def _draw(
         return values
     size = len(table.thresholds)
     lower = random_bits(key.subkey(*label, "lower"), streams[row], column.astype(np.uint64))[:, 0]
-    words = (upper[row, column].astype(np.uint64) << np.uint64(48)) | (lower >> np.uint64(16))
-    values[row, column] = drawn = table.lookup(words)
-    # Memoryless: given G >= K, G - K is geometric again.
+    bits = (upper[row, column].astype(np.uint64) << np.uint64(48)) | (lower >> np.uint64(16))
+    values[row, column] = drawn = table.lookup(bits)
+    # The distribution is memoryless: given G >= K, G - K is geometric again.
     attempt = 0
     while (beyond := drawn == size).any():
         row, column = row[beyond], column[beyond]
         attempt += 1
-        words = random_bits(key.subkey(*label, "beyond", attempt), streams[row], column.astype(np.uint64))[:, 0]
-        drawn = table.lookup(words)
+        drawn_bits = random_bits(key.subkey(*label, "beyond", attempt), streams[row], column.astype(np.uint64))[:, 0]
+        drawn = table.lookup(drawn_bits)
         values[row, column] += drawn
     return values
 
@@ -163,9 +180,9 @@ def _draw(
 def discrete_laplace(
     key: RunKey, label: str, streams: NDArray[np.uint64], count: int, epsilon: float, sensitivity: int = 1
 ) -> NDArray[np.int64]:
-    """Discrete Laplace noise of Eq. 4, P[Z = k] proportional to exp(-epsilon |k| / sensitivity).
+    """Draws discrete Laplace noise (paper 000, Eq. 4), P[Z = k] proportional to exp(-epsilon |k| / sensitivity).
 
-    Returns int64[len(streams), count]; row s depends on the key, the label and streams[s] alone.
+    Arguments, result and errors are those of `geometric`.
     """
     pairs = geometric(key, label, streams, 2 * count, epsilon, sensitivity)
     return pairs[:, :count] - pairs[:, count:]
@@ -173,7 +190,7 @@ def discrete_laplace(
 
 @dataclass(frozen=True)
 class NoiseEvents:
-    """Non-zero noise, sparsely: value[e] is added at slot[e] of stream row[e]. int64[number of events] each."""
+    """Sparse noise: value[e] is added at slot[e] of stream row[e]. int64[number of events] each."""
 
     row: NDArray[np.int64]
     slot: NDArray[np.int64]
@@ -189,10 +206,22 @@ def polya_difference_events(
     epsilon: float,
     sensitivity: int = 1,
 ) -> NoiseEvents:
-    """Polya(shapes[s], beta) - Polya(shapes[s], beta) noise in each of slots[s] slots of every stream.
+    """Draws Polya(shapes[s], beta) - Polya(shapes[s], beta) noise for each of slots[s] slots of every stream s.
 
-    Polya(a, beta) is a Poisson number, mean -a ln(1 - beta), of logarithmic(beta) variates; over many slots the
-    variates of a stream are scattered uniformly. Events of one slot add up.
+    Polya(a, beta) is the sum of a Poisson number, with mean -a ln(1 - beta), of logarithmic(beta) variates. Over many
+    slots, the variates of a stream are scattered uniformly.
+
+    Args:
+        key: of the run.
+        label: the purpose of the draw.
+        streams: uint64[s].
+        shapes: float64[s], 0 or more.
+        slots: int64[s], above 0.
+        epsilon: of the noise.
+        sensitivity: of the noise.
+
+    Returns:
+        The noise. Events of one slot add up.
     """
     log_complement = math.log(-math.expm1(-epsilon / sensitivity))  # ln(1 - beta)
     means = -2 * shapes * slots * log_complement
@@ -211,16 +240,16 @@ def polya_difference_events(
     return NoiseEvents(row, slot, sign * value)
 
 
-def _unit(words: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Uniform floats in (0, 1]."""
-    return ((words >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53
+def _unit(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Returns uniform floats in (0, 1]."""
+    return ((bits >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53
 
 
 def _poisson_quantile(uniform: NDArray[np.float64], means: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Smallest k with P[Poisson(mean) <= k] >= uniform; 0 where the mean is 0."""
+    """Returns the smallest k with P[Poisson(mean) <= k] >= uniform; 0 where the mean is 0."""
     safe = np.maximum(means, 1e-300)
     inner = np.minimum(uniform, 1 - 2.0**-53)
-    guess = np.ceil(np.nan_to_num(pdtrik(inner, safe), nan=0.0))
+    guess = np.ceil(np.nan_to_num(scipy.special.pdtrik(inner, safe), nan=0.0))
     below = np.maximum(guess - 1, 0)
-    quantile = np.where(pdtr(below, safe) >= inner, below, guess)
+    quantile = np.where(scipy.special.pdtr(below, safe) >= inner, below, guess)
     return np.where(inner <= np.exp(-safe), 0, np.maximum(quantile, 0)).astype(np.int64)

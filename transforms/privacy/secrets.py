@@ -1,4 +1,4 @@
-"""Where secrets come from: the operating system, a key file, Secret Manager, or (unsafe) a seed."""
+"""Secrets from the operating system, a key file, Secret Manager, or (unsafe) a seed."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from sfumato.transforms.privacy.key_strength import key_weakness
 from sfumato.transforms.privacy.keys import FixedSecret
 
 SECRET_BYTES = 32  # of a new key
-ANSWER_S = 60.0  # for how long Secret Manager is waited for, and asked again
+TIMEOUT_S = 60.0  # for Secret Manager, retries included
 _SECRET_NAME = re.compile(r"projects/[^/\s]+/secrets/[A-Za-z0-9_-]{1,255}/versions/(?P<version>[^/\s]+)")
 
 
 def entropy_secret() -> FixedSecret:
-    """32 bytes of the operating system's entropy."""
+    """Returns 32 bytes of the operating system's entropy."""
     return FixedSecret(os.urandom(SECRET_BYTES))
 
 
 def seed_secret(seed: int) -> FixedSecret:
-    """A secret that anybody can guess: for tests and demonstrations only."""
+    """Returns a secret that anybody can guess, for tests and demonstrations only."""
     return FixedSecret(f"unsafe seed {seed}".encode())
 
 
 @dataclass(frozen=True)
 class FileSecret:
-    """A secret that each worker reads from a file, local or gs://; the job's graph carries the path alone."""
+    """A secret that each worker reads from a file, local or gs://. The job's graph holds the path only."""
 
     path: str
 
     def read(self) -> bytes:
-        """The file's bytes. Raises RequestError where it cannot be read or holds a weak key (see key_weakness)."""
+        """Returns the file's bytes. Raises RequestError if it cannot be read or holds a weak key (see key_weakness)."""
         try:
             secret = read_file(self.path)
         except OSError as error:
@@ -47,24 +47,24 @@ class FileSecret:
         return secret
 
     def check_private(self) -> None:
-        """Raises RequestError where others than the owner may read or replace a local file."""
+        """Raises RequestError if others than the owner may read or replace a local file."""
         if is_remote(self.path):
             return
         try:
             mode = stat.S_IMODE(os.stat(self.path).st_mode)
         except OSError:
-            return  # `read` says so
+            return  # `read` raises the error
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise RequestError(
-                f"key_file: others than the owner may use {self.path} (mode {mode:04o}), and with it take the noise "
-                f"away; run: chmod 600 {shlex.quote(self.path)} (or, if somebody may have read it, make another one: "
+                f"key_file: others than the owner may use {self.path} (mode {mode:04o}), and with it remove the noise; "
+                f"run: chmod 600 {shlex.quote(self.path)} (or, if somebody may have read it, make another one: "
                 "sfumato key new FILE)"
             )
         check_folder(self.path)
 
 
 def check_folder(path: str) -> None:
-    """Raises RequestError where everybody may put another file in the place of this local one."""
+    """Raises RequestError if everybody may replace this local file."""
     folder = os.path.dirname(os.path.realpath(path))
     try:
         mode = os.stat(folder).st_mode
@@ -78,13 +78,13 @@ def check_folder(path: str) -> None:
 
 
 def create_key_file(path: str) -> None:
-    """Writes a new key into a new local file that only its owner may read.
+    """Writes a new key to a new local file that only its owner may read.
 
     Args:
-        path: of the file. What exists is never overwritten.
+        path: of the file. An existing file is never overwritten.
 
     Raises:
-        RequestError: the path is not local, exists or cannot be written, or everybody may replace files beside it.
+        RequestError: the path is not local, exists or cannot be written, or everybody may replace files in its folder.
     """
     if is_remote(path):
         raise RequestError(f"FILE: must be a local path, got {path!r}; copy the key there afterwards")
@@ -98,7 +98,7 @@ def create_key_file(path: str) -> None:
     except OSError as error:
         raise RequestError(f"FILE: {path} cannot be written ({error.strerror})") from None
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, 0o600)  # whatever the process masks
+        os.fchmod(descriptor, 0o600)  # independent of the process's umask
         file.write(entropy_secret().read())
         file.flush()
         os.fsync(descriptor)
@@ -106,10 +106,11 @@ def create_key_file(path: str) -> None:
 
 @dataclass(frozen=True)
 class SecretManagerSecret:
-    """A secret that each worker reads from Google's Secret Manager; the job's graph carries the name alone.
+    """A secret that each worker reads from Google's Secret Manager. The job's graph holds the name only.
 
-    name: `projects/P/secrets/S/versions/N` with a number N. What 'latest' stands for may change between two retries,
-    or between two workers. Raises RequestError.
+    Attributes:
+        name: `projects/P/secrets/S/versions/N` with a number N. The version `latest` is refused, because its secret may
+            change between two retries or two workers.
     """
 
     name: str
@@ -125,10 +126,11 @@ class SecretManagerSecret:
             )
 
     def read(self) -> bytes:
-        """The secret's bytes.
+        """Returns the secret's bytes.
 
-        Raises RequestError where there is none of the name, it may not be read or holds a weak key (see key_weakness),
-        and NotReadyError where Secret Manager cannot be reached now.
+        Raises:
+            RequestError: the secret does not exist, may not be read, or is a weak key (see key_weakness).
+            NotReadyError: Secret Manager cannot be reached now.
         """
         try:
             from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound
@@ -141,7 +143,7 @@ class SecretManagerSecret:
             ) from None
         try:
             client = _connect(SecretManagerServiceClient)
-            answer = client.access_secret_version(name=self.name, timeout=ANSWER_S, retry=Retry(timeout=ANSWER_S))
+            answer = client.access_secret_version(name=self.name, timeout=TIMEOUT_S, retry=Retry(timeout=TIMEOUT_S))
         except NotFound:
             raise RequestError(f"key_secret: there is no {self.name}") from None
         except Forbidden:
@@ -168,4 +170,4 @@ class SecretManagerSecret:
 
 
 def _connect(client: Any) -> Any:
-    return client(transport="rest")  # gRPC's threads would not outlive a fork of the process
+    return client(transport="rest")  # gRPC's threads do not survive a fork of the process

@@ -1,8 +1,5 @@
-"""Range queries: how many people are in any square, from one private release (paper 003).
+"""Range queries: how many users are in any square, answered from one private release (paper 003)."""
 
-`from sfumato.transforms.ranges import open_model` opens a released model.
-"""
-
-from sfumato.transforms.ranges.opening import open_model
+from sfumato.transforms.ranges.model_file import open_model
 
 __all__ = ["open_model"]

@@ -1,4 +1,4 @@
-"""Files of plain arrays: a NumPy archive (.npz) with one JSON text. Reading one runs no code. Pure."""
+"""Files of plain arrays: NumPy archives (.npz) with one JSON text. Reading one runs no code. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DAMAGED = (
     TypeError,
     ValueError,
 )
-"""What `read_archive` raises for damaged bytes, and what a reader of its facts and arrays may raise."""
+"""What `read_archive` and the readers of its metadata and arrays can raise for damaged bytes."""
 _METADATA = "metadata"
 
 
@@ -40,11 +40,11 @@ def archive_bytes(metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     """The bytes of a file. The same content gives the same bytes.
 
     Args:
-        metadata: what the arrays are, in JSON's types; finite numbers only.
+        metadata: describes the arrays, in JSON's types; finite numbers only.
         arrays: integers or floats, of any shapes, by name.
 
     Returns:
-        What `np.savez_compressed` writes, without the time of day.
+        What `np.savez_compressed` writes, without time stamps.
     """
     text = np.frombuffer(json.dumps(metadata, sort_keys=True, allow_nan=False).encode(), np.uint8)
     file = io.BytesIO()
@@ -57,29 +57,29 @@ def archive_bytes(metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
 
 
 def read_archive(content: bytes, max_bytes: int = MAX_BYTES) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The facts and the arrays of a file. Pickles are refused, so nothing in the file is run.
+    """Reads the metadata and the arrays of a file. Pickles are refused, so no code in the file runs.
 
     Args:
         content: the file's bytes.
-        max_bytes: a file that needs more when it is unpacked is refused.
+        max_bytes: the largest total size of the unpacked content.
 
     Returns:
-        The facts, and the arrays by name: integers or finite floats, at most 1e30.
+        The metadata, and the arrays by name: integers or finite floats, at most 1e30.
 
     Raises:
-        One of DAMAGED where the content is no such file.
+        Exception: one of DAMAGED, if the content is no such file.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if sum(one.file_size for one in archive.infolist()) > max_bytes:
-            raise ValueError("unpacked, it would fill the memory")
+            raise ValueError(f"more than {max_bytes} bytes unpacked")
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         metadata = json.loads(archive[_METADATA].tobytes())
         if not isinstance(metadata, dict):
-            raise TypeError("the facts are no mapping")
+            raise TypeError("the metadata is no mapping")
         return metadata, {one: _numbers(archive[one]) for one in archive.files if one != _METADATA}
 
 
 def _numbers(values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype.kind not in "iuf" or not np.isfinite(values).all() or (np.abs(values.astype(float)) > 1e30).any():
-        raise ValueError("no array of numbers")
+        raise ValueError("an array is not of finite numbers")
     return values

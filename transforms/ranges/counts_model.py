@@ -1,4 +1,4 @@
-"""Answers straight from noisy counts, spread evenly inside each part of the field."""
+"""Models that answer from noisy counts, taken as spread evenly inside each part of the field. Pure."""
 
 from __future__ import annotations
 
@@ -9,27 +9,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.counts import NoisyGrid, Partition, Places, centre_variance, check_grid, clumping
 from sfumato.transforms.ranges.model import Answers, Model
+from sfumato.transforms.ranges.noisy_counts import (
+    NoisyGrid,
+    PartIndex,
+    Partition,
+    centre_variance,
+    check_grid,
+    clumping,
+)
 
 
 def grid_arrays(grid: NoisyGrid) -> dict[str, NDArray[Any]]:
-    """A grid's arrays, as models have them in their files."""
+    """A grid's arrays for a model's file."""
     return {"x_edges": grid.x_edges, "y_edges": grid.y_edges, "users": grid.users}
 
 
-def grid_of(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> NoisyGrid:
-    """The inverse. Raises KeyError, TypeError or ValueError where they are of no grid."""
+def grid_from_arrays(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> NoisyGrid:
+    """The inverse of `grid_arrays`. Raises KeyError, TypeError or ValueError for arrays that are not a grid."""
     grid = NoisyGrid(arrays["x_edges"], arrays["y_edges"], arrays["users"], float(metadata["noise_stddev"]))
     check_grid(grid)
     return grid
 
 
 class GridModel(Model):
-    """A noisy grid. Counts below 0 count as they are: cut off, half of the noise of every empty cell would add up.
+    """Sums of a noisy grid.
 
-    Its error is that of the noise and, where a box cuts cells, of users who are not spread evenly in them; squares are
-    taken to be about somebody (`centre_variance`).
+    Counts below 0 are used as they are: clipped at 0, the noise of empty cells would no longer cancel.
+
+    The stated error covers the noise, the uneven spread of users in cells that the box cuts, and users at the centre
+    of the box (`centre_variance`).
     """
 
     KIND: ClassVar[str] = "grid"
@@ -42,14 +51,16 @@ class GridModel(Model):
         self._users = grid.table()
         self._noise = grid.table(np.full(users.shape, noise))
         self._uneven = grid.table(uneven)
-        self._places = Places(grid.x_edges, grid.y_edges, np.arange(users.size, dtype=np.int32).reshape(users.shape))
+        self._cell_index = PartIndex(
+            grid.x_edges, grid.y_edges, np.arange(users.size, dtype=np.int32).reshape(users.shape)
+        )
         self._cells = Boxes.between(grid.x_edges, grid.y_edges)
 
     def answer(self, boxes: Boxes) -> Answers:
         """See Model.answer."""
         variance = self._noise.sum_of_squares(boxes) + self._uneven.sum(boxes) - self._uneven.sum_of_squares(boxes)
-        middle = self._places.at(*boxes.middles)
-        variance += centre_variance(boxes, self._cells.part(middle), self.grid.users.ravel()[middle], self._clumping)
+        centre = self._cell_index.at(*boxes.middles)
+        variance += centre_variance(boxes, self._cells.part(centre), self.grid.users.ravel()[centre], self._clumping)
         return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -57,20 +68,21 @@ class GridModel(Model):
         return grid_arrays(self.grid)
 
     def metadata(self) -> dict[str, Any]:
-        """See Model.facts."""
+        """See Model.metadata."""
         return {"noise_stddev": self.grid.noise_stddev}
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> GridModel:
         """See Model.load."""
-        return cls(grid_of(arrays, metadata))
+        return cls(grid_from_arrays(arrays, metadata))
 
 
 class PartitionModel(Model):
-    """Rectangles with their users.
+    """Sums of a partition.
 
-    Its error is a lower bound: that of the noise, and of the rectangle in a square's middle as if nothing clumped there
-    more than LEAST_CLUMPING. A method ends where noise hides how uneven a part is, so it cannot know more of it.
+    The stated error is a lower bound. It covers the noise and the users at the centre of the box, where clumping is
+    taken to be MIN_CLUMPING. A method stops splitting where noise hides how uneven a part is, so it cannot estimate
+    more.
     """
 
     KIND: ClassVar[str] = "partition"
@@ -80,15 +92,15 @@ class PartitionModel(Model):
         self.partition = partition
         self._users = partition.table()
         self._variance = partition.table(partition.variance)
-        self._places = partition.places()
+        self._cell_index = partition.part_index()
         edges = (partition.x0, partition.y0, partition.x1, partition.y1)
         self._cells = Boxes(*(one.astype(np.float64) for one in edges))
 
     def answer(self, boxes: Boxes) -> Answers:
         """See Model.answer."""
-        middle = self._places.at(*boxes.middles)
+        centre = self._cell_index.at(*boxes.middles)
         variance = self._variance.sum(boxes)
-        variance += centre_variance(boxes, self._cells.part(middle), self.partition.users[middle], 0.0)
+        variance += centre_variance(boxes, self._cells.part(centre), self.partition.users[centre], 0.0)
         return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -98,7 +110,7 @@ class PartitionModel(Model):
         return {**rectangles, "users": own.users, "variance": own.variance}
 
     def metadata(self) -> dict[str, Any]:
-        """See Model.facts."""
+        """See Model.metadata."""
         return {"side": self.partition.side}
 
     @classmethod
@@ -107,8 +119,8 @@ class PartitionModel(Model):
         x0, y0, x1, y1 = (arrays[name].astype(np.int64) for name in ("x0", "y0", "x1", "y1"))
         partition = Partition(int(metadata["side"]), x0, y0, x1, y1, arrays["users"], arrays["variance"])
         side = partition.side
-        whole = int(((x1 - x0) * (y1 - y0)).sum()) == side**2
-        if not (whole and (x1 > x0).all() and (y1 > y0).all() and (x1 <= side).all() and (y1 <= side).all()):
+        covered = int(((x1 - x0) * (y1 - y0)).sum()) == side**2
+        if not (covered and (x1 > x0).all() and (y1 > y0).all() and (x1 <= side).all() and (y1 <= side).all()):
             raise ValueError("the rectangles do not cover the field")
         if not (partition.variance >= 0).all():
             raise ValueError("variances below 0")

@@ -1,4 +1,4 @@
-"""Answers straight from a heatmap: the cells of its tree, which are small where people are many."""
+"""A model that answers from a heatmap's estimate: the cells of its tree, which are small in dense places. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from sfumato.schemas.region import interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths, node_positions
 from sfumato.transforms.heatmap.raster import by_row, density, estimate_density
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.ranges.counts import centre_variance
 from sfumato.transforms.ranges.model import Answers, Model
-from sfumato.transforms.ranges.table import Table
+from sfumato.transforms.ranges.noisy_counts import centre_variance
+from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
 
-_HALVINGS = 2  # levels below a cell on which it slopes (see `slopes`)
-_MAX_LEVEL = 11  # of two base cells; people within finer ones are spread evenly over such
-_MAX_SQUARES_LEVEL = 10  # of finer cells a box cuts so little that it does not matter how
+_SLOPE_LEVELS = 2  # levels below a cell at which its slope is drawn (see `slopes`)
+_MAX_LEVEL = 11  # cells of 2 x 2 base cells; the users of finer cells are spread evenly over such a cell
+_MAX_SQUARES_LEVEL = 10  # a box cuts so little of finer cells that their variance needs no exact shares
 
 
 class TreeModel(Model):
-    """A heatmap's estimate. Cells below 0 count as 0, and slope towards their neighbours as in the heatmap's density.
+    """Sums of a heatmap's estimate. Negative cells count as 0. Inside a cell the density slopes as in the heatmap.
 
-    Its error is that of the cells' users and, where a box cuts cells, of users who are not spread evenly in them;
-    squares are taken to be about somebody (`centre_variance`). It is a lower bound: errors of neighbouring cells go
-    together, and an estimate holds only those of single cells.
+    The stated error covers the error of the cells, the uneven spread of users in cells that the box cuts, and users at
+    the centre of the box (`centre_variance`). It is a lower bound: errors of neighbouring cells are correlated, and an
+    estimate holds only the errors of single cells.
     """
 
     KIND: ClassVar[str] = "tree"
@@ -37,13 +37,13 @@ class TreeModel(Model):
         self.estimate = estimate
         shown = estimate if estimate.tree.depth <= _MAX_LEVEL else _coarse(estimate)
         tree, users = shown.tree, np.maximum(shown.counts, 0.0)
-        level = min(tree.level + (_HALVINGS if shown.slope else 0), tree.depth)
+        level = min(tree.level + (_SLOPE_LEVELS if shown.slope else 0), tree.depth)
         self._users = _table(estimate_density(shown, level) * users.sum())
         empty = users < 0.5
-        noise = np.where(empty, np.maximum(shown.stddev, _surest(shown.stddev[~empty])), shown.stddev) ** 2
+        noise = np.where(empty, np.maximum(shown.stddev, _min_stddev(shown.stddev[~empty])), shown.stddev) ** 2
         entry_level = node_levels(tree.entries)
         cut = entry_level <= _MAX_SQUARES_LEVEL
-        # A box that covers a share s of a cell has s^2 of the cell's variance, and s - s^2 of what is uneven in it.
+        # A box that covers a share s of a cell has s^2 of the cell's variance, and s - s^2 of its uneven spread.
         self._shown, self._counts, self._clumping = tree, users, _clumping(tree, users)
         uneven = np.where(cut, users + self._clumping * users**2, noise)
         self._uneven = _table(density(tree, uneven, level) * uneven.sum())
@@ -59,12 +59,12 @@ class TreeModel(Model):
         variance = self._uneven.sum(boxes)
         for squares in self._squares:
             variance += squares.sum_of_squares(boxes)
-        cells, users = self._middles(boxes)
+        cells, users = self._centre_cells(boxes)
         variance += centre_variance(boxes, cells, users, self._clumping)
         return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
 
-    def _middles(self, boxes: Boxes) -> tuple[Boxes, NDArray[np.float64]]:
-        """The tree's cells that hold the boxes' middles, and their users."""
+    def _centre_cells(self, boxes: Boxes) -> tuple[Boxes, NDArray[np.float64]]:
+        """The tree's cells at the centres of boxes, and their users."""
         tree = self._shown
         fine = float(1 << tree.depth) / (1 << BASE_DEPTH)
         x, y = (np.clip(one * fine, 0, (1 << tree.depth) - 1).astype(np.uint32) for one in boxes.middles)
@@ -79,7 +79,7 @@ class TreeModel(Model):
         return {"nodes": own.tree.nodes, "users": own.counts, "stddev": own.stddev}
 
     def metadata(self) -> dict[str, Any]:
-        """See Model.facts."""
+        """See Model.metadata."""
         return {"depth": self.estimate.tree.depth, "slope": self.estimate.slope}
 
     @classmethod
@@ -90,21 +90,26 @@ class TreeModel(Model):
         if not np.array_equal(tree.nodes, arrays["nodes"]) or not len(tree.entries) == len(users) == len(stddev):
             raise ValueError("nodes and counts do not fit together")
         if not ((stddev >= 0).all() and 0 <= float(metadata["slope"]) <= 1):
-            raise ValueError("deviations or a slope of none")
+            raise ValueError("deviations or a slope out of range")
         return cls(Estimate(tree, users, stddev, slope=float(metadata["slope"])))
 
 
-def _surest(stddev: NDArray[np.float64]) -> float:
-    """The least error of a cell that seems empty, which an estimator may be certain of: at least one user.
+def _min_stddev(stddev: NDArray[np.float64]) -> float:
+    """The least error of a cell that is estimated as empty, at least one user.
 
-    There it errs as where it is surest of somebody, of which these are the errors (the lower quartile, as measured on
-    the taxi data).
+    An estimator can state almost no error for such a cell. The real error is about that of the surest occupied cells.
+
+    Args:
+        stddev: errors of the occupied cells.
+
+    Returns:
+        The lower quartile of these errors, as measured on the taxi data.
     """
     return max(1.0, float(np.quantile(stddev, 0.25))) if len(stddev) else 1.0
 
 
 def _coarse(estimate: Estimate) -> Estimate:
-    """The estimate on a grid of _MAX_LEVEL: what lies deeper is added up at the deepest node that is left."""
+    """The estimate on a grid of _MAX_LEVEL: deeper cells are summed at their ancestor of that level."""
     tree = estimate.tree
     levels = node_levels(tree.entries)
     upper = Tree.of(_MAX_LEVEL, tree.nodes[node_levels(tree.nodes) <= _MAX_LEVEL])
@@ -119,15 +124,15 @@ def _coarse(estimate: Estimate) -> Estimate:
     return Estimate(upper, counts, np.sqrt(variance), slope=estimate.slope)
 
 
-def _table(values: NDArray[np.float64]) -> Table:
-    """Of values float64[2^d, 2^d] over the whole field, row 0 in the north."""
+def _table(values: NDArray[np.float64]) -> SummedAreaTable:
+    """Sums of values float64[2^d, 2^d] of a uniform grid over the whole field, row 0 in the north."""
     level = len(values).bit_length() - 1
-    borders = np.arange(len(values) + 1, dtype=np.int64) << (BASE_DEPTH - level)
-    return Table(borders, borders, values)
+    edges = np.arange(len(values) + 1, dtype=np.int64) << (BASE_DEPTH - level)
+    return SummedAreaTable(edges, edges, values)
 
 
 def _clumping(tree: Tree, users: NDArray[np.float64]) -> float:
-    """How unevenly users are spread within cells, as `counts.clumping` says it, from the leaves of whole families."""
+    """How unevenly users are spread inside cells (see `noisy_counts.clumping`), from groups of four sibling leaves."""
     parents, first, members = np.unique(tree.entries >> np.uint64(2), return_index=True, return_counts=True)
     first = first[(members == 4) & (parents > 0)]
     family = users[first[:, None] + np.arange(4)]  # NW, SW, NE, SE

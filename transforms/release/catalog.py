@@ -1,4 +1,4 @@
-"""The releases that stand in a folder of nightly ones, `releases/<date>/`, and whether the ledger knows them."""
+"""Published releases found in folders, and their agreement with the ledger."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ _NIGHT = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def published_dates(root: str) -> list[str]:
-    """The dates, as YYYY-MM-DD and in order, of which a release stands in a folder of releases.
+    """Returns the dates YYYY-MM-DD, in order, for which `root/releases/` has a manifest.
 
-    Raises NotReadyError or RequestError where the folder cannot be listed, now or at all.
+    Raises:
+        NotReadyError: the folder cannot be listed now.
+        RequestError: the folder cannot be listed.
     """
     found = matching(FileSystems.join(root, RELEASES, "*", MANIFEST_FILE))
     names = sorted(one.path.split("/")[-2] for one in found)
@@ -44,9 +46,11 @@ def published_dates(root: str) -> list[str]:
 
 
 def published_releases(root: str) -> dict[str, Release]:
-    """The published releases by date, in order. What is no release, or is being replaced just now, is left out.
+    """Returns the published releases by date, in order, without what cannot be opened as a release now.
 
-    Raises NotReadyError or RequestError where the folder cannot be listed, now or at all.
+    Raises:
+        NotReadyError: the folder cannot be listed now.
+        RequestError: the folder cannot be listed.
     """
     dates = published_dates(root)
     places = [FileSystems.join(root, RELEASES, date) for date in dates]
@@ -55,9 +59,11 @@ def published_releases(root: str) -> dict[str, Release]:
 
 
 def disagreement(release: Release, history: History) -> str | None:
-    """What a published release and the ledger disagree on; None where they agree.
+    """Returns how a published release contradicts the ledger; None if it does not.
 
-    The ledger must have been read after the release: it was charged before it was published.
+    Args:
+        release: a published release.
+        history: the ledger, read after the release. Every release is charged before it is published.
     """
     release_id = str(release.manifest.get("release_id"))
     reservation = history.reservations.get(release_id)
@@ -70,7 +76,7 @@ def disagreement(release: Release, history: History) -> str | None:
         return f"release {release_id} has been changed since it was published"
     try:
         privacy = release.manifest["privacy"]
-        # Of bit pushing whoever collects the reports may learn more than readers do: the larger is charged.
+        # With local privacy the collector of the reports may learn more than readers of the release. The larger counts.
         collector = privacy.get("collector") or {"epsilon": 0}
         epsilon = max(parse_amount("epsilon", privacy["epsilon"]), parse_amount("epsilon", collector["epsilon"]))
         cost = epsilon, parse_amount("delta", privacy.get("delta", 0))
@@ -86,18 +92,18 @@ def disagreement(release: Release, history: History) -> str | None:
 
 
 def find_releases(folder: str) -> tuple[list[Release], list[str]]:
-    """Every release in a folder, at any depth, and what looks like one and cannot be read.
+    """Finds every release in a folder, at any depth.
 
     Args:
-        folder: local or in a bucket. Folders in it whose names begin with a point are what is being written.
+        folder: local or in a bucket. Subfolders whose names begin with a dot are being written, and are ignored.
 
     Returns:
-        The releases by path, and a sentence for each folder that holds a file of a release without a manifest that can
-        be read. Evaluations and refusals are neither.
+        The releases, sorted by path, and a message for each folder that holds a release's file but no readable
+        manifest. Evaluations and refusals are in neither list.
 
     Raises:
-        RequestError: there is nothing of the kind, or the folder cannot be listed.
-        NotReadyError: it cannot be listed now.
+        RequestError: the folder has no release, or cannot be listed.
+        NotReadyError: the folder cannot be listed now.
     """
     root = folder.rstrip("/")
     names: dict[str, set[str]] = {}
@@ -112,7 +118,7 @@ def find_releases(folder: str) -> tuple[list[Release], list[str]]:
         try:
             releases.append(open_release(place))
         except RequestError as error:
-            # Evaluations are no releases, nor are refusals, of which nothing but a reason was published.
+            # An evaluation or a refusal is no release and no problem.
             if not names[place] <= NO_RELEASE.get(format_at(place) or "", frozenset()):
                 problems.append(str(error))
     if not releases and not problems:
@@ -123,15 +129,15 @@ def find_releases(folder: str) -> tuple[list[Release], list[str]]:
 def missing_releases(
     before: History, history: History, releases: Sequence[Release], dataset: str | None = None
 ) -> list[str]:
-    """What the ledger says was published and is not among the releases, a sentence for each.
+    """Returns a message for each release that the ledger knows as published and that was not found.
 
-    A release is not missing where another one of the same job, dataset and days, charged later, took its place.
+    A release is not missing if a later one of the same job, dataset and days was found.
 
     Args:
-        before: the ledger as it was before the releases were looked for.
-        history: the ledger as it was after that.
-        releases: those that were found.
-        dataset: look for this dataset's releases alone; None for all.
+        before: the ledger, read before the search.
+        history: the ledger, read after the search.
+        releases: the releases found.
+        dataset: check this dataset's releases only; None for all.
     """
     there = {str(one.manifest.get("release_id")) for one in releases}
 
@@ -153,16 +159,16 @@ def missing_releases(
 
 
 def check_not_lost(history: History, dataset: str, output: str, timeline: str | None = None) -> None:
-    """Raises LedgerError where a release was charged to the dataset and this ledger does not know of it.
-
-    So a ledger that was lost, or put back from an old copy, does not begin a new budget. Looked at are the release at
-    the output, those beside it (on a disk), and those of the timeline.
+    """Checks that a ledger holds the charges of existing releases, so that a lost ledger starts no new budget.
 
     Args:
         history: the ledger that a job names.
-        dataset: the dataset that it charges.
-        output: where its release will stand.
-        timeline: the folder of the page of all releases; None without one.
+        dataset: the dataset that the job charges.
+        output: the job's output folder. Its release and, on a disk, those in sibling folders are checked.
+        timeline: a folder whose `releases/` are checked too; None without one.
+
+    Raises:
+        LedgerError: a release was charged to the dataset, and this ledger lacks the charge.
     """
     places = {output.rstrip("/")}
     if not is_remote(output):
@@ -178,9 +184,9 @@ def check_not_lost(history: History, dataset: str, output: str, timeline: str | 
             if str(stated.get("dataset")).casefold() == dataset.casefold():
                 raise LedgerError(
                     f"ledger: {place} was charged to dataset {dataset} by entry {stated.get('entry')} of a "
-                    f"ledger, and the one that is named has {history.entries} entries without it: it was lost, put "
-                    "back from an old copy, or is another one; put back the newest copy (`sfumato ledger restore`), or "
-                    "name the right ledger"
+                    f"ledger, and the named ledger has {history.entries} entries without it: it was lost, restored "
+                    "from an old copy, or is another one; restore the newest copy (`sfumato ledger restore`), or name "
+                    "the right ledger"
                 )
 
 
@@ -192,7 +198,7 @@ def _opened(place: str) -> Release | None:
 
 
 def _stated_charge(place: str) -> dict[str, Any]:
-    """What the manifest in a folder says of the ledger, of a release or of a refusal; nothing where it cannot."""
+    """Returns the entry `ledger` of the manifest in a folder, of a release or a refusal; empty without one."""
     try:
         stated = json.loads(manifest_at(place) or b"{}")["ledger"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a job's launcher knows of a release before any data is read, and the manifest's part that comes of it. Pure."""
+"""A release's identity and origin, known before any data is read, and the manifest made from it. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from sfumato.schemas.release import MANIFEST_FORMAT
 
 _SOURCES = ("schemas", "transforms", "pipelines")
-# What draws noise, or decides what it is added to.
+# Packages that draw noise, or decide what it is added to.
 _DRAWING = ("apache-beam", "cryptography", "numpy", "pandas", "pyarrow", "scipy")
 _PACKAGES = ("sfumato", "apache-beam", "numpy", "pyarrow", "scipy")
 UNSAFE = "The key came from a seed that anybody can guess: this release protects nobody."
@@ -29,12 +29,18 @@ UNSAFE = "The key came from a seed that anybody can guess: this release protects
 
 @dataclass(frozen=True)
 class ReleaseMetadata:
-    """Identity and origin of a release: nothing here depends on what the input files hold.
+    """Identity and origin of a release. Nothing here depends on the content of the input files.
 
-    job: the command that made it. created: ISO 8601 time. randomness: where the secret came from; safe: nobody can
-    guess it. parameters: every option of the request. ledger: the entry that charged it, where there is a ledger.
-    published: the SHA-256 of the manifest that was published under this id before, if one was. ledger_location: the
-    ledger that a run charges, which knows both once it has.
+    Attributes:
+        job: the command that made it.
+        release_id: its name.
+        created: ISO 8601 time.
+        randomness: source of the secret.
+        safe: whether nobody can guess the secret.
+        parameters: every option of the request.
+        ledger: the ledger's entry that charged the release; None without a ledger or before the charge.
+        published: SHA-256 of the manifest that was published under this id before, if any.
+        ledger_location: the ledger that the run charges; None without one.
     """
 
     job: str
@@ -49,12 +55,12 @@ class ReleaseMetadata:
 
     @property
     def source(self) -> dict[str, Any]:
-        """The manifest's entry on where the randomness came from."""
+        """The manifest's entry `randomness`."""
         return {"source": self.randomness, "safe": self.safe}
 
 
 def release_manifest(metadata: ReleaseMetadata, content: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
-    """A release's manifest: identity, then the job's own content, then parameters, versions and warnings."""
+    """Returns a release's manifest: identity, the job's own content, parameters, versions and warnings."""
     return {
         "format": MANIFEST_FORMAT,
         "release_id": metadata.release_id,
@@ -69,18 +75,18 @@ def release_manifest(metadata: ReleaseMetadata, content: Mapping[str, Any], warn
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of Python and of the packages on which results depend."""
+    """Returns the versions of Python and of the packages that results depend on."""
     return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
 
 
 @cache
 def code_digest() -> str:
-    """The SHA-256 of the code that runs: sfumato's own sources, and the versions of what draws noise.
+    """Returns the SHA-256 of the running code: sfumato's sources and the versions of packages that draw noise.
 
-    A run's key is bound to it, since other code under the same key might add the same noise to other numbers.
+    A run's key is bound to it, because other code under the same key might add the same noise to other numbers.
 
     Returns:
-        64 hexadecimal digits, the same on every machine and for every place of installation.
+        64 hexadecimal digits. They do not depend on the machine or on where sfumato is installed.
     """
     root = Path(__file__).resolve().parents[2]  # .../sfumato/transforms/release/metadata.py
     found = hashlib.sha256(f"python {sys.version_info[0]}.{sys.version_info[1]}".encode())
@@ -96,12 +102,12 @@ def code_digest() -> str:
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
-    """A table as it is published."""
+    """Returns a table as a Parquet file."""
     file = io.BytesIO()
     pq.write_table(table, file, compression="zstd")
     return file.getvalue()
 
 
 def manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
-    """The manifest as it is published."""
+    """Returns the manifest as a JSON file."""
     return (json.dumps(manifest, indent=2, allow_nan=False) + "\n").encode()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.release import TOTALS_FILE
 from sfumato.transforms.release.page_layer import Layer, Rates, finest_depth, map_top, packed, rate_scales
 from sfumato.transforms.release.page_shell import (
     PALETTE,
@@ -37,6 +38,7 @@ _SCRIPTS = (
 )
 _CELLS = ("cells.parquet", "one row for each cell: bounds, estimated users, standard deviation, density, shape")
 _CELLS_WITH_RATES = (_CELLS[0], f"{_CELLS[1]}, rates with their intervals")
+_TOTALS = ("totals.parquet", "what adds up the errors of cells: `Release.total` gives users and standard deviation")
 _FILES = (
     ("density.npy", "the density on the finest grid, row 0 in the north, adding up to 1"),
     ("manifest.json", "the guarantee, every parameter, every version"),
@@ -85,7 +87,11 @@ def render_page(manifest: Mapping[str, Any], layers: Iterable[Layer], density: N
             "rate_scales": scales,
             "layers": [packed(layer) for layer in layers],
         },
-        files=(_CELLS if scales is None else _CELLS_WITH_RATES, *_FILES),
+        files=(
+            _CELLS if scales is None else _CELLS_WITH_RATES,
+            *([_TOTALS] if TOTALS_FILE in str(metadata.get("errors")) else []),
+            *_FILES,
+        ),
         stage=fill(
             "page_heatmap.html",
             {"map": fill("page_map.html", {"key": "", "fade": "the fading, C what the colours show"})},

@@ -148,10 +148,13 @@
     const users = (value) => (layer.deviations && cell.margin < 1 ? significant(value, 2) : whole(value));
     const share = cell.share < 0.9995 ? ` less its finer cells, ${percent(cell.share)} of it` : "";
     const dropped = layer.combined && cell.count === 0 ? say.dropped() : null; // at most how many users, where that is known
-    const most = Math.max(dropped ?? cell.count + cell.margin, 0);
-    const why = dropped === null ? `${say.unclear}: ${users(cell.count)} ± ${users(cell.margin)} at 95%` : "not kept: not among the largest noisy counts";
+    const calibrated = cell.high !== null; // the intervals of cells.parquet; merged cells and single sub-queries have none
+    const most = Math.max(dropped ?? (calibrated ? cell.high : cell.count + cell.margin), 0);
+    const interval = calibrated ? `${users(cell.low)} to ${users(cell.high)} users at 95%` : `${users(cell.count)} ± ${users(cell.margin)} at 95%`;
+    const spread = calibrated ? `, ${interval}` : ` ± ${users(cell.margin)}`;
+    const why = dropped === null ? `${say.unclear}: ${interval}` : "not kept: not among the largest noisy counts";
     const value = cell.lost ? `no more than about ${users(most)} users` : `about ${users(cell.count)} users`;
-    const margin = cell.lost ? why : `± ${users(cell.margin)} at 95%, ${say.source}`;
+    const margin = cell.lost ? why : calibrated ? `${interval}, for this cell by itself` : `± ${users(cell.margin)} at 95%, ${say.source}`;
     const name = shown(layer);
     const rate = layer.rates && rateWords(layer, spot.i, state.category);
     const rows = [
@@ -160,8 +163,8 @@
       ["Name", `${cell.cell_id}, depth ${cell.level} of ${depth}`],
       ["Place", place(lon, lat, placeDigits)],
     ];
-    if (name === "rate") return { value: rate ?? "rate unknown", margin: rate ? RATE_LEVEL : NO_RATE, rows: [["What", shareOf(state.category)], ["Users", `${value}${cell.lost ? "" : ` ± ${users(cell.margin)}`}`], ...rows] };
+    if (name === "rate") return { value: rate ?? "rate unknown", margin: rate ? RATE_LEVEL : NO_RATE, rows: [["What", shareOf(state.category)], ["Users", `${value}${cell.lost ? "" : spread}`], ...rows] };
     if (layer.rates) rows.unshift(["Rate", `${nameOf(state.category)}: ${rate ?? NO_RATE}`]);
     if (name === "users") return { value, margin, rows };
-    return { value: cell.lost ? "may be nobody" : `known to within ${percent(cell.margin / cell.count)}`, margin: `${value}${cell.lost ? "" : ` ± ${users(cell.margin)}`} at 95%`, rows };
+    return { value: cell.lost ? "may be nobody" : `known to within ${percent(cell.margin / cell.count)}`, margin: `${value}${cell.lost ? "" : spread}${calibrated && !cell.lost ? "" : " at 95%"}`, rows };
   }

@@ -87,6 +87,9 @@ class Layer:
         combined: the map is no sub-query's answer as it came. Then it is the release, and its figures are those of
             all sub-queries together.
         rates: the shares of categories at the same nodes; None without auxiliary data.
+        users_low: float64[n], lower ends of 95% intervals of the nodes' users; NaN, as in users_high, where unknown;
+            None where all are.
+        users_high: float64[n], upper ends.
     """
 
     index: int
@@ -106,9 +109,20 @@ class Layer:
     entries: int | None = None
     combined: bool = False
     rates: Rates | None = None
+    users_low: NDArray[np.float64] | None = None
+    users_high: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.level)
+        if (self.users_low is None) != (self.users_high is None):
+            raise ValueError("users_low, users_high: give both or none")
+        if self.users_low is not None and self.users_high is not None:
+            low, high = np.asarray(self.users_low), np.asarray(self.users_high)
+            if low.shape != (n,) or high.shape != (n,):
+                raise ValueError(f"users_low, users_high: must hold one value for each of the {n} nodes")
+            known = np.isfinite(low) & np.isfinite(high)
+            if not (known | (np.isnan(low) & np.isnan(high))).all() or not (low <= high)[known].all():
+                raise ValueError("users_low, users_high: must be finite with low <= high, or both NaN")
         for name in ("level", "x", "y", "count", "area"):
             shape = np.shape(getattr(self, name))
             if shape != (n,):
@@ -221,7 +235,16 @@ def packed(layer: Layer) -> dict[str, Any]:
         "entries": len(layer.level) if layer.entries is None else int(layer.entries),
         "combined": layer.combined,
         "rates": None if layer.rates is None else _packed_rates(layer.rates),
+        "users_low": _packed_ends(layer.users_low, np.floor, 1e-6),
+        "users_high": _packed_ends(layer.users_high, np.ceil, -1e-6),
     }
+
+
+def _packed_ends(ends: NDArray[np.float64] | None, outward: np.ufunc, tolerance: float) -> list[float | None] | None:
+    """Ends of intervals, rounded outward to a tenth of a user. Rounding errors below the tolerance do not count."""
+    if ends is None:
+        return None
+    return [None if math.isnan(one) else one for one in (outward(ends * 10 + tolerance) / 10).tolist()]
 
 
 def _packed_rates(rates: Rates) -> dict[str, Any]:

@@ -34,6 +34,7 @@
     const side = 2 ** level;
     return {
       cell_id: layer.cell_id[i], count: layer.count[i], stddev: stddevOf(layer, i), margin: marginAt(layer, i),
+      low: layer.users_low ? layer.users_low[i] : null, high: layer.users_high ? layer.users_high[i] : null,
       lost: isLost(layer, i), density: layer.density[i], area: layer.area[i], level,
       km2: squareKilometres(layer.area[i], (layer.y[i] + 0.5) / side),
       x: layer.x[i], y: layer.y[i], share: layer.area[i] / 4 ** (depth - level),

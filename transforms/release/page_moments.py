@@ -291,7 +291,7 @@ def _still(
     privacy = part_of(metadata, "privacy")
     epsilon, gave = part_of(privacy, "collector").get("epsilon"), part_of(privacy, "meter").get("bits_per_client")
     known = epsilon if isinstance(epsilon, int | float) and epsilon > 0 else None
-    told = privacy.get("model") in {"local", "none"} and (known is not None) == (privacy["model"] == "local")
+    told = privacy.get("trust") in {"local", "none"} and (known is not None) == (privacy["trust"] == "local")
     count = gave if isinstance(gave, int) and gave > 0 else 1
     safe = part_of(privacy, "randomness").get("safe") is not False
     promise = html.escape(guarantee(known, count)) if safe and told else ""

@@ -5,10 +5,10 @@
   const form = get("fixed_point", {});
   const { column } = data;
   const collected = get("privacy.collector.epsilon"); // of what a client sends, for whoever collects it
-  const local = privacy.model === "local" && isNumber(collected);
+  const local = privacy.trust === "local" && isNumber(collected);
   const epsilon = local ? collected : null;
   const released = local && isNumber(privacy.epsilon) ? privacy.epsilon : null; // of this page, for whoever reads it
-  const unprotected = privacy.model === "none";
+  const unprotected = privacy.trust === "none";
   const unit = get("privacy.unit", "user");
   const bitCount = isNumber(meter.bits_per_client) ? meter.bits_per_client : null;
   const bitWords = (n) => (n === 1 ? "one bit" : plural(n, "bit"));

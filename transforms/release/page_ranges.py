@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
-from sfumato.transforms.ranges.counts import LEAST_CLUMPING, NoisyGrid, clumping, edges
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.networks.features import AROUND
 from sfumato.transforms.ranges.networks.local import LocalNetwork
+from sfumato.transforms.ranges.noisy_counts import MIN_CLUMPING, NoisyGrid, clumping, strip_edges
 from sfumato.transforms.release.page_shell import (
     PALETTE,
     Files,
@@ -106,7 +106,7 @@ def embedded_model(model: RangeModel) -> dict[str, Any]:
     return {
         "side": model.field.side,
         "metres": list(model.field.metres),
-        "least_clumping": LEAST_CLUMPING,
+        "least_clumping": MIN_CLUMPING,
         "error": own.ERROR,
         **parts,
     }
@@ -121,8 +121,8 @@ def _network(model: LocalNetwork) -> dict[str, Any]:
         "shown": rounded(model.cells.ravel().tolist(), 4),
         "around": [list(one) for one in AROUND],
         "smoothing": model.smoothing,
-        "low": list(model.squares.low),
-        "high": list(model.squares.high),
+        "low": list(model.queries.low),
+        "high": list(model.queries.high),
         "networks": [
             {name: [float(f"{one:.8g}") for one in values.ravel().tolist()] for name, values in weights.items()}
             for weights in model.networks
@@ -152,7 +152,7 @@ def _raster(model: RangeModel) -> dict[str, Any]:
 
     Errors of cells do not add up to those of squares, so squares are asked about themselves.
     """
-    strips = edges(model.field.side, model.field.side / MOST_STRIPS).tolist()
+    strips = strip_edges(model.field.side, model.field.side / MOST_STRIPS).tolist()
     sizes = np.geomspace(max(model.field.metres) / MOST_STRIPS, min(model.field.metres), _ERROR_SIZES)
     stddev = [model.model.answer(_squares(model, _ERROR_PLACES, size)).stddev for size in sizes]
     return {

@@ -6,7 +6,7 @@
   const method = String(get("method", "unknown"));
   const kind = get("results.kind", model.kind);
   const partCount = isNumber(get("results.parts")) ? get("results.parts") : null;
-  const population = get("population", {});
+  const population = get("privacy.population", {});
   const users = population.users ?? get("results.users"); // cells' noise adds up to more than that of one count
   const cell = get("cell_metres");
   const asked = get("sizes_metres");

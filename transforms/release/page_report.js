@@ -19,7 +19,7 @@
     return name;
   }
 
-  const population = get("privacy.population", get("population", {}));
+  const population = get("privacy.population", {});
   const populationEpsilon = isNumber(population.epsilon) ? population.epsilon : 0;
   const spent = parallel ? ofUser + populationEpsilon : get("privacy.epsilon_spent", ofUser + populationEpsilon);
   const epsilon = get("privacy.epsilon", spent + last.remaining);

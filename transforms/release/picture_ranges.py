@@ -11,10 +11,10 @@ from matplotlib.colors import FuncNorm
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.counts import Partition, edges
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
 from sfumato.transforms.ranges.model import Answers, Model, RangeModel
 from sfumato.transforms.ranges.networks.local import LocalNetwork
+from sfumato.transforms.ranges.noisy_counts import Partition, strip_edges
 from sfumato.transforms.release.picture import ALARM, CLIPPED, SOFT, UNSAFE, bare_png, log_like, map_picture
 from sfumato.transforms.release.picture_scale import written_top
 
@@ -61,7 +61,7 @@ def density(model: RangeModel, most: int = _FINEST) -> Density:
         x_edges, y_edges = own.grid.x_edges, own.grid.y_edges
     else:
         strips = most if isinstance(own, GridModel | PartitionModel) else min(most, MOST_STRIPS)  # others are slow
-        x_edges = y_edges = edges(side, side / strips)
+        x_edges = y_edges = strip_edges(side, side / strips)
     cells, shape = Boxes.between(x_edges, y_edges), (len(y_edges) - 1, len(x_edges) - 1)
     width, height = model.field.cell_metres
     km2 = width * height / 1e6  # of a base cell

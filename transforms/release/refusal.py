@@ -1,4 +1,4 @@
-"""What is published where a release was refused after its charge: a page and a manifest that say why. Pure."""
+"""The page and manifest that are published in place of a release that was refused after its charge. Pure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PAGE = """<!doctype html>
 h1 {{ font-size: 1.5rem; line-height: 1.25 }} small {{ opacity: .75 }}</style></head>
 <body><h1>{title}</h1>
 <p>{reason}.</p>
-<p>This decision rests on noisy counts and public figures alone. It cost epsilon {spent} of the {total} that the release
-was to cost. Adjacency: {adjacency}.</p>
-<p><small>Release {release_id}, {job}, {created}. All of it is in <a href="manifest.json">manifest.json</a>.</small></p>
+<p>This decision uses noisy counts and public figures only. It cost epsilon {spent} of the {total} that the release
+would have cost. Adjacency: {adjacency}.</p>
+<p><small>Release {release_id}, {job}, {created}. Details are in <a href="manifest.json">manifest.json</a>.</small></p>
 </body></html>
 """
 
@@ -29,15 +29,15 @@ was to cost. Adjacency: {adjacency}.</p>
 def refusal_files(
     metadata: ReleaseMetadata, reason: str, epsilon: Decimal, spent: Decimal, delta_spent: Decimal, adjacency: str
 ) -> dict[str, bytes]:
-    """The files of a refused release by name, the manifest last.
+    """Returns the files of a refused release by name, the manifest last.
 
     Args:
-        metadata: the identity of the release.
+        metadata: the release's identity.
         reason: the refusal's message, made of noisy and public values alone.
-        epsilon: what the release was to cost.
-        spent: what the refusal cost.
-        delta_spent: likewise.
-        adjacency: in words, of what was spent.
+        epsilon: what the whole release would have cost.
+        spent: epsilon that the refusal cost.
+        delta_spent: delta that the refusal cost.
+        adjacency: of `spent` and `delta_spent`, as text.
     """
     manifest = {
         "format": REFUSAL_FORMAT,

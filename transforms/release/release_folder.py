@@ -1,4 +1,4 @@
-"""Releases on disk or in a bucket: written whole or not at all."""
+"""Writing releases to a folder on disk or in a bucket: all files or none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
@@ -29,18 +28,21 @@ from sfumato.transforms.files import content_type, is_remote, matching, storage_
 from sfumato.transforms.release.metadata import manifest_bytes
 from sfumato.transforms.release.published_release import read_part
 
-if TYPE_CHECKING:
-    pass
-
 _NOUNS = {MANIFEST_FORMAT: "release", EVALUATION_FORMAT: "evaluation"}
-_LEFT = RELEASE_FILES | EVALUATION_FILES
+_KNOWN_FILES = RELEASE_FILES | EVALUATION_FILES
 _TAKEN = "output: {} exists already; name another, or give --overwrite"
 
 
 def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> None:
-    """Raises RequestError where something of this kind, a manifest's format, may not be written to `output`.
+    """Checks that a release or an evaluation may be written to `output`.
 
-    A release replaces a release, and an evaluation an evaluation, never one the other.
+    Args:
+        output: the folder, local or in a bucket.
+        overwrite: whether an existing release may be replaced.
+        kind: format of the new manifest. A release only replaces a release, and an evaluation an evaluation.
+
+    Raises:
+        RequestError: it may not.
     """
     if not output:
         raise RequestError("output: name a folder for the release")
@@ -53,7 +55,7 @@ def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> N
 
 
 def _check_kind(output: str, overwrite: bool, replaceable: bool, kind: str) -> None:
-    """Raises RequestError where what stands at `output` is not to be, or must not be, overwritten."""
+    """Raises RequestError if the content of `output` must not be overwritten."""
     if not overwrite and not is_refusal(manifest_at(output)):
         raise RequestError(_TAKEN.format(output))
     if not replaceable:
@@ -63,26 +65,35 @@ def _check_kind(output: str, overwrite: bool, replaceable: bool, kind: str) -> N
 def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
     """Writes all files of a release, or none.
 
-    On a disk the release is written beside its place and moved there in one step. A bucket has no such step: there
-    all files are uploaded to a folder inside the output and then moved, the manifest last, and a folder without a
-    manifest is no release. A repeated call for a release that stands already (the same manifest, byte for byte) does
-    nothing, so a retried bundle does no harm; nor does what a lost worker left behind in a bucket. The manifest is
-    written with the digest of every other file (see `with_digests`).
+    On a disk, the release is written to a folder beside `output` and moved there in one step. A bucket has no such
+    step. There, all files are uploaded to a folder inside `output` and then moved, the manifest last; a folder without
+    a manifest is no release. If the same release is already there (equal manifests), the call does nothing, so a
+    retried bundle does no harm. Leftover files of a lost worker do no harm either.
+
+    Args:
+        output: the folder, local or in a bucket.
+        files: content by name. The manifest is written with the digest of every other file (see `with_digests`).
+        release_id: the release.
+        overwrite: whether to replace an existing release.
+
+    Raises:
+        RequestError: `output` must not be overwritten.
+        OSError: writing failed.
     """
     files = with_digests(files)
-    standing = manifest_at(output)
-    if standing == files[MANIFEST_FILE]:
+    existing = manifest_at(output)
+    if existing == files[MANIFEST_FILE]:
         return
     kind = str(_kind_of(files[MANIFEST_FILE]))
     if is_remote(output):
-        if standing is not None:
-            _check_kind(output, overwrite, _kind_of(standing) == kind, kind)
+        if existing is not None:
+            _check_kind(output, overwrite, _kind_of(existing) == kind, kind)
         _publish_remote(output, files, release_id, overwrite)
     else:
         try:
             check_output(output, overwrite, kind)
         except RequestError:
-            # Another attempt at this release may have moved it into its place, or be about to.
+            # Another attempt at this release may have finished, or be about to.
             if manifest_at(output) == files[MANIFEST_FILE]:
                 return
             check_output(output, overwrite, kind)
@@ -90,7 +101,7 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
 
 
 def with_digests(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files of a release, its manifest listing the SHA-256 and the size in bytes of every other one."""
+    """Returns the files, with a manifest that lists SHA-256 and size in bytes of every other file."""
     listed = {
         name: {"sha256": hashlib.sha256(files[name]).hexdigest(), "bytes": len(files[name])}
         for name in sorted(files)
@@ -103,9 +114,9 @@ def with_digests(files: Mapping[str, bytes]) -> dict[str, bytes]:
 def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
     output = output.absolute()
     output.parent.mkdir(parents=True, exist_ok=True)
-    mark = f"{release_id}-{uuid.uuid4().hex}"  # of this attempt alone: another process may write the same release
-    partial = output.with_name(f".{output.name}.partial-{mark}")
-    replaced = output.with_name(f".{output.name}.replaced-{mark}")
+    attempt = f"{release_id}-{uuid.uuid4().hex}"  # unique, because another process may write the same release
+    partial = output.with_name(f".{output.name}.partial-{attempt}")
+    replaced = output.with_name(f".{output.name}.replaced-{attempt}")
     try:
         partial.mkdir()
         for name in sorted(files, key=MANIFEST_FILE.__eq__):  # the manifest last
@@ -113,8 +124,8 @@ def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str, ov
                 file.write(files[name])
                 file.flush()
                 os.fsync(file.fileno())
-        standing = manifest_at(str(output))
-        if (overwrite or is_refusal(standing)) and standing not in (None, files[MANIFEST_FILE]):
+        existing = manifest_at(str(output))
+        if (overwrite or is_refusal(existing)) and existing not in (None, files[MANIFEST_FILE]):
             output.rename(replaced)
         try:
             partial.rename(output)
@@ -123,7 +134,7 @@ def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str, ov
                 replaced.rename(output)
             raise
     except OSError:
-        # Another attempt may have been faster, and have cleared this one's files away.
+        # Another attempt may have finished first and removed this one's files.
         if manifest_at(str(output)) != files[MANIFEST_FILE]:
             raise
     finally:
@@ -133,9 +144,9 @@ def _publish_local(output: Path, files: Mapping[str, bytes], release_id: str, ov
 
 
 def clear_lost(output: str, release_id: str) -> None:
-    """Removes what killed attempts at a release that stands by now left behind, beside it or in its bucket.
+    """Removes leftover files of killed attempts at a published release, beside it or in its bucket.
 
-    An attempt still under way has come too late, and finds this release in its place.
+    An attempt that still runs is too late. It will find the published release.
     """
     if is_remote(output):
         lost = matching(FileSystems.join(output, f".partial-{release_id}-*", "*"))
@@ -144,7 +155,7 @@ def clear_lost(output: str, release_id: str) -> None:
     place = Path(output).absolute()
     left = re.compile(rf"\.{re.escape(place.name)}\.(partial|replaced)-{re.escape(release_id)}-[0-9a-f]{{32}}")
     for path in [path for path in place.parent.iterdir() if left.fullmatch(path.name)]:
-        # Moved away first, so that its owner does not put what is left of it into the place.
+        # Renamed first, so that its owner cannot publish a half-removed folder.
         moved = path.with_name(f".lost-{uuid.uuid4().hex}")
         with contextlib.suppress(OSError):  # its owner was faster
             path.rename(moved)
@@ -153,14 +164,14 @@ def clear_lost(output: str, release_id: str) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Removes a release's folder, its manifest first: no folder with a manifest ever lacks a file."""
+    """Removes a release's folder, the manifest first, so that no folder with a manifest ever lacks a file."""
     with contextlib.suppress(OSError):
         (folder / MANIFEST_FILE).unlink()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool) -> None:
-    partial = FileSystems.join(output, f".partial-{release_id}-{uuid.uuid4().hex}")  # of this attempt alone
+    partial = FileSystems.join(output, f".partial-{release_id}-{uuid.uuid4().hex}")  # unique to this attempt
     staged = {name: FileSystems.join(partial, name) for name in files}
     placed = {name: FileSystems.join(output, name) for name in files}
     data = [name for name in files if name != MANIFEST_FILE]
@@ -168,16 +179,16 @@ def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, ov
         for name, content in files.items():
             with FileSystems.create(staged[name], content_type(name), CompressionTypes.UNCOMPRESSED) as file:
                 file.write(content)
-        standing = manifest_at(output)  # once more: uploads take their time
-        if standing not in (None, files[MANIFEST_FILE]):
+        existing = manifest_at(output)  # checked again, because the uploads took time
+        if existing not in (None, files[MANIFEST_FILE]):
             kind = str(_kind_of(files[MANIFEST_FILE]))
-            _check_kind(output, overwrite, _kind_of(standing) == kind, kind)
-            # From here on the older release is no release any more.
+            _check_kind(output, overwrite, _kind_of(existing) == kind, kind)
+            # Without its manifest the older release is no longer a release.
             _delete_remote([placed[MANIFEST_FILE]])
-            left = [name for name in _LEFT if name not in files]
+            left = [name for name in _KNOWN_FILES if name not in files]
             _delete_remote([FileSystems.join(output, name) for name in left])
-        # What another attempt at the same release has moved here already is the same, byte for byte. Data that a
-        # failure leaves here without a manifest are no release.
+        # Another attempt at the same release may have moved the same bytes here already. If this fails, the files
+        # without a manifest are no release.
         FileSystems.rename([staged[name] for name in data], [placed[name] for name in data])
         _check_placed(output, files, data)
         FileSystems.rename([staged[MANIFEST_FILE]], [placed[MANIFEST_FILE]])
@@ -189,7 +200,7 @@ def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, ov
             raise
         clear_lost(output, release_id)
     except Exception:
-        # Whatever it was: another attempt may have published this very release, and have cleared this one's files away.
+        # Another attempt may have published this very release and removed this one's files.
         if manifest_at(output) != files[MANIFEST_FILE]:
             raise
     finally:
@@ -197,35 +208,36 @@ def _publish_remote(output: str, files: Mapping[str, bytes], release_id: str, ov
 
 
 def _check_placed(output: str, files: Mapping[str, bytes], names: list[str]) -> None:
-    """Raises OSError where an attempt at another release has put files of its own into the same place meanwhile."""
+    """Raises OSError if another release's files were written to the same folder meanwhile."""
     for name in names:
         if read_part(output, name) != files[name]:
             raise OSError(f"{output}: another release is being written here at the same time")
 
 
 def _delete_remote(paths: list[str]) -> None:
-    """Deletes those of the objects that are there, whoever else is deleting them."""
+    """Deletes the objects that exist, while others may be deleting them too."""
     present = [path for path in paths if FileSystems.exists(path)]
     if not present:
         return
     try:
         FileSystems.delete(present)
     except BeamIOError:
-        # Beam stops at an object that another attempt has deleted since it was seen.
+        # Beam stops at an object that another attempt has deleted meanwhile.
         if all(FileSystems.exists(path) for path in present):
             raise
         _delete_remote(present)
 
 
 def format_at(path: str) -> str | None:
-    """The format that the manifest in a folder states; None where there is none or it states none."""
+    """Returns the format of the manifest in a folder; None without a manifest or a format."""
     return _format_of(manifest_at(path))
 
 
 def manifest_at(output: str) -> bytes | None:
-    """The manifest, as it was written, of whatever stands at `output`; None where nothing does.
+    """Returns the bytes of the manifest in a folder; None without one.
 
-    Raises OSError where that cannot be told: what may be a release is not to be written over.
+    Raises:
+        OSError: it cannot be read. The caller must not overwrite what may be a release.
     """
     try:
         return read_part(output, MANIFEST_FILE)
@@ -240,7 +252,7 @@ def _check_parent(output: Path) -> None:
 
 
 def _exists(output: str) -> bool:
-    """Whether something is there. In a bucket a failed attempt's files, which have no manifest, count as nothing."""
+    """Returns whether `output` has content. A failed attempt's files in a bucket, without a manifest, do not count."""
     if not is_remote(output):
         return os.path.lexists(output)
     folder = output.rstrip("/") + "/"
@@ -254,12 +266,13 @@ def _exists(output: str) -> bool:
     except (OSError, ValueError) as error:
         raise RequestError(f"output: {output} cannot be reached ({error})") from None
     return any(
-        path not in _LEFT and not path.startswith(".partial-") for path in (p.removeprefix(folder) for p in found)
+        path not in _KNOWN_FILES and not path.startswith(".partial-")
+        for path in (p.removeprefix(folder) for p in found)
     )
 
 
 def _is_replaceable(output: Path, kind: str) -> bool:
-    """Whether a folder is empty or holds something of this kind and nothing else."""
+    """Returns whether a folder is empty, or holds a release of this kind and nothing else."""
     if not output.is_dir():
         return False
     names = {path.name for path in output.iterdir()}
@@ -268,13 +281,13 @@ def _is_replaceable(output: Path, kind: str) -> bool:
 
 
 def _kind_of(manifest: bytes | None) -> str | None:
-    """The format that a manifest states, that of a release for a refusal; None where there is none."""
+    """Returns the format of a manifest, that of a release for a refusal; None without one."""
     found = _format_of(manifest)
     return MANIFEST_FORMAT if found == REFUSAL_FORMAT else found
 
 
 def is_refusal(manifest: bytes | None) -> bool:
-    """Whether a manifest is that of a refused release, which the next attempt at it replaces."""
+    """Returns whether a manifest belongs to a refused release. The next attempt at the release replaces it."""
     return _format_of(manifest) == REFUSAL_FORMAT
 
 

@@ -1,6 +1,6 @@
-"""The page of a folder of nightly releases, kept up to date: `releases/<date>/`, `latest.json`, `maps/`, `index.html`.
+"""The index of a folder of dated releases: `latest.json`, `maps/` and the page `index.html` beside `releases/<date>/`.
 
-All of it follows from the published releases and the ledger, so it can be made again at any time, by anybody, at once.
+The index follows from the published releases and the ledger. Any run can rebuild it at any time.
 """
 
 from __future__ import annotations
@@ -29,19 +29,23 @@ _ROUNDS = 5
 
 
 def update_timeline(root: str, ledger: str | None) -> None:
-    """Writes `latest.json`, the maps that are missing and the page. Safe to repeat, and for several at once.
+    """Writes `latest.json`, missing maps and the page. Safe to repeat, also for several processes at once.
 
-    ledger: the place of the ledger that says what has been spent; without one the page does not.
+    Args:
+        root: folder that holds `releases/`.
+        ledger: location of the ledger whose spending the page shows; None for a page without spending.
     """
     releases = published_releases(root)
     for _ in range(_ROUNDS):
         if not releases:
             return
-        history = None if ledger is None else open_ledger(ledger).history()  # knows what these releases were charged
+        history = (
+            None if ledger is None else open_ledger(ledger).history()
+        )  # read after the releases, so it has them all
         _write_all(root, [_Dated(name, release) for name, release in releases.items()], history)
         shown, releases = releases, published_releases(root)
         if [one.digest for one in shown.values()] == [one.digest for one in releases.values()]:
-            return  # nobody has published meanwhile, so nobody's page was written over
+            return  # nothing was published meanwhile, so no newer page was overwritten
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class _Dated:
 
     @cached_property
     def map(self) -> str | None:
-        """Where the page finds its map: another release of the same day has another name. None without a map."""
+        """The map's file, relative to the page; None without a map. Its name differs between releases of a day."""
         if self.release.manifest.get("job") != "heatmap":
             return None
         content = json.dumps([MAP_FORMAT, self.release.manifest], sort_keys=True)
@@ -65,7 +69,7 @@ class _Dated:
         return f"{MAPS}/{self.date}-{mark}.js"
 
     def map_bytes(self) -> bytes:
-        fresh = replace(self.release)  # whose raster is not kept
+        fresh = replace(self.release)  # a copy, so that its raster is freed
         if fresh.grid is None:
             raise RequestError(f"{fresh.path}: the manifest lacks the map's region or depth")
         return map_file(self.date, fresh.density, fresh.arrow_table(CELLS_FILE), fresh.grid)
@@ -91,7 +95,7 @@ def _write_all(root: str, releases: list[_Dated], history: History | None) -> No
 
 
 def _spending(history: History | None, dataset: str, releases: list[_Dated]) -> list[Spending]:
-    """What each of the dataset's limits had spent in the window that ends on each day."""
+    """Returns, for each limit of the dataset, the epsilon spent in the window that ends on each day."""
     if history is None:
         return []
     dataset = dataset.casefold()

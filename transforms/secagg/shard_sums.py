@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import bdtr
 
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.keys import RunKey, random_bits
@@ -194,7 +194,7 @@ def planned_shards(shards: NDArray[np.uint64], query: ShardQuery, key: RunKey, d
     """
     if query.planned_clients is None or dropout <= 0:
         return np.ones(len(shards), dtype=bool)
-    lost = float(bdtr(query.required_survivors - 1, query.planned_clients, 1 - dropout))
+    lost = float(scipy.special.bdtr(query.required_survivors - 1, query.planned_clients, 1 - dropout))
     return _coins(key.subkey("planned dropout", query.index), shards, np.zeros_like(shards)) >= lost
 
 

@@ -17,12 +17,12 @@ from sfumato.schemas.region import Grid, deinterleave
 from sfumato.transforms.synth.city import City, build_city
 from sfumato.transforms.synth.dates import build_city_on
 from sfumato.transforms.synth.people import make_records, record_schema
-from sfumato.transforms.synth.request import ROW_GROUP_ROWS, SynthRequest
+from sfumato.transforms.synth.request import ROW_GROUP_ROWS, SynthSpec
 
 _CITY_LOCK = threading.Lock()
 
 
-def make_file_tables(request: SynthRequest, index: int, city: City) -> Iterator[pa.Table]:
+def make_file_tables(request: SynthSpec, index: int, city: City) -> Iterator[pa.Table]:
     """The records of one file, as tables of a row group or less each."""
     for first, last, record in request.pieces(index):
         yield make_records(
@@ -59,7 +59,7 @@ class WriteFile(beam.DoFn):
     A retried element writes the same bytes under the same name.
     """
 
-    def __init__(self, request: SynthRequest, folder: str, with_density: bool) -> None:
+    def __init__(self, request: SynthSpec, folder: str, with_density: bool) -> None:
         self.request = request
         self.folder = folder
         self.with_density = with_density
@@ -120,7 +120,7 @@ class GeneratePeople(beam.PTransform):
     The output is int64[4^density_depth], records by cell code; without `with_density` int64[1], all records.
     """
 
-    request: SynthRequest
+    request: SynthSpec
     folder: str
     with_density: bool = False
 

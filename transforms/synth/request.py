@@ -1,23 +1,32 @@
-"""What `sfumato synth` is asked for, checked, and how it is cut into files."""
+"""What `sfumato synth` generates: its request, checked, and how logs are cut into files."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.requests.publishing import REGION_HELP, REGION_METAVAR, RegionOption, RunnerOptions
+from sfumato.schemas.requests.request import INPUT, MAP, OUTPUT, option
 from sfumato.transforms.synth.people import DEFAULT_REGION, USER_ID_KINDS, UserIdKind
 
 ROW_GROUP_ROWS = 500_000
 MAX_DENSITY_DEPTH = 12  # a raster of 128 MiB for each worker
 MAX_USERS = 1 << 40
 MAX_USERS_PER_FILE = 100_000_000
+MAX_DAYS = 3_660
+FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2199, 12, 31)
 
 
 @dataclass(frozen=True)
-class SynthRequest:
+class SynthSpec:
     """What is to be generated. Raises RequestError for a value that cannot be served.
 
     Users come in blocks of `users_per_file`, as many blocks as files. File f of F holds record j of the users
@@ -75,3 +84,69 @@ class SynthRequest:
 def _require_whole(name: str, value: int, least: int, most: int) -> None:
     if not (isinstance(value, int) and least <= value <= most):
         raise RequestError(f"{name}: must be a whole number in {least}..{most}, got {value!r}")
+
+
+def parse_days(value: Any) -> Period:
+    """Dates from `FROM:TO` or one date. Raises RequestError."""
+    if isinstance(value, Period):
+        days = value
+    else:
+        try:
+            days = Period.parse(str(value), "days")
+        except RequestError as error:
+            raise RequestError(re.sub("^period", "days", str(error))) from None
+    if days.length > MAX_DAYS or not FIRST_DAY <= days.first <= days.last <= LAST_DAY:
+        raise RequestError(f"days: must be {MAX_DAYS} or fewer, from {FIRST_DAY} to {LAST_DAY}, got {days}")
+    return days
+
+
+class SynthRequest(RunnerOptions):
+    """Synthetic logs, as somebody wants them."""
+
+    JOB: ClassVar[str] = "synth"
+    COMMAND: ClassVar[str] = "synth"
+    ABOUT: ClassVar[str] = (
+        "Makes deterministic location logs of any size, of the people of a city that does not exist. Files appear "
+        "when all are complete, or not at all. With --days, the files of each date go into a folder dt=YYYY-MM-DD of "
+        "its own: the same people of the same city, not all of them active, elsewhere at other hours, with weather, a "
+        "season and events."
+    )
+    EXAMPLE: ClassVar[str] = "--users 100000 --records_per_user 5 --output logs"
+
+    output: str = option(..., "folder for the files, local or gs://", INPUT, common=True, metavar="FOLDER")
+    overwrite: bool = option(False, "replace what is there", INPUT, common=True)
+    users: int = option(..., "number of users", MAP, common=True)
+    records_per_user: int = option(1, "records of each user (of a day)", MAP, common=True, metavar="K")
+    days: Annotated[Period, PlainValidator(parse_days)] | None = option(
+        None,
+        "dates (UTC), each written into a folder dt=YYYY-MM-DD of its own; without it, one folder of one week",
+        MAP,
+        common=True,
+        metavar="FROM[:TO]",
+    )
+    region: RegionOption = option(
+        DEFAULT_REGION, f"{REGION_HELP}; the city is stretched over it", MAP, common=True, metavar=REGION_METAVAR
+    )
+    seed: int = option(0, "another seed gives other people of the same city", MAP, common=True)
+    users_per_file: int = option(1_000_000, "a file has the records of so many users", OUTPUT)
+    user_id: str = option("int", f"type of the user id: {' or '.join(USER_ID_KINDS)}", OUTPUT, metavar="TYPE")
+    density: str | None = option(
+        None,
+        "also write the true density of all records: float64, 2^depth square, row 0 in the north, sum 1",
+        OUTPUT,
+        metavar="FILE.npy",
+    )
+    density_depth: int = option(10, f"depth of the density, 1..{MAX_DENSITY_DEPTH}", OUTPUT)
+
+    @property
+    def spec(self) -> SynthSpec:
+        """What is to be generated. Raises RequestError."""
+        names = ("users", "records_per_user", "region", "seed", "users_per_file", "user_id", "density_depth")
+        return SynthSpec(**{name: getattr(self, name) for name in names})
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        _ = self.spec
+        if self.days is not None and self.density is not None:
+            raise RequestError("density and days: the density is that of one folder of logs; leave one of them out")
+        return self

@@ -21,7 +21,7 @@ def test_folder_has_its_files_and_ends_with_the_marked_facts() -> None:
     files = comparison_files(outcomes, sample_truth(), METRICS, FACTS)
     assert list(files) == ["runs.csv", "table.csv", "table.md", "index.html", "manifest.json"]
     told = json.loads(files["manifest.json"], parse_constant=lambda name: (_ for _ in ()).throw(ValueError(name)))
-    assert told["format"] == "sfumato-evaluation/1"  # which no reader of releases opens
+    assert told["format"] == "sfumato-evaluation/2"  # which no reader of releases opens
     assert told["notice"] == EVALUATION
     assert EVALUATION in files["index.html"].decode()
     assert {name: told[name] for name in FACTS} == plain(FACTS)

@@ -85,7 +85,16 @@ def rates(of: Estimate, names: tuple[str, ...]) -> Rates:
 def test_two_categories_have_one_rate() -> None:
     counted = by_category([[90.0, 5, 0, 400], [10.0, 5, -2, 600]])
     table = cells_table(counted, GRID, ("false", "true"), rates(counted, ("false", "true")))
-    added = ["rate", "low", "high", "rate_shrunk", "listed_low", "listed_high", "count_false", "count_true"]
+    added = [
+        "rate",
+        "rate_low",
+        "rate_high",
+        "rate_shrunk",
+        "simultaneous_low",
+        "simultaneous_high",
+        "count_false",
+        "count_true",
+    ]
     assert table.schema.names == [*CELLS_SCHEMA.names[:-1], *added, "geometry"]
     assert table["count_true"].to_pylist() == [10, 5, -2, 600]
     assert table["rate_shrunk"].to_pylist()[2] is None
@@ -106,13 +115,13 @@ def test_each_of_several_categories_has_a_rate() -> None:
     assert table.schema == cells_schema(names, names)
     assert table["count_who knows"].to_pylist() == [50, 1, 2, 3]
     for place, name in enumerate(names):
-        for kind, values in (("rate", told.rate), ("low", told.low), ("high", told.high)):
+        for kind, values in (("rate", told.rate), ("rate_low", told.low), ("rate_high", told.high)):
             column = np.array(table[f"{kind}_{name}"].to_pylist(), dtype=float)
             np.testing.assert_array_equal(column, values[place])
     assert all(
         b"description" in table.schema.field(name).metadata
         for name in table.schema.names
-        if name.startswith(("rate", "low", "high", "count_"))
+        if name.startswith(("rate", "simultaneous", "count_"))
     )
 
 
@@ -127,4 +136,9 @@ def test_geopandas_reads_rates(tmp_path) -> None:
     path = tmp_path / "cells.parquet"
     pq.write_table(cells_table(counted, GRID, ("no", "yes"), rates(counted, ("no", "yes"))), path)
     frame = geopandas.read_parquet(path)
-    assert frame["rate"].isna().tolist() == [False, frame["low"][1] == 0 and frame["high"][1] == 1, True, False]
+    assert frame["rate"].isna().tolist() == [
+        False,
+        frame["rate_low"][1] == 0 and frame["rate_high"][1] == 1,
+        True,
+        False,
+    ]

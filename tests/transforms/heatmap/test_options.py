@@ -4,6 +4,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive, Flat
 from sfumato.transforms.heatmap.options import heatmap_options, heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.request import PlanRequest
 
 
 def test_every_method_has_its_options_with_help_and_default() -> None:
@@ -12,9 +13,7 @@ def test_every_method_has_its_options_with_help_and_default() -> None:
     assert options["calibration"].default == 0.1
     assert options["depth"].methods == ()
     assert options["modulus"].kind is int
-    assert options["modulus"].read("auto") is None
-    assert options["modulus"].read("4096") == 4096
-    assert options["calibration"].text().endswith("average users of an entry (default: 0.1)")
+    assert PlanRequest.of({"users": "1", "modulus": "auto,4096"}).given(["modulus"]) == {"modulus": (None, 4096)}
     assert all(one.help and one.name == name for name, one in options.items())
 
 
@@ -46,8 +45,16 @@ def test_defaults_are_the_dataclasses_own() -> None:
         ("adaptive", {"cohorts": "disjoint", "schedule": "paper"}, "cohorts: is no option of the paper's schedule"),
         ("adaptive", {"max_entries": 100, "schedule": "paper"}, "max_entries: is no option of the paper's schedule"),
         ("adaptive", {"calibration": 0.2}, "calibration: is an option of the paper's schedule; give --schedule paper"),
-        ("adaptive", {"max_sub_queries": 2, "schedule": "lean"}, "max_sub_queries: is an option of the paper"),
-        ("adaptive", {"interval_width": 0.2}, "interval_width: is .* interval; give --refine interval"),
+        (
+            "adaptive",
+            {"max_sub_queries": 2, "schedule": "lean"},
+            "max_sub_queries: is an option of the paper",
+        ),
+        (
+            "adaptive",
+            {"interval_width": 0.2},
+            "interval_width: is .* interval; give --refine interval",
+        ),
         ("adaptive", {"cohorts": "disjoint", "noise": "central"}, "cohorts: .* central noise"),
         ("adaptive", {"refine": "width"}, "refine: must be one of count, interval, got 'width'"),
         ("adaptive", {"refine": "interval"}, "refine: .* auxiliary"),
@@ -125,5 +132,5 @@ def test_a_grid_refuses_what_no_method_has_and_what_is_too_much() -> None:
         option_grid(["flat"], {"users": list(range(1, 102)), "shard_size": list(range(2, 102))})
     with pytest.raises(RequestError, match="there is no 'x'"):
         option_grid(["x"], {})
-    with pytest.raises(ValueError, match="'' is no number"):
-        heatmap_options()["epsilon"].read_list("1,,2")
+    with pytest.raises(ValueError, match=r"epsilon: must be numbers X,\.\.\., got ''"):
+        PlanRequest.of({"users": "1", "epsilon": "1,,2"})

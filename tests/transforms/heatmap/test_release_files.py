@@ -178,8 +178,8 @@ def test_rates_in_all_files(method: str, options: dict[str, Any], names: tuple[s
     if options.get("cohorts") == "disjoint":
         assert live < state.cohort.shards
     cells = pq.read_table(io.BytesIO(release.files["cells.parquet"]))
-    kinds = {"rate": "rate", "low": "low", "high": "high", "rate_shrunk": "shrunk"}
-    for kind, attribute in (kinds | {"listed_low": "listed_low", "listed_high": "listed_high"}).items():
+    kinds = {"rate": "rate", "rate_low": "low", "rate_high": "high", "rate_shrunk": "shrunk"}
+    for kind, attribute in (kinds | {"simultaneous_low": "listed_low", "simultaneous_high": "listed_high"}).items():
         mine = [kind if len(told) == 1 else f"{kind}_{name}" for name in told]
         column = np.array([cells[name].to_pylist() for name in mine], dtype=float)
         np.testing.assert_array_equal(column, getattr(rates, attribute))
@@ -228,6 +228,21 @@ def test_a_coarser_page_has_the_rates_of_its_cells(monkeypatch: pytest.MonkeyPat
     assert rates is not None
     assert (len(layer["level"]), layer["entries"]) == (16, 256)
     np.testing.assert_allclose(as_page(layer["rates"]["rate"]), shown_on_page(rates), atol=0.0051)
+
+
+@pytest.mark.parametrize("room", [1 << 16, 16])
+def test_the_page_shows_the_intervals_of_the_published_cells(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sfumato.transforms.heatmap.release_files._MAX_MAP_CELLS", room)
+    release = city_release("adaptive")
+    layer = release.layers[-1]
+    cells = pq.read_table(io.BytesIO(release.files["cells.parquet"])).to_pandas().set_index("cell_id")
+    known = [i for i, low in enumerate(layer["users_low"]) if low is not None]
+    assert (len(known) == len(cells)) == (room > 16)
+    ends = cells.loc[[layer["cell_id"][i] for i in known]]
+    low, high = (np.array([layer[name][i] for i in known]) for name in ("users_low", "users_high"))
+    assert ((low <= ends["users_low"] + 1e-9) & (low > ends["users_low"] - 0.1001)).all()
+    assert ((high >= ends["users_high"] - 1e-9) & (high < ends["users_high"] + 0.1001)).all()
+    assert all(one["users_low"] is None for one in release.layers[:-1])
 
 
 def test_without_auxiliary_data_nothing_is_said_of_rates() -> None:

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
+from sfumato.pipelines.local_runner import LocalRunner
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
@@ -38,8 +38,7 @@ KEY = RunKey.derive(FixedSecret(b"combine moments" * 3), {"job": "moments"})
 MEAN = (Statistic("mean"),)
 PLAIN = FixedPoint(bits=10)
 KINDS = ("a", "b", "c", "d")
-IN_THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
-IN_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+IN_THREADS = ("--direct_num_workers=2",)
 
 
 def logs(users: int, records: int, kind: str = "int", seed: int = 0) -> pa.Table:
@@ -75,10 +74,10 @@ def transform(
 
 
 def run(pattern: str, push: PushBits, *options: str) -> Progress:
-    """What the transform makes of files, through a file: workers may be other processes."""
+    """The one element that the transform makes of files. It comes back through a file."""
     out = Path(pattern).parent / "progress.pickle"
     paths = sorted(str(path) for path in Path(pattern).parent.glob("*.parquet"))
-    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(options))) as root:
+    with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions(list(options))) as root:
         _ = root | beam.Create(paths) | push | beam.Map(lambda found: out.write_bytes(pickle.dumps(found)))
     return pickle.loads(out.read_bytes())
 
@@ -228,7 +227,7 @@ SPREAD = (Statistic("mean"), Statistic("variance"))
         (900, 1, 3, "int", (), {"grouping": BY_CELL, "epsilon": None, "bits_per_client": 3}),
         (800, 1, 2, "int", (), {"method": "weighted", "bits_per_client": 2, "statistics": (Statistic("moment:3"),)}),
         (600, 2, 3, "int", (), {"epsilon": None, "statistics": (Statistic("geometric_mean"), *SPREAD)}),
-        pytest.param(900, 2, 3, "string", IN_PROCESSES, {"grouping": BY_CELL}, marks=pytest.mark.slow),
+        (900, 2, 3, "string", IN_THREADS, {"grouping": BY_CELL}),
     ],
 )
 def test_the_job_tells_what_clients_tell_one_by_one(
@@ -236,8 +235,7 @@ def test_the_job_tells_what_clients_tell_one_by_one(
 ) -> None:
     table = logs(users, records, kind)
     pattern = write_files(table, tmp_path / "logs", files, row_group_size=150)
-    if options != IN_PROCESSES:  # which import anew
-        monkeypatch.setattr(value_encoding, "BLOCK_CLIENTS", 9)
+    monkeypatch.setattr(value_encoding, "BLOCK_CLIENTS", 9)
     push = transform(**asked)
     crowd = crowd_of_users(table, push)
     assert len(crowd.clients) > 400

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint, Statistic
 from sfumato.transforms.moments import derived_statistics
-from sfumato.transforms.moments.derived_statistics import Means, Result, Variance, kinds_of
+from sfumato.transforms.moments.derived_statistics import Result, find_kind, kinds_of
+from sfumato.transforms.moments.statistic_kinds import Means, Variance
 from tests.statistics import FLAKE_RATE
 
 Z = float(stats.norm.ppf(0.975))
@@ -176,3 +178,17 @@ def test_what_unseen_bits_may_add_widens_the_interval_of_the_variance() -> None:
     given["square"] = replace(given["square"], high=given["square"].high + 70)
     above = evaluate(Statistic("variance"), "centred", given, 5.0, np.ones(1)).high[0] - found.high[0]
     assert above == pytest.approx(70, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["mean", "variance", "geometric_mean", "log_product", "moment:2", "moment:8"])
+def test_statistics_that_there_are(name: str) -> None:
+    assert find_kind(Statistic(name)).name == name.partition(":")[0]
+    assert Statistic(name).power == (int(name[-1]) if name.startswith("moment") else 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "median", "Mean", "moment", "moment:", "moment:1", "moment:9", "moment:23", "moment:3.0", "mean:3"]
+)
+def test_statistics_that_there_are_not(name: str) -> None:
+    with pytest.raises(RequestError, match=r"statistics: there are mean, variance, moment:K .*; got"):
+        find_kind(Statistic(name))

@@ -119,7 +119,7 @@ def test_the_manifest_is_the_contract() -> None:
         "unit": "user",
         "contribution_bound": "one record a user, chosen uniformly among their records by the key",
         "adjacency": privacy["adjacency"],
-        "model": "local",
+        "trust": "local",
         "epsilon": 4.0,
         "delta": 0.0,
         "mechanism": "",
@@ -163,7 +163,7 @@ def test_without_privacy_the_release_says_so() -> None:
     asked = plan(epsilon=None)
     manifest = json.loads(assembled(ran(ages(), asked), asked)["manifest.json"])
     privacy = manifest["privacy"]
-    assert (privacy["model"], privacy["epsilon"], privacy["delta"]) == ("none", None, 0.0)
+    assert (privacy["trust"], privacy["epsilon"], privacy["delta"]) == ("none", None, 0.0)
     meter = privacy["meter"]
     assert (meter["truth_probability"], meter["epsilon_per_bit"], meter["epsilon_per_client"]) == (None, None, None)
     assert meter["expected_private_bits"] == 1.0

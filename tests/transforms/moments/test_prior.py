@@ -21,7 +21,7 @@ MANIFEST: dict[str, Any] = {
     "release_id": "earlier",
     "column": "speed",
     "fixed_point": {"bits": 4, "fraction_bits": 1, "signed": "shift", "offset": 2.5, "step": 0.5, "low": 0, "high": 1},
-    "privacy": {"model": "local", "randomness": {"source": "key file", "safe": True}},
+    "privacy": {"trust": "local", "randomness": {"source": "key file", "safe": True}},
 }
 
 

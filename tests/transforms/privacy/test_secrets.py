@@ -70,7 +70,7 @@ def test_a_short_secret_is_refused_and_not_shown(stub: SecretManager) -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_service_that_is_down_is_for_later(stub: SecretManager, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    monkeypatch.setattr(secrets, "ANSWER_S", 0.5)
+    monkeypatch.setattr(secrets, "TIMEOUT_S", 0.5)
     stub.status = status
     with pytest.raises(NotReadyError, match="key_secret: Secret Manager cannot be reached now"):
         SecretManagerSecret(NAME).read()

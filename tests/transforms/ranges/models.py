@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.counts import NoisyGrid, Partition, edges
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
 from sfumato.transforms.ranges.model import RangeModel
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition, strip_edges
 
 REGION = Region(-122.52, 37.70, -122.35, 37.83)
 FIELD = Field(Grid(REGION, 12))
@@ -18,7 +18,7 @@ FIELD = Field(Grid(REGION, 12))
 def grid_model(cells: float = 100.0, seed: int = 3, epsilon: float = 0.5) -> RangeModel:
     """A noisy grid of a made-up city of three centres, its cells about so many base cells wide, and twice as high."""
     rng = np.random.default_rng(seed)
-    x_edges, y_edges = edges(FIELD.side, cells), edges(FIELD.side, 2 * cells)
+    x_edges, y_edges = strip_edges(FIELD.side, cells), strip_edges(FIELD.side, 2 * cells)
     x, y = (x_edges[1:] + x_edges[:-1]) / 2, (y_edges[1:] + y_edges[:-1]) / 2
     users = np.zeros((len(y), len(x)))
     for cx, cy, spread, weight in ((1400, 1500, 300, 90.0), (2700, 2300, 500, 40.0), (1900, 3300, 200, 60.0)):

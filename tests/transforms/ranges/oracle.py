@@ -9,10 +9,10 @@ from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region, interleave
 from sfumato.transforms.privacy.admission import Admission, Admit, UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.counts import Partition
-from sfumato.transforms.ranges.methods.base import CollectionSpec
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.plan import RangesPlan
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.noisy_counts import Partition
+from sfumato.transforms.ranges.ranges_plan import RangesPlan
 
 
 def run_key(number: int) -> RunKey:
@@ -25,7 +25,7 @@ def admission_of(people: ExactCounts, plan: RangesPlan, key: RunKey) -> Admissio
 
 
 def people_at(depth: int, x: np.ndarray, y: np.ndarray) -> ExactCounts:
-    return ExactCounts.of(depth, interleave(np.asarray(x, dtype=np.uint32), np.asarray(y, dtype=np.uint32)))
+    return ExactCounts.from_codes(depth, interleave(np.asarray(x, dtype=np.uint32), np.asarray(y, dtype=np.uint32)))
 
 
 def town(depth: int, users: int, seed: int = 3) -> ExactCounts:
@@ -46,7 +46,7 @@ def image(people: ExactCounts) -> np.ndarray:
     return found
 
 
-def wanted(depth: int, users: float, epsilon: float) -> CollectionSpec:
+def spec_of(depth: int, users: float, epsilon: float) -> CollectionSpec:
     return CollectionSpec(Field(Grid(Region(-1, -1, 1, 1), depth)), users, epsilon, Sizes(1.0, 2.0))
 
 

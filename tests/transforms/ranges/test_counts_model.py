@@ -3,9 +3,8 @@ import pytest
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.counts import NoisyGrid, Partition, centre_variance, clumping
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
-from sfumato.transforms.ranges.noise import noisy
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition, add_noise, centre_variance, clumping
 from tests.transforms.ranges.oracle import overlap, random_boxes, rectangles, run_key
 
 SIDE, CELLS, EPSILON, MEAN = 64, 32, 0.3, 400
@@ -28,7 +27,7 @@ def runs() -> tuple[np.ndarray, np.ndarray]:
     for run in range(RUNS):
         base = generator.poisson(MEAN / 4, (SIDE, SIDE))
         exact = base.reshape(CELLS, 2, CELLS, 2).sum(axis=(1, 3))
-        counts = noisy(exact, EPSILON, run_key(run), "test")
+        counts = add_noise(exact, EPSILON, run_key(run), "test")
         grid = NoisyGrid(LINES, LINES, counts, discrete_laplace_stddev(EPSILON))
         answers = GridModel(grid).answer(BOXES)
         sides = (np.asarray(getattr(BOXES, name), dtype=int) for name in ("x0", "y0", "x1", "y1"))

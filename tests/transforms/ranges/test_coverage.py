@@ -8,9 +8,9 @@ import pytest
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.methods.base import CollectionSpec
-from sfumato.transforms.ranges.plan import make_method
-from sfumato.transforms.ranges.search import Questions, people_of_density
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.ranges_plan import make_method
+from sfumato.transforms.ranges.width_search import QuerySample, draw_users
 from sfumato.transforms.synth.city import ELSEWHERE, city_rasters
 
 RUNS, QUERIES = 8, 250
@@ -31,13 +31,13 @@ def test_the_grids_intervals_hold_the_truth(users: int, epsilon: float) -> None:
     raster, within = city_rasters(512)[ELSEWHERE], []
     for run in range(RUNS):
         rng = np.random.default_rng([run, users])
-        people = people_of_density(raster, DEPTH, users, rng)
-        wanted = CollectionSpec(FIELD, float(users), epsilon, SIZES)
-        method = make_method("grid", {}, wanted)
-        counts = method.collect(people, wanted, RunKey.derive(FixedSecret(b"coverage"), {"run": run}))
-        questions = Questions.draw(people, FIELD, SIZES, QUERIES, rng)
-        answers = method.model(counts, wanted, ()).answer(questions.boxes)
-        within.append(np.abs(answers.users - questions.truth) / answers.stddev)
+        people = draw_users(raster, DEPTH, users, rng)
+        spec = CollectionSpec(FIELD, float(users), epsilon, SIZES)
+        method = make_method("grid", {}, spec)
+        counts = method.collect(people, spec, RunKey.derive(FixedSecret(b"coverage"), {"run": run}))
+        queries = QuerySample.draw(people, FIELD, SIZES, QUERIES, rng)
+        answers = method.model(counts, spec, ()).answer(queries.boxes)
+        within.append(np.abs(answers.users - queries.truth) / answers.stddev)
     off = np.concatenate(within)
     assert (off <= 1.96).mean() > 0.93 - 0.06
     assert 0.60 < (off <= 1).mean() < 0.93

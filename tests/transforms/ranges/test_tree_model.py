@@ -12,8 +12,9 @@ from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.heatmap.raster import estimate_density
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.ranges.counts import centre_variance
-from sfumato.transforms.ranges.model import RangeModel, model_bytes, read_model
+from sfumato.transforms.ranges.model import RangeModel
+from sfumato.transforms.ranges.model_file import model_bytes, read_model
+from sfumato.transforms.ranges.noisy_counts import centre_variance
 from sfumato.transforms.ranges.tree_model import TreeModel
 from tests.conftest import REGION
 from tests.statistics import FLAKE_RATE

@@ -50,6 +50,7 @@ class Visit:
     """A page opened from its file, with the network off, whose errors and requests are remembered."""
 
     def __init__(self, browser: Browser, file: Path, **options: Any) -> None:
+        self.is_open = True
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.address = file.as_uri()
@@ -113,6 +114,7 @@ class Visit:
 
     def leave(self) -> None:
         """Gives the tab back to the browser."""
+        self.is_open = False
         for event, listener in self._listeners.items():
             self.page.remove_listener(event, listener)
         self._browser.take_back(self.page, self._options)

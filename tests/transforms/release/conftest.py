@@ -13,6 +13,14 @@ from tests.transforms.release.browsing import ARGUMENTS, CHROMIUM, Browser, Visi
 from tests.transforms.release.city import city_layers
 
 
+@pytest.fixture(scope="package", autouse=True)
+def full_size_pictures() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("picture", "picture_charts", "picture_moments"):
+            patch.setattr(f"sfumato.transforms.release.{module}.DPI", 160)
+        yield
+
+
 @pytest.fixture(scope="session")
 def layers() -> list[Layer]:
     return city_layers()
@@ -44,4 +52,5 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
 
     yield visit
     for one in visits:
-        one.close()
+        if one.is_open:
+            one.close()

@@ -129,7 +129,7 @@ def moments_manifest(
     truth = None if apart is None else math.exp(apart) / (1 + math.exp(apart))
     most = 2.0**bits - 1
     return {
-        "format": "sfumato-release/1",
+        "format": "sfumato-release/2",
         "release_id": "2026-11-21-made-up",
         "job": "moments",
         "created": "2026-11-21T03:00:00+00:00",
@@ -152,7 +152,7 @@ def moments_manifest(
             "adjacency": "add or remove one user",
             "collector": epsilon and {"epsilon": epsilon, "adjacency": "one client's value is replaced"},
             "noise_stddev": 0.8,
-            "model": "none" if epsilon is None else "local",
+            "trust": "none" if epsilon is None else "local",
             "epsilon": epsilon,
             "delta": 0.0,
             "mechanism": "bit pushing" if epsilon is None else "bit pushing with randomised response",

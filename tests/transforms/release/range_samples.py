@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.model import Answers, Model, RangeModel
+from sfumato.transforms.ranges.networks.examples import QueryDistribution
 from sfumato.transforms.ranges.networks.features import INPUTS
 from sfumato.transforms.ranges.networks.local import WIDTH, LocalNetwork
-from sfumato.transforms.ranges.networks.worlds import Squares
 from tests.transforms.ranges.models import FIELD, grid_model
 
 
@@ -51,7 +51,7 @@ def network_model() -> RangeModel:
     networks = [
         {name: (0.15 * rng.normal(size=shape)).astype(np.float32) for name, shape in shapes.items()} for _ in range(2)
     ]
-    squares = Squares((60.0, 70.0), (400.0, 460.0))
+    squares = QueryDistribution((60.0, 70.0), (400.0, 460.0))
     return RangeModel(FIELD, LocalNetwork(grid, 50.0, squares, networks), "snh", 0.2)
 
 
@@ -59,7 +59,7 @@ def ranges_manifest(model: RangeModel, *, safe: bool = True, **others: Any) -> d
     """A manifest by the contract of `sfumato ranges build`."""
     cells = model.model.KIND == "grid"
     return {
-        "format": "sfumato-release/1",
+        "format": "sfumato-release/2",
         "release_id": "2026-11-21-made-up",
         "job": "ranges",
         "created": "2026-11-21T03:00:00+00:00",
@@ -77,10 +77,10 @@ def ranges_manifest(model: RangeModel, *, safe: bool = True, **others: Any) -> d
             "mechanism": "discrete Laplace noise on counts of disjoint parts of the region",
             "trust": "central",
             "noise_stddev": 2.8 if cells else None,
+            "population": {"source": "noisy", "users": 12_345.0, "epsilon": 0.01, "noise_stddev": 141.0},
             "randomness": {"source": "operating system" if safe else "seed", "safe": safe},
             "assumptions": ["Whoever runs the job sees the logs and the exact counts."],
         },
-        "population": {"source": "noisy", "users": 12_345.0, "epsilon": 0.01, "noise_stddev": 141.0},
         "results": {"kind": model.model.KIND, "parts": 820 if cells else None, "users": 12_345.0},
         "parameters": {"epsilon": model.epsilon, "cell_width": "auto"},
         "versions": {"sfumato": "0.1.0", "numpy": np.__version__},

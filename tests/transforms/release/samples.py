@@ -111,7 +111,7 @@ def trip_lengths() -> tuple[Curve, list[Quantile], list[RangeAnswer]]:
 def sample_manifest(job: str, levels: tuple[int, ...] = (0,), safe: bool = True, **others: Any) -> dict[str, Any]:
     """A manifest by the contract of the three jobs."""
     return {
-        "format": "sfumato-release/1",
+        "format": "sfumato-release/2",
         "release_id": "2026-11-21-made-up",
         "job": job,
         "created": "2026-11-21T03:00:00+00:00",

@@ -20,7 +20,7 @@ from tests.conftest import REGION
 from tests.transforms.privacy.ledger.helpers import charge, ledger
 
 MANIFEST: dict[str, Any] = {
-    "format": "sfumato-release/1",
+    "format": "sfumato-release/2",
     "release_id": "monday",
     "ledger": {"hash": "h"},
     "privacy": {"epsilon": 1.0, "delta": 0.0},

@@ -51,6 +51,13 @@ def test_page_is_self_contained(layers: list[Layer]) -> None:
     assert "default-src &#x27;none&#x27;" in text
 
 
+def test_page_links_totals_where_they_are_published(layers: list[Layer]) -> None:
+    manifest = city_manifest(layers)
+    assert "totals.parquet" not in [name for name, _ in embedded(render_page(manifest, layers, None))["files"]]
+    manifest["errors"] = {"sums": "totals.parquet has what adds up errors"}
+    assert "totals.parquet" in [name for name, _ in embedded(render_page(manifest, layers, None))["files"]]
+
+
 def test_page_links_its_sibling_files(layers: list[Layer]) -> None:
     text = render_page(city_manifest(layers), layers, None)
     for name in ("cells.parquet", "density.npy", "manifest.json"):

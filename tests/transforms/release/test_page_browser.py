@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,29 @@ def test_a_cell_lost_in_noise_says_so(visit: Visit, layers: list[Layer]) -> None
     text = visit.page.inner_text("#tip")
     assert text.startswith("no more than about ")
     assert f"−{-layer.count[i]:.0f} ± {margin(layer):.0f} at 95%" in text
+
+
+def test_published_intervals_are_shown_under_the_pointer(browser: Any, layers: list[Layer], tmp_path: Path) -> None:
+    """A cell with an interval shows it; a cell without one, merged for the page, shows its deviation."""
+    layer = layers[-1]
+    uncut = layer.area == 4 ** (10 - layer.level)
+    most, second = np.argsort(np.where(uncut, layer.count, -np.inf))[-2:][::-1].tolist()
+    low, high = np.floor(layer.count) - 7.0, np.ceil(layer.count) + 11.0
+    low[second] = high[second] = np.nan
+    file = tmp_path / "index.html"
+    with_intervals = replace(layer, users_low=low, users_high=high)
+    file.write_text(render_page(city_manifest(layers), [*layers[:-1], with_intervals], None), encoding="utf-8")
+    visit = Visit(browser, file)
+    texts = []
+    for i in (most, second):
+        visit.page.mouse.move(*visit.place(*middle(layer, i)))
+        visit.settle()
+        texts.append(visit.page.inner_text("#tip"))
+    visit.context.close()
+    assert visit.errors == []
+    assert f"{low[most]:,.0f} to {high[most]:,.0f} users at 95%" in texts[0]
+    assert "±" not in texts[0]
+    assert f"± {margin(layer):,.0f} at 95%" in texts[1]
 
 
 def test_lookup_agrees_with_brute_force(visit: Visit, layers: list[Layer]) -> None:

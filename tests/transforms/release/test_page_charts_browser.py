@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -459,6 +460,7 @@ def test_top_is_not_blamed_on_the_threshold(opened: Callable[..., Visit]) -> Non
         assert "Only the 25 with the most users are shown." in visit.page.inner_text("#report")
         assert "or have fewer users than those shown" in visit.page.inner_text("#report")
         assert "Only the 25 with the most users are shown." in visit.page.inner_text("#step")
+        visit.close()
 
 
 def test_an_empty_finest_level_is_not_opened(opened: Callable[..., Visit]) -> None:
@@ -493,6 +495,7 @@ def test_the_report_names_key_rounds_and_contact(opened: Callable[..., Visit]) -
 ATTACK = "</script><script>window.hurt = 1</script><img src=x onerror='window.hurt = 1'>\u202e"
 
 
+@functools.cache
 def hostile(safe: bool = True) -> list[str]:
     manifest = sample_manifest(
         "histogram", safe=safe, warnings=[ATTACK], release_id=ATTACK, parameters={"column": ATTACK, ATTACK: ATTACK}
@@ -524,6 +527,7 @@ def test_hostile_texts_are_inert(opened: Callable[..., Visit]) -> None:
         assert "NOT private" in visit.page.inner_text("#banner")
         assert "no one in particular" not in visit.page.inner_text("h1")
         assert "protects no one" in visit.page.inner_text("#pledge")
+        visit.close()
 
 
 def test_phones_have_no_sideways_scroll(opened: Callable[..., Visit], texts: dict[str, str]) -> None:
@@ -531,6 +535,7 @@ def test_phones_have_no_sideways_scroll(opened: Callable[..., Visit], texts: dic
         visit = opened(text, **PHONE)
         visit.settle()
         assert visit.run("document.documentElement.scrollWidth") == 390
+        visit.close()
 
 
 def test_pages_without_scripts_show_numbers_and_alarm(opened: Callable[..., Visit]) -> None:
@@ -539,6 +544,7 @@ def test_pages_without_scripts_show_numbers_and_alarm(opened: Callable[..., Visi
         assert visit.page.is_visible("#banner")
         assert visit.page.is_visible(".still")
         assert not visit.page.is_visible("main")
+        visit.close()
 
 
 def test_empty_releases_open(opened: Callable[..., Visit]) -> None:
@@ -559,6 +565,7 @@ def test_empty_releases_open(opened: Callable[..., Visit]) -> None:
         visit.settle()
         assert "What this " in visit.page.inner_text("#report")
         assert not re.search("NaN|undefined|null", visit.page.inner_text("body"))
+        visit.close()
 
 
 def test_every_control_has_a_name(list_page: Visit, tree_page: Visit, map_page: Visit, curve_page: Visit) -> None:

@@ -104,7 +104,8 @@ def site(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Site]]:
 
     yield visit
     for one in visits:
-        one.close()
+        if one.is_open:
+            one.close()
 
 
 @pytest.fixture(scope="module")

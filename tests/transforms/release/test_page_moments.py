@@ -135,8 +135,8 @@ def test_a_known_seed_sounds_the_alarm_and_promises_nothing() -> None:
     [
         {},
         {"privacy": None, "results": 3, "parameters": "x", "column": 7, "fixed_point": []},
-        {"privacy": {"meter": 3, "epsilon": "2", "model": "local"}, "region": "nowhere"},
-        {"privacy": {"meter": {"bits_per_client": -1}, "epsilon": math.nan, "model": "local"}},
+        {"privacy": {"meter": 3, "epsilon": "2", "trust": "local"}, "region": "nowhere"},
+        {"privacy": {"meter": {"bits_per_client": -1}, "epsilon": math.nan, "trust": "local"}},
     ],
 )
 def test_poor_manifests_cost_lines_not_the_page(manifest: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -283,6 +284,7 @@ def test_the_map_reads_a_cell_out(map_page: Visit, cells: CellMeans) -> None:
     assert map_page.view()["scale"] > 1
 
 
+@functools.cache
 def hostile() -> list[str]:
     manifest = moments_manifest(safe=False, column=ATTACK, warnings=[ATTACK], release_id=ATTACK, method=ATTACK)
     manifest["privacy"] |= {"assumptions": [ATTACK], "mechanism": ATTACK, "unit": ATTACK}
@@ -306,6 +308,7 @@ def test_hostile_texts_are_inert(opened: Callable[..., Visit]) -> None:
         assert "NOT private" in visit.page.inner_text("#banner")
         assert "protects no one" in visit.page.inner_text("#pledge")
         assert visit.run("document.documentElement.scrollWidth <= innerWidth")
+        visit.close()
 
 
 def test_phones_have_no_sideways_scroll_and_see_all(opened: Callable[..., Visit], texts: dict[str, str]) -> None:
@@ -316,6 +319,7 @@ def test_phones_have_no_sideways_scroll_and_see_all(opened: Callable[..., Visit]
         box = visit.page.locator("#bits").bounding_box()
         assert box["height"] >= 300
         assert (bars(visit)[:, 2] > 4).all()
+        visit.close()
 
 
 def test_pages_without_scripts_show_numbers_and_alarm(opened: Callable[..., Visit]) -> None:
@@ -324,6 +328,7 @@ def test_pages_without_scripts_show_numbers_and_alarm(opened: Callable[..., Visi
         assert visit.page.is_visible("#banner")
         assert visit.page.locator(".still").first.is_visible()
         assert not visit.page.is_visible("main")
+        visit.close()
 
 
 def test_empty_and_odd_releases_open(opened: Callable[..., Visit]) -> None:
@@ -348,6 +353,7 @@ def test_empty_and_odd_releases_open(opened: Callable[..., Visit]) -> None:
             assert "What this " in visit.page.inner_text("#report")
             assert "nothing can be promised" in visit.page.inner_text("#pledge")
             assert not re.search("NaN|undefined|null|Infinity", visit.page.inner_text("body"))
+            visit.close()
 
 
 def test_every_control_has_a_name(opened: Callable[..., Visit], texts: dict[str, str]) -> None:
@@ -358,3 +364,4 @@ def test_every_control_has_a_name(opened: Callable[..., Visit], texts: dict[str,
                 "e => e.labels?.[0]?.innerText || e.innerText || e.textContent"
             )
             assert name, control.evaluate("e => e.outerHTML")
+        visit.close()

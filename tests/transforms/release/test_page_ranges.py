@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.counts import NoisyGrid, edges
 from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.model import RangeModel
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, strip_edges
 from sfumato.transforms.release.page_ranges import MOST_NUMBERS, embedded_model, ranges_page
 from tests.transforms.ranges.models import FIELD, grid_model, partition_model
 from tests.transforms.release.city import embedded
@@ -90,7 +90,7 @@ def test_of_other_models_the_page_holds_a_raster_and_errors() -> None:
 
 
 def test_a_grid_too_fine_for_a_page_is_a_raster_there() -> None:
-    strips = edges(FIELD.side, 4.0)
+    strips = strip_edges(FIELD.side, 4.0)
     assert (len(strips) - 1) ** 2 > MOST_NUMBERS
     grid = NoisyGrid(strips, strips, np.ones((1024, 1024)), 1.0)
     held = embedded_model(RangeModel(FIELD, GridModel(grid), "grid", 1.0))

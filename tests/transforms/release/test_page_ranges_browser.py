@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -329,6 +330,7 @@ def test_the_report_promises_what_was_given(opened: Callable[..., Visit], texts:
     assert "lost in noise" in text
 
 
+@functools.cache
 def hostile() -> list[str]:
     found = []
     for model in (grid_model(), partition_model()):
@@ -348,6 +350,7 @@ def test_hostile_texts_are_inert(opened: Callable[..., Visit]) -> None:
         assert "NOT private" in visit.page.inner_text("#banner")
         assert "protects no one" in visit.page.inner_text("#pledge")
         assert visit.run("document.documentElement.scrollWidth <= innerWidth")
+        visit.close()
 
 
 @pytest.mark.parametrize(
@@ -355,7 +358,8 @@ def test_hostile_texts_are_inert(opened: Callable[..., Visit]) -> None:
     [
         {},
         {"region": "nowhere", "privacy": {"randomness": 3, "epsilon": "much"}, "grid": [], "results": [], "method": 7},
-        {"privacy": 5, "population": 3, "sizes_metres": [1], "cell_metres": "x", "method": "constructor"},
+        {"privacy": {"population": 3}},
+        {"privacy": 5, "sizes_metres": [1], "cell_metres": "x", "method": "constructor"},
     ],
 )
 def test_odd_manifests_cost_a_line_and_not_the_page(opened: Callable[..., Visit], manifest: dict[str, Any]) -> None:
@@ -374,6 +378,7 @@ def test_phones_have_no_sideways_scroll_and_see_the_answer(opened: Callable[...,
         assert visit.run("document.documentElement.scrollWidth") == 390
         assert visit.page.locator("#canvas").bounding_box()["height"] >= 380
         assert visit.page.locator("#side").bounding_box()["height"] >= 40
+        visit.close()
 
 
 def test_pages_without_scripts_show_the_density(opened: Callable[..., Visit], texts: dict[str, str]) -> None:

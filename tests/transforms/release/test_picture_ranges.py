@@ -7,9 +7,9 @@ import pytest
 
 from sfumato.schemas.ranges import Boxes, Field
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.counts import NoisyGrid, Partition, edges
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
 from sfumato.transforms.ranges.model import RangeModel
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition, strip_edges
 from sfumato.transforms.release.picture_ranges import density, ranges_picture, ranges_thumbnail
 from tests.transforms.ranges.models import FIELD, grid_model, partition_model
 from tests.transforms.release.range_samples import slope_model
@@ -55,7 +55,7 @@ def _place(shape: tuple[int, int], row: int, column: int, model: RangeModel) -> 
 
 
 def test_what_is_lost_in_noise_is_grey_and_the_rest_is_not() -> None:
-    strips = edges(FIELD.side, 1024)
+    strips = strip_edges(FIELD.side, 1024)
     users = np.zeros((4, 4))
     users[0, 3], users[2, 1] = 5000.0, 15.0
     model = RangeModel(FIELD, GridModel(NoisyGrid(strips, strips, users, 10.0)), "grid", 0.14)
@@ -80,7 +80,7 @@ def test_parts_are_judged_as_wholes() -> None:
 @pytest.mark.parametrize("region", [Region(-180, -90, 180, 90), Region(10, 37.700, 10.15, 37.703)])
 @pytest.mark.parametrize("users", [0.0, 1e-9, 1e12])
 def test_odd_regions_and_numbers_are_drawn(region: Region, users: float) -> None:
-    strips = edges(4096, 2048)
+    strips = strip_edges(4096, 2048)
     field = Field(Grid(region, 12))
     model = RangeModel(field, GridModel(NoisyGrid(strips, strips, np.full((2, 2), users), 0.0)), "grid", 1.0)
     assert pixels(ranges_picture(model, "Squares")).shape[0] > 300

@@ -11,11 +11,11 @@ from sfumato.transforms.release.release_folder import check_output, publish, wit
 
 FILES = {
     "cells.parquet": b"a",
-    "manifest.json": json.dumps({"release_id": "one", "format": "sfumato-release/1"}).encode(),
+    "manifest.json": json.dumps({"release_id": "one", "format": "sfumato-release/2"}).encode(),
 }
 OTHER = {
     "density.npy": b"b",
-    "manifest.json": json.dumps({"release_id": "two", "format": "sfumato-release/1"}).encode(),
+    "manifest.json": json.dumps({"release_id": "two", "format": "sfumato-release/2"}).encode(),
 }
 
 
@@ -50,7 +50,7 @@ def test_overwrite_spares_what_is_no_release(tmp_path: Path) -> None:
 
 def test_a_release_and_an_evaluation_do_not_replace_each_other(tmp_path: Path) -> None:
     """What a release would leave of an evaluation's files tells of the exact data, and a release is not to be lost."""
-    evaluation = {"runs.csv": b"exact", "manifest.json": b'{"format": "sfumato-evaluation/1"}'}
+    evaluation = {"runs.csv": b"exact", "manifest.json": b'{"format": "sfumato-evaluation/2"}'}
     for first, second, noun in ((FILES, evaluation, "evaluation"), (evaluation, FILES, "release")):
         out = tmp_path / noun
         publish(str(out), first, "one", overwrite=False)

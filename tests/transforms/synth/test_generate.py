@@ -8,7 +8,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.generate import SumCounts, count_codes, density_raster, make_file_tables
-from sfumato.transforms.synth.request import ROW_GROUP_ROWS, SynthRequest
+from sfumato.transforms.synth.request import ROW_GROUP_ROWS, SynthSpec
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ from sfumato.transforms.synth.request import ROW_GROUP_ROWS, SynthRequest
 )
 def test_a_request_that_cannot_be_served_is_refused(field: str, value: object) -> None:
     with pytest.raises(RequestError, match=rf"^{field}: .*{value}"):
-        dataclasses.replace(SynthRequest(users=10), **{field: value})
+        dataclasses.replace(SynthSpec(users=10), **{field: value})
 
 
 def test_too_many_files_are_refused_with_the_least_that_would_do() -> None:
     with pytest.raises(RequestError, match=r"^users_per_file: 1 .* 11 or more"):
-        SynthRequest(users=1_000_001, users_per_file=1)
-    assert SynthRequest(users=1_000_001, users_per_file=11).files == 90_910
+        SynthSpec(users=1_000_001, users_per_file=1)
+    assert SynthSpec(users=1_000_001, users_per_file=11).files == 90_910
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_too_many_files_are_refused_with_the_least_that_would_do() -> None:
     [(1, 1, 1), (10, 3, 4), (9, 5, 3), (7, 2, 100), (2_300_000, 2, 1_100_000)],
 )
 def test_files_hold_every_record_once_and_spread_a_users_records(users: int, records: int, users_per_file: int) -> None:
-    request = SynthRequest(users=users, records_per_user=records, users_per_file=users_per_file)
+    request = SynthSpec(users=users, records_per_user=records, users_per_file=users_per_file)
     seen: dict[tuple[int, int], int] = {}
     total = 0
     for index in range(request.files):
@@ -59,14 +59,14 @@ def test_files_hold_every_record_once_and_spread_a_users_records(users: int, rec
         assert len(files) == min(records, request.files)
 
 
-def sorted_records(request: SynthRequest) -> pa.Table:
+def sorted_records(request: SynthSpec) -> pa.Table:
     city = build_city(64)
     parts = [table for i in range(request.files) for table in make_file_tables(request, i, city)]
     return pa.concat_tables(parts).sort_by([("user_id", "ascending"), ("timestamp", "ascending")])
 
 
 def test_records_do_not_depend_on_the_files_they_are_in() -> None:
-    request = SynthRequest(users=1000, records_per_user=3, seed=9)
+    request = SynthSpec(users=1000, records_per_user=3, seed=9)
     whole = sorted_records(request)
     assert whole.num_rows == 3000
     for users_per_file in (1, 333, 999):

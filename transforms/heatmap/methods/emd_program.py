@@ -19,9 +19,8 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import linprog
-from scipy.sparse import csr_array, hstack
 
 from sfumato.schemas.tree import node_levels
 
@@ -100,10 +99,10 @@ class _Program:
         """float64[n]: what a unit more of y would cost, in -weight..weight; an optimal dual."""
         matrix, cells, owner = self._covers, len(self.nodes), self.owners
         every = np.arange(cells)
-        signs = csr_array((np.tile([1.0, -1.0], cells), (np.repeat(every, 2), np.arange(2 * cells))))
-        solution = linprog(
+        signs = scipy.sparse.csr_array((np.tile([1.0, -1.0], cells), (np.repeat(every, 2), np.arange(2 * cells))))
+        solution = scipy.optimize.linprog(
             np.concatenate([self.remainder_costs[owner], np.repeat(self.weight, 2)]),
-            A_eq=hstack([matrix, signs], format="csr"),
+            A_eq=scipy.sparse.hstack([matrix, signs], format="csr"),
             b_eq=self.target,
             method="highs-ds",
         )
@@ -148,7 +147,7 @@ class _Program:
         return [slice(first, last) for first, last in pairwise(borders)]
 
     @cached_property
-    def _covers(self) -> csr_array:
+    def _covers(self) -> scipy.sparse.csr_array:
         """[n, remainders]: 1 where the remainder lies in the cell: its own, and all cells above."""
         ancestor = self.nodes[self.owners]
         rows, columns = [], []
@@ -157,7 +156,7 @@ class _Program:
             columns.append(there)
             ancestor = ancestor >> _TWO
         row, column = np.concatenate(rows), np.concatenate(columns)
-        return csr_array((np.ones(len(row)), (row, column)), shape=(len(self.nodes), len(self.owners)))
+        return scipy.sparse.csr_array((np.ones(len(row)), (row, column)), shape=(len(self.nodes), len(self.owners)))
 
 
 def _sum(children: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from scipy.special import pdtr
+import scipy
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
@@ -199,7 +199,7 @@ def _all_lost_probability(state: HeatmapState, shards: int) -> float:
     cohort = state.cohort
     if cohort.planned_clients is not None:
         return 0.0
-    return float(pdtr(cohort.required_survivors - 1, cohort.users / cohort.shards)) ** shards
+    return float(scipy.special.pdtr(cohort.required_survivors - 1, cohort.users / cohort.shards)) ** shards
 
 
 def _encoding(tree: Tree, state: HeatmapState) -> TreeEncoding:

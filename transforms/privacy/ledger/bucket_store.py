@@ -1,9 +1,9 @@
-"""A ledger in a Google Cloud Storage bucket: one object an entry, which nobody can write a second time.
+"""A ledger's entries in a Google Cloud Storage bucket: one object for each entry, never written twice.
 
-The storage itself decides who comes first: an object is created only if there is none of its name (generation 0).
-Roles that may create and read objects suffice (Storage Object Creator and Viewer). Do not give the right to delete,
-which overwriting needs too: then nobody who runs jobs can change an entry, or remove the last ones, which is what a
-chain of hashes cannot show. A retention policy on the bucket holds against its owner as well.
+The storage decides which writer is first: an object is created only if none of its name exists (generation 0). The
+roles Storage Object Creator and Storage Object Viewer suffice. Do not grant the right to delete, which overwriting
+needs too. Then nobody who runs jobs can change an entry, or remove the newest ones, which a chain of hashes cannot
+show. A retention policy on the bucket also binds the bucket's owner.
 """
 
 from __future__ import annotations
@@ -20,43 +20,50 @@ from typing import Any
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
 from sfumato.transforms.google_errors import may_pass
 
-PATIENCE_S = 60.0  # for how long a service that does not answer is asked again
-ANSWER_S = 30.0  # for how long one answer is waited for
+MAX_WAIT_S = 60.0  # for a service that fails, retries included
+REQUEST_TIMEOUT_S = 30.0
 READERS = 8  # threads; Google's client keeps 10 connections
-_PLACE = re.compile(r"gs://(?P<bucket>[a-z0-9][a-z0-9._-]+)/(?P<prefix>[^/].*?)/*")
+_LOCATION = re.compile(r"gs://(?P<bucket>[a-z0-9][a-z0-9._-]+)/(?P<prefix>[^/].*?)/*")
 _ENTRY = re.compile(r"(\d{8})\.json")
 
 
 class BucketStore:
-    """The ledger at `gs://bucket/prefix`, whose entry i is the object `prefix/0000000i.json`. See LedgerStore.
+    """A LedgerStore at `gs://bucket/prefix`. Entry i is the object `prefix/0000000i.json`.
 
-    Several processes may use one ledger, several threads one BucketStore; make one after a fork, not before.
-    Raises RequestError for another kind of place, or where Google's client is not installed.
+    Several processes may use one ledger, and several threads one BucketStore. Create it after a fork, not before.
+
+    Args:
+        location: `gs://bucket/prefix`.
+
+    Raises:
+        RequestError: the location has another form, or Google's client is not installed.
     """
 
-    def __init__(self, place: str):
-        found = _PLACE.fullmatch(place)
+    def __init__(self, location: str):
+        found = _LOCATION.fullmatch(location)
         if not found:
-            raise RequestError(f"ledger: {place!r} must name a folder in a bucket, such as gs://my-bucket/ledger")
-        self.place = place
+            raise RequestError(f"ledger: {location!r} must name a folder in a bucket, such as gs://my-bucket/ledger")
+        self.location = location
         self._bucket_name, self._prefix = found["bucket"], f"{found['prefix']}/"
-        self._known = 0  # so many entries, at least, are known to be there
+        self._known = 0  # a lower bound of the number of entries
         self._cache: dict[tuple[int, int], bytes] = {}  # (number, generation) -> entry
         _import_client()
 
     def __reduce__(self) -> tuple[type[BucketStore], tuple[str]]:
-        return BucketStore, (self.place,)
+        return BucketStore, (self.location,)
 
     def read(self) -> list[bytes]:
-        """All entries in order; none where there is no ledger yet.
+        """See LedgerStore.read.
 
-        Raises LedgerError for a gap in the numbers or an object that is no entry, NotReadyError where the bucket
-        cannot be reached now, RequestError where there is none or its objects may not be listed and read.
+        Raises:
+            LedgerError: a number is missing, or an object is no entry.
+            NotReadyError: the bucket cannot be reached now.
+            RequestError: there is no such bucket, or its objects may not be listed and read.
         """
         with self._errors("read"):
             try:
                 generations = self._list()
-            except LedgerError:  # several answers make a long listing, and others append meanwhile
+            except LedgerError:  # a long listing has several pages, and others append meanwhile
                 generations = self._list()
             with ThreadPoolExecutor(READERS) as pool:
                 entries = list(pool.map(self._entry, range(len(generations)), generations))
@@ -64,36 +71,39 @@ class BucketStore:
         return entries
 
     def append(self, index: int, entry: bytes) -> bool:
-        """Creates entry number `index`, if and only if there are exactly `index` entries; else False.
+        """See LedgerStore.append.
 
-        A lost answer leaves open whether an attempt has succeeded. The next one tells by what it finds in its place,
-        so no two entries may be equal. Raises RequestError where there is no such bucket or it may not be written to,
-        NotReadyError where it cannot be reached now: whether the entry is there, only a later read can tell.
+        If an attempt's answer is lost, the next attempt compares the object that it finds with the entry. So no two
+        entries may be equal.
+
+        Raises:
+            RequestError: there is no such bucket, or it may not be written to.
+            NotReadyError: the bucket cannot be reached now. Only a later read shows whether the entry was written.
         """
         with self._errors("written to"):
             blob = self._blob(index)
-            # Entries are never removed, so what was there once need not be asked for again.
-            if index > self._known and not self._blob(index - 1).exists(timeout=ANSWER_S, retry=self._retry):
+            # Entries are never removed, so known ones need no check.
+            if index > self._known and not self._blob(index - 1).exists(timeout=REQUEST_TIMEOUT_S, retry=self._retry):
                 return False
             ours = self._create(blob, entry)
         self._known = max(self._known, index + 1)
         return ours
 
     def _create(self, blob: Any, entry: bytes) -> bool:
-        """Whether the object is this entry, and created by this call."""
+        """Returns whether this call created the object."""
         from google.api_core.exceptions import Forbidden, PreconditionFailed
 
-        end, pause, unclear = time.monotonic() + PATIENCE_S, 0.1, False
+        end, pause, unclear = time.monotonic() + MAX_WAIT_S, 0.1, False
         while True:
             try:
                 blob.upload_from_string(
-                    entry, content_type="application/json", if_generation_match=0, timeout=ANSWER_S, retry=None
+                    entry, content_type="application/json", if_generation_match=0, timeout=REQUEST_TIMEOUT_S, retry=None
                 )
             except (PreconditionFailed, Forbidden) as error:
-                # Who may not overwrite may be told so, rather than that there is an object already.
-                if isinstance(error, Forbidden) and not blob.exists(timeout=ANSWER_S, retry=self._retry):
+                # Without the right to overwrite, an existing object can be reported as Forbidden.
+                if isinstance(error, Forbidden) and not blob.exists(timeout=REQUEST_TIMEOUT_S, retry=self._retry):
                     raise
-                return unclear and bytes(blob.download_as_bytes(timeout=ANSWER_S, retry=self._retry)) == entry
+                return unclear and bytes(blob.download_as_bytes(timeout=REQUEST_TIMEOUT_S, retry=self._retry)) == entry
             except Exception as error:
                 if not may_pass(error) or time.monotonic() + pause > end:
                     raise
@@ -104,13 +114,13 @@ class BucketStore:
                 return True
 
     def _list(self) -> list[int]:
-        """The generations of all entries in order. Raises LedgerError."""
+        """Returns the generations of all entries in order. Raises LedgerError."""
         found: dict[int, int] = {}
         listing = self._client.list_blobs(
             self._bucket_name,
             prefix=self._prefix,
             fields="items(name,generation),nextPageToken",
-            timeout=ANSWER_S,
+            timeout=REQUEST_TIMEOUT_S,
             retry=self._retry,
         )
         for blob in listing:
@@ -118,11 +128,11 @@ class BucketStore:
             number = _ENTRY.fullmatch(name)
             if number:
                 found[int(number[1])] = int(blob.generation)
-            elif name:  # without a name: the folder itself, as Google's console makes it
-                raise LedgerError(f"ledger: {self.place} holds {name!r}, which is no entry of a ledger")
+            elif name:  # an empty name is the folder, which Google's console creates
+                raise LedgerError(f"ledger: {self.location} holds {name!r}, which is no entry of a ledger")
         for index in range(len(found)):
             if index not in found:
-                raise LedgerError(f"ledger: {self.place} has later entries but no entry {index}: some were removed")
+                raise LedgerError(f"ledger: {self.location} has later entries but no entry {index}: some were removed")
         return [found[index] for index in range(len(found))]
 
     def _entry(self, index: int, generation: int) -> bytes:
@@ -130,9 +140,9 @@ class BucketStore:
 
         if (index, generation) not in self._cache:
             try:
-                content = self._blob(index, generation).download_as_bytes(timeout=ANSWER_S, retry=self._retry)
+                content = self._blob(index, generation).download_as_bytes(timeout=REQUEST_TIMEOUT_S, retry=self._retry)
             except NotFound:
-                raise LedgerError(f"ledger: {self.place}: entry {index} was removed or replaced just now") from None
+                raise LedgerError(f"ledger: {self.location}: entry {index} was removed or replaced just now") from None
             self._cache[index, generation] = bytes(content)
         return self._cache[index, generation]
 
@@ -141,41 +151,43 @@ class BucketStore:
 
     @cached_property
     def _client(self) -> Any:
-        # No project is needed for objects, and to look for one takes time. Google's client asks for no credentials
-        # where STORAGE_EMULATOR_HOST is set.
+        # Objects need no project, and looking for one takes time. Google's client needs no credentials if
+        # STORAGE_EMULATOR_HOST is set.
         return _import_client()(project=None)
 
     @property
     def _retry(self) -> Any:
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        return DEFAULT_RETRY.with_timeout(PATIENCE_S)
+        return DEFAULT_RETRY.with_timeout(MAX_WAIT_S)
 
     @contextmanager
     def _errors(self, done: str) -> Iterator[None]:
-        """Turns the errors of Google's client into ours."""
+        """Converts errors of Google's client. done: what could not be done, as a participle."""
         from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, Unauthorized
         from google.auth.exceptions import GoogleAuthError
 
         try:
             yield
         except NotFound:
-            raise RequestError(f"ledger: {self.place}: there is no bucket {self._bucket_name!r}; make one") from None
+            raise RequestError(f"ledger: {self.location}: there is no bucket {self._bucket_name!r}; make one") from None
         except (Forbidden, Unauthorized) as error:
             raise RequestError(
-                f"ledger: {self.place} may not be {done} ({type(error).__name__}); give the account that runs the job "
-                "the roles Storage Object Creator and Storage Object Viewer on the bucket"
+                f"ledger: {self.location} may not be {done} ({type(error).__name__}); give the account that runs the "
+                "job the roles Storage Object Creator and Storage Object Viewer on the bucket"
             ) from None
         except (GoogleAPIError, GoogleAuthError, OSError) as error:  # the errors of `requests` are OSErrors
             kind = type(error).__name__
             if may_pass(error):
-                raise NotReadyError(f"ledger: {self.place} cannot be reached now ({kind}); try again later") from None
+                raise NotReadyError(
+                    f"ledger: {self.location} cannot be reached now ({kind}); try again later"
+                ) from None
             if isinstance(error, GoogleAuthError):
                 raise RequestError(
-                    f"ledger: {self.place}: no credentials for Google Cloud ({kind}); log in with "
+                    f"ledger: {self.location}: no credentials for Google Cloud ({kind}); log in with "
                     "'gcloud auth application-default login' or set GOOGLE_APPLICATION_CREDENTIALS"
                 ) from None
-            raise RequestError(f"ledger: {self.place} cannot be {done} ({kind})") from None
+            raise RequestError(f"ledger: {self.location} cannot be {done} ({kind})") from None
 
 
 def _import_client() -> Any:

@@ -1,4 +1,4 @@
-"""The embedded ledger: an SQLite file. Several processes of one machine may use it at once."""
+"""A ledger's entries in an SQLite file. Several processes of one machine may use it at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
 
 _WAIT = 60.0  # seconds for another process's write
-# What passes, or is mended outside of the ledger: another process, a full disk, one that fails.
+# Errors that pass, or have causes outside the ledger: another process, a full or failing disk.
 _PASSING = frozenset({
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_CANTOPEN,
@@ -20,7 +20,7 @@ _PASSING = frozenset({
 _PASSING_SYSTEM = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EMFILE, errno.ENFILE})
 _DENIED = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH})
 _TABLE = "CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, entry BLOB NOT NULL) STRICT"
-# Who means harm can drop these; they stop accidents. What harm does shows in the chain of hashes.
+# These prevent accidents. An attacker can drop them; the chain of hashes then shows what was changed.
 _APPEND_ONLY = (
     "CREATE TRIGGER IF NOT EXISTS no_update BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'append only'); END",
     "CREATE TRIGGER IF NOT EXISTS no_delete BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'append only'); END",
@@ -28,34 +28,33 @@ _APPEND_ONLY = (
 
 
 class SqliteStore:
-    """A `LedgerStore` in a file, made at the first append; on a local disk, as SQLite's locks fail on some shares."""
+    """A `LedgerStore` in a file, created by the first append. Use a local disk: SQLite's locks fail on some shares."""
 
     def __init__(self, path: str):
         self._path = Path(path)
 
     def read(self) -> list[bytes]:
-        """All entries in order; none where there is no file. Raises LedgerError, RequestError or NotReadyError."""
+        """See LedgerStore.read. Without a file there are no entries."""
         with self._errors("read"):
             if not self._path.exists():
                 return []
             if not os.access(self._path, os.R_OK):
                 raise RequestError(f"ledger: {self._path} cannot be read by this user")
-            # For writing, if that may be: only so is a write undone that a killed process left half done.
+            # Opened for writing if possible: only then SQLite rolls back a killed process's unfinished write.
             with closing(self._connect("rw")) as database:
-                if not database.execute("SELECT name FROM sqlite_master WHERE name = 'entries'").fetchone():
-                    if database.execute("SELECT name FROM sqlite_master").fetchone():
+                # One query, because another process may create the table meanwhile.
+                tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master").fetchall()}
+                if "entries" not in tables:
+                    if tables:
                         raise LedgerError(f"ledger: {self._path} is a database, and no ledger")
-                    return []  # another process is making it
+                    return []  # another process is creating it
                 rows = database.execute("SELECT number, entry FROM entries ORDER BY number").fetchall()
         if [number for number, _ in rows] != list(range(len(rows))):
             raise LedgerError(f"ledger: {self._path} lacks entries; it is damaged or has been tampered with")
         return [bytes(entry) for _, entry in rows]
 
     def append(self, index: int, entry: bytes) -> bool:
-        """Writes an entry as number `index` if there are exactly so many.
-
-        Raises LedgerError, RequestError or NotReadyError; then nothing is written.
-        """
+        """See LedgerStore.append. If it raises, nothing was written."""
         with self._errors("written to"):
             self._check_writable()
             with closing(self._connect("rwc")) as database:
@@ -85,12 +84,12 @@ class SqliteStore:
 
     @contextmanager
     def _errors(self, done: str) -> Iterator[None]:
-        """Turns the errors of SQLite and of the file system into ours."""
+        """Converts errors of SQLite and of the file system. done: what could not be done, as a participle."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:
             if isinstance(error, sqlite3.Error):
-                code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # without what SQLite adds to it
+                code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the primary result code
                 passing, denied = code in _PASSING, code in _DENIED
             else:
                 passing, denied = error.errno in _PASSING_SYSTEM, True

@@ -1,13 +1,12 @@
-"""The methods, one module each."""
+"""The methods by name. A new method is a class in a module of its own, and an entry of METHODS."""
 
 from sfumato.transforms.ranges.methods.adaptive_grid import AdaptiveGrid
 from sfumato.transforms.ranges.methods.automatic import Automatic
-from sfumato.transforms.ranges.methods.base import RangeMethod
 from sfumato.transforms.ranges.methods.dawa import Dawa
-from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.methods.grid import PlainGrid, UniformGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
 from sfumato.transforms.ranges.methods.privtree import PrivTree
-from sfumato.transforms.ranges.methods.uniform_grid import UniformGrid
+from sfumato.transforms.ranges.methods.range_method import RangeMethod
 
 METHODS: dict[str, type[RangeMethod]] = {
     one.NAME: one for one in (Automatic, SpatialNeural, PlainGrid, UniformGrid, AdaptiveGrid, PrivTree, Dawa)

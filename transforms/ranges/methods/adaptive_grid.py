@@ -1,4 +1,4 @@
-"""The adaptive grid: a coarse grid, each cell of which is cut by its noisy count (Qardaji, Yang, Li 2013: AG)."""
+"""The adaptive grid: each cell of a coarse grid is divided by its noisy count (Qardaji, Yang, Li 2013: AG)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from numpy.typing import NDArray
 from sfumato.transforms.heatmap.checks import check_within, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.counts import Partition, edges
-from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
-from sfumato.transforms.ranges.noise import noisy
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.split import split
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.methods.range_method import RangeMethod, split_epsilon
+from sfumato.transforms.ranges.noisy_counts import Partition, add_noise, strip_edges
 
 
 @dataclass(frozen=True)
 class _Cuts:
-    """How each cell of the coarse grid is cut, int64[cells], row by row: into columns x rows leaves of about one size.
+    """How each cell of the coarse grid is divided into columns x rows leaves of about equal size.
 
-    left, top, width, height: of the cell, in base cells. columns <= width, rows <= height, so that no leaf is empty.
+    Attributes:
+        left, top, width, height: of the cells, int64[cells], row by row, in base cells.
+        columns, rows: of leaves, int64[cells], at most the width and the height, so that no leaf is empty.
     """
 
     left: NDArray[np.int64]
@@ -35,16 +36,16 @@ class _Cuts:
 
     @property
     def leaves(self) -> NDArray[np.int64]:
-        """In each cell."""
+        """Leaves of each cell, int64[cells]."""
         return self.columns * self.rows
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """The first leaf of each cell; leaves run cell by cell, and row by row in a cell."""
+        """The first leaf of each cell. Leaves are numbered cell by cell, and row by row in a cell."""
         return np.cumsum(self.leaves) - self.leaves
 
     def leaf(self, cell: NDArray[np.int64], x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The leaf that holds base cell (x, y) of a cell. Leaf column j begins at base column j width // columns."""
+        """The leaf that holds base cell (x, y). Leaf column j begins at base column j width // columns."""
         column = ((x - self.left[cell] + 1) * self.columns[cell] - 1) // self.width[cell]
         row = ((y - self.top[cell] + 1) * self.rows[cell] - 1) // self.height[cell]
         return np.asarray(self.starts[cell] + row * self.columns[cell] + column)
@@ -61,10 +62,10 @@ class _Cuts:
 
 @dataclass(frozen=True)
 class AdaptiveGrid(RangeMethod):
-    """Raises RequestError for options out of range."""
+    """AG. Raises RequestError for options out of range."""
 
     NAME: ClassVar[str] = "ag"
-    TEXT: ClassVar[str] = "a coarse grid, each cell of which is cut by its noisy count"
+    TEXT: ClassVar[str] = "a coarse grid whose cells are divided by their noisy counts"
 
     ag_share: float = option(0.5, "the share of epsilon for the coarse grid (alpha)")
     ag_coarse: float = option(10.0, "c of the coarse grid's rule, a quarter of sqrt(n epsilon / c) cells a side")
@@ -75,24 +76,24 @@ class AdaptiveGrid(RangeMethod):
         check_within("ag_coarse", self.ag_coarse, 1e-3, 1e6)
         check_within("ag_fine", self.ag_fine, 1e-3, 1e6)
 
-    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> Partition:
-        """See RangeMethod.collect. A user is in one cell and in one leaf, so the two looks add up to epsilon."""
-        coarse_epsilon, fine_epsilon = split(wanted.epsilon, self.ag_share)
-        m1 = max(10, math.ceil(math.sqrt(max(wanted.users, 0.0) * wanted.epsilon / self.ag_coarse) / 4))
-        lines = edges(people.side, people.side / m1)
-        coarse = noisy(people.on_grid(lines, lines), coarse_epsilon, key, "ag coarse").ravel()
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> Partition:
+        """See RangeMethod.collect. A user is in one cell and in one leaf, so the two counts add up to epsilon."""
+        coarse_epsilon, fine_epsilon = split_epsilon(spec.epsilon, self.ag_share)
+        m1 = max(10, math.ceil(math.sqrt(max(spec.users, 0.0) * spec.epsilon / self.ag_coarse) / 4))
+        lines = strip_edges(exact.side, exact.side / m1)
+        coarse = add_noise(exact.on_grid(lines, lines), coarse_epsilon, key, "ag coarse").ravel()
         cuts = self._cuts(lines, coarse, fine_epsilon)
 
-        x, y = people.xy
+        x, y = exact.xy
         cell = (np.searchsorted(lines, y, "right") - 1) * (len(lines) - 1) + np.searchsorted(lines, x, "right") - 1
-        exact = np.zeros(cuts.leaves.sum(), dtype=np.int64)
-        np.add.at(exact, cuts.leaf(cell, x, y), people.users)
-        fine = noisy(exact, fine_epsilon, key, "ag fine")
+        leaf_users = np.zeros(cuts.leaves.sum(), dtype=np.int64)
+        np.add.at(leaf_users, cuts.leaf(cell, x, y), exact.users)
+        fine = add_noise(leaf_users, fine_epsilon, key, "ag fine")
         users, variance = self._inferred(cuts, coarse, fine, coarse_epsilon, fine_epsilon)
-        return cuts.partition(people.side, users, variance)
+        return cuts.partition(exact.side, users, variance)
 
     def _cuts(self, lines: NDArray[np.int64], coarse: NDArray[np.float64], fine_epsilon: float) -> _Cuts:
-        """m2 = ceil(sqrt(N' (1 - alpha) epsilon / c2)) by cell (Guideline 2), at least 1, at most its base cells."""
+        """Guideline 2: m2 = ceil(sqrt(N' (1 - alpha) epsilon / c2)) by cell, at least 1, at most its base cells."""
         m2 = np.ceil(np.sqrt(np.maximum(coarse, 0.0) * fine_epsilon / self.ag_fine)).astype(np.int64)
         strips, widths = len(lines) - 1, np.diff(lines)
         left, width = np.tile(lines[:-1], strips), np.tile(widths, strips)

@@ -1,4 +1,4 @@
-"""Networks where they have less error than the plain grid, the plain grid where they have not."""
+"""The default method: networks or the plain grid, by the expected error of each."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any, ClassVar
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.heatmap.checks import option
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.ranges.counts import NoisyGrid, Partition
-from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
+from sfumato.transforms.ranges.methods.range_method import RangeMethod
 from sfumato.transforms.ranges.model import Model
-from sfumato.transforms.ranges.people import ExactCounts
-from sfumato.transforms.ranges.tune import Tuner
-from sfumato.transforms.ranges.widths import default_width
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.tuner import Tuner
 
-BORDER = 700_000.0
-"""Users times epsilon from which on, without a tuner, the plain grid answers (docs/results/cell_widths.md)."""
+GRID_FROM_USERS_EPSILON = 700_000.0
+"""Without a tuner, the plain grid answers where users times epsilon is this or more (docs/results/cell_widths.md)."""
 _TEXTS: dict[str, str] = {one.name: one.metadata.get("help", "") for one in fields(SpatialNeural)}
 
 
 @dataclass(frozen=True)
 class Automatic(RangeMethod):
-    """The choice is by public facts alone: the number of users, epsilon, the sizes asked for and the region.
+    """Chooses a method by public facts alone: the number of users, epsilon, the sizes of queries, the region.
 
-    cell_width: in metres; None for the tuner's, or without one the rule's (`widths.py`). Others are the networks'.
-    Raises RequestError for options out of range.
+    cell_width: in metres; None for the tuner's, or without a tuner the default rule (`CollectionSpec.default_width`).
+    The other options are those of the networks. Raises RequestError for options out of range.
     """
 
     NAME: ClassVar[str] = "auto"
@@ -45,33 +45,34 @@ class Automatic(RangeMethod):
     training_seed: int = option(0, _TEXTS["training_seed"])
 
     def __post_init__(self) -> None:
-        self._networks(1.0)  # which check their options
+        self._networks(1.0)  # checks the options
 
-    def chosen(self, wanted: CollectionSpec) -> SpatialNeural | PlainGrid:
-        """The method that is used, and its width of cells."""
+    def chosen(self, spec: CollectionSpec) -> SpatialNeural | PlainGrid:
+        """The chosen method, with its cell width."""
         if self.tuner is not None:
-            name = self.tuner.choose(wanted)
-            width = self.cell_width or self.tuner.width(wanted, method=name)
+            name = self.tuner.choose(spec)
+            width = self.cell_width or self.tuner.width(spec, method=name)
         else:
-            name = SpatialNeural.NAME if wanted.users * wanted.epsilon < BORDER else PlainGrid.NAME
-            width = self.cell_width or default_width(wanted)
+            few = spec.users * spec.epsilon < GRID_FROM_USERS_EPSILON
+            name = SpatialNeural.NAME if few else PlainGrid.NAME
+            width = self.cell_width or spec.default_width
         return self._networks(width) if name == SpatialNeural.NAME else PlainGrid(width)
 
-    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> NoisyGrid:
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         """See RangeMethod.collect."""
-        return self.chosen(wanted).collect(people, wanted, key)
+        return self.chosen(spec).collect(exact, spec, key)
 
-    def trainings(self, counts: NoisyGrid | Partition, wanted: CollectionSpec) -> Sequence[Any]:
+    def trainings(self, counts: NoisyGrid | Partition, spec: CollectionSpec) -> Sequence[Any]:
         """See RangeMethod.trainings."""
-        return self.chosen(wanted).trainings(counts, wanted)
+        return self.chosen(spec).trainings(counts, spec)
 
     def train(self, training: Any) -> Any:
-        """See RangeMethod.train: only networks are trained."""
+        """See RangeMethod.train. Only networks have trainings; their width does not matter here."""
         return self._networks(1.0).train(training)
 
-    def model(self, counts: NoisyGrid | Partition, wanted: CollectionSpec, trained: Sequence[Any]) -> Model:
+    def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
         """See RangeMethod.model."""
-        return self.chosen(wanted).model(counts, wanted, trained)
+        return self.chosen(spec).model(counts, spec, trained)
 
     def _networks(self, width: float) -> SpatialNeural:
         return SpatialNeural(width, "local", self.models, self.workload, self.checkpoints, self.training_seed)

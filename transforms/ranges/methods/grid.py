@@ -1,37 +1,62 @@
-"""The plain noisy grid of a given cell width (paper 003, Section 6.3.1: IDENTITY); networks learn from it."""
+"""Uniform grids: the plain grid of a given cell width (paper 003: IDENTITY), and UG (Qardaji, Yang, Li 2013)."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sfumato.transforms.heatmap.checks import check_within, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.counts import NoisyGrid, edges
-from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
-from sfumato.transforms.ranges.noise import noisy
-from sfumato.transforms.ranges.people import ExactCounts
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.methods.range_method import RangeMethod
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, add_noise, strip_edges
 
 
-def collect_grid(
-    people: ExactCounts, columns: float, rows: float, epsilon: float, key: RunKey, label: str
-) -> NoisyGrid:
-    """Noisy counts of cells of about columns x rows base cells, by the whole of epsilon."""
-    x_edges, y_edges = edges(people.side, columns), edges(people.side, rows)
-    counts = noisy(people.on_grid(x_edges, y_edges), epsilon, key, label)
+def collect_grid(exact: ExactCounts, width: float, height: float, epsilon: float, key: RunKey, label: str) -> NoisyGrid:
+    """Noisy counts of cells of about width x height base cells. It spends the whole of epsilon.
+
+    label: names the noise (see `add_noise`).
+    """
+    x_edges, y_edges = strip_edges(exact.side, width), strip_edges(exact.side, height)
+    counts = add_noise(exact.on_grid(x_edges, y_edges), epsilon, key, label)
     return NoisyGrid(x_edges, y_edges, counts, discrete_laplace_stddev(epsilon))
 
 
 @dataclass(frozen=True)
 class PlainGrid(RangeMethod):
-    """cell_width: in metres."""
+    """A grid of square cells. cell_width: in metres. Networks learn from such a grid."""
 
     NAME: ClassVar[str] = "grid"
     TEXT: ClassVar[str] = "the noisy counts of a uniform grid"
 
     cell_width: float
 
-    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> NoisyGrid:
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         """See RangeMethod.collect."""
-        width, height = wanted.field.cell_metres
-        return collect_grid(people, self.cell_width / width, self.cell_width / height, wanted.epsilon, key, self.NAME)
+        width, height = spec.field.cell_metres
+        return collect_grid(exact, self.cell_width / width, self.cell_width / height, spec.epsilon, key, self.NAME)
+
+
+@dataclass(frozen=True)
+class UniformGrid(RangeMethod):
+    """m x m cells, also where the region is no square. Raises RequestError unless ug_constant is a number > 0."""
+
+    NAME: ClassVar[str] = "ug"
+    TEXT: ClassVar[str] = "a uniform grid of sqrt(n epsilon / 10) cells a side"
+
+    ug_constant: float = option(10.0, "c of the rule m = sqrt(n epsilon / c)")
+
+    def __post_init__(self) -> None:
+        check_within("ug_constant", self.ug_constant, 1e-3, 1e6)
+
+    def cells_per_side(self, users: float, epsilon: float) -> float:
+        """m = sqrt(n epsilon / c), at least 1 (Guideline 1). users: public or noisy, so it can be below 0."""
+        return max(1.0, math.sqrt(max(users, 0.0) * epsilon / self.ug_constant))
+
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
+        """See RangeMethod.collect."""
+        width = exact.side / self.cells_per_side(spec.users, spec.epsilon)
+        return collect_grid(exact, width, width, spec.epsilon, key, self.NAME)

@@ -1,4 +1,4 @@
-"""Spatial neural histograms (paper 003): networks that learn to read a noisy grid."""
+"""Spatial neural histograms (paper 003): networks trained on a noisy grid."""
 
 from __future__ import annotations
 
@@ -12,45 +12,46 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field
 from sfumato.transforms.heatmap.checks import check_choice, check_whole, option
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.ranges.counts import NoisyGrid, Partition
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.methods.base import CollectionSpec, RangeMethod
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.methods.range_method import RangeMethod
 from sfumato.transforms.ranges.model import Model
+from sfumato.transforms.ranges.networks.examples import QueryDistribution
 from sfumato.transforms.ranges.networks.local import LocalNetwork, LocalTraining, train_local
 from sfumato.transforms.ranges.networks.paper import PaperNetworks, PaperTraining, paper_training, train_paper
 from sfumato.transforms.ranges.networks.training import DivergedError
-from sfumato.transforms.ranges.networks.worlds import Squares
-from sfumato.transforms.ranges.people import ExactCounts
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
 
 NETWORKS = ("local", "paper")
-MOST_SIDE = 1024  # cells along a side: a world of so many takes some 500 MB
-_MODELS = {"local": 3, "paper": 8}
+MAX_SIDE = 1024  # cells along a side; a simulated world of this size takes about 500 MB
+_DEFAULT_MODELS = {"local": 3, "paper": 8}
 
 
 @dataclass(frozen=True)
 class SpatialNeural(RangeMethod):
-    """cell_width: of the grid, in metres. Raises RequestError for options out of range."""
+    """SNH. cell_width: of the grid, in metres. Raises RequestError for options out of range."""
 
     NAME: ClassVar[str] = "snh"
-    TEXT: ClassVar[str] = "networks that learn to read a noisy grid"
+    TEXT: ClassVar[str] = "networks trained on a noisy grid"
 
     cell_width: float
     network: str = option(
         "local",
-        "local: one form for all sizes, which sees the counts around a square; paper: 20 x 80 from a place to a "
-        "count, one for each of several sizes (hours without a GPU)",
+        "local: one network for all sizes, from the counts around a square to an answer; paper: a network of 20 x 80 "
+        "for each of several sizes, from a place to a count (hours without a GPU)",
     )
     models: int | None = option(
-        None, "networks: local ones are averaged (default 3), the paper's are for so many sizes (default 8)"
+        None, "number of networks: local ones are averaged (default 3), the paper's have one size each (default 8)"
     )
-    workload: Boxes | None = option(None, "squares as they will be asked for")
+    workload: Boxes | None = option(None, "squares like those to be queried")
     checkpoints: str | None = option(
         None,
-        "local folder where training is saved now and then, and from which the same command, with the same key file "
-        "and release id, goes on",
+        "local folder for checkpoints of the training; the same command with the same key file and release id "
+        "continues from them",
     )
-    training_seed: int = option(0, "seed of what networks learn from; the same gives the same networks")
+    training_seed: int = option(0, "seed of the training; the same seed gives the same networks")
 
     def __post_init__(self) -> None:
         check_choice("network", self.network, NETWORKS)
@@ -58,36 +59,34 @@ class SpatialNeural(RangeMethod):
             check_whole("models", self.models, 1, 64)
         check_whole("training_seed", self.training_seed, 0, 2**22 - 1)  # times 1000 it is a seed of 32 bits
 
-    def collect(self, people: ExactCounts, wanted: CollectionSpec, key: RunKey) -> NoisyGrid:
-        """See RangeMethod.collect: the plain grid's."""
-        return PlainGrid(self.width(wanted.field)).collect(people, wanted, key)
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
+        """See RangeMethod.collect. The counts are those of the plain grid."""
+        return PlainGrid(self.width(spec.field)).collect(exact, spec, key)
 
     def width(self, field: Field) -> float:
-        """Of the grid's cells in metres: what was asked for, or what a worker can learn from where that is finer."""
-        return max(self.cell_width, math.sqrt(math.prod(field.metres)) / MOST_SIDE)
+        """Width of the grid's cells in metres: `cell_width`, but at most MAX_SIDE cells a side."""
+        return max(self.cell_width, math.sqrt(math.prod(field.metres)) / MAX_SIDE)
 
-    def trainings(
-        self, counts: NoisyGrid | Partition, wanted: CollectionSpec
-    ) -> Sequence[LocalTraining | PaperTraining]:
-        """See RangeMethod.trainings: one an element for each network."""
+    def trainings(self, counts: NoisyGrid | Partition, spec: CollectionSpec) -> Sequence[LocalTraining | PaperTraining]:
+        """See RangeMethod.trainings. Each trains one network."""
         grid = _grid(counts)
-        models = self.models or _MODELS[self.network]
+        models = self.models or _DEFAULT_MODELS[self.network]
         if self.network == "paper":
-            return paper_training(grid, wanted, models, self.workload)
+            return paper_training(grid, spec, models, self.workload)
         first = self.training_seed * 1000
         return [
-            LocalTraining(grid, wanted.users, wanted.smoothing, self._squares(wanted), first + number)
+            LocalTraining(grid, spec.users, spec.smoothing, self._queries(spec), first + number)
             for number in range(models)
         ]
 
     def train(self, training: Any) -> Any:
-        """See RangeMethod.train. None for a network that diverged. Raises RequestError without JAX and optax."""
+        """See RangeMethod.train. Returns None if the network diverged. Raises RequestError without JAX and optax."""
         try:
             if isinstance(training, LocalTraining):
                 return train_local(training, self._checkpoint(f"local-{training.seed}"))
-            place = self._checkpoint(f"paper-{training.size:g}")
-            return train_paper([training], seed=self.training_seed, checkpoint=place)[0]
-        except DivergedError:  # the counts are paid for: without this network there are others, or the counts
+            checkpoint = self._checkpoint(f"paper-{training.size:g}")
+            return train_paper([training], seed=self.training_seed, checkpoint=checkpoint)[0]
+        except DivergedError:  # the budget is spent, so go on with the other networks, or with the counts alone
             return None
 
     def _checkpoint(self, name: str) -> str | None:
@@ -96,22 +95,22 @@ class SpatialNeural(RangeMethod):
         os.makedirs(self.checkpoints, exist_ok=True)
         return os.path.join(self.checkpoints, f"{name}.npz")
 
-    def model(self, counts: NoisyGrid | Partition, wanted: CollectionSpec, trained: Sequence[Any]) -> Model:
-        """See RangeMethod.model: of the networks that did not diverge; where all did, the counts answer as they are."""
+    def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
+        """See RangeMethod.model. It has the networks that did not diverge; if all did, the counts answer."""
         grid, found = _grid(counts), [one for one in trained if one is not None]
         if not found:
             return GridModel(grid)
         if self.network == "paper":
-            return PaperNetworks.of(grid, wanted, found)
-        return LocalNetwork(grid, wanted.smoothing, self._squares(wanted), found)
+            return PaperNetworks.from_grid(grid, spec, found)
+        return LocalNetwork(grid, spec.smoothing, self._queries(spec), found)
 
-    def _squares(self, wanted: CollectionSpec) -> Squares:
-        (width, height), sizes = wanted.field.cell_metres, wanted.sizes
+    def _queries(self, spec: CollectionSpec) -> QueryDistribution:
+        (width, height), sizes = spec.field.cell_metres, spec.sizes
         low, high = ((size / width, size / height) for size in (sizes.low, sizes.high))
-        return Squares(low, high, self.workload)
+        return QueryDistribution(low, high, self.workload)
 
 
 def _grid(counts: NoisyGrid | Partition) -> NoisyGrid:
     if not isinstance(counts, NoisyGrid):
-        raise RequestError("method: networks learn from a grid of counts")
+        raise RequestError("method: networks are trained on a grid of counts")
     return counts

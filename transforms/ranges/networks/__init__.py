@@ -1,10 +1,11 @@
-"""Networks that answer range queries, learned from one noisy grid.
+"""Networks that answer range queries, trained on one noisy grid.
 
-    cascade    what people may be behind the noisy counts: simulated worlds
-    features   what a network sees of the counts around a square
-    local      one network for all sizes: learned from simulated worlds, it answers from the counts around the square
-    paper      the paper's own form: one network for each of k sizes, from a place to a count
+    cascade    samples worlds (expected users by cell) that agree with the noisy counts
+    features   the inputs of a local network: noisy counts around a square
+    examples   training data: squares in simulated worlds
+    local      one network for all sizes, from the counts around a square to an answer
+    paper      the paper's form: one network for each of k sizes, from a place to a count
     training   minibatches, early stopping and checkpoints for both (JAX, optax; the extra `neural`)
 
-All of this is post-processing of noisy counts: none of it sees people.
+All of this is post-processing of noisy counts. None of it uses exact counts.
 """

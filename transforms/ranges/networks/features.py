@@ -1,4 +1,4 @@
-"""What a network sees of a square: noisy counts of boxes around it, at many scales, in deviations of their noise."""
+"""Inputs of a local network: noisy counts of boxes around a square, at many scales, in units of their noise. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.counts import NoisyGrid
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 
 # Centre, width and height of each box, in widths and heights of the square; the square itself is the first.
 AROUND = (
@@ -19,9 +19,11 @@ INPUTS = len(AROUND) + 4
 
 
 class Surroundings:
-    """Features of boxes on a noisy grid. smoothing: psi, in users; the scale of errors that matter.
+    """Computes features of boxes on a noisy grid.
 
-    x_edges and y_edges are nearly even, so that a cell's width and height are those of all.
+    Args:
+        grid: with nearly even edges, so that all cells have about the same width and height.
+        smoothing: psi in users, the least denominator of relative errors.
     """
 
     def __init__(self, grid: NoisyGrid, smoothing: float):
@@ -31,15 +33,15 @@ class Surroundings:
         self._noise = grid.noise_stddev
         self._smoothing = smoothing
 
-    def of(self, boxes: Boxes) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        """Inputs float32[q, INPUTS]; the noisy count of each box and about the deviation of its noise, float32[q]."""
+    def features(self, boxes: Boxes) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """Inputs float32[q, INPUTS], and the noisy count and its approximate noise deviation, float32[q] each."""
         (across, down), (x, y) = self._cell, ((boxes.x0 + boxes.x1) / 2, (boxes.y0 + boxes.y1) / 2)
         width, height = np.maximum(boxes.x1 - boxes.x0, 1e-9), np.maximum(boxes.y1 - boxes.y0, 1e-9)
         inputs = np.empty((len(boxes), INPUTS), dtype=np.float32)
         for number, (dx, dy, wide, high) in enumerate(AROUND):
             box = Boxes.around(x + dx * width, y + dy * height, wide * width, high * height)
             counted = self._table.sum(box)
-            noise = self._noise * np.sqrt(1 + box.areas / (across * down))  # even a small box meets one cell
+            noise = self._noise * np.sqrt(1 + box.areas / (across * down))  # even a small box overlaps one cell
             inputs[:, number] = np.arcsinh(counted / noise)
             if number == 0:
                 own, deviation = counted, noise

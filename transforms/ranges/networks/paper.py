@@ -1,6 +1,6 @@
-"""Spatial neural histograms as paper 003 has them: a network for each of k sizes, from a place to a count.
+"""Spatial neural histograms as in paper 003: one network for each of k sizes, from a place to a count.
 
-It is the form to compare with. Thousands of epochs of 20 layers over every cell are for a GPU.
+It is the reference for comparisons. Thousands of epochs of 20 layers over every cell need a GPU.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator, Philox
@@ -16,28 +16,30 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.counts import NoisyGrid
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.model import Answers, Model
 from sfumato.transforms.ranges.networks.training import fit
-from sfumato.transforms.ranges.table import Table
-
-if TYPE_CHECKING:
-    from sfumato.transforms.ranges.methods.base import CollectionSpec  # whose package imports this module
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid
+from sfumato.transforms.ranges.summed_area_table import SummedAreaTable
 
 LAYERS, WIDTH, EPOCHS, PATIENCE = 20, 80, 5000, 500
 LEARNING_RATE = 1e-3
-_SPACE = 10.0  # a side of the field, as networks see it: first weights of variance 1 fit to that
-_CHUNK = 4096  # queries whose layers stay in a core's cache
+_INPUT_SIDE = 10.0  # of the field in the networks' inputs; it suits first weights of variance 1
+_CHUNK = 4096  # queries at a time, so that their layers fit into a core's cache
 
 Parameters = dict[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
 class PaperTraining:
-    """What the network of one size is learned from: a query at every cell of the grid.
+    """The training data of the network of one size: a query at every cell of the grid.
 
-    size: in metres. number: of the size among all. places: float32[q, 2], as networks see them. labels: users,
-    float32[q]. weights: float32[q], of the squared errors.
+    Attributes:
+        size: in metres.
+        number: of the size among all sizes.
+        places: the network's inputs, float32[q, 2].
+        labels: users, float32[q].
+        weights: of the squared errors, float32[q].
     """
 
     size: float
@@ -49,8 +51,14 @@ class PaperTraining:
 
 @dataclass(frozen=True)
 class PaperTrained:
-    """The network of one size. scale: users that an output of 1 stands for. residual: root mean square of label less
-    prediction over the training queries, in users."""
+    """The network of one size.
+
+    Attributes:
+        size: in metres.
+        scale: users for an output of 1.
+        residual: root mean square of label minus prediction over the training queries, in users.
+        parameters: of the network.
+    """
 
     size: float
     scale: float
@@ -58,31 +66,37 @@ class PaperTrained:
     parameters: Parameters
 
 
-def paper_training(grid: NoisyGrid, wanted: CollectionSpec, models: int, workload: Boxes | None) -> list[PaperTraining]:
-    """What each of `models` networks is learned from (Algorithm 1 and Eq. 12).
+def paper_training(grid: NoisyGrid, spec: CollectionSpec, models: int, workload: Boxes | None) -> list[PaperTraining]:
+    """Makes the training data of each network (paper 003, Algorithm 1 and Eq. 12).
 
-    workload: queries like those to come; where it is given, a training query weighs as many of them as it overlaps.
-    Raises RequestError where none of it lies in the region.
+    Args:
+        grid: the noisy grid.
+        spec: of the collection.
+        models: number of networks.
+        workload: a sample of the queries; the weight of a training query is the number of them that it overlaps.
+
+    Raises:
+        RequestError: no query of the workload is in the region.
     """
-    table, smoothing = grid.table(), wanted.smoothing
+    table, smoothing = grid.table(), spec.smoothing
     trainings = []
-    for number, size in enumerate(wanted.sizes.spread(models).tolist()):
-        queries = corner_squares(grid, size, wanted.field.cell_metres)
+    for number, size in enumerate(spec.sizes.spread(models).tolist()):
+        queries = corner_squares(grid, size, spec.field.cell_metres)
         labels = np.maximum(table.sum(queries), 0.0)
         weights = 1 / np.maximum(labels, smoothing)
         if workload is not None:
-            weights = weights * overlaps(grid, size, wanted.field.cell_metres, workload)
+            weights = weights * overlaps(grid, size, spec.field.cell_metres, workload)
         if not weights.any():
-            raise RequestError("workload: none of its queries lies in the region")
-        columns = (_seen(queries, grid.side), labels, weights)
+            raise RequestError("workload: none of its queries is in the region")
+        columns = (_inputs(queries, grid.side), labels, weights)
         trainings.append(PaperTraining(size, number, *(one.astype(np.float32) for one in columns)))
     return trainings
 
 
 def corner_squares(grid: NoisyGrid, size: float, cell_metres: tuple[float, float]) -> Boxes:
-    """Squares of a size in metres whose lower left corner is a cell's, cell by cell; they may reach beyond the field.
+    """Squares whose lower left corner is that of a cell, for each cell. They can reach beyond the field.
 
-    y counts from the north: a cell's lower edge is the one at which the row below begins.
+    size: in metres. y counts from the north, so the lower edge of a cell is its larger y.
     """
     corners = np.meshgrid(grid.x_edges[:-1].astype(np.float64), grid.y_edges[1:].astype(np.float64))
     left, bottom = (one.ravel() for one in corners)
@@ -90,10 +104,10 @@ def corner_squares(grid: NoisyGrid, size: float, cell_metres: tuple[float, float
 
 
 def overlaps(grid: NoisyGrid, size: float, cell_metres: tuple[float, float], workload: Boxes) -> NDArray[np.float64]:
-    """How many of the workload's queries share an area with each of `corner_squares`: w of Eq. 12, float64[q]."""
+    """Counts the workload's queries that overlap each of `corner_squares`: w of Eq. 12, float64[q]."""
     width, height = size / cell_metres[0], size / cell_metres[1]
     left, bottom = grid.x_edges[:-1], grid.y_edges[1:]
-    # The corners whose squares a query overlaps are a rectangle of them: marked at its ends, and summed up.
+    # The squares that a query overlaps form a rectangle of corners: mark its ends, then take cumulative sums.
     first, last = np.searchsorted(left + width, workload.x0, "right"), np.searchsorted(left, workload.x1, "left")
     top, low = np.searchsorted(bottom, workload.y0, "right"), np.searchsorted(bottom - height, workload.y1, "left")
     there = (workload.areas > 0) & (first < last) & (top < low)
@@ -103,9 +117,9 @@ def overlaps(grid: NoisyGrid, size: float, cell_metres: tuple[float, float], wor
     return np.asarray(marks.cumsum(axis=0).cumsum(axis=1)[:-1, :-1].ravel())
 
 
-def _seen(boxes: Boxes, side: int) -> NDArray[np.float64]:
-    """Lower left corners as networks see them: float64[q, 2], each from -5 to 5."""
-    return np.column_stack([boxes.x0, boxes.y1]) * (_SPACE / side) - _SPACE / 2
+def _inputs(boxes: Boxes, side: int) -> NDArray[np.float64]:
+    """The networks' inputs: lower left corners, float64[q, 2], each in -5..5."""
+    return np.column_stack([boxes.x0, boxes.y1]) * (_INPUT_SIDE / side) - _INPUT_SIDE / 2
 
 
 def train_paper(
@@ -119,10 +133,15 @@ def train_paper(
     seed: int = 0,
     checkpoint: str | None = None,
 ) -> list[PaperTrained]:
-    """The networks of some sizes of one grid, trained together; each is what it would be alone, up to rounding.
+    """Trains the networks of several sizes of one grid together.
 
-    layers: of `width` units, the first with a sine, the others with swish, then a linear one. checkpoint: see `fit`.
-    Raises RequestError without JAX and optax.
+    Each network is the same as if it were trained alone, up to rounding. Raises RequestError without JAX and optax.
+
+    Args:
+        trainings: the data of each network.
+        layers: hidden layers, the first with a sine, the others with swish; a linear layer follows.
+        width: units of a hidden layer.
+        epochs: see `fit`, like patience, batch, seed and checkpoint.
     """
     scales = [_scale(one) for one in trainings]
     sources = [Generator(Philox(key=[seed, one.number])) for one in trainings]
@@ -154,13 +173,13 @@ def train_paper(
 
 
 def _scale(training: PaperTraining) -> float:
-    """The root mean square of the labels as the loss weighs them; 1 where all are 0."""
+    """The root mean square of the labels with the weights of the loss; 1 if all labels are 0."""
     weights, labels = training.weights.astype(np.float64), training.labels.astype(np.float64)
     return math.sqrt(float((weights * labels**2).sum() / weights.sum())) or 1.0
 
 
 def _first(layers: int, width: int, rng: Generator) -> Parameters:
-    """Random weights, uniform and of a variance of 2 over a layer's inputs, as in the authors' code."""
+    """Uniform random weights of variance 2 / (inputs of the layer), as in the authors' code."""
 
     def uniform(inputs: int, *shape: int) -> NDArray[np.float32]:
         reach = math.sqrt(6 / inputs)
@@ -189,7 +208,7 @@ def _loss(parameters: Any, places: Any, labels: Any, weights: Any) -> Any:
 
 
 def forward(parameters: Parameters, places: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A network's outputs, float32[q], by NumPy. places: float32[q, 2]."""
+    """Computes a network's outputs with NumPy: float32[q]. places: float32[q, 2]."""
     found = np.empty(len(places), np.float32)
     for begin in range(0, len(places), _CHUNK):
         some = slice(begin, begin + _CHUNK)
@@ -197,7 +216,7 @@ def forward(parameters: Parameters, places: NDArray[np.float32]) -> NDArray[np.f
         for weights, bias in zip(parameters["hidden"], parameters["hidden_bias"], strict=True):
             hidden = hidden @ weights
             hidden += bias
-            slope = np.exp(-np.clip(hidden, -80, 80))  # within what float32 holds
+            slope = np.exp(-np.clip(hidden, -80, 80))  # the range of float32
             slope += 1
             hidden /= slope
         found[some] = hidden @ parameters["last"] + parameters["last_bias"]
@@ -205,16 +224,23 @@ def forward(parameters: Parameters, places: NDArray[np.float32]) -> NDArray[np.f
 
 
 class PaperNetworks(Model):
-    """Networks of k sizes. A box is answered by the one of the nearest size, from its lower left corner.
+    """Networks of k sizes. The network of the nearest size answers a box, from the box's lower left corner.
 
-    The answer is scaled by the ratio of areas, box to the network's square (Section 4.3 prints r / r*; for counts it is
-    the square of that, as in the authors' code), both as far as they lie in the field. So sizes far from those that
-    were trained for are answered as if users were spread evenly.
+    The answer is scaled by the ratio of areas, box to the network's square, both clipped to the field. (Section 4.3
+    prints r / r*; for counts it is the square of that, as in the authors' code.) So a size far from the trained ones is
+    answered as if users were spread evenly.
 
-    The stated error is the noise of all grid cells under the network's square, together with the network's training
-    residual at its size, scaled like the answer. Networks smooth noise, so that part of it is counted twice; left out
-    are users who are not spread evenly within a cell, or between the network's square and the box, and what lies
-    between the corners that the network has seen.
+    The stated error combines the noise of all grid cells under the network's square with the network's training
+    residual, and is scaled like the answer. Networks smooth noise, so part of the noise is counted twice. The error
+    leaves out users who are unevenly spread within a cell or between the network's square and the box, and places
+    between the corners of the training queries.
+
+    Args:
+        x_edges: of the grid, int64[columns + 1], in base cells.
+        y_edges: of the grid, int64[rows + 1], in base cells.
+        noise_stddev: of each count.
+        cell_metres: width and height of a base cell.
+        networks: in any order.
     """
 
     KIND: ClassVar[str] = "paper_networks"
@@ -233,23 +259,23 @@ class PaperNetworks(Model):
         self.cell_metres = cell_metres
         self.networks = sorted(networks, key=lambda one: one.size)
         self._side = int(x_edges[-1])
-        self._noise = Table(x_edges, y_edges, np.full((len(y_edges) - 1, len(x_edges) - 1), noise_stddev**2))
+        self._noise = SummedAreaTable(x_edges, y_edges, np.full((len(y_edges) - 1, len(x_edges) - 1), noise_stddev**2))
 
     @classmethod
-    def of(cls, grid: NoisyGrid, wanted: CollectionSpec, trained: Sequence[PaperTrained]) -> PaperNetworks:
-        """Of the networks that were trained on a grid, in any order."""
-        return cls(grid.x_edges, grid.y_edges, grid.noise_stddev, wanted.field.cell_metres, trained)
+    def from_grid(cls, grid: NoisyGrid, spec: CollectionSpec, trained: Sequence[PaperTrained]) -> PaperNetworks:
+        """The model of networks that were trained on a grid."""
+        return cls(grid.x_edges, grid.y_edges, grid.noise_stddev, spec.field.cell_metres, trained)
 
     def answer(self, boxes: Boxes) -> Answers:
         """See Model.answer."""
         across, down = self.cell_metres
-        # What the field's border has cut is still as long as it was along one side, unless it lies in a corner.
-        asked = np.maximum((boxes.x1 - boxes.x0) * across, (boxes.y1 - boxes.y0) * down)
+        # A square clipped at the field's border keeps its length along one side, except in a corner.
+        queried = np.maximum((boxes.x1 - boxes.x0) * across, (boxes.y1 - boxes.y0) * down)
         sizes = np.array([one.size for one in self.networks])
-        nearest = np.searchsorted((sizes[1:] + sizes[:-1]) / 2, asked)
+        nearest = np.searchsorted((sizes[1:] + sizes[:-1]) / 2, queried)
         width, height = sizes[nearest] / across, sizes[nearest] / down
         squares = Boxes(boxes.x0, boxes.y1 - height, boxes.x0 + width, boxes.y1).clipped(self._side)
-        places = _seen(boxes, self._side).astype(np.float32)
+        places = _inputs(boxes, self._side).astype(np.float32)
         users, residuals = np.zeros(len(boxes)), np.zeros(len(boxes))
         for number, one in enumerate(self.networks):
             mine = np.nonzero(nearest == number)[0]
@@ -267,7 +293,7 @@ class PaperNetworks(Model):
         return {"x_edges": self.x_edges, "y_edges": self.y_edges, **stacked}
 
     def metadata(self) -> dict[str, Any]:
-        """See Model.facts."""
+        """See Model.metadata."""
         own = {name: [getattr(one, name) for one in self.networks] for name in ("size", "scale", "residual")}
         return {"noise_stddev": self.noise_stddev, "cell_metres": list(self.cell_metres), **own}
 
@@ -277,17 +303,17 @@ class PaperNetworks(Model):
         x_edges, y_edges = arrays["x_edges"], arrays["y_edges"]
         for edges in (x_edges, y_edges):
             if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or not (np.diff(edges) > 0).all():
-                raise ValueError("edges do not rise from 0")
+                raise ValueError("edges must increase from 0")
         if x_edges[-1] != y_edges[-1]:
             raise ValueError("the field is no square")
         numbers = {name: np.array(metadata[name], dtype=np.float64) for name in ("size", "scale", "residual")}
         noise, (across, down) = float(metadata["noise_stddev"]), (float(one) for one in metadata["cell_metres"])
-        sound = all(one.ndim == 1 and np.isfinite(one).all() for one in numbers.values())
+        valid = all(one.ndim == 1 and np.isfinite(one).all() for one in numbers.values())
         sizes, scales, residuals = numbers.values()
-        sound = sound and len(sizes) > 0 and bool((np.diff(sizes, prepend=0.0) > 0).all() and (scales > 0).all())
-        sound = sound and bool((residuals >= 0).all())
-        if not (sound and 0 <= noise < math.inf and 0 < across < math.inf and 0 < down < math.inf):
-            raise ValueError("sizes, scales, residuals or lengths are none")
+        valid = valid and len(sizes) > 0 and bool((np.diff(sizes, prepend=0.0) > 0).all() and (scales > 0).all())
+        valid = valid and bool((residuals >= 0).all())
+        if not (valid and 0 <= noise < math.inf and 0 < across < math.inf and 0 < down < math.inf):
+            raise ValueError("sizes, scales, residuals or lengths out of range")
         parameters = _checked(arrays, len(sizes))
         own = [{name: values[number] for name, values in parameters.items()} for number in range(len(sizes))]
         columns = (sizes.tolist(), scales.tolist(), residuals.tolist(), own)
@@ -296,7 +322,7 @@ class PaperNetworks(Model):
 
 
 def _checked(arrays: Mapping[str, NDArray[Any]], models: int) -> Parameters:
-    """The parameters of `models` networks. Raises ValueError where they are of no network, KeyError without them."""
+    """The parameters of `models` networks. Raises ValueError if their form is wrong, KeyError if some are missing."""
     depth, width = arrays["hidden_bias"].shape[1:]
     shapes: dict[str, tuple[int, ...]] = {
         "first": (models, 2, width),

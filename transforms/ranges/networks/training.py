@@ -1,7 +1,7 @@
-"""Minimising a loss by Adam: in minibatches or in one, one network or several at once, resumable (JAX, optax).
+"""Training with Adam: of one network or several at once, in minibatches or full batches, with checkpoints (JAX, optax).
 
-The same call gives the same parameters again on the same machine, whether it was interrupted or not: the order of the
-minibatches is a function of the seed and the epoch, and a checkpoint holds all else.
+The same call gives the same parameters on the same machine, whether it was interrupted or not. The seed and the epoch
+determine the order of the minibatches, and a checkpoint holds all other state.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import DataError, RequestError
 
 _SAVE_SECONDS = 30.0
-_PIECE = 8192  # examples whose layers a processor has in memory at a time
+_PIECE = 8192  # examples at a time on a CPU, to limit memory
 _DIGEST = "digest"
 
 
 class DivergedError(DataError):
-    """A training came to parameters or losses that are no finite numbers."""
+    """A training ended with parameters or losses that are not finite."""
 
 
 class _State(NamedTuple):
-    """Of all members, each leaf with a leading axis of them. since: epochs without a better loss."""
+    """The state of all members: each leaf has a leading axis of members. since: epochs without a better loss."""
 
     parameters: Any
     optimiser: Any
@@ -55,26 +55,33 @@ def fit(
     checkpoint: str | None = None,
     title: str = "training",
 ) -> Any:
-    """Parameters, as NumPy arrays in the same pytree, that Adam makes of the first ones.
+    """Minimises a loss with Adam.
 
-    parameters: a pytree of arrays. loss: from parameters and minibatches of each of `data`, by JAX, to a scalar, a mean
-    over examples: on a processor, that of many is made of parts. data: arrays with a common leading axis of examples.
-    batch: examples in each step, shuffled anew every epoch, those beyond the last whole one left out; None: all at
-    once. cosine: the rate falls to 0 over the epochs.
+    Args:
+        parameters: the initial values, a pytree of arrays.
+        loss: a JAX function from parameters and a minibatch of each of `data` to a scalar, a mean over examples. On a
+            CPU, the mean over a large batch is computed in parts.
+        data: arrays with a common leading axis of examples.
+        epochs: the most epochs.
+        batch: examples in a step; they are shuffled each epoch, and an incomplete last batch is left out. None: all
+            examples in one step.
+        learning_rate: of Adam.
+        cosine: whether the learning rate falls to 0 over the epochs.
+        patience: so many epochs without a better loss end the training, and the best parameters are returned. None:
+            all epochs run, and the last parameters are returned.
+        validation: arrays like `data`, for the loss that patience compares; None: the mean loss of an epoch's steps.
+        seed: a sequence of k seeds trains k members at once, and the parameters have a leading axis k. Each member has
+            its own shuffles and its own end, and is the same as if it were trained alone, up to rounding.
+        own_data: whether the arrays of data and validation have a leading axis k as well.
+        checkpoint: a local file for the state, written every 30 seconds and at the end. The same call resumes from it.
+        title: of the progress bar, which only a terminal shows.
 
-    patience: so many epochs without a better loss end the training, and the best parameters are returned; None: all
-    epochs are run, and the last are. That loss is of `validation`, arrays like `data`; without it, the mean over the
-    epoch's steps.
+    Returns:
+        The parameters, as NumPy arrays in the same pytree.
 
-    seed: a sequence of k trains k members at once, whose parameters have a leading axis k, as has each array of data
-    and validation with own_data; each is shuffled by its own seed, stops on its own, and is what it would be alone, up
-    to rounding.
-
-    checkpoint: a local file to which the state is written every half minute and at the end, and from which the same
-    training goes on. title: of the progress bar, which only a terminal shows.
-
-    Raises RequestError where JAX, optax or tqdm are missing, or the checkpoint is of another training; DivergedError
-    where parameters or losses are no finite numbers.
+    Raises:
+        RequestError: JAX, optax or tqdm are missing, or the checkpoint belongs to another training.
+        DivergedError: parameters or losses are not finite.
     """
     try:
         import jax
@@ -94,8 +101,8 @@ def fit(
     member = _epoch(loss, optimiser, size, examples, batch is None, patience)
     axis = 0 if own_data else None
     run = jax.jit(jax.vmap(member, in_axes=(0, 0, None, axis, axis)), donate_argnums=0)
-    judged = tuple(validation) if validation is not None and patience is not None else ()
-    columns = jax.device_put((tuple(data), judged))
+    held_out = tuple(validation) if validation is not None and patience is not None else ()
+    columns = jax.device_put((tuple(data), held_out))
 
     state = _State(
         first,
@@ -121,16 +128,16 @@ def fit(
     if checkpoint:
         _save(checkpoint, digest, epoch, state)
     found = jax.tree.map(np.asarray, state.parameters if patience is None else state.best)
-    judged_once = patience is None or bool(np.isfinite(state.loss).all())
-    if not (judged_once and all(np.isfinite(one).all() for one in jax.tree.leaves(found))):
+    finite_loss = patience is None or bool(np.isfinite(state.loss).all())
+    if not (finite_loss and all(np.isfinite(one).all() for one in jax.tree.leaves(found))):
         raise DivergedError(f"network: the {title} diverged; lower the learning rate of {learning_rate:g}")
     return jax.tree.map(lambda one: one[0], found) if alone else found
 
 
 def _epoch(
-    loss: Callable[..., Any], optimiser: Any, size: int, examples: int, whole: bool, patience: int | None
+    loss: Callable[..., Any], optimiser: Any, size: int, examples: int, full_batch: bool, patience: int | None
 ) -> Callable[..., tuple[_State, Any]]:
-    """One epoch of one member: its state, and the loss that it is judged by."""
+    """A function that runs one epoch of one member and returns its state and the loss that patience compares."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -138,8 +145,8 @@ def _epoch(
     piece = _PIECE if jax.default_backend() == "cpu" else size
     pieces = max(size // piece, 1)
 
-    def of_all(parameters: Any, batch: Any) -> Any:
-        """The loss and its gradient, from equal pieces and what is left over."""
+    def loss_and_gradient(parameters: Any, batch: Any) -> Any:
+        """The loss and its gradient, from equal pieces and a remainder."""
         if pieces == 1:
             return jax.value_and_grad(loss)(parameters, *batch)
         length = size // pieces
@@ -159,13 +166,13 @@ def _epoch(
 
     def step(carried: Any, batch: Any) -> Any:
         parameters, state = carried
-        value, slope = of_all(parameters, batch)
+        value, slope = loss_and_gradient(parameters, batch)
         update, state = optimiser.update(slope, state, parameters)
         return (optax.apply_updates(parameters, update), state), value
 
     def epoch(state: _State, seed: Any, number: Any, data: Any, validation: Any) -> tuple[_State, Any]:
         started = state.parameters, state.optimiser
-        if whole:
+        if full_batch:
             (parameters, moments), value = step(started, data)
         else:
             key = jax.random.fold_in(jax.random.key(seed), number)
@@ -174,14 +181,14 @@ def _epoch(
                 lambda carried, chosen: step(carried, tuple(one[chosen] for one in data)), started, order
             )
             value = values.mean()
-        # The loss of a step on all examples is that of the parameters before it.
-        judged = state.parameters if whole and not validation else parameters
+        # The loss of a full-batch step is that of the parameters before the step.
+        evaluated = state.parameters if full_batch and not validation else parameters
         if validation:
             value = loss(parameters, *validation)
         if patience is None:
             return state._replace(parameters=parameters, optimiser=moments), value
         better = (value < state.loss) & ~state.stopped
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), judged, state.best)
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), evaluated, state.best)
         since = jnp.where(better, 0, state.since + 1)
         lowest = jnp.where(better, value, state.loss)
         return _State(parameters, moments, best, lowest, since, state.stopped | (since >= patience)), value
@@ -190,7 +197,7 @@ def _epoch(
 
 
 def _digest(settings: tuple[Any, ...], seeds: NDArray[Any], first: Sequence[Any], columns: Any) -> str:
-    """SHA-256 of all that a training is a function of, but for its loss, which the title stands for."""
+    """SHA-256 of the inputs of a training. The title identifies the loss function."""
     found = hashlib.sha256(repr(settings).encode())
     for one in (seeds, *first, *columns[0], *columns[1]):
         values = np.ascontiguousarray(one)
@@ -211,7 +218,7 @@ def _save(path: str, digest: str, epoch: int, state: _State) -> None:
 
 
 def _resumed(path: str, digest: str, state: _State) -> tuple[int, _State]:
-    """The epoch and the state that a checkpoint holds; the given state, where there is none."""
+    """The epoch and the state of a checkpoint; epoch 0 and the given state if there is no file."""
     import jax
 
     try:
@@ -227,6 +234,6 @@ def _resumed(path: str, digest: str, state: _State) -> tuple[int, _State]:
         raise RequestError(f"checkpoint: {path} is damaged ({type(error).__name__}); delete it") from None
     if stated != digest:
         raise RequestError(
-            f"checkpoint: {path} is of a training on other data or with other settings; delete it or name another file"
+            f"checkpoint: {path} belongs to a training with other data or settings; delete it or name another file"
         )
     return epoch, jax.tree.unflatten(jax.tree.structure(state), leaves)

@@ -126,7 +126,7 @@ def test_after_a_lost_answer_anothers_entry_is_not_ours(place: str, emulator: Em
 
 
 def test_a_service_that_is_down_is_for_later(place: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_store, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(bucket_store, "MAX_WAIT_S", 0.5)
     store = BucketStore(place)
     emulator.fault = lambda method, path: 503
     with pytest.raises(NotReadyError, match=f"ledger: {place} cannot be reached now"):

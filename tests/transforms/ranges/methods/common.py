@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from sfumato.transforms.ranges.counts import Partition
-from sfumato.transforms.ranges.methods.base import RangeMethod
-from sfumato.transforms.ranges.people import ExactCounts
+from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.methods.range_method import RangeMethod
+from sfumato.transforms.ranges.noisy_counts import Partition
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
-from tests.transforms.ranges.oracle import assert_covers_once, exact_users, run_key, wanted
+from tests.transforms.ranges.oracle import assert_covers_once, exact_users, run_key, spec_of
 
 
 def collected(method: RangeMethod, people: ExactCounts, epsilon: float, key: int = 1) -> Partition:
-    found = method.collect(people, wanted(people.depth, float(people.users.sum()), epsilon), run_key(key))
+    found = method.collect(people, spec_of(people.depth, float(people.users.sum()), epsilon), run_key(key))
     assert isinstance(found, Partition)
     return found
 

@@ -5,11 +5,11 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.counts import Partition, edges
+from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods.adaptive_grid import AdaptiveGrid
-from sfumato.transforms.ranges.people import ExactCounts
+from sfumato.transforms.ranges.noisy_counts import Partition, strip_edges
 from tests.transforms.ranges.methods.common import assert_a_partition_by_key, assert_same, collected
-from tests.transforms.ranges.oracle import assert_covers_once, exact_users, people_at, run_key, town, wanted
+from tests.transforms.ranges.oracle import assert_covers_once, exact_users, people_at, run_key, spec_of, town
 
 PEOPLE = town(6, 4000)
 LARGEST = 60.0  # half of it is the largest that noise can keep
@@ -29,7 +29,7 @@ def test_cells_are_cut_by_the_rule() -> None:
     people = town(8, 300)
     found = collected(AdaptiveGrid(), people, LARGEST)
     m1 = max(10, math.ceil(math.sqrt(300 * LARGEST / 10) / 4))
-    lines = edges(256, 256 / m1)
+    lines = strip_edges(256, 256 / m1)
     exact = people.on_grid(lines, lines)
     assert m1 == 11
     assert exact.max() > 10
@@ -91,7 +91,7 @@ def test_leaves_of_a_cell_add_up_to_the_better_of_both_estimates() -> None:
     """The sum over a cell of k leaves has variance w^2 s1^2 + (1 - w)^2 k s2^2, w by inverse variances."""
     people = people_at(6, np.tile(np.arange(64), 64).repeat(2), np.repeat(np.arange(64), 64).repeat(2))
     epsilon, means, stated = 0.5, [], []
-    lines = edges(64, 6.4)
+    lines = strip_edges(64, 6.4)
     for one, added in per_key(AdaptiveGrid(), people, epsilon, 80):
         cell = (np.searchsorted(lines, one.y0, "right") - 1) * 10 + np.searchsorted(lines, one.x0, "right") - 1
         k = np.bincount(cell)
@@ -108,10 +108,10 @@ def test_leaves_of_a_cell_add_up_to_the_better_of_both_estimates() -> None:
 def test_a_noisy_number_of_users_may_be_nothing(users: float) -> None:
     """The count of users may come out at nothing or less, whoever is there: the coarse grid is then its smallest."""
     for people in (people_at(6, [], []), PEOPLE):
-        found = AdaptiveGrid().collect(people, wanted(6, users, 1.0), run_key(1))
+        found = AdaptiveGrid().collect(people, spec_of(6, users, 1.0), run_key(1))
         assert_covers_once(found)
         assert len(found.users) >= 10 * 10
-        one = AdaptiveGrid().collect(people, wanted(6, 1.0, 1.0), run_key(1))  # asks for no finer grid either
+        one = AdaptiveGrid().collect(people, spec_of(6, 1.0, 1.0), run_key(1))  # asks for no finer grid either
         assert_same(found, one)
     assert len(collected(AdaptiveGrid(), people_at(2, [1], [1]), 0.1).users) >= 4  # a field of 4 cells a side
 

@@ -10,18 +10,19 @@ import pytest
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.methods import neural
-from sfumato.transforms.ranges.methods.automatic import BORDER, Automatic
-from sfumato.transforms.ranges.methods.base import CollectionSpec
+from sfumato.transforms.ranges.methods.automatic import GRID_FROM_USERS_EPSILON, Automatic
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
-from sfumato.transforms.ranges.tune import Tuner
-from sfumato.transforms.ranges.widths import default_width
+from sfumato.transforms.ranges.tuner import Tuner
 from tests.transforms.ranges.oracle import run_key, town
 
 PEOPLE = town(10, 3000)
-MANY = CollectionSpec(Field(Grid(Region(0, -0.02, 0.04, 0.02), 10)), 2 * BORDER, 1.0, Sizes(100.0, 400.0))
+MANY = CollectionSpec(
+    Field(Grid(Region(0, -0.02, 0.04, 0.02), 10)), 2 * GRID_FROM_USERS_EPSILON, 1.0, Sizes(100.0, 400.0)
+)
 FEW = replace(MANY, users=3000.0)
 
 
@@ -31,10 +32,10 @@ class Told:
 
     method: str
 
-    def choose(self, wanted: CollectionSpec) -> str:
+    def choose(self, spec: CollectionSpec) -> str:
         return self.method
 
-    def width(self, wanted: CollectionSpec, method: str) -> float:
+    def width(self, spec: CollectionSpec, method: str) -> float:
         return {"snh": 70.0, "grid": 50.0}[method]
 
 
@@ -43,10 +44,10 @@ def told(method: str) -> Tuner:
 
 
 def test_the_border_is_at_users_times_epsilon() -> None:
-    assert Automatic().chosen(MANY) == PlainGrid(default_width(MANY))
-    assert Automatic().chosen(FEW) == SpatialNeural(default_width(FEW))
-    assert isinstance(Automatic().chosen(replace(MANY, users=BORDER)), PlainGrid)
-    assert isinstance(Automatic().chosen(replace(MANY, users=BORDER * 0.999)), SpatialNeural)
+    assert Automatic().chosen(MANY) == PlainGrid(MANY.default_width)
+    assert Automatic().chosen(FEW) == SpatialNeural(FEW.default_width)
+    assert isinstance(Automatic().chosen(replace(MANY, users=GRID_FROM_USERS_EPSILON)), PlainGrid)
+    assert isinstance(Automatic().chosen(replace(MANY, users=GRID_FROM_USERS_EPSILON * 0.999)), SpatialNeural)
     assert isinstance(Automatic().chosen(replace(MANY, epsilon=0.01)), SpatialNeural)
 
 
@@ -62,7 +63,7 @@ def test_a_width_that_is_given_is_used() -> None:
 
 def test_options_reach_the_networks() -> None:
     assert Automatic(models=2, training_seed=5).chosen(FEW) == SpatialNeural(
-        default_width(FEW), models=2, training_seed=5
+        FEW.default_width, models=2, training_seed=5
     )
     with pytest.raises(RequestError, match="models"):
         Automatic(models=0)
@@ -71,7 +72,7 @@ def test_options_reach_the_networks() -> None:
 def test_the_grid_needs_no_training() -> None:
     auto = Automatic()
     counts = auto.collect(PEOPLE, MANY, run_key(1))
-    same = PlainGrid(default_width(MANY)).collect(PEOPLE, MANY, run_key(1))
+    same = PlainGrid(MANY.default_width).collect(PEOPLE, MANY, run_key(1))
     np.testing.assert_array_equal(counts.users, same.users)
     assert auto.trainings(counts, MANY) == ()
     assert isinstance(auto.model(counts, MANY, ()), GridModel)
@@ -79,7 +80,7 @@ def test_the_grid_needs_no_training() -> None:
 
 def test_networks_are_trained_and_put_together_as_those_of_snh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(neural, "train_local", lambda training, checkpoint: ("trained", training.seed, checkpoint))
-    monkeypatch.setattr(SpatialNeural, "model", lambda self, counts, wanted, trained: (self, list(trained)))
+    monkeypatch.setattr(SpatialNeural, "model", lambda self, counts, spec, trained: (self, list(trained)))
     auto = Automatic(models=2, checkpoints=str(tmp_path / "saved"))
     counts = auto.collect(PEOPLE, FEW, run_key(1))
     trainings = auto.trainings(counts, FEW)

@@ -3,10 +3,8 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.dawa_partition import cheapest
-from sfumato.transforms.ranges.hilbert import hilbert_index
 from sfumato.transforms.ranges.methods import dawa
-from sfumato.transforms.ranges.methods.dawa import Dawa
+from sfumato.transforms.ranges.methods.dawa import Dawa, cheapest_partition, hilbert_index
 from tests.transforms.ranges.methods.common import (
     assert_a_partition_by_key,
     assert_discrete_laplace,
@@ -49,7 +47,7 @@ def test_the_partition_is_that_of_its_share_on_the_curve(share: float) -> None:
     x, y = PEOPLE.xy
     for cell, users in zip(hilbert_index(x, y, 6).tolist(), PEOPLE.users.tolist(), strict=True):
         counts[cell] += users
-    starts, levels = cheapest(counts, share * 0.5, 1 / ((1 - share) * 0.5), run_key(1))
+    starts, levels = cheapest_partition(counts, share * 0.5, 1 / ((1 - share) * 0.5), run_key(1))
     found = collected(Dawa(share), PEOPLE, 0.5)
     areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in rectangles(found)]
     assert areas == (1 << levels).tolist()

@@ -4,13 +4,13 @@ import pytest
 from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.methods.grid import PlainGrid, collect_grid
 from tests.transforms.ranges.methods.common import assert_discrete_laplace
-from tests.transforms.ranges.oracle import image, run_key, town, wanted
+from tests.transforms.ranges.oracle import image, run_key, spec_of, town
 
 PEOPLE = town(6, 3000)
 
 
 def test_cells_are_of_the_width_asked_for_in_metres() -> None:
-    asked = wanted(6, 3000.0, 30.0)
+    asked = spec_of(6, 3000.0, 30.0)
     width, height = asked.field.cell_metres
     found = PlainGrid(8 * height).collect(PEOPLE, asked, run_key(1))
     assert found.users.shape == (8, round(64 * width / (8 * height)))
@@ -45,7 +45,7 @@ def test_the_key_and_the_label_make_the_noise() -> None:
 
 
 def test_a_grid_is_answered_by_a_grids_model() -> None:
-    asked = wanted(6, 3000.0, 1.0)
+    asked = spec_of(6, 3000.0, 1.0)
     method = PlainGrid(100_000.0)
     assert isinstance(method.model(method.collect(PEOPLE, asked, run_key(1)), asked, ()), GridModel)
     assert method.trainings(method.collect(PEOPLE, asked, run_key(1)), asked) == ()

@@ -6,17 +6,17 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.counts import NoisyGrid, Partition
 from sfumato.transforms.ranges.methods import neural
 from sfumato.transforms.ranges.methods.grid import PlainGrid
 from sfumato.transforms.ranges.methods.neural import SpatialNeural
 from sfumato.transforms.ranges.networks.features import INPUTS
 from sfumato.transforms.ranges.networks.local import WIDTH, LocalNetwork, LocalTraining
 from sfumato.transforms.ranges.networks.paper import PaperNetworks, PaperTrained, PaperTraining
-from tests.transforms.ranges.oracle import run_key, town, wanted
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
+from tests.transforms.ranges.oracle import run_key, spec_of, town
 
 PEOPLE = town(6, 3000)
-WANTED = wanted(6, 3000.0, 0.5)
+WANTED = spec_of(6, 3000.0, 0.5)
 CELL = 4 * max(WANTED.field.cell_metres)  # metres
 WORKLOAD = Boxes(*(np.array([value, value + 1]) for value in (3.0, 5.0, 9.0, 11.0)))
 
@@ -81,7 +81,7 @@ def test_there_is_one_training_a_network_which_can_be_sent_to_a_worker(
 
 
 def test_local_networks_learn_by_seeds_of_their_own_and_by_what_is_public() -> None:
-    asked = wanted(6, 40_000.0, 0.5)
+    asked = spec_of(6, 40_000.0, 0.5)
     trainings = [SpatialNeural(CELL, training_seed=seed).trainings(grid(), asked) for seed in (0, 1)]
     seeds = [one.seed for found in trainings for one in found]
     highest = SpatialNeural(CELL, training_seed=2**22 - 1, models=64).trainings(grid(), asked)
@@ -94,13 +94,13 @@ def test_local_networks_learn_by_seeds_of_their_own_and_by_what_is_public() -> N
     assert isinstance(first, LocalTraining)
     assert first.users == 40_000.0
     assert first.smoothing == pytest.approx(40.0)  # a thousandth of all
-    assert first.squares.low == pytest.approx((1.0 / width, 1.0 / height))
-    assert first.squares.high == pytest.approx((2.0 / width, 2.0 / height))
-    assert first.squares.workload is None
-    few = SpatialNeural(CELL, workload=WORKLOAD).trainings(grid(), wanted(6, 20.0, 0.5))[0]
+    assert first.queries.low == pytest.approx((1.0 / width, 1.0 / height))
+    assert first.queries.high == pytest.approx((2.0 / width, 2.0 / height))
+    assert first.queries.workload is None
+    few = SpatialNeural(CELL, workload=WORKLOAD).trainings(grid(), spec_of(6, 20.0, 0.5))[0]
     assert isinstance(few, LocalTraining)
     assert few.smoothing == 1.0
-    assert few.squares.workload is WORKLOAD
+    assert few.queries.workload is WORKLOAD
 
 
 def test_each_training_is_given_to_its_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_models_are_of_the_networks_form() -> None:
     found = method.model(grid(), WANTED, [weights(), weights()])
     assert isinstance(found, LocalNetwork)
     assert len(found.networks) == 2
-    assert found.squares.low == method.trainings(grid(), WANTED)[0].squares.low
+    assert found.queries.low == method.trainings(grid(), WANTED)[0].queries.low
     learned = [PaperTrained(size, 100.0, 3.0, {}) for size in (1.25, 1.75)]
     paper = SpatialNeural(CELL, network="paper", models=2).model(grid(), WANTED, learned)
     assert isinstance(paper, PaperNetworks)

@@ -9,7 +9,7 @@ from scipy import stats
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.methods.privtree import PrivTree, Splitting
+from sfumato.transforms.ranges.methods.privtree import PrivTree, SplitRule
 from tests.statistics import FLAKE_RATE
 from tests.transforms.ranges.methods.common import (
     assert_a_partition_by_key,
@@ -29,12 +29,12 @@ def test_parts_cover_the_field_once_by_key(epsilon: float) -> None:
 
 
 def test_without_noise_nodes_are_split_by_their_biased_counts_and_counted_exactly() -> None:
-    base, splitting = image(PEOPLE), Splitting.of(LARGEST / 2)
-    assert splitting.delta == 1
+    base, rule = image(PEOPLE), SplitRule.from_epsilon(LARGEST / 2)
+    assert rule.delta == 1
     leaves = []
 
     def grow(x: int, y: int, width: int, level: int) -> None:
-        if width == 1 or base[y : y + width, x : x + width].sum() - level * splitting.delta <= 0:
+        if width == 1 or base[y : y + width, x : x + width].sum() - level * rule.delta <= 0:
             leaves.append((x, y, x + width, y + width))
         else:
             half = width // 2
@@ -60,8 +60,8 @@ def upper_tail(rate: float, least: int) -> float:
     return a**least / (1 + a) if least >= 0 else 1 - a ** (1 - least) / (1 + a)
 
 
-def split_probability(splitting: Splitting, count: int, level: int) -> float:
-    return upper_tail(splitting.rate, 1 - max(count - level * splitting.delta, -splitting.delta))
+def split_probability(rule: SplitRule, count: int, level: int) -> float:
+    return upper_tail(rule.rate, 1 - max(count - level * rule.delta, -rule.delta))
 
 
 @pytest.mark.parametrize("users", [0, 3, 8, 20])
@@ -69,22 +69,22 @@ def test_the_tree_has_the_noise_of_its_share(users: int) -> None:
     """How often the field of 2 x 2 cells is split, where nothing else can be."""
     people, epsilon, share, runs = people_at(1, [1] * users, [0] * users), 0.6, 0.4, 3000
     splits = sum(len(collected(PrivTree(share), people, epsilon, key).users) == 4 for key in range(runs))
-    probability = split_probability(Splitting.of(share * epsilon), users, 0)
+    probability = split_probability(SplitRule.from_epsilon(share * epsilon), users, 0)
     assert stats.binomtest(splits, runs, probability).pvalue > FLAKE_RATE
     if users:
-        wrong = split_probability(Splitting.of(epsilon), users, 0)
+        wrong = split_probability(SplitRule.from_epsilon(epsilon), users, 0)
         assert stats.binomtest(splits, runs, wrong).pvalue < 1e-4
 
 
-def loss(splitting: Splitting, path: list[int], splits: int) -> float:
+def loss(rule: SplitRule, path: list[int], splits: int) -> float:
     """ln of the chance of a tree with one user more over that without, nodes on her path holding these others.
 
     `splits` of them are split; the next, if there is one, is a leaf.
     """
     total = 0.0
     for level, count in enumerate(path[: splits + 1]):
-        with_her, without = (split_probability(splitting, count + more, level) for more in (1, 0))
-        total += math.log(with_her / without) if level < splits else math.log((1 - with_her) / (1 - without))
+        with_user, without = (split_probability(rule, count + more, level) for more in (1, 0))
+        total += math.log(with_user / without) if level < splits else math.log((1 - with_user) / (1 - without))
     return total
 
 
@@ -93,45 +93,45 @@ EPSILONS = st.sampled_from([0.01, 0.05, 0.3, 1.0, 3.0])
 
 @given(EPSILONS, st.integers(-3, 3), st.lists(st.integers(0, 3), min_size=1, max_size=12), st.booleans())
 def test_no_tree_tells_more_than_epsilon_of_a_user(epsilon: float, near: int, more: list[int], ends: bool) -> None:
-    splitting = Splitting.of(epsilon)
+    rule = SplitRule.from_epsilon(epsilon)
     # The deepest node is near where the floor begins, and those above it hold a few more: there a user is told best.
-    deepest = max(0, (len(more) - 2) * splitting.delta + near)
+    deepest = max(0, (len(more) - 2) * rule.delta + near)
     path = [deepest + step for step in np.cumsum(more)[::-1].tolist()]
-    assert abs(loss(splitting, path, len(path) - ends)) <= epsilon
+    assert abs(loss(rule, path, len(path) - ends)) <= epsilon
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0])
 def test_the_proof_leaves_little(epsilon: float) -> None:
     """A path along which the loss is nearly epsilon, and more than that with less noise or a smaller delta."""
-    splitting = Splitting.of(epsilon)
+    rule = SplitRule.from_epsilon(epsilon)
 
-    def worst(one: Splitting) -> float:
+    def worst(one: SplitRule) -> float:
         # A node of level 11 just above the floor, and above it nodes with nobody else in them.
         return loss(one, [max(10 * one.delta, 0)] * 12, 12)
 
-    assert 0.85 * epsilon < worst(splitting) <= epsilon
-    assert worst(Splitting(splitting.rate * 1.25, splitting.delta)) > epsilon
-    assert worst(Splitting(splitting.rate, splitting.delta // 3)) > epsilon
+    assert 0.85 * epsilon < worst(rule) <= epsilon
+    assert worst(SplitRule(rule.rate * 1.25, rule.delta)) > epsilon
+    assert worst(SplitRule(rule.rate, rule.delta // 3)) > epsilon
 
 
 def test_fields_of_one_level_tell_no_more_than_epsilon_by_enumeration() -> None:
     """Every tree of 4 x 4 cells, with and without a user in its first cell, among few others."""
     epsilon = 0.7
-    splitting = Splitting.of(epsilon)
+    rule = SplitRule.from_epsilon(epsilon)
     for others in itertools.product(range(6), repeat=2):  # in her quadrant, in the other three together
 
         def probabilities(counts: tuple[int, int]) -> list[float]:
-            root = split_probability(splitting, sum(counts), 0)
-            quadrants = [split_probability(splitting, count, 1) for count in (counts[0], counts[1], 0, 0)]
+            root = split_probability(rule, sum(counts), 0)
+            quadrants = [split_probability(rule, count, 1) for count in (counts[0], counts[1], 0, 0)]
             split = [
                 root * math.prod(q if yes else 1 - q for q, yes in zip(quadrants, tree, strict=True))
                 for tree in itertools.product((True, False), repeat=4)
             ]
             return [1 - root, *split]
 
-        without, with_her = probabilities(others), probabilities((others[0] + 1, others[1]))
+        without, with_user = probabilities(others), probabilities((others[0] + 1, others[1]))
         assert sum(without) == pytest.approx(1)
-        assert max(abs(math.log(a / b)) for a, b in zip(without, with_her, strict=True)) <= epsilon
+        assert max(abs(math.log(a / b)) for a, b in zip(without, with_user, strict=True)) <= epsilon
 
 
 def test_nobody() -> None:

@@ -61,7 +61,7 @@ def test_shares_sum_to_one_where_the_grid_is_and_are_nothing_elsewhere(nodes: in
     measured = users / 2.5 * inside + generator(2).normal(size=inside.shape) * noise
     some = cascade._Nodes(np.where(inside.any(axis=1), users, 0.0), measured, inside, noise)
     typical = np.full(len(CONCENTRATIONS), 1 / len(CONCENTRATIONS))
-    shares, weights, typical = cascade._split(some, typical, False, generator())
+    shares, weights, typical = cascade._draw_shares(some, typical, False, generator())
     np.testing.assert_allclose(shares[1:].sum(axis=1), 1.0)
     assert (shares >= 0).all()
     assert (shares[inside == 0] == 0).all()

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.counts import NoisyGrid, edges
 from sfumato.transforms.ranges.networks.features import INPUTS, Surroundings
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, strip_edges
 from tests.transforms.ranges.oracle import overlap
 
 SIDE, NOISE, SMOOTHING = 96, 4.0, 7.0
-X_EDGES, Y_EDGES = edges(SIDE, 8), edges(SIDE, 6)
+X_EDGES, Y_EDGES = strip_edges(SIDE, 8), strip_edges(SIDE, 6)
 COUNTS = np.random.default_rng(3).normal(5, 9, (16, 12))
 GRID = NoisyGrid(X_EDGES, Y_EDGES, COUNTS, NOISE)
 _SCALES = (1, 1.5, 2, 3, 4, 6, 9, 14, 22, 40)
@@ -37,7 +37,7 @@ def some_boxes() -> Boxes:
 
 def test_inputs_are_sums_of_counts_around_in_deviations_of_their_noise() -> None:
     boxes = some_boxes()
-    inputs, own, deviation = Surroundings(GRID, SMOOTHING).of(boxes)
+    inputs, own, deviation = Surroundings(GRID, SMOOTHING).features(boxes)
     assert inputs.shape == (len(boxes), INPUTS) == (6, len(SEEN) + 4)
     assert inputs.dtype == own.dtype == deviation.dtype == np.float32
     for number in range(len(boxes)):
@@ -65,7 +65,7 @@ def test_inputs_are_sums_of_counts_around_in_deviations_of_their_noise() -> None
 
 def test_nothing_is_counted_beyond_the_border() -> None:
     boxes = Boxes.around(np.array([-60.0]), np.array([48.0]), np.array([4.0]), np.array([4.0]))
-    inputs, own, _ = Surroundings(GRID, SMOOTHING).of(boxes)
+    inputs, own, _ = Surroundings(GRID, SMOOTHING).features(boxes)
     assert own[0] == 0
     reaching = [seen for seen, (_, _, wide, _) in enumerate(SEEN) if wide * 2 > 60]
     assert (np.delete(inputs[0, : len(SEEN)], reaching) == 0).all()
@@ -74,16 +74,16 @@ def test_nothing_is_counted_beyond_the_border() -> None:
 
 def test_twice_the_counts_and_noise_look_the_same_but_for_the_error_that_matters() -> None:
     boxes = some_boxes()
-    inputs, own, deviation = Surroundings(GRID, SMOOTHING).of(boxes)
+    inputs, own, deviation = Surroundings(GRID, SMOOTHING).features(boxes)
     doubled = NoisyGrid(X_EDGES, Y_EDGES, 2 * COUNTS, 2 * NOISE)
-    seen, twice_own, twice_deviation = Surroundings(doubled, SMOOTHING).of(boxes)
+    seen, twice_own, twice_deviation = Surroundings(doubled, SMOOTHING).features(boxes)
     others = np.arange(INPUTS) != INPUTS - 3
     np.testing.assert_allclose(seen[:, others], inputs[:, others], rtol=1e-6)
     np.testing.assert_allclose(seen[:, -3] - inputs[:, -3], np.log(2), rtol=1e-5)
     np.testing.assert_allclose(twice_own, 2 * own, rtol=1e-6)
     np.testing.assert_allclose(twice_deviation, 2 * deviation, rtol=1e-6)
-    np.testing.assert_allclose(Surroundings(doubled, 2 * SMOOTHING).of(boxes)[0], inputs, rtol=1e-6)
-    louder = Surroundings(NoisyGrid(X_EDGES, Y_EDGES, COUNTS, 2 * NOISE), SMOOTHING).of(boxes)[0]
+    np.testing.assert_allclose(Surroundings(doubled, 2 * SMOOTHING).features(boxes)[0], inputs, rtol=1e-6)
+    louder = Surroundings(NoisyGrid(X_EDGES, Y_EDGES, COUNTS, 2 * NOISE), SMOOTHING).features(boxes)[0]
     assert (np.abs(louder[:, : len(SEEN)] - inputs[:, : len(SEEN)]) > 0.1).any(axis=1).all()
 
 
@@ -91,11 +91,11 @@ def test_a_larger_field_looks_the_same() -> None:
     boxes = some_boxes()
     larger = NoisyGrid(3 * X_EDGES, 3 * Y_EDGES, COUNTS, NOISE)
     scaled = Boxes(3 * boxes.x0, 3 * boxes.y0, 3 * boxes.x1, 3 * boxes.y1)
-    one, other = Surroundings(GRID, SMOOTHING).of(boxes), Surroundings(larger, SMOOTHING).of(scaled)
+    one, other = Surroundings(GRID, SMOOTHING).features(boxes), Surroundings(larger, SMOOTHING).features(scaled)
     for mine, theirs in zip(one, other, strict=True):
         np.testing.assert_allclose(theirs, mine, rtol=1e-5, atol=1e-5)
 
 
 def test_boxes_of_no_area_have_finite_inputs() -> None:
     flat = Boxes(*(np.array([value]) for value in (5.0, 5.0, 5.0, 9.0)))
-    assert all(np.isfinite(one).all() for one in Surroundings(GRID, SMOOTHING).of(flat))
+    assert all(np.isfinite(one).all() for one in Surroundings(GRID, SMOOTHING).features(flat))

@@ -8,18 +8,19 @@ import pytest
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.counts import NoisyGrid
 from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.model import Model, RangeModel, model_bytes, read_model
+from sfumato.transforms.ranges.model import Model, RangeModel
+from sfumato.transforms.ranges.model_file import model_bytes, read_model
 from sfumato.transforms.ranges.networks import local
+from sfumato.transforms.ranges.networks.examples import Examples, QueryDistribution, World, make_examples
 from sfumato.transforms.ranges.networks.features import INPUTS
 from sfumato.transforms.ranges.networks.local import WIDTH, LocalNetwork, LocalTraining, Weights, train_local
-from sfumato.transforms.ranges.networks.worlds import Examples, Squares, World, examples
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from tests.transforms.ranges.networks.common import clumped, coarse, counted
 
 SIDE, CELLS = 256, 64
 USERS, NOISE, SMOOTHING = 20_000, 56.0, 20.0  # epsilon is 0.025: n * epsilon is 500
-SQUARES = Squares((2.4, 2.4), (9.6, 9.6))  # a cell is 4 x 4
+SQUARES = QueryDistribution((2.4, 2.4), (9.6, 9.6))  # a cell is 4 x 4
 PEOPLE = clumped(SIDE, 500, USERS, 3.0, 2)
 GRID = counted(coarse(PEOPLE, SIDE // CELLS), NOISE, cell=SIDE // CELLS)
 TRAINING = LocalTraining(GRID, float(USERS), SMOOTHING, SQUARES, 1)
@@ -48,7 +49,7 @@ def box(width: float, height: float) -> Boxes:
 
 
 def lessen(monkeypatch: pytest.MonkeyPatch, squares_a_world: int, epochs: int) -> None:
-    for name, value in (("SQUARES_A_WORLD", squares_a_world), ("EPOCHS", epochs), ("WORLDS", 3), ("BATCH", 512)):
+    for name, value in (("SQUARES_PER_WORLD", squares_a_world), ("EPOCHS", epochs), ("WORLDS", 3), ("BATCH", 512)):
         monkeypatch.setattr(local, name, value)
 
 
@@ -81,7 +82,7 @@ def test_the_stated_error_is_that_of_most_answers(trained: Weights) -> None:
     assert 0.5 < np.mean(np.abs(found.users - truth) < found.stddev) < 0.9
     # On worlds and noise that it was not trained on, too.
     rng = np.random.default_rng(77)
-    held_out = examples(GRID, float(USERS), SMOOTHING, SQUARES, 2, 4000, rng)
+    held_out = make_examples(GRID, float(USERS), SMOOTHING, SQUARES, 2, 4000, rng)
     users, stddev = local._forward(trained, held_out.inputs, held_out.own, held_out.deviation)
     assert 0.5 < np.mean(np.abs(users - held_out.users) < stddev) < 0.9
     assert np.corrcoef(np.abs(users - held_out.users), stddev)[0, 1] > 0.3  # it tells hard squares from easy ones
@@ -119,22 +120,22 @@ def test_it_learns_from_other_worlds_than_it_is_judged_by(monkeypatch: pytest.Mo
 def test_answers_are_what_the_loss_was_of() -> None:
     boxes, truth = squares(200)
     model, weights = some_model(), some_weights(1)
-    inputs, own, deviation = model._around.of(boxes)
+    inputs, own, deviation = model._surroundings.features(boxes)
     users, error = local._forward(weights, inputs, own, deviation)
     assert users.dtype == error.dtype == np.float32
     row_by_row = jax.jit(jax.vmap(local._loss(SMOOTHING), in_axes=(None, 0, 0, 0, 0)))
-    for wanted in (truth, np.zeros(len(truth)), truth * 3 + 100):
-        rows = tuple(one[:, None] for one in (own, deviation, wanted.astype(np.float32)))
+    for target in (truth, np.zeros(len(truth)), truth * 3 + 100):
+        rows = tuple(one[:, None] for one in (own, deviation, target.astype(np.float32)))
         loss = row_by_row(weights, inputs[:, None], *rows)
-        relative = np.abs(users - wanted) / np.maximum(wanted, SMOOTHING)
-        off, log_error = (users - wanted) / deviation, np.log(error / deviation)
+        relative = np.abs(users - target) / np.maximum(target, SMOOTHING)
+        off, log_error = (users - target) / deviation, np.log(error / deviation)
         expected = relative + 0.1 * (off**2 / np.exp(2 * log_error) / 2 + log_error)
         np.testing.assert_allclose(loss, expected, rtol=2e-4, atol=1e-4)
 
 
 def test_the_error_is_learned_without_disturbing_the_answer() -> None:
     boxes, truth = squares(50)
-    inputs, own, deviation = some_model()._around.of(boxes)
+    inputs, own, deviation = some_model()._surroundings.features(boxes)
     slopes = jax.jit(jax.grad(local._loss(SMOOTHING)))
     data = (inputs, own, deviation, truth.astype(np.float32))
     one = slopes(some_weights(1), *data)
@@ -157,7 +158,7 @@ def test_several_networks_are_averaged() -> None:
 def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     boxes, _ = squares(300)
     whole = some_model().answer(boxes)
-    monkeypatch.setattr(local, "_BATCH_ANSWERED", 37)
+    monkeypatch.setattr(local, "_ANSWER_BATCH", 37)
     parts = some_model().answer(boxes)
     np.testing.assert_allclose(parts.users, whole.users, rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(parts.stddev, whole.stddev, rtol=1e-4)
@@ -270,10 +271,13 @@ def test_cells_to_be_looked_at_agree_with_the_counts_around_them() -> None:
         one["w3"] = np.zeros_like(one["w3"])
         one["b3"] = np.array([30.0, users], np.float32)  # the count itself, and so many deviations more
     for weights, most in ((much, 40.0), (little, 1e-6)):
-        model = LocalNetwork(grid, SMOOTHING, Squares((64.0, 64.0), (256.0, 256.0)), [weights])
+        model = LocalNetwork(grid, SMOOTHING, QueryDistribution((64.0, 64.0), (256.0, 256.0)), [weights])
         cells = model.cells
         assert cells.shape == grid.users.shape
         assert (cells >= 0).all()
         # Some 3,200 cells are averaged: their mean has noise of half a user.
         assert cells.mean() <= most + 3
-    assert abs(LocalNetwork(grid, SMOOTHING, Squares((64.0, 64.0), (256.0, 256.0)), [much]).cells.mean() - 40) < 3
+    assert (
+        abs(LocalNetwork(grid, SMOOTHING, QueryDistribution((64.0, 64.0), (256.0, 256.0)), [much]).cells.mean() - 40)
+        < 3
+    )

@@ -8,8 +8,7 @@ import pytest
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.ranges.counts import NoisyGrid, edges
-from sfumato.transforms.ranges.methods.base import CollectionSpec
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.networks.paper import (
     LAYERS,
     PaperNetworks,
@@ -21,6 +20,7 @@ from sfumato.transforms.ranges.networks.paper import (
     paper_training,
     train_paper,
 )
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, strip_edges
 from tests.transforms.ranges.oracle import overlap, random_boxes
 
 pytest.importorskip("optax")
@@ -31,13 +31,13 @@ ACROSS, DOWN = FIELD.cell_metres
 SMALL = {"layers": 3, "width": 16, "epochs": 200}
 
 
-def wanted(low: float, high: float, users: float = 10_000.0) -> CollectionSpec:
+def spec_of(low: float, high: float, users: float = 10_000.0) -> CollectionSpec:
     return CollectionSpec(FIELD, users, 0.5, Sizes(low, high))
 
 
 def some_grid(seed: int = 1) -> NoisyGrid:
     generator = np.random.default_rng(seed)
-    x_edges, y_edges = edges(SIDE, 20), edges(SIDE, 30)
+    x_edges, y_edges = strip_edges(SIDE, 20), strip_edges(SIDE, 30)
     return NoisyGrid(x_edges, y_edges, generator.normal(3, 9, (len(y_edges) - 1, len(x_edges) - 1)), 2.5)
 
 
@@ -64,7 +64,7 @@ def networks(seed: int = 2, sizes: tuple[float, ...] = (100.0, 140.0, 220.0)) ->
         )
         for number, size in enumerate(sizes)
     ]
-    return PaperNetworks.of(some_grid(), wanted(80, 240), trained)
+    return PaperNetworks.from_grid(some_grid(), spec_of(80, 240), trained)
 
 
 def box(x0: float, y0: float, x1: float, y1: float) -> Boxes:
@@ -72,7 +72,7 @@ def box(x0: float, y0: float, x1: float, y1: float) -> Boxes:
 
 
 def test_sizes_are_the_middles_of_equal_parts() -> None:
-    found = [one.size for one in paper_training(some_grid(), wanted(100, 180), 4, None)]
+    found = [one.size for one in paper_training(some_grid(), spec_of(100, 180), 4, None)]
     np.testing.assert_allclose(found, [110, 130, 150, 170])
 
 
@@ -81,7 +81,7 @@ def test_labels_are_sums_over_squares_at_lower_left_corners_of_cells() -> None:
     grid = some_grid()
     rows, columns = grid.users.shape
     top = SIDE * DOWN
-    for training in paper_training(grid, wanted(100, 180), 2, None):
+    for training in paper_training(grid, spec_of(100, 180), 2, None):
         expected, places = [], []
         for row in range(rows):
             for column in range(columns):
@@ -105,7 +105,7 @@ def test_labels_are_sums_over_squares_at_lower_left_corners_of_cells() -> None:
 
 
 def test_errors_weigh_as_their_labels_are_small_but_not_below_psi() -> None:
-    training = paper_training(some_grid(), wanted(100, 180, users=5_000), 1, None)[0]
+    training = paper_training(some_grid(), spec_of(100, 180, users=5_000), 1, None)[0]
     np.testing.assert_allclose(training.weights, 1 / np.maximum(training.labels, 5.0), rtol=1e-6)
     assert (training.labels < 5).any()
     assert (training.labels > 5).any()
@@ -124,30 +124,30 @@ def test_w_counts_the_queries_of_the_workload_that_overlap() -> None:
             expected[one] += wide * high > 0
     np.testing.assert_array_equal(overlaps(grid, 150.0, FIELD.cell_metres, workload), expected)
     assert len(np.unique(expected)) > 5
-    training = paper_training(grid, wanted(100, 200), 1, workload)[0]
+    training = paper_training(grid, spec_of(100, 200), 1, workload)[0]
     np.testing.assert_allclose(training.weights, expected / np.maximum(training.labels, 10.0), rtol=1e-6)
 
 
 def test_a_workload_beyond_the_region_is_refused() -> None:
     with pytest.raises(RequestError, match="workload"):
-        paper_training(some_grid(), wanted(100, 200), 1, box(300, 300, 310, 310))
+        paper_training(some_grid(), spec_of(100, 200), 1, box(300, 300, 310, 310))
 
 
 def test_the_first_weights_carry_a_signal_through_all_layers_of_the_full_form() -> None:
-    training = paper_training(some_grid(), wanted(100, 200), 1, None)
+    training = paper_training(some_grid(), spec_of(100, 200), 1, None)
     trained = train_paper(training, layers=LAYERS, width=80, epochs=1)[0]
     assert trained.parameters["hidden"].shape == (LAYERS - 1, 80, 80)
     assert np.std(forward(trained.parameters, training[0].places)) > 1e-3
 
 
 def test_a_smooth_density_is_learned() -> None:
-    lines = edges(SIDE, 8)
+    lines = strip_edges(SIDE, 8)
     middle = (lines[1:] + lines[:-1]) / 2
     users = 60 * np.exp(-((middle - 100) ** 2) / 9000)[None, :] * np.exp(-((middle - 170) ** 2) / 7000)[:, None] + 10
     grid = NoisyGrid(lines, lines, users, 1e-6)
-    trainings = paper_training(grid, wanted(150, 250), 2, None)
+    trainings = paper_training(grid, spec_of(150, 250), 2, None)
     trained = train_paper(trainings, **{**SMALL, "epochs": 3000})
-    model = PaperNetworks.of(grid, wanted(150, 250), trained[::-1])
+    model = PaperNetworks.from_grid(grid, spec_of(150, 250), trained[::-1])
     generator = np.random.default_rng(8)
     size = generator.uniform(150, 250, 500)
     squares = Boxes.around(*generator.uniform(40, SIDE - 40, (2, 500)), size / ACROSS, size / DOWN)
@@ -161,7 +161,7 @@ def test_a_smooth_density_is_learned() -> None:
 
 @pytest.mark.parametrize("batch", [None, 64])
 def test_networks_trained_together_are_those_trained_apart(batch: int | None) -> None:
-    trainings = paper_training(some_grid(), wanted(100, 200), 3, None)
+    trainings = paper_training(some_grid(), spec_of(100, 200), 3, None)
     options = {**SMALL, "epochs": 30, "seed": 4, "batch": batch}
     together = train_paper(trainings, **options)
     assert [one.size for one in together] == [one.size for one in trainings]
@@ -177,16 +177,16 @@ def test_networks_trained_together_are_those_trained_apart(batch: int | None) ->
 
 
 def test_a_single_layer_is_a_network_too(tmp_path: Path) -> None:
-    training = paper_training(some_grid(), wanted(100, 200), 1, None)
+    training = paper_training(some_grid(), spec_of(100, 200), 1, None)
     options = {"layers": 1, "width": 16, "epochs": 5, "checkpoint": str(tmp_path / "state.npz")}
     first, again = (train_paper(training, **options)[0] for _ in range(2))
     np.testing.assert_array_equal(again.parameters["first"], first.parameters["first"])
-    model = PaperNetworks.of(some_grid(), wanted(100, 200), [again])
+    model = PaperNetworks.from_grid(some_grid(), spec_of(100, 200), [again])
     assert PaperNetworks.load(model.arrays(), model.metadata()).networks[0].residual == first.residual
 
 
 def test_the_residual_is_the_error_on_the_labels() -> None:
-    training = paper_training(some_grid(), wanted(100, 200), 1, None)[0]
+    training = paper_training(some_grid(), spec_of(100, 200), 1, None)[0]
     trained = train_paper([training], **SMALL)[0]
     off = trained.scale * forward(trained.parameters, training.places) - training.labels
     assert trained.residual == pytest.approx(math.sqrt(np.mean(off**2)), rel=1e-4)
@@ -194,9 +194,9 @@ def test_the_residual_is_the_error_on_the_labels() -> None:
 
 
 def test_labels_that_are_all_0_are_learned() -> None:
-    grid = NoisyGrid(edges(SIDE, 20), edges(SIDE, 30), np.full((9, 13), -1.0), 2.5)
-    trained = train_paper(paper_training(grid, wanted(100, 200), 1, None), **SMALL)
-    assert PaperNetworks.of(grid, wanted(100, 200), trained).answer(box(50, 50, 70, 70)).users[0] < 1
+    grid = NoisyGrid(strip_edges(SIDE, 20), strip_edges(SIDE, 30), np.full((9, 13), -1.0), 2.5)
+    trained = train_paper(paper_training(grid, spec_of(100, 200), 1, None), **SMALL)
+    assert PaperNetworks.from_grid(grid, spec_of(100, 200), trained).answer(box(50, 50, 70, 70)).users[0] < 1
 
 
 def output(model: PaperNetworks, number: int, x: float, y: float) -> float:
@@ -306,7 +306,7 @@ def test_damaged_edges_are_refused(edges: list) -> None:
 
 
 def test_a_training_is_a_plain_value() -> None:
-    one = paper_training(some_grid(), wanted(100, 200), 2, None)[1]
+    one = paper_training(some_grid(), spec_of(100, 200), 2, None)[1]
     again: PaperTraining = pickle.loads(pickle.dumps(one))
     assert (again.number, again.size) == (1, one.size)
     np.testing.assert_array_equal(again.labels, one.labels)

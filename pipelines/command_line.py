@@ -1,0 +1,145 @@
+"""From a command line to a request: a parser and a help text made of a request's fields."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import shlex
+import shutil
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeVar
+
+from pydantic.fields import FieldInfo
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.publishing import RunnerOptions
+from sfumato.schemas.requests.request import HELP_GROUPS, Request, option_type
+
+R = TypeVar("R", bound=Request)
+HELP, HELP_ALL = ("-h", "--help"), "--help-all"
+# Options of Beam's whose names are near to ours.
+_BEAMS = frozenset({"runner", "region", "input_file", "output_executable_path", "job_name", "labels"})
+_NEAR = 0.8
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are RequestErrors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(message.removeprefix("argument --"))
+
+
+def parse_command(kind: type[R], arguments: Sequence[str]) -> tuple[R, list[str]]:
+    """The request of a command line, and the arguments that are left for Apache Beam.
+
+    Raises:
+        RequestError: an option is wrong, missing or misspelt; of a request without a runner, also one that is unknown.
+    """
+    values, left = _parser(kind).parse_known_args(join_negative_values(arguments))
+    unknown = [one.split("=")[0] for one in left if one.startswith("-")]
+    names = [f"--{name}" for name in kind.model_fields]
+    for name in unknown:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
+        if near and name.removeprefix("--") not in _BEAMS:
+            raise RequestError(f"unknown option {name}; did you mean {near[0]}?")
+    if left and not issubclass(kind, RunnerOptions):
+        what = f"unknown option {unknown[0]}" if unknown else f"{left[0]!r} belongs to no option"
+        raise RequestError(f"{what}; sfumato {kind.COMMAND} --help lists the options")
+    return kind.of(vars(values)), left
+
+
+def help_text(kind: type[Request], *, everything: bool) -> str:
+    """The help of a command: an example, then options by group; the common and the required ones, or everything."""
+    width = min(shutil.get_terminal_size((120, 24)).columns, 120)
+    lines = [kind.ABOUT, "", "example:", *textwrap.wrap(
+        f"sfumato {kind.COMMAND} {kind.EXAMPLE}", width - 2, initial_indent="  ", subsequent_indent="      ",
+        break_on_hyphens=False, break_long_words=False,
+    )]  # fmt: skip
+    fields = kind.model_fields
+    hidden = 0
+    for group in HELP_GROUPS:
+        mine = {name: one for name, one in fields.items() if _extra(one)["group"] == group}
+        shown = {name: one for name, one in mine.items() if everything or _extra(one)["common"] or one.is_required()}
+        hidden += len(mine) - len(shown)
+        if shown:
+            lines += ["", f"{group}:"]
+        for name, one in shown.items():
+            lines += _option_lines(name, one, width)
+    lines.append("")
+    if hidden:
+        lines.append(f"{hidden} more options: sfumato {kind.COMMAND} {HELP_ALL}")
+    if issubclass(kind, RunnerOptions):
+        lines.append("Any other option goes to Apache Beam, such as --direct_num_workers 2.")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def wants_help(arguments: Sequence[str]) -> bool | None:
+    """Whether a command line asks for its common options (False), for all (True) or for no help (None)."""
+    if HELP_ALL in arguments or "--help_all" in arguments:
+        return True
+    return False if any(one in arguments for one in HELP) else None
+
+
+def join_negative_values(arguments: Sequence[str]) -> list[str]:
+    """Joins `--option -1.5,2` into `--option=-1.5,2`, which argparse would take for two options."""
+    joined: list[str] = []
+    for argument in arguments:
+        previous = joined[-1] if joined else ""
+        if re.match(r"-[\d.]", argument) and re.fullmatch(r"--\w+", previous):
+            joined[-1] = f"{previous}={argument}"
+        else:
+            joined.append(argument)
+    return joined
+
+
+def quoted_command(kind: type[Request]) -> list[str]:
+    """The example of a request as arguments."""
+    return [*kind.COMMAND.split(), *shlex.split(kind.EXAMPLE)]
+
+
+def _parser(kind: type[Request]) -> argparse.ArgumentParser:
+    """A parser of text alone: the request reads and checks the values."""
+    parser = _Parser(prog=f"sfumato {kind.COMMAND}", allow_abbrev=False, add_help=False)
+    for name, one in kind.model_fields.items():
+        style: str = _extra(one)["style"]
+        if style == "positional":
+            parser.add_argument(name, nargs="?", default=argparse.SUPPRESS)
+        elif option_type(one.annotation) is bool:
+            parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS)
+        else:
+            more: dict[str, Any] = {"several": {"nargs": "+"}, "repeated": {"action": "append"}}.get(style, {})
+            parser.add_argument(f"--{name}", default=argparse.SUPPRESS, **more)
+    return parser
+
+
+def _extra(field: FieldInfo) -> dict[str, Any]:
+    extra = field.json_schema_extra
+    assert isinstance(extra, dict)
+    return extra
+
+
+def _option_lines(name: str, field: FieldInfo, width: int) -> list[str]:
+    extra, kind = _extra(field), option_type(field.annotation)
+    metavar = extra["metavar"] or {int: "N", float: "X"}.get(kind, "NAME")
+    more = {"several": f" [{metavar} ...]"}.get(extra["style"], "")
+    value = "" if kind is bool else f" {metavar}{more}"
+    head = f"  {metavar}" if extra["style"] == "positional" else f"  --{name}{value}"
+    text = field.description or ""
+    if field.is_required():
+        text += " (required)"
+    elif field.default not in (None, False, ()):
+        text += f" (default: {default_text(field.default)})"
+    indent = 30
+    body = textwrap.wrap(text, width - indent, break_on_hyphens=False)
+    if len(head) > indent - 2:
+        return [head, *(" " * indent + line for line in body)]
+    return [f"{head:<{indent}}{body[0]}", *(" " * indent + line for line in body[1:])]
+
+
+def default_text(value: Any) -> str:
+    """A default as it would be given."""
+    if isinstance(value, tuple):
+        return ",".join(map(default_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,165 @@
+"""Requests by the name of their job, and their runs: what the command line, a refresh and the Python call share."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.publishing import RunnerOptions
+from sfumato.schemas.requests.request import Request, did_you_mean
+
+if TYPE_CHECKING:  # Beam is imported once a request is known to be good
+    from sfumato.pipelines.options import RunnerSettings
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job: what it does, and where its request class and its `run` are, as MODULE:NAME within the package.
+
+    `run` takes the request, and of a job that has a runner its settings too; it returns the exit status.
+    publishes: whether it publishes a release, so that a refresh can run it. beam_arguments: `run` makes runners itself,
+    and takes the options of Beam's as well.
+    """
+
+    summary: str
+    request: str
+    run: str
+    publishes: bool = False
+    beam_arguments: bool = False
+
+
+JOBS = {
+    "synth": Job(
+        "make location logs of a synthetic city",
+        "transforms.synth.request:SynthRequest",
+        "pipelines.synth:run",
+    ),
+    "plan": Job(
+        "show what a heatmap will cost and show; no data are read",
+        "transforms.heatmap.request:PlanRequest",
+        "pipelines.plan:run",
+    ),
+    "heatmap": Job(
+        "publish a differentially private heatmap of location logs",
+        "transforms.heatmap.request:HeatmapRequest",
+        "pipelines.heatmap:run",
+        publishes=True,
+    ),
+    "compare": Job(
+        "compare heatmap methods on data that you may look at: an evaluation",
+        "transforms.evaluation.request:CompareRequest",
+        "pipelines.compare:run",
+    ),
+    "histogram": Job(
+        "publish how many users hold each category or visit each map cell, without noise",
+        "schemas.requests.sampled_counts:HistogramRequest",
+        "pipelines.histogram:run",
+        publishes=True,
+    ),
+    "hotspots": Job(
+        "publish popular places, words or codes, level by level, without noise",
+        "schemas.requests.sampled_counts:HotspotsRequest",
+        "pipelines.hotspots:run",
+        publishes=True,
+    ),
+    "quantiles": Job(
+        "publish the distribution of a number over users: quantiles and range counts",
+        "schemas.requests.sampled_counts:QuantilesRequest",
+        "pipelines.quantiles:run",
+        publishes=True,
+    ),
+    "moments": Job(
+        "publish means, variances and moments of a number; each user sends one bit of it",
+        "schemas.requests.bit_pushing:MomentsRequest",
+        "pipelines.moments:run",
+        publishes=True,
+    ),
+    "ranges build": Job(
+        "publish a private model that answers how many users are in any square",
+        "transforms.ranges.request:RangesRequest",
+        "pipelines.ranges_build:run",
+        publishes=True,
+    ),
+    "ranges answer": Job(
+        "answer the squares of a file by a published model",
+        "schemas.requests.range_queries:AnswerRequest",
+        "pipelines.ranges_answer:run",
+    ),
+    "ranges tune": Job(
+        "learn on public data which cell width is best",
+        "schemas.requests.range_queries:TuneRequest",
+        "pipelines.ranges_tune:run",
+    ),
+    "refresh": Job(
+        "publish the release of a day, once, as a configuration file says: for every night",
+        "schemas.requests.refresh_days:RefreshRequest",
+        "pipelines.refresh:run",
+        beam_arguments=True,
+    ),
+    "key": Job(
+        "make a key: the secret behind the noise of a release",
+        "schemas.requests.commands:KeyRequest",
+        "pipelines.key:run",
+    ),
+    "ledger": Job(
+        "show or verify what releases have cost",
+        "schemas.requests.commands:LedgerRequest",
+        "pipelines.ledger:run",
+    ),
+}
+
+
+def request_class(job: str) -> type[Request]:
+    """The class of a job's requests. Raises RequestError, naming the nearest, for a job that does not exist."""
+    if job not in JOBS:
+        hint = did_you_mean(job, JOBS) or f"; there are: {', '.join(JOBS)}"
+        raise RequestError(f"no job named {job!r}{hint}")
+    found: type[Request] = _load(JOBS[job].request)
+    return found
+
+
+def request_of(job: str, values: Mapping[str, Any]) -> Request:
+    """A job's request from values by option name: text, or Python values.
+
+    Raises:
+        RequestError: there is no such job or option, or a value is out of its range; the message names it.
+    """
+    return request_class(job).of(values)
+
+
+def run_request(request: Request, runner: RunnerSettings | None = None) -> str:
+    """Runs a request to the end.
+
+    Args:
+        request: made by `request_of`.
+        runner: where it runs; None for what the request's own options say.
+
+    Returns:
+        The folder or file that it wrote; empty for a job that writes none.
+
+    Raises:
+        SfumatoError: see schemas/errors.py.
+    """
+    run_job(request, runner)
+    return getattr(request, "output", "")
+
+
+def run_job(request: Request, runner: RunnerSettings | None = None, beam_arguments: Sequence[str] = ()) -> int:
+    """Runs a request and returns its exit status. beam_arguments: options of Beam's, where there is no runner yet."""
+    job = JOBS[request.COMMAND]
+    run = _load(job.run)
+    if not isinstance(request, RunnerOptions):
+        return int(run(request))
+    if job.beam_arguments:
+        return int(run(request, tuple(beam_arguments)))
+    if runner is None:
+        runner = _load("pipelines.options:settings_of")(request, beam_arguments)
+    return int(run(request, runner))
+
+
+def _load(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(f"sfumato.{module}"), name)

@@ -1,0 +1,56 @@
+"""The region of a map: a rectangle in degrees."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sfumato.schemas.errors import RequestError
+
+if TYPE_CHECKING:  # requests have regions, and are made before NumPy is imported
+    import numpy as np
+    from numpy.typing import NDArray
+
+MAX_DEPTH = 20
+
+
+@dataclass(frozen=True)
+class Region:
+    """A rectangle in degrees (WGS 84). Raises RequestError where it has no area or leaves the globe."""
+
+    west: float
+    south: float
+    east: float
+    north: float
+
+    def __post_init__(self) -> None:
+        for name in ("west", "south", "east", "north"):
+            value = getattr(self, name)
+            if not math.isfinite(value):
+                raise RequestError(f"region: {name} must be a finite number of degrees, got {value}")
+        if not (self.west >= -180 and self.east <= 180 and self.south >= -90 and self.north <= 90):
+            raise RequestError(
+                f"region: {self} leaves the globe; longitudes lie in -180..180, latitudes in -90..90 (longitude first)"
+            )
+        if not (self.west < self.east and self.south < self.north):
+            raise RequestError(f"region: WEST,SOUTH,EAST,NORTH must have west < east and south < north, got {self}")
+
+    @classmethod
+    def parse(cls, text: str) -> Region:
+        """Reads `WEST,SOUTH,EAST,NORTH`."""
+        try:
+            west, south, east, north = (float(part) for part in text.split(","))
+        except ValueError:
+            raise RequestError(
+                f"region: expected four numbers WEST,SOUTH,EAST,NORTH in degrees, got {text!r}"
+            ) from None
+        return cls(west, south, east, north)
+
+    def holds(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which points lie in the region, borders included: bool[n]. A point without a number lies in none."""
+        inside = (latitude >= self.south) & (latitude <= self.north)  # comparisons with NaN are false
+        return inside & (longitude >= self.west) & (longitude <= self.east)
+
+    def __str__(self) -> str:
+        return f"{self.west:g},{self.south:g},{self.east:g},{self.north:g}"

@@ -1,0 +1,155 @@
+"""The request of the job that collects bits: means, variances and moments of a number."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.rectangle import MAX_DEPTH
+from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
+from sfumato.schemas.requests.publishing import REGION_HELP, REGION_METAVAR, RegionOption, ReleaseRequest
+from sfumato.schemas.requests.request import COLUMNS, GROUPS, INPUT, METHOD, PRIVACY, Several, option
+
+DEFAULT_MIN_GROUP = 100
+
+
+class MomentsRequest(PlaceColumns, UserColumn, ReleaseRequest):
+    """Means and other moments of a number. Each user sends one bit of their value."""
+
+    JOB: ClassVar[str] = "moments"
+    COMMAND: ClassVar[str] = "moments"
+    ABOUT: ClassVar[str] = "Publishes means, variances and moments of a number. Each user sends one bit of their value."
+    EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --column km_from_home --epsilon 2 --output moments"
+
+    column: str = option(..., "column of integers or floating-point numbers", COLUMNS, common=True, metavar="NAME")
+    bits: int = option(16, "bits of a value's magnitude, 1 to 52", METHOD, common=True)
+    fraction_bits: int = option(0, "how many of the bits are below the point", METHOD)
+    signed: str | None = option(
+        None,
+        "values may be negative. shift:OFFSET adds OFFSET first; split collects bits of positive and of negative "
+        "values apart, which is better where the range is not known well",
+        METHOD,
+        common=True,
+        metavar="HOW",
+    )
+    statistics: Several[str] = option(
+        ("mean",),
+        "of mean, variance, moment:K (mean of the Kth power, K up to 8), geometric_mean, log_product; each quantity "
+        "that they need has its own part of the users",
+        METHOD,
+        common=True,
+        metavar="NAMES",
+    )
+    variance: Literal["centred", "raw"] = option(
+        "centred",
+        "centred: about the mean of a first part of the users; raw: E[x^2] - E[x]^2, far worse unless the mean is "
+        "near 0",
+        METHOD,
+    )
+    method: Literal["adaptive", "weighted"] = option(
+        "adaptive", "adaptive: a second round collects the bits that matter; weighted: one round", METHOD
+    )
+    epsilon: float | None = option(
+        None, "local privacy budget of all that a user sends (required, or --no_ldp)", PRIVACY, common=True
+    )
+    no_ldp: bool = option(False, "bits are sent as they are: metering, and no differential privacy", PRIVACY)
+    bits_per_client: int = option(1, "bits of their value that a user sends", PRIVACY)
+    max_bits_per_client: int = option(1, "the most bits that a user may send: the job keeps it", PRIVACY)
+    group_by: str | None = option(
+        None,
+        "column of groups, besides everybody: text, integers, booleans or dates",
+        GROUPS,
+        common=True,
+        metavar="NAME",
+    )
+    groups: Several[str] | None = option(
+        None,
+        "the groups, known from elsewhere: which values occur in the logs is private; others count as `other`",
+        GROUPS,
+        common=True,
+        metavar="A,B,C",
+    )
+    groups_file: str | None = option(None, "the same, one a line", GROUPS, metavar="FILE")
+    cells: int | None = option(
+        None,
+        "groups are the 2^DEPTH x 2^DEPTH cells of --region",
+        GROUPS,
+        metavar="DEPTH",
+    )
+    region: RegionOption | None = option(None, f"{REGION_HELP}, with --cells", GROUPS, metavar=REGION_METAVAR)
+    group_epsilon: float | None = option(
+        None,
+        "privacy budget of the noise on counts by group, for adding or removing a user (default: epsilon)",
+        GROUPS,
+    )
+    min_group: int | None = option(
+        None, f"groups of fewer users are merged into `other` (default: {DEFAULT_MIN_GROUP})", GROUPS
+    )
+    warm_start: str | None = option(
+        None, "an earlier release of the same column, in place of the first round", INPUT, metavar="RELEASE"
+    )
+    rows_are_users: bool = option(False, "every row is another user's: no ids are read, which is faster", COLUMNS)
+    max_bad_fraction: float = option(
+        0.1,
+        "refuse where, by noisy counts, a larger share of the users has no usable value",
+        PRIVACY,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+    )
+
+    @property
+    def sign(self) -> tuple[str, float]:
+        """How values are signed (no, shift or split), and the offset of a shift. Raises RequestError."""
+        kind, _, offset = ("no" if self.signed is None else self.signed).partition(":")
+        if kind not in ("no", "shift", "split") or (kind == "shift") != bool(offset):
+            raise RequestError(f"signed: give shift:OFFSET or split, got {self.signed!r}")
+        try:
+            shift = float(offset or 0)
+        except ValueError:
+            raise RequestError(f"signed: shift:OFFSET needs a number, got {self.signed!r}") from None
+        if not math.isfinite(shift):
+            raise RequestError(f"signed: shift:OFFSET needs a finite number, got {shift}")
+        return kind, shift
+
+    @model_validator(mode="after")
+    def _budget(self) -> Self:
+        if self.epsilon is None and not self.no_ldp:
+            raise RequestError("epsilon: give --epsilon E, or --no_ldp for metering without differential privacy")
+        if self.epsilon is not None and self.no_ldp:
+            raise RequestError("no_ldp: not allowed with --epsilon; give one of them")
+        if self.ledger is not None and self.epsilon is None:
+            raise RequestError("no_ldp: there is no epsilon that a ledger could be charged with; give --epsilon")
+        if self.warm_start is not None and self.method != "adaptive":
+            raise RequestError("warm_start: stands for the first of two rounds; use --method adaptive")
+        _ = self.sign
+        return self
+
+    @model_validator(mode="after")
+    def _grouped(self) -> Self:
+        lists = [name for name in ("groups", "groups_file") if getattr(self, name) is not None]
+        if self.cells is not None:
+            if self.group_by is not None or lists:
+                raise RequestError("cells: groups are cells or values of a column; give --cells or --group_by")
+            if self.region is None:
+                raise RequestError("cells: a grid of cells needs --region W,S,E,N")
+            if not 1 <= self.cells <= MAX_DEPTH:
+                raise RequestError(f"cells: must be a depth of 1 to 7, got {self.cells}")
+            return self
+        if self.region is not None:
+            raise RequestError("region: cells of a region need --cells DEPTH")
+        if self.group_by is None:
+            if lists:
+                raise RequestError(f"{lists[0]}: are of a column, which needs --group_by NAME")
+            for name in ("group_epsilon", "min_group"):
+                if getattr(self, name) is not None:
+                    raise RequestError(f"{name}: is of groups, which need --group_by NAME or --cells DEPTH")
+        elif len(lists) != 1:
+            raise RequestError(
+                "groups: give the groups as --groups a,b,c or --groups_file FILE (they are published, so they must be "
+                "known from elsewhere: which values occur in the logs is private)"
+            )
+        return self

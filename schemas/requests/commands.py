@@ -1,0 +1,85 @@
+"""Requests of the commands that run no pipeline: `sfumato key` and `sfumato ledger`."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.publishing import BudgetOption, DatasetOption, LogOptions
+from sfumato.schemas.requests.request import INPUT, OUTPUT, PRIVACY, option
+
+
+class KeyRequest(LogOptions):
+    """A new key."""
+
+    JOB: ClassVar[str] = "key"
+    COMMAND: ClassVar[str] = "key"
+    ABOUT: ClassVar[str] = "Makes a key: the secret behind the noise of a release."
+    EXAMPLE: ClassVar[str] = "new release.key"
+
+    action: Literal["new"] = option(..., "new: make a key", INPUT, common=True, metavar="new", style="positional")
+    file: str = option(
+        ..., "a new local file; what exists is not overwritten", INPUT, common=True, metavar="FILE", style="positional"
+    )
+
+
+class LedgerRequest(LogOptions):
+    """What a ledger holds, or a change of it."""
+
+    JOB: ClassVar[str] = "ledger"
+    COMMAND: ClassVar[str] = "ledger"
+    ABOUT: ClassVar[str] = "Shows what every release was charged with and what is left, or verifies the ledger."
+    EXAMPLE: ClassVar[str] = "show --ledger ledger.db"
+
+    action: Literal["show", "verify", "limit", "backup", "restore"] = option(
+        ...,
+        "show: charges, and what is left; verify: the chain of entries, the limits and the releases; limit: set a "
+        "dataset's limits from here on; backup: copy all entries to FILE; restore: append the entries of FILE that the "
+        "ledger lacks",
+        INPUT,
+        common=True,
+        metavar="ACTION",
+        style="positional",
+    )
+    file: str | None = option(
+        None,
+        "the copy, local or gs:// (backup, restore)",
+        INPUT,
+        common=True,
+        metavar="FILE",
+        style="positional",
+    )
+    ledger: str = option(..., "an SQLite file, or gs://bucket/folder", INPUT, common=True, metavar="LOCATION")
+    dataset: DatasetOption | None = option(
+        None, "only this dataset (show, verify); the dataset whose limits to set (limit)", INPUT, common=True
+    )
+    format: Literal["text", "json"] = option("text", "format of what `show` prints", OUTPUT, common=True)
+    releases: tuple[str, ...] = option(
+        (),
+        "a release, or what `sfumato refresh` wrote: compare with the ledger (verify); may be repeated",
+        INPUT,
+        common=True,
+        metavar="FOLDER",
+        style="repeated",
+    )
+    budget: BudgetOption | None = option(
+        None, "the limits, as 10/365d,1/1d (limit)", PRIVACY, common=True, metavar="E/Nd,..."
+    )
+
+    @model_validator(mode="after")
+    def _of_action(self) -> Self:
+        if self.action in ("backup", "restore"):
+            if self.file is None:
+                raise RequestError(f"file: name the copy, as `sfumato ledger {self.action} FILE --ledger LOCATION`")
+        elif self.file is not None:
+            raise RequestError("file: only `sfumato ledger backup` and `restore` take one")
+        if self.action == "limit":
+            if self.dataset is None or self.budget is None:
+                raise RequestError("dataset, budget: give both, as --dataset taxis --budget 10/365d,1/1d")
+        elif self.budget is not None:
+            raise RequestError("budget: only `sfumato ledger limit` takes it")
+        if self.releases and self.action != "verify":
+            raise RequestError("releases: only `sfumato ledger verify` takes it")
+        return self

@@ -1,0 +1,77 @@
+"""Options that name the columns of location logs."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import model_validator
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.request import COLUMNS, Request, Several, option
+
+DEFAULT_MAX_DWELL = 3600.0
+
+
+class UserColumn(Request):
+    """Whose a record is."""
+
+    user_id_column: str = option("user_id", "column of the user ids", COLUMNS, metavar="NAME")
+
+
+class PlaceColumns(Request):
+    """Where a record is."""
+
+    latitude_column: str = option("latitude", "column of the latitude, in degrees", COLUMNS, metavar="NAME")
+    longitude_column: str = option("longitude", "column of the longitude, in degrees", COLUMNS, metavar="NAME")
+
+
+class LogColumns(PlaceColumns, UserColumn):
+    """Whose and where a record is, and what it weighs."""
+
+    weight_column: str | None = option(
+        None, "column of the records' weights, numbers >= 0; default: all weigh the same", COLUMNS, metavar="NAME"
+    )
+    time_column: str | None = option(
+        None,
+        "column of timestamps, or of seconds: a record weighs the time until the same user's next record",
+        COLUMNS,
+        metavar="NAME",
+    )
+    max_dwell: float | None = option(
+        None,
+        "longest time that a record weighs, and the time of a user's last record, with --time_column "
+        f"(default: {DEFAULT_MAX_DWELL:g})",
+        COLUMNS,
+        metavar="SECONDS",
+    )
+
+    @model_validator(mode="after")
+    def _dwell(self) -> Self:
+        if self.max_dwell is not None and self.time_column is None:
+            raise RequestError("max_dwell: is of dwell times, which need --time_column NAME")
+        return self
+
+
+class RateColumn(Request):
+    """What is counted by category at each place."""
+
+    auxiliary: str | None = option(
+        None,
+        "column of a boolean or of a few categories: the map shows their shares at each place",
+        COLUMNS,
+        common=True,
+        metavar="NAME",
+    )
+    categories: Several[str] | None = option(
+        None,
+        "values of the --auxiliary column, separated by commas; they are published, so they must be known from "
+        "elsewhere (default: false,true, or 0 and 1)",
+        COLUMNS,
+        metavar="NAMES",
+    )
+
+    @model_validator(mode="after")
+    def _of_a_column(self) -> Self:
+        if self.categories is not None and self.auxiliary is None:
+            raise RequestError("categories: are of a column, which needs --auxiliary NAME")
+        return self

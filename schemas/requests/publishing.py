@@ -1,0 +1,176 @@
+"""What requests share: the log, the runner, input and output, the key, the privacy ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, PlainValidator, model_validator
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import Limit, Period, dataset_name
+from sfumato.schemas.rectangle import Region
+from sfumato.schemas.requests.request import INPUT, KEY, LEDGER, MAP, OUTPUT, PRIVACY, RUN, Request, option
+
+
+def region_of(value: Any) -> Region:
+    """A region from `W,S,E,N`, from four numbers or from a region. Raises RequestError."""
+    if isinstance(value, Region):
+        return value
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        value = ",".join(map(str, value))
+    return Region.parse(str(value))
+
+
+def _period(value: Any) -> Period:
+    if isinstance(value, Period):
+        return value
+    return Period(value, value) if isinstance(value, date) else Period.parse(str(value))
+
+
+def _limits(value: Any) -> tuple[Limit, ...]:
+    return Limit.parse_all(value) if isinstance(value, str) else tuple(value)
+
+
+def check_release_id(release_id: str) -> str:
+    """Raises RequestError for what is no release id."""
+    if not release_id.replace("-", "").replace("_", "").isalnum():
+        raise RequestError(f"release_id: letters, digits, - and _ only, got {release_id!r}")
+    return release_id
+
+
+RegionOption = Annotated[Region, PlainValidator(region_of)]
+PeriodOption = Annotated[Period, PlainValidator(_period)]
+BudgetOption = Annotated[tuple[Limit, ...], PlainValidator(_limits)]
+ReleaseId = Annotated[str, AfterValidator(check_release_id)]
+DatasetOption = Annotated[str, AfterValidator(lambda name: dataset_name(name) and name)]
+REGION_HELP = "borders of the map, in degrees"
+REGION_METAVAR = "W,S,E,N"
+
+
+class LogOptions(Request):
+    """What a command writes to standard error."""
+
+    verbose: bool = option(False, "show operations data: rows read and dropped, metrics", RUN)
+    log_format: Literal["text", "json"] = option(
+        "text", "text: lines for people; json: a JSON object a line, as Cloud Logging and others read it", RUN
+    )
+
+
+class RunnerOptions(LogOptions):
+    """Where a job runs. Options that no request knows go to Apache Beam."""
+
+    runner_config: str | None = option(
+        None,
+        "YAML file of Beam options, or a shipped one: direct, direct_threads, flink, dataflow",
+        RUN,
+        common=True,
+        metavar="FILE",
+    )
+    dataflow_region: str | None = option(
+        None, "Google Cloud region of a Dataflow job (Beam's own --region)", RUN, metavar="REGION"
+    )
+
+
+class PublishRequest(RunnerOptions):
+    """A job that reads location logs and publishes a folder."""
+
+    input: str = option(..., "Parquet files, local or gs://", INPUT, common=True, metavar="PATTERN")
+    output: str = option(..., "folder for the result, local or gs://", INPUT, common=True, metavar="FOLDER")
+    overwrite: bool = option(False, "replace what is at the output", INPUT, common=True)
+    release_id: ReleaseId | None = option(None, "name of the result; default: a random one", KEY, metavar="ID")
+    key_file: str | None = option(
+        None,
+        "a key that `sfumato key new FILE` made; default: fresh entropy of the operating system",
+        KEY,
+        common=True,
+        metavar="FILE",
+    )
+    key_secret: str | None = option(
+        None, "the same from Secret Manager: projects/P/secrets/S/versions/N", KEY, metavar="NAME"
+    )
+    seed: int | None = option(
+        None, "UNSAFE: a key that anybody can guess, for tests and demos", KEY, common=True, metavar="N"
+    )
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        if len(keys := self.key_options) > 1:
+            raise RequestError(f"{' and '.join(keys)}: give one of them, not {'both' if len(keys) == 2 else 'all'}")
+        return self
+
+    @property
+    def key_options(self) -> list[str]:
+        """The options that name a key."""
+        return [name for name in ("key_file", "key_secret", "seed") if getattr(self, name) is not None]
+
+
+class ReleaseRequest(PublishRequest):
+    """A job that publishes a differentially private release, and may charge a ledger for it."""
+
+    min_users: int = option(
+        0,
+        "refuse, with exit status 75, where a noisy count finds fewer users; only the count is paid for",
+        PRIVACY,
+        metavar="N",
+        ge=0,
+    )
+    timeline: str | None = option(
+        None, "update this folder's page of all releases in FOLDER/releases/", OUTPUT, metavar="FOLDER"
+    )
+    ledger: str | None = option(
+        None,
+        "privacy ledger, charged before any noise is drawn: an SQLite file, or gs://bucket/folder",
+        LEDGER,
+        common=True,
+        metavar="LOCATION",
+    )
+    dataset: DatasetOption | None = option(
+        None, "name of the logs in the ledger (with --ledger)", LEDGER, common=True, metavar="NAME"
+    )
+    period: PeriodOption | None = option(
+        None,
+        "days that the logs cover, such as 2026-11-20 (with --ledger)",
+        LEDGER,
+        common=True,
+        metavar="DATE[:DATE]",
+    )
+    budget: BudgetOption | None = option(
+        None,
+        "the dataset's limits: epsilon, or epsilon:delta, for the data of any N days in a row, such as 10/365d,1/1d; "
+        "the first charge sets them, `sfumato ledger limit` changes them",
+        LEDGER,
+        metavar="E/Nd,...",
+    )
+    allow_reuse: bool = option(
+        False, "allow input files that were charged to another dataset or other days before, and charge both", LEDGER
+    )
+    dry_run: bool = option(False, "show what would be read, charged and published, and do nothing", RUN, common=True)
+
+    @model_validator(mode="after")
+    def _accounted(self) -> Self:
+        if self.ledger is None:
+            for name in ("dataset", "period", "budget", "allow_reuse"):
+                if getattr(self, name) not in (None, False):
+                    raise RequestError(f"{name}: needs a ledger; give --ledger as well")
+            return self
+        for name in ("dataset", "period"):
+            if getattr(self, name) is None:
+                raise RequestError(f"{name}: --ledger needs it, to know what to charge")
+        if self.seed is not None:
+            raise RequestError(
+                "seed: anybody can take this noise away, so there is nothing to account for; give --key_file"
+            )
+        if not self.key_options:
+            raise RequestError(
+                "key_file: a ledger needs a kept key, by which a run is resumed and a file that was charged before is "
+                "known again; make one with `sfumato key new FILE`, and give --key_file FILE"
+            )
+        return self
+
+
+class RegionOfMap(Request):
+    """A map needs its borders."""
+
+    region: RegionOption = option(..., REGION_HELP, MAP, common=True, metavar=REGION_METAVAR)

@@ -1,0 +1,97 @@
+"""Requests of `sfumato ranges`: to answer squares by a model, and to learn which cells are best."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator
+
+from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
+from sfumato.schemas.requests.publishing import REGION_HELP, REGION_METAVAR, RegionOption, RunnerOptions
+from sfumato.schemas.requests.request import INPUT, MAP, METHOD, PRIVACY, RUN, Several, option, parts_of
+
+SIZES = (25.0, 100.0)
+EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8)  # paper 003, Section 6.1
+SizesOption = Annotated[tuple[float, float], BeforeValidator(parts_of)]
+SIZES_HELP = "sides of the squares to come, in metres"
+
+
+class AnswerRequest(RunnerOptions):
+    """How many users are in each square of a file."""
+
+    JOB: ClassVar[str] = "ranges answer"
+    COMMAND: ClassVar[str] = "ranges answer"
+    ABOUT: ClassVar[str] = (
+        "Answers how many users are in each of many squares, from a published model. Answers to one file of queries "
+        "are one Parquet file; answers to several are a folder of files with the names of the queries' files. "
+        "Nothing is charged: a release may be queried for ever."
+    )
+    EXAMPLE: ClassVar[str] = "--model model --queries squares.parquet --output answers.parquet"
+
+    model: str = option(
+        ..., "a release of `ranges build`, or its model.npz, local or gs://", INPUT, common=True, metavar="MODEL"
+    )
+    queries: tuple[str, ...] = option(
+        ...,
+        "Parquet files with columns x, y (degrees, of the square's centre) and size (its side in metres)",
+        INPUT,
+        common=True,
+        metavar="PATTERN",
+        style="several",
+    )
+    output: str = option(
+        ...,
+        "a file that ends in .parquet, or a folder for several",
+        INPUT,
+        common=True,
+        metavar="FILE|FOLDER",
+    )
+    overwrite: bool = option(False, "replace answers that are there", INPUT, common=True)
+
+
+class TuneRequest(PlaceColumns, UserColumn):
+    """Which cells are best, learned on public data."""
+
+    JOB: ClassVar[str] = "ranges tune"
+    COMMAND: ClassVar[str] = "ranges tune"
+    ABOUT: ClassVar[str] = (
+        "Learns on public data which cell width is best, and whether networks are worth it, for `sfumato ranges build "
+        "--tuner FILE`. The data must be public: exact values of it are used, nothing protects the people in it, and "
+        "nothing is charged."
+    )
+    EXAMPLE: ClassVar[str] = "--public 'checkins/*.parquet' --sizes 25,100 --output tuner.npz"
+
+    public: tuple[str, ...] = option(
+        ...,
+        "public location logs (Parquet), one data set each; of each user one record counts",
+        INPUT,
+        common=True,
+        metavar="PATTERN",
+        style="several",
+    )
+    output: str = option(..., "the tuner's file, for example tuner.npz", INPUT, common=True, metavar="FILE")
+    overwrite: bool = option(False, "replace a file that is there", INPUT, common=True)
+    region: tuple[RegionOption, ...] = option(
+        (),
+        f"{REGION_HELP}; once for all data sets, or once for each in their order; default: of the middle 99.8% of each",
+        MAP,
+        common=True,
+        metavar=REGION_METAVAR,
+        style="repeated",
+    )
+    sizes: tuple[SizesOption, ...] = option((SIZES,), SIZES_HELP, MAP, common=True, metavar="LOW,HIGH", style="several")
+    epsilons: Several[float] = option(EPSILONS, "epsilons at which widths are tried", PRIVACY, metavar="E,...")
+    users: Several[float] | None = option(
+        None,
+        "numbers of users to draw from each data set; default: all, a quarter and a sixteenth",
+        METHOD,
+        metavar="N,...",
+    )
+    method: Literal["grid", "snh"] = option(
+        "grid",
+        "grid: seconds; snh: also trains three networks for every epsilon, size and number of users, of about a minute "
+        "each, and learns where they are better than the grid",
+        METHOD,
+        common=True,
+    )
+    seed: int = option(0, "the same seed and data give the same tuner", RUN, ge=0, le=2**63 - 1)

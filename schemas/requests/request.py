@@ -1,0 +1,197 @@
+"""What a request is: frozen fields with bounds, help and a group, from text or Python values, with readable errors."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from sfumato.schemas.errors import RequestError
+
+# The groups of options in a help text, in their order.
+INPUT, PRIVACY, MAP, METHOD, PROTOCOL, COLUMNS, GROUPS, OUTPUT, KEY, LEDGER, RUN = HELP_GROUPS = (
+    "input and output",
+    "privacy",
+    "map and items",
+    "method",
+    "secure aggregation",
+    "columns",
+    "groups",
+    "published files",
+    "key",
+    "privacy ledger",
+    "run",
+)
+T = TypeVar("T")
+
+
+def option(
+    default: Any,
+    help: str,
+    group: str,
+    *,
+    common: bool = False,
+    metavar: str | None = None,
+    style: Literal["option", "positional", "several", "repeated"] = "option",
+    **bounds: Any,
+) -> Any:
+    """A field of a request.
+
+    Args:
+        default: its value where it is not given; `...` where it is required.
+        help: what it is, with its unit.
+        group: the group of HELP_GROUPS under which the help text shows it.
+        common: whether `--help` shows it; `--help-all` shows every option.
+        metavar: the name of its value in the help text; None chooses one by its type.
+        style: on a command line, `positional` has no name, `several` takes several values, and `repeated` is given
+            several times.
+        bounds: `ge`, `gt`, `le` and `lt` of Pydantic's Field.
+    """
+    extra: dict[str, Any] = {"group": group, "common": common, "metavar": metavar, "style": style}
+    return Field(default, description=help, json_schema_extra=extra, **bounds)
+
+
+def parts_of(value: Any) -> Any:
+    """The parts of text that separates them by commas; any other value as it is."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(","))
+    return value if isinstance(value, Sequence) else (value,)
+
+
+# Several values: `a,b,c` in text, a list in YAML or Python.
+Several = Annotated[tuple[T, ...], BeforeValidator(parts_of)]
+
+
+class Request(BaseModel):
+    """One run of a job as somebody wants it, checked as far as its values alone allow.
+
+    Make one with `of`, whose errors are RequestErrors. Attributes that every class sets:
+        JOB: the job's name, as its manifest and its charge state it.
+        COMMAND: the words after `sfumato` that run it.
+        ABOUT: what it does, in a sentence.
+        EXAMPLE: the options of a whole command.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", coerce_numbers_to_str=True, arbitrary_types_allowed=True, validate_default=False
+    )
+
+    JOB: ClassVar[str]
+    COMMAND: ClassVar[str]
+    ABOUT: ClassVar[str]
+    EXAMPLE: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_defaults(cls, values: Any) -> Any:
+        """Drops None, and `auto` of an option that is chosen where it is not given. Paths become text."""
+        if not isinstance(values, Mapping):
+            return values
+        chosen = {name for name, field in cls.model_fields.items() if field.default is None}
+        return {
+            name: os.fspath(value) if isinstance(value, os.PathLike) else value
+            for name, value in values.items()
+            if value is not None and not (isinstance(value, str) and value == "auto" and name in chosen)
+        }
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """A request from values by option name, as text or as Python values.
+
+        Raises:
+            RequestError: an option is unknown, missing or out of its range; the message names it.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise RequestError(cls._explained(error)) from None
+
+    def given(self, names: Iterable[str]) -> dict[str, Any]:
+        """Those of the named options that were set, False apart."""
+        values = {name: getattr(self, name) for name in names if name in self.model_fields_set}
+        return {name: value for name, value in values.items() if value is not None and value is not False}
+
+    @classmethod
+    def _explained(cls, error: ValidationError) -> str:
+        """The first problem in words. Unknown names come first: they may explain a missing one."""
+        problems = error.errors()
+        for problem in problems:
+            if problem["type"] == "extra_forbidden":
+                name = str(problem["loc"][0])
+                return f"{name}: sfumato {cls.COMMAND} has no such option{did_you_mean(name, cls.model_fields)}"
+        if missing := [str(one["loc"][0]) for one in problems if one["type"] == "missing" and len(one["loc"]) == 1]:
+            return f"{', '.join(missing)}: required, as in sfumato {cls.COMMAND} {cls.EXAMPLE}"
+        problem = problems[0]
+        cause = problem.get("ctx", {}).get("error")
+        if isinstance(cause, ValueError):  # of a check of this package, which names the option
+            return str(cause)
+        name = str(problem["loc"][0])
+        return f"{name}: must be {range_text(cls.model_fields[name])}, got {shown(problem['input'])}"
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """`; did you mean X?` with the nearest known name, empty where none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def shown(value: Any) -> str:
+    """A value for a message: numbers as they are, text in quotes, both cut where they are long."""
+    try:
+        text = f"{value}" if isinstance(value, int | float) else repr(value)
+    except ValueError:
+        return "an integer of thousands of digits"
+    return text if len(text) <= 120 else f"{text[:100]}..."
+
+
+def option_type(annotation: Any) -> Any:
+    """The type of one value of an option: int, float, bool, str, or a Literal; of several values that of each."""
+    if get_origin(annotation) is Annotated:
+        return option_type(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return option_type(next(one for one in get_args(annotation) if one is not type(None)))
+    if get_origin(annotation) is tuple:
+        return option_type(get_args(annotation)[0])
+    return annotation
+
+
+def has_several(annotation: Any) -> bool:
+    """Whether an option of this type has several values."""
+    if get_origin(annotation) is Annotated:
+        return has_several(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return any(map(has_several, get_args(annotation)))
+    return get_origin(annotation) is tuple
+
+
+def range_text(field: FieldInfo) -> str:
+    """What an option's value may be, in words: `a whole number in 1..20`."""
+    kind, extra = option_type(field.annotation), field.json_schema_extra
+    if has_several(field.annotation) and isinstance(extra, dict):
+        return f"{ {int: 'whole numbers', float: 'numbers'}.get(kind, 'values') } {extra['metavar']}"
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    if kind is bool:
+        return "true or false"
+    if kind not in (int, float):
+        return "text"
+    bounds = {
+        name: getattr(one, name) for one in field.metadata for name in ("ge", "gt", "le", "lt") if hasattr(one, name)
+    }
+    return number_text(kind, **bounds)
+
+
+def number_text(
+    kind: type, ge: float | None = None, gt: float | None = None, le: float | None = None, lt: float | None = None
+) -> str:
+    """A number's range in words."""
+    noun = "a whole number" if kind is int else "a number"
+    if ge is not None and le is not None:
+        return f"{noun} in {ge}..{le}" if kind is int else f"{noun} in [{ge:g}, {le:g}]"
+    limits = ((">=", ge), (">", gt), ("<=", le), ("<", lt))
+    return " ".join([noun, " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)]).strip()

@@ -1,0 +1,176 @@
+"""Requests of the jobs that count by sample and threshold: histogram, hotspots, quantiles."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, model_validator
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
+from sfumato.schemas.requests.publishing import REGION_HELP, REGION_METAVAR, RegionOption, ReleaseRequest
+from sfumato.schemas.requests.request import COLUMNS, MAP, METHOD, PRIVACY, Several, option, parts_of
+
+# Levels of the quadtree, digits of integers, characters of text and of dates, where --depth is not given.
+CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10
+
+
+class SampledRequest(UserColumn, ReleaseRequest):
+    """A budget, and what is known from elsewhere that steers the sampling rate."""
+
+    epsilon: float = option(1.0, "privacy budget of the complete release", PRIVACY, common=True)
+    delta: float = option(
+        1e-8,
+        "probability that epsilon may fail to cover; keep it far below 1 / users",
+        PRIVACY,
+        common=True,
+    )
+    population: int | None = option(
+        None,
+        "number of users in the logs, where it is known from elsewhere; it steers the sampling rate, and the run is "
+        "refused where the logs hold another number",
+        PRIVACY,
+        common=True,
+    )
+    items: int | None = option(
+        None, "about how many different items exist, where it is known; it steers the sampling rate", PRIVACY
+    )
+    contact: Literal["everybody", "limited", "fixed"] = option(
+        "everybody",
+        "everybody: each user draws on their own; limited: each user is contacted with a probability, so that on "
+        "average m + 10 sqrt(m) of --population users are, where m are expected to take part; fixed, a known number, "
+        "is refused",
+        METHOD,
+        metavar="HOW",
+    )
+    max_bad_fraction: float = option(
+        0.1,
+        "refuse where, by noisy counts, a larger share of the users has no usable record",
+        PRIVACY,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+    )
+
+
+class ItemRequest(PlaceColumns, SampledRequest):
+    """Items: the values of a column, or the cells of a region."""
+
+    CELL_OPTIONS: ClassVar[str]
+
+    column: str | None = option(
+        None, "column whose values are counted: text, integers, booleans or dates", MAP, common=True, metavar="NAME"
+    )
+    region: RegionOption | None = option(
+        None, f"count map cells instead: {REGION_HELP}", MAP, common=True, metavar=REGION_METAVAR
+    )
+
+    @model_validator(mode="after")
+    def _column_or_cells(self) -> Self:
+        if (self.column is None) == (self.region is None):
+            raise RequestError(f"column, region: give --column NAME or {self.CELL_OPTIONS}, one of them")
+        return self
+
+
+class HistogramRequest(ItemRequest):
+    """How many users hold each category, or visit each map cell."""
+
+    JOB: ClassVar[str] = "histogram"
+    COMMAND: ClassVar[str] = "histogram"
+    ABOUT: ClassVar[str] = (
+        "Publishes how many users hold each category or visit each map cell, by sample and threshold: no noise is "
+        "added."
+    )
+    EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --column district --population 100000 --output histogram"
+    CELL_OPTIONS: ClassVar[str] = "--cells DEPTH --region W,S,E,N"
+
+    cells: int | None = option(
+        None, "count the 2^DEPTH x 2^DEPTH cells of the region", MAP, common=True, metavar="DEPTH"
+    )
+
+    @model_validator(mode="after")
+    def _grid(self) -> Self:
+        if self.region is not None and self.cells is None:
+            raise RequestError("cells: a region needs --cells DEPTH, the depth of its grid")
+        if self.region is None and self.cells is not None:
+            raise RequestError("cells: a grid of cells needs --region W,S,E,N")
+        return self
+
+
+class HotspotsRequest(ItemRequest):
+    """Popular places, words or codes, level by level."""
+
+    JOB: ClassVar[str] = "hotspots"
+    COMMAND: ClassVar[str] = "hotspots"
+    ABOUT: ClassVar[str] = (
+        "Publishes popular places, words or codes, found level by level by TrieHH++ (sample and threshold): no noise "
+        "is added."
+    )
+    EXAMPLE: ClassVar[str] = (
+        "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --top 20 --population 100000 --output hotspots"
+    )
+    CELL_OPTIONS: ClassVar[str] = "--region W,S,E,N [--depth DEPTH]"
+
+    depth: int | None = option(
+        None,
+        f"longest prefix: level of the region's quadtree (default {CELL_DEPTH}), characters of text ({CHARACTERS}), "
+        f"digits of integers ({DIGITS})",
+        MAP,
+        common=True,
+        ge=1,
+    )
+    levels: int = option(3, "levels of the trie, spread evenly up to the depth; each costs a round", METHOD)
+    top: int | None = option(None, "publish so many items of the last level, the most frequent", MAP, common=True, ge=1)
+
+
+def _pair(value: Any) -> Any:
+    """Two numbers from `LOW:HIGH` or `LOW,HIGH`."""
+    return tuple(value.replace(",", ":").split(":")) if isinstance(value, str) else value
+
+
+Pair = Annotated[tuple[float, float], BeforeValidator(_pair)]
+Shares = Annotated[tuple[float, ...], BeforeValidator(parts_of)]
+
+
+class QuantilesRequest(SampledRequest):
+    """Quantiles and range counts of a number over users."""
+
+    JOB: ClassVar[str] = "quantiles"
+    COMMAND: ClassVar[str] = "quantiles"
+    ABOUT: ClassVar[str] = (
+        "Publishes quantiles and range counts of a number over users, by sample and threshold: no noise is added."
+    )
+    EXAMPLE: ClassVar[str] = (
+        "--input 'logs/*.parquet' --column km_from_home --range 0,50 --population 100000 --output quantiles"
+    )
+
+    column: str = option(..., "column of integers or floating-point numbers", COLUMNS, common=True, metavar="NAME")
+    range: Pair = option(
+        ..., "range of the numbers; values outside are moved to its ends", METHOD, common=True, metavar="LOW,HIGH"
+    )
+    quantiles: Shares = option(
+        (0.1, 0.25, 0.5, 0.75, 0.9), "shares of the users, between 0 and 1", METHOD, common=True, metavar="Q,..."
+    )
+    ranges: Several[Pair] | None = option(
+        None, "count the users in these ranges as well", METHOD, common=True, metavar="LOW:HIGH,..."
+    )
+    method: Literal["hierarchical", "interactive"] = option(
+        "hierarchical",
+        "hierarchical: histograms at several levels; interactive: a binary search, a round a bit",
+        METHOD,
+        common=True,
+    )
+    bits: int = option(12, "the range is cut into 2^bits bins", METHOD)
+    levels: int = option(3, "levels of the hierarchical method, spread evenly up to the bits", METHOD)
+
+    @model_validator(mode="after")
+    def _within(self) -> Self:
+        low, high = self.range
+        if self.ranges and self.method == "interactive":
+            raise RequestError("ranges: the interactive method answers quantiles alone; use --method hierarchical")
+        for first, last in self.ranges or ():
+            if not low <= first < last <= high:
+                raise RequestError(
+                    f"ranges: {first:g}:{last:g} must be LOW:HIGH with LOW < HIGH within the range {low:g},{high:g}"
+                )
+        return self

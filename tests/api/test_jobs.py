@@ -1,0 +1,83 @@
+"""The functions of the public API run jobs as the command line does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sfumato
+from sfumato.pipelines import cli
+from tests.api.conftest import REGION
+
+TEXT_REGION = "3.0,1.0,3.13,1.13"
+
+
+def test_gives_what_the_command_line_gives_under_the_same_seed(city: Path, tmp_path: Path):
+    logs = str(city / "logs" / "*.parquet")
+    options = {"depth": 5, "epsilon": 1.0, "seed": 3}
+    found = sfumato.heatmap(logs, region=REGION, output=tmp_path / "python", **options)
+    command = ["heatmap", "--input", logs, "--region", TEXT_REGION, "--output", str(tmp_path / "command")]
+    assert cli.main([*command, "--depth", "5", "--epsilon", "1", "--seed", "3"]) == 0
+    by_command = sfumato.open_release(tmp_path / "command")
+    assert found.manifest["parameters"] == by_command.manifest["parameters"]
+    assert found.cells.equals(by_command.cells)
+
+
+@pytest.mark.parametrize("region", [REGION, list(REGION), TEXT_REGION, sfumato.Region(*REGION), np.array(REGION)])
+def test_takes_a_region_in_every_form(region, city: Path):
+    release = sfumato.heatmap(city / "logs" / "*.parquet", region=region, depth=2, method="flat")
+    assert release.manifest["region"] == {"west": 3.0, "south": 1.0, "east": 3.13, "north": 1.13}
+
+
+def test_writes_nothing_to_standard_output(city: Path, capsys: pytest.CaptureFixture[str]):
+    sfumato.moments(city / "logs" / "*.parquet", column="km_from_home", bits=8, epsilon=4.0)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epsilon": -1}, "epsilon"),
+        ({"depth": 99}, "depth"),
+        ({"method": "adaptiv"}, "adaptive"),
+        ({"no_such_option": 1}, "no_such_option"),
+        ({"region": (1, 2, 3)}, "region"),
+        ({"input": "nowhere/*.parquet"}, "nowhere"),
+        ({"dry_run": True}, "dry_run"),
+        ({"ledger": "ledger.db", "dataset": "city"}, "output"),
+    ],
+)
+def test_errors_are_exceptions_that_name_the_option(options: dict[str, object], message: str, city: Path):
+    given = {"input": city / "logs" / "*.parquet", "region": REGION, **options}
+    with pytest.raises(sfumato.RequestError, match=message):
+        sfumato.heatmap(**given)
+
+
+def test_a_refusal_of_a_worker_is_the_same_exception(city: Path, tmp_path: Path):
+    """No user is in the region, by noisy counts."""
+    with pytest.raises(sfumato.DataError, match="no usable record"):
+        sfumato.heatmap(city / "logs" / "*.parquet", region=(100, 50, 101, 51), output=tmp_path / "refused")
+    with pytest.raises(sfumato.RequestError, match="refused"):
+        sfumato.open_release(tmp_path / "refused")
+
+
+def test_a_ledger_is_charged_once_and_then_refuses(city: Path, tmp_path: Path):
+    assert cli.main(["key", "new", str(tmp_path / "key")]) == 0
+    ledger = str(tmp_path / "ledger.db")
+    given = {
+        "region": REGION,
+        "depth": 4,
+        "ledger": ledger,
+        "budget": "1.5/30d",
+        "dataset": "city",
+        "period": "2026-11-17",
+        "key_file": tmp_path / "key",
+    }
+    logs = city / "logs" / "*.parquet"
+    first = sfumato.heatmap(logs, release_id="one", output=tmp_path / "one", **given)
+    again = sfumato.heatmap(logs, release_id="one", output=tmp_path / "one", **given)
+    assert again.digest == first.digest
+    with pytest.raises(sfumato.BudgetError):
+        sfumato.heatmap(logs, release_id="two", output=tmp_path / "two", **given)

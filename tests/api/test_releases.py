@@ -1,0 +1,147 @@
+"""Releases as people meet them in Python: printed, shown in a notebook, plotted, kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+import sfumato
+from sfumato.schemas import guarantee
+
+matplotlib.use("Agg")
+KINDS = (
+    "heatmap",
+    "histogram of items",
+    "histogram of cells",
+    "hotspots",
+    "quantiles",
+    "moments",
+    "ranges",
+)
+
+
+@pytest.fixture(params=KINDS)
+def release(request: pytest.FixtureRequest, releases: dict[str, sfumato.Release]) -> sfumato.Release:
+    return releases[request.param]
+
+
+def test_prints_in_a_few_lines(release: sfumato.Release):
+    lines = repr(release).splitlines()
+    assert 4 <= len(lines) <= 8
+    assert max(map(len, lines)) <= 140
+    assert f"sfumato {release.manifest['job']}" in lines[0]
+    assert "ε" in repr(release)
+
+
+def test_prints_the_number_of_rows(releases: dict[str, sfumato.Release]):
+    assert f"cells ({len(releases['heatmap'].cells):,} rows)" in repr(releases["heatmap"])
+
+
+def test_the_guarantee_is_two_sentences(release: sfumato.Release):
+    assert release.guarantee.count(". ") == 1
+    assert release.guarantee.endswith(".")
+
+
+class Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_a_notebook_shows_picture_guarantee_and_link(release: sfumato.Release):
+    page = Page()
+    page.feed(release._repr_html_())
+    assert [one for one in page.tags if one in ("img", "a")] == ["img", "a"]
+    assert page.links[0].startswith("data:image/png;base64,")
+    assert Path(page.links[1].removeprefix("file://")).exists()
+    assert "ε" in release._repr_html_()
+
+
+def test_a_notebook_escapes_what_a_manifest_says(releases: dict[str, sfumato.Release]):
+    evil = '<script>alert("x")</script>'
+    manifest = {**releases["heatmap"].manifest, "release_id": evil, "job": evil}
+    shown = dataclasses.replace(releases["heatmap"], manifest=manifest)._repr_html_()
+    assert "<script" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_plots_on_given_axes(release: sfumato.Release):
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots()
+    assert release.plot(axes) is axes
+    assert axes.has_data()
+    assert "ε = " in axes.get_title()
+    figure.canvas.draw()
+    pyplot.close(figure)
+
+
+def test_plots_on_axes_of_its_own(releases: dict[str, sfumato.Release]):
+    from matplotlib import pyplot
+
+    axes = releases["quantiles"].plot()
+    assert axes.get_xlabel() == "km_from_home"
+    pyplot.close("all")
+
+
+def test_a_table_that_is_not_there_names_those_that_are(releases: dict[str, sfumato.Release]):
+    with pytest.raises(sfumato.RequestError, match=r"no cells\.parquet; it has .*moments\.parquet"):
+        _ = releases["moments"].cells
+    with pytest.raises(sfumato.RequestError, match=r"no model\.npz; it has"):
+        _ = releases["heatmap"].model
+
+
+def test_cells_have_shapes(releases: dict[str, sfumato.Release]):
+    geopandas = pytest.importorskip("geopandas")
+    cells = releases["heatmap"].cells
+    assert isinstance(cells, geopandas.GeoDataFrame)
+    assert cells.crs == "OGC:CRS84"
+
+
+def test_every_listed_table_opens(release: sfumato.Release):
+    assert all(len(release.table(name).columns) for name in release.tables)
+
+
+def test_a_release_without_output_goes_with_its_object_and_can_be_kept(
+    city: Path, tmp_path: Path, releases: dict[str, sfumato.Release]
+):
+    release = sfumato.histogram(city / "logs" / "*.parquet", column="infected", epsilon=1.0, delta=1e-6)
+    place = Path(release.path)
+    kept = release.save(tmp_path / "kept")
+    assert place.exists()
+    assert kept.digest == release.digest
+    with pytest.raises(sfumato.RequestError, match="exists already"):
+        releases["quantiles"].save(kept.path)
+    del release
+    gc.collect()
+    assert not place.parent.exists()
+    assert kept.items.equals(sfumato.open_release(tmp_path / "kept").items)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "text"),
+    [
+        ({}, "No differential privacy"),
+        ({"epsilon": None, "meter": {"bits_per_client": 3}}, "sent 3 bits"),
+        ({"epsilon": 1.0}, "Protects nobody"),
+        ({"epsilon": 1.0, "randomness": {"safe": True}}, "factor of at most e^ε = 2.72. Whoever ran the job"),
+        ({"epsilon": 1.0, "delta": 1e-6, "randomness": {"safe": True}}, "plus δ = 1e-06"),
+        ({"epsilon": 1.0, "randomness": {"safe": True}, "participation": {"protected": False}}, "not protected"),
+        ({"epsilon": 1.0, "randomness": {"safe": True}, "model": "local"}, "sent one bit after randomised response"),
+        ({"epsilon": 1.0, "randomness": {"safe": True}, "adjacency": guarantee.ZERO_OUT}, "zeroing the report"),
+    ],
+)
+def test_guarantees_in_two_sentences(privacy: dict[str, object], text: str):
+    said = guarantee.two_sentences({"privacy": privacy})
+    assert text in said
+    assert said.count(". ") == 1

@@ -1,0 +1,129 @@
+"""What a build of a model may be asked for, and what is refused before anything is spent."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ranges import Sizes
+from sfumato.transforms.heatmap.methods.flat import Flat
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.methods.grid import PlainGrid, UniformGrid
+from sfumato.transforms.ranges.ranges_plan import METHODS, RangesPlan, make_method, method_options
+from tests.conftest import REGION
+
+SIZES = Sizes(500, 2000)
+SIDES = (141_458, 111_195)  # of the region, in metres
+
+
+def plan(method: str = "grid", *, sizes: Sizes = SIZES, trust: Any = "central", **given: Any) -> RangesPlan:
+    """given: fields of HeatmapParameters; all else are options of the method."""
+    counting = {name: given.pop(name) for name in list(given) if name in HeatmapParameters.__dataclass_fields__}
+    noise: Any = "shard" if trust == "secagg" else "central"
+    return RangesPlan(REGION, sizes, method, given, HeatmapParameters(**counting, noise=noise), trust)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"method": "magic"}, "method: must be one of .*grid.*adaptive"),
+        ({"trust": "nobody"}, "trust: must be one of central, secagg"),
+        ({"sizes": Sizes(500, 120_000)}, "sizes: a square of 120000 m does not fit into the region"),
+        ({"sizes": Sizes(25, 100)}, "sizes: 25 m is less than a base cell of so large a region, 35 m"),
+        ({"epsilon": math.nan}, "epsilon: must be a finite number > 0, got nan"),
+        ({"epsilon": 0.0}, "epsilon: must be a finite number > 0, got 0"),
+        ({"epsilon": -1.0}, "epsilon: must be a finite number > 0, got -1"),
+        ({"cell_width": math.nan}, "cell_width: must be auto or a number of metres > 0, got nan"),
+        ({"cell_width": 0.0}, "cell_width: must be auto or a number of metres > 0, got 0"),
+        ({"cell_width": -5.0}, "cell_width: must be auto or a number of metres > 0, got -5"),
+        ({"cell_width": math.inf}, "cell_width: must be auto or a number of metres > 0, got inf"),
+        ({"cell_width": 112_000.0}, "cell_width: 112000 m is more than the region.s shorter side, 111,195 m"),
+        ({"cell_width": 34.0}, "cell_width: 34 m is less than a base cell of so large a region, 35 m"),
+        ({"method": "ug", "cell_width": 800.0}, "cell_width: has no effect with method ug; it is an option of .*grid"),
+        ({"method": "adaptive", "cell_width": 800.0}, "cell_width: has no effect with method adaptive"),
+        ({"ug_constant": 5.0}, "ug_constant: has no effect with method grid; it is an option of ug"),
+        ({"method": "ug", "ug_constant": math.nan}, "ug_constant: must be a number in"),
+        ({"method": "ag", "trust": "secagg", "population": 9}, "trust: method ag .* use auto, grid, ug, snh, adaptive"),
+        ({"trust": "secagg"}, "population: with trust secagg .* or --cell_width METRES"),
+        ({"method": "ug", "trust": "secagg"}, "population: with trust secagg .* the public number of users$"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        plan(**given)
+
+
+def test_trust_and_noise_belong_together() -> None:
+    with pytest.raises(ValueError, match="does not fit trust"):
+        RangesPlan(REGION, SIZES, "grid", {}, HeatmapParameters(noise="central", population=9), "secagg")
+
+
+@pytest.mark.parametrize(
+    ("width", "level"), [(70_000.0, 1), (20_000.0, 3), (18_000.0, 3), (900.0, 7), (62.0, 11), (35.0, 12)]
+)
+def test_shards_count_cells_that_are_nearest_to_the_wanted_width(width: float, level: int) -> None:
+    heatmap = plan(trust="secagg", cell_width=width, epsilon=0.5).heatmap
+    assert heatmap is not None
+    side = math.sqrt(SIDES[0] * SIDES[1])
+    by_ratio = {at: abs(math.log(side / 2**at / width)) for at in range(1, 13)}
+    assert heatmap.depth == level == min(by_ratio, key=by_ratio.__getitem__)
+    assert (heatmap.method, heatmap.noise, heatmap.epsilon) == (Flat(), "shard", 0.5)
+
+
+def test_what_shards_count_follows_from_their_noise_together() -> None:
+    """100 shards have ten times the noise of one trusted server: as many cells as it would have for a tenth."""
+    for users, epsilon in ((10_000, 0.5), (1_000_000, 0.5), (1_000_000, 4.0)):
+        heatmap = plan("ug", trust="secagg", population=users, epsilon=epsilon).heatmap
+        assert heatmap is not None
+        # Of so little epsilon that the discrete noise is the continuous one, as it nearly is here.
+        alike = math.sqrt(2) / (math.sqrt(users / 10_000) * discrete_laplace_stddev(epsilon))
+        assert heatmap.depth == round(math.log2(UniformGrid().cells_per_side(users, alike)))
+
+
+def test_a_trusted_server_counts_without_a_heatmap() -> None:
+    assert plan(cell_width=800.0).heatmap is None
+    adaptive = plan("adaptive", depth=8, epsilon=0.3).heatmap
+    assert adaptive is not None
+    assert (adaptive.depth, adaptive.noise, adaptive.method.NAME) == (8, "central", "adaptive")
+
+
+def test_a_width_is_chosen_where_a_method_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CollectionSpec, "default_width", property(lambda spec: spec.users * spec.epsilon))
+    spec = plan().collection_spec(5000.0, 0.25)
+    assert make_method("grid", {}, spec) == PlainGrid(1250.0)
+    assert make_method("grid", {"cell_width": 900.0}, spec) == PlainGrid(900.0)
+    assert make_method("ug", {"ug_constant": 4.0}, spec) == METHODS["ug"](ug_constant=4.0)  # type: ignore[call-arg]
+
+
+def test_options_are_the_fields_of_all_methods() -> None:
+    options = method_options()
+    assert options["cell_width"].read("auto") is None
+    assert options["cell_width"].read("120.5") == 120.5
+    assert (options["ug_constant"].methods, options["ug_constant"].default) == (("ug",), 10.0)
+    assert "grid" in options["cell_width"].methods
+    assert all(one.help for one in options.values())
+
+
+def test_its_facts_tell_requests_apart() -> None:
+    asked = [
+        plan(cell_width=800.0),
+        plan(cell_width=900.0),
+        plan("ug"),
+        plan("ug", epsilon=0.5),
+        plan("ug", population=3000),
+        plan("ug", population=3000, trust="secagg"),
+        plan("ug", population=3000, trust="secagg", shard_size=500),
+        plan("ug", sizes=Sizes(600, 2000)),
+        plan("ug", max_bad_fraction=0.2),
+        plan("adaptive", depth=8),
+        plan("adaptive", depth=9),
+    ]
+    metadata = [json.dumps(one.metadata(), sort_keys=True, allow_nan=False) for one in asked]
+    assert len(set(metadata)) == len(metadata)

@@ -1,0 +1,138 @@
+"""A heatmap as it is requested: the job's options, those of every heatmap and those of each method, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+from pydantic import create_model, model_validator
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.locations import Auxiliary, LocationColumns
+from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, RateColumn
+from sfumato.schemas.requests.publishing import LogOptions, RegionOfMap, ReleaseRequest
+from sfumato.schemas.requests.request import (
+    INPUT,
+    MAP,
+    METHOD,
+    OUTPUT,
+    PRIVACY,
+    PROTOCOL,
+    Request,
+    Several,
+    option,
+)
+from sfumato.transforms.heatmap.methods import METHODS, Adaptive
+from sfumato.transforms.heatmap.options import Option, heatmap_options, heatmap_parameters
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+
+_GROUPS = {
+    **dict.fromkeys(("depth", "contribution", "gamma", "rounding"), MAP),
+    **dict.fromkeys(("epsilon", "population", "population_share", "max_bad_fraction"), PRIVACY),
+}
+
+
+def request_fields(options: dict[str, Option], *, many: bool = False) -> dict[str, Any]:
+    """Fields of a request for options, as `pydantic.create_model` takes them. many: each takes several values."""
+    return {
+        name: one.field(_GROUPS.get(name, METHOD if one.methods else PROTOCOL), many) for name, one in options.items()
+    }
+
+
+def location_columns(request: LogColumns) -> LocationColumns:
+    """The columns that a request names. Raises RequestError where one contradicts another."""
+    auxiliary = None
+    if isinstance(request, RateColumn) and request.auxiliary is not None:
+        known = request.categories
+        auxiliary = Auxiliary(request.auxiliary, assumed=True) if known is None else Auxiliary(request.auxiliary, known)
+    return LocationColumns(
+        user_id=request.user_id_column,
+        latitude=request.latitude_column,
+        longitude=request.longitude_column,
+        weight=request.weight_column,
+        time=request.time_column,
+        max_dwell=DEFAULT_MAX_DWELL if request.max_dwell is None else request.max_dwell,
+        auxiliary=auxiliary,
+    )
+
+
+def lists_of(request: Request, names: Iterable[str]) -> dict[str, list[Any]]:
+    """The values of those options that were given, each of which may have several."""
+    return {name: [True] if value is True else list(value) for name, value in request.given(names).items()}
+
+
+class HeatmapOptions(RateColumn, LogColumns, RegionOfMap, ReleaseRequest):
+    """The options of the job, without those of HeatmapParameters and of the methods."""
+
+    JOB: ClassVar[str] = "heatmap"
+    COMMAND: ClassVar[str] = "heatmap"
+    ABOUT: ClassVar[str] = "Publishes a differentially private heatmap of Parquet location logs."
+    EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --epsilon 1 --output map"
+
+    method: str = option(
+        Adaptive.NAME, f"how the map is made: {', '.join(METHODS)}", METHOD, common=True, metavar="NAME"
+    )
+    blur: float = option(
+        0.0,
+        "standard deviation of a Gaussian filter over the published density and picture, in sides of the region",
+        OUTPUT,
+        metavar="X",
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+    )
+    warm_start: str | None = option(
+        None,
+        "folder of an earlier release of the same region and depth, whose map the tree starts from (adaptive)",
+        INPUT,
+        metavar="RELEASE",
+    )
+
+    @cached_property
+    def parameters(self) -> HeatmapParameters:
+        """What shapes the statistics. Raises RequestError."""
+        return heatmap_parameters(self.method, self.given(heatmap_options()), self.columns.categories)
+
+    @cached_property
+    def columns(self) -> LocationColumns:
+        """The columns to read. Raises RequestError."""
+        return location_columns(self)
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        _ = self.parameters
+        return self
+
+
+HeatmapRequest: type[HeatmapOptions] = create_model(
+    "HeatmapRequest", __base__=HeatmapOptions, **request_fields(heatmap_options())
+)
+
+_NOT_PLANNED = ("simulated_dropout", "max_bad_fraction")  # only a run on data has them
+PLANNED = {name: one for name, one in heatmap_options().items() if name not in _NOT_PLANNED}
+
+
+class PlanOptions(LogOptions):
+    """What a heatmap costs and shows, for one setting or for several: every option may have several values."""
+
+    JOB: ClassVar[str] = "plan"
+    COMMAND: ClassVar[str] = "plan"
+    ABOUT: ClassVar[str] = (
+        "Shows what a heatmap will cost and show, from public figures alone; no data are read. Users are taken to be "
+        "spread evenly over the map. Only the methods that look where users are depend on that: adaptive stops earlier "
+        "or later where users crowd. The figures of every other method are exact. Each option takes several values, "
+        "separated by commas."
+    )
+    EXAMPLE: ClassVar[str] = "--users 1000000 --epsilon 0.5,1,2 --depth 10"
+
+    method: Several[str] = option((Adaptive.NAME,), f"of {', '.join(METHODS)}", METHOD, common=True, metavar="NAMES")
+
+    @model_validator(mode="after")
+    def _sized(self) -> Self:
+        if not self.given(["users"]):
+            raise RequestError("users: give the number of users who will take part, such as --users 1000000")
+        return self
+
+
+PlanRequest: type[PlanOptions] = create_model("PlanRequest", __base__=PlanOptions, **request_fields(PLANNED, many=True))

@@ -1,0 +1,190 @@
+"""The build of a model of range queries as Beam stages: collect the counts once, train each network as an element."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam import typehints
+
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.places import Places
+from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
+from sfumato.transforms.locations.group import BoundUsers
+from sfumato.transforms.locations.read import ReadLocations, RowCounts, sum_row_counts
+from sfumato.transforms.locations.spill import Spill, load
+from sfumato.transforms.logs import COUNTED_USERS, TRAINED
+from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.ranges.build_steps import Built, Collected, build, collect, collected_from_heatmap
+from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.ranges_plan import RangesPlan
+
+_MAX_PARTS = 16  # of an accumulator; summing many parts at once sorts them once
+
+
+class BuildRanges(beam.PTransform):
+    """Paths of Parquet location logs -> a singleton Built, epsilon-differentially private.
+
+    Use a key for one input, once. Raises as CollectCounts or PrivateHeatmap does.
+
+    Args:
+        plan: of the build. Its trust decides who counts: a trusted server, or a heatmap's shards.
+        key: of the run. It is narrowed to the plan and the columns, or as PrivateHeatmap narrows it.
+        columns: of the logs.
+        spill: folder for temporary files; see `Spill`.
+        admit: charges the ledger; by default there is none.
+    """
+
+    def __init__(
+        self,
+        plan: RangesPlan,
+        key: RunKey,
+        columns: LocationColumns | None = None,
+        spill: str | None = None,
+        admit: Admit | None = None,
+    ):
+        super().__init__()
+        collecting = CollectCounts if plan.heatmap is None else CollectHeatmapCounts
+        admit = admit or Admit(plan.counting.admission())
+        self._collect = collecting(plan, key, columns or LocationColumns(), spill, admit)
+        self._train = TrainModel(plan)
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        return paths | "Collect" >> self._collect | "Train" >> self._train
+
+
+class CollectCounts(beam.PTransform):
+    """Paths of Parquet location logs -> a singleton Collected, with noise added by a trusted server.
+
+    Raises DataError for damaged files, and NotAdmittedError (see Admit).
+    """
+
+    def __init__(self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: str | None, admit: Admit):
+        super().__init__()
+        self._plan = plan
+        self._admit = admit
+        self._key = key.narrowed({**plan.metadata(), "columns": asdict(columns)})
+        self._columns = columns
+        self._spill = Spill(spill)
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        grid, spill = self._plan.field.grid, self._spill
+        places = Places(grid.depth)
+        bound = BoundUsers(places, spill, max_dwell=self._columns.dwell_limit)
+        chunks, rows = paths | "ReadLocations" >> ReadLocations(self._columns, grid, self._key, spill)
+        locations, users = chunks | "BoundUsers" >> bound  # bytes
+        counts = users | "SumUserCounts" >> beam.CombineGlobally(sum_user_counts)
+        total = rows | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)  # RowCounts
+        return (
+            locations
+            | "CountByCell" >> beam.CombineGlobally(SumExactCounts(places))  # ExactCounts, used by Collect alone
+            | "Collect"
+            >> beam.Map(
+                _collect,
+                beam.pvalue.AsSingleton(counts),
+                beam.pvalue.AsSingleton(total),
+                self._admit,
+                self._plan,
+                self._key,
+            )  # Collected
+        )
+
+
+@typehints.with_input_types(bytes)
+@typehints.with_output_types(ExactCounts)
+class SumExactCounts(beam.CombineFn):
+    """Stored locations of bounded users (see `BoundUsers`) -> ExactCounts of a grid. Both are unprotected."""
+
+    def __init__(self, places: Places):
+        super().__init__()
+        self._places = places
+
+    def create_accumulator(self) -> list[ExactCounts]:
+        return []
+
+    def add_input(self, accumulator: list[ExactCounts], element: bytes) -> list[ExactCounts]:
+        codes = np.frombuffer(load(element)[0], np.uint64) & self._places.mask
+        return self._limited([*accumulator, ExactCounts.from_codes(self._places.depth, codes)])
+
+    def merge_accumulators(self, accumulators: Iterable[list[ExactCounts]]) -> list[ExactCounts]:
+        merged: list[ExactCounts] = []
+        for one in accumulators:
+            merged = self._limited([*merged, *one])
+        return merged
+
+    def compact(self, accumulator: list[ExactCounts]) -> list[ExactCounts]:
+        return [ExactCounts.sum(accumulator)] if len(accumulator) > 1 else accumulator
+
+    def extract_output(self, accumulator: list[ExactCounts]) -> ExactCounts:
+        return ExactCounts.sum([ExactCounts.from_codes(self._places.depth, np.empty(0, np.uint64)), *accumulator])
+
+    def _limited(self, parts: list[ExactCounts]) -> list[ExactCounts]:
+        return self.compact(parts) if len(parts) > _MAX_PARTS else parts
+
+
+def _collect(
+    exact: ExactCounts, counts: UserCounts, rows: RowCounts, admit: Admit, plan: RangesPlan, key: RunKey
+) -> Collected:
+    rows.check_ids()
+    rows.emit()
+    admission = admit(counts + UserCounts(unusable=rows.without_id), key)
+    COUNTED_USERS.emit(users=admission.users, epsilon=admission.epsilon, noise_stddev=admission.noise_stddev)
+    return collect(exact, admission, plan, key)
+
+
+class CollectHeatmapCounts(beam.PTransform):
+    """Paths of Parquet location logs -> a singleton Collected, with the counts of a heatmap.
+
+    Raises as PrivateHeatmap does.
+    """
+
+    def __init__(self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: str | None, admit: Admit):
+        super().__init__()
+        assert plan.heatmap is not None
+        self._plan = plan
+        self._heatmap = PrivateHeatmap(plan.region, plan.heatmap, key, columns, spill, admit=admit)
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        return paths | "Heatmap" >> self._heatmap | "Collect" >> beam.Map(collected_from_heatmap, self._plan)
+
+
+class TrainModel(beam.PTransform):
+    """A singleton Collected -> a singleton Built. Each training is an element, for any worker."""
+
+    def __init__(self, plan: RangesPlan):
+        super().__init__()
+        self._plan = plan
+
+    def expand(self, collected: beam.PCollection) -> beam.PCollection:
+        # The reshuffle fixes the counts before two stages use them, so that training and model have the same ones.
+        fixed = collected | "Settle" >> beam.Reshuffle()
+        trained = (
+            fixed
+            | "Trainings" >> beam.FlatMap(_trainings)  # (number, how many there are, method, training)
+            | "SpreadTrainings" >> beam.Reshuffle()
+            | "Train" >> beam.Map(_train)  # (number, trained)
+        )
+        return fixed | "Build" >> beam.Map(_build, beam.pvalue.AsList(trained), self._plan)
+
+
+def _trainings(collected: Collected) -> Iterator[tuple[int, int, Any, Any]]:
+    trainings = collected.trainings()
+    for number, training in enumerate(trainings):
+        yield number, len(trainings), collected.method, training
+
+
+def _train(element: tuple[int, int, Any, Any]) -> tuple[int, Any]:
+    number, networks, method, training = element
+    began = time.monotonic()
+    trained = method.train(training)
+    TRAINED.emit(number=number + 1, networks=networks, seconds=time.monotonic() - began)
+    return number, trained
+
+
+def _build(collected: Collected, trained: list[tuple[int, Any]], plan: RangesPlan) -> Built:
+    return build(collected, plan, [one for _, one in sorted(trained, key=lambda each: each[0])])

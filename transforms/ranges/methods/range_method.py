@@ -1,0 +1,75 @@
+"""The interface of a method for range queries.
+
+    ExactCounts -> collect -> NoisyGrid or Partition -> trainings -> train, one at a time -> model
+
+Only `collect` sees exact counts. Everything after it is post-processing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
+from sfumato.transforms.ranges.exact_counts import ExactCounts
+from sfumato.transforms.ranges.model import Model
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
+
+
+@dataclass(frozen=True)
+class RangeMethod(ABC):
+    """A method. Its fields are its own options.
+
+    Attributes:
+        NAME: what the command line calls it.
+        TEXT: one line of help.
+    """
+
+    NAME: ClassVar[str]
+    TEXT: ClassVar[str]
+
+    @abstractmethod
+    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid | Partition:
+        """Counts with noise: the only access to exact counts.
+
+        The result is epsilon-differentially private for adding or removing one user. All noise comes from the key, so
+        the same call gives the same counts.
+        """
+
+    def trainings(self, counts: NoisyGrid | Partition, spec: CollectionSpec) -> Sequence[Any]:
+        """The independent pieces of training; each is an argument of `train`, on any worker."""
+        return ()
+
+    def train(self, training: Any) -> Any:
+        """Trains one of `trainings`. The result does not depend on when or where it runs."""
+        raise NotImplementedError(f"{self.NAME} has no training")
+
+    def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
+        """The model that answers queries. trained: the results of all `trainings`, in their order."""
+        return GridModel(counts) if isinstance(counts, NoisyGrid) else PartitionModel(counts)
+
+
+def split_epsilon(epsilon: float, share: float) -> tuple[float, float]:
+    """Splits a budget for a method that accesses the exact counts twice.
+
+    Args:
+        epsilon: the whole budget, finite and > 0.
+        share: of the first part, in (0, 1).
+
+    Returns:
+        About share * epsilon, and the rest. Their sum is exactly epsilon, without rounding.
+
+    Raises:
+        RequestError: a part would be 0, or an argument is out of range.
+    """
+    budget = Budget(epsilon)
+    first = budget.affordable(share * epsilon) if 0 < share < 1 else 0.0
+    if not 0 < first < epsilon:
+        raise RequestError(f"share of epsilon: must leave some for both parts, got {share}")
+    return first, budget.charge(first).remaining

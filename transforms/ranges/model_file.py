@@ -1,0 +1,107 @@
+"""The file of a released model: `model_bytes` writes it, `open_model` reads it. Pure for local files.
+
+The file is a NumPy archive of plain arrays and one JSON text. Pickles are refused, so reading a file runs no code.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ranges import Field
+from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.release import MODEL_FILE
+from sfumato.transforms.privacy.budget import check_epsilon
+from sfumato.transforms.ranges.archive import DAMAGED, archive_bytes, read_archive
+from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
+from sfumato.transforms.ranges.model import Model, RangeModel
+from sfumato.transforms.ranges.networks.local import LocalNetwork
+from sfumato.transforms.ranges.networks.paper import PaperNetworks
+from sfumato.transforms.ranges.tree_model import TreeModel
+
+FORMAT = "sfumato-ranges/1"
+MODEL_TYPES: dict[str, type[Model]] = {
+    one.KIND: one for one in (GridModel, PartitionModel, TreeModel, LocalNetwork, PaperNetworks)
+}
+"""The classes that a file can hold, by KIND."""
+
+
+def open_model(path: str | os.PathLike[str]) -> RangeModel:
+    """Opens a released model, without the data. A local file needs no Beam.
+
+        open_model("release").answer(longitude, latitude, size)  # of squares: degrees, degrees, metres
+
+    Args:
+        path: a release folder of `sfumato ranges build`, or its model.npz; local or in a bucket.
+
+    Raises:
+        RequestError: there is no model, or it is damaged or has another format.
+    """
+    name = os.fspath(path)
+    remote = "://" in name
+    folder = not name.endswith(".npz") if remote else os.path.isdir(name)
+    file = f"{name.rstrip('/')}/{MODEL_FILE}" if folder else name
+    try:
+        content = _read_remote(file) if remote else Path(file).read_bytes()
+    except FileNotFoundError:
+        raise RequestError(
+            f"model: no file {file}; name a release of `sfumato ranges build`, or its model.npz"
+        ) from None
+    except OSError as error:
+        raise RequestError(f"model: {file} cannot be read ({error.strerror or error})") from None
+    return read_model(content, file)
+
+
+def read_model(content: bytes, name: str) -> RangeModel:
+    """Reads a model from a file's bytes.
+
+    Args:
+        content: the bytes.
+        name: of the file, for messages.
+
+    Raises:
+        RequestError: the bytes are no model, are damaged, or have another format.
+    """
+    try:
+        metadata, arrays = read_archive(content)
+        stated = metadata["format"]
+        if stated == FORMAT:
+            field = Field(Grid(Region(**metadata["region"]), metadata["depth"]))
+            sides = {
+                metadata["model"].get("side", field.side),
+                *arrays.get("x_edges", np.array([field.side]))[-1:].tolist(),
+            }
+            if sides != {field.side}:
+                raise ValueError("counts of another field")
+            model = MODEL_TYPES[metadata["kind"]].load(arrays, metadata["model"])
+            epsilon = check_epsilon("epsilon", float(metadata["epsilon"]))
+            return RangeModel(field, model, str(metadata["method"]), epsilon, metadata["safe"] is True)
+    except (*DAMAGED, RequestError) as error:
+        raise RequestError(f"model: {name} is no model of range queries, or damaged ({type(error).__name__})") from None
+    raise RequestError(f"model: {name} has format {stated!r}; this version of sfumato reads {FORMAT!r}")
+
+
+def model_bytes(model: RangeModel) -> bytes:
+    """The content of the published file. The same model gives the same bytes."""
+    metadata = {
+        "format": FORMAT,
+        "kind": model.model.KIND,
+        "method": model.method,
+        "epsilon": model.epsilon,
+        "safe": model.safe,
+        "region": asdict(model.field.grid.region),
+        "depth": model.field.grid.depth,
+        "model": model.model.metadata(),
+    }
+    return archive_bytes(metadata, model.model.arrays())
+
+
+def _read_remote(file: str) -> bytes:
+    # Beam is imported only here: a model on this machine opens without it.
+    from sfumato.transforms.files import read_file
+
+    return read_file(file)

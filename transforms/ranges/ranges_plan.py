@@ -1,0 +1,212 @@
+"""The plan of a build of a model of range queries. It is checked before any budget is spent. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Literal, get_type_hints
+
+import numpy as np
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.heatmap.checks import check_choice
+from sfumato.transforms.heatmap.methods import Adaptive
+from sfumato.transforms.heatmap.methods.flat import Flat
+from sfumato.transforms.heatmap.options import Option
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev
+from sfumato.transforms.ranges.collection_spec import CollectionSpec
+from sfumato.transforms.ranges.methods import METHODS
+from sfumato.transforms.ranges.methods.automatic import Automatic
+from sfumato.transforms.ranges.methods.grid import UniformGrid
+from sfumato.transforms.ranges.methods.neural import MAX_SIDE, SpatialNeural
+from sfumato.transforms.ranges.methods.range_method import RangeMethod
+from sfumato.transforms.ranges.tuner import Tuner
+
+ADAPTIVE = Adaptive.NAME
+_ADAPTIVE_TEXT = "the adaptive tree of a heatmap"
+Trust = Literal["central", "secagg"]
+TRUSTS = ("central", "secagg")
+SECAGG_METHODS = (Automatic.NAME, "grid", "ug", "snh", ADAPTIVE)  # one count of cells that are known beforehand
+_WIDTH = "cell_width"
+_HELP = {
+    _WIDTH: "width of the cells of the grid, in metres; default: auto, by the number of users and epsilon",
+    "workload": "Parquet file of squares like those to be queried, with columns x, y (degrees) and size (metres): "
+    "the training weights places by their number; the file must be public",
+}
+
+
+def method_texts() -> dict[str, str]:
+    """One line of help for each method, by name."""
+    return {**{name: method.TEXT for name, method in METHODS.items()}, ADAPTIVE: _ADAPTIVE_TEXT}
+
+
+def method_options() -> dict[str, Option]:
+    """The options of all methods by name, in a fixed order. None is the default of those without one."""
+    found: dict[str, Option] = {}
+    for name, method in METHODS.items():
+        hints = get_type_hints(method)
+        for one in fields(method):
+            known = found.get(one.name)
+            hint = hints[one.name]
+            kind = next((kind for kind in (bool, int, float) if kind in (hint, *getattr(hint, "__args__", ()))), str)
+            default = None if one.default is MISSING else one.default
+            text = _HELP.get(one.name) or one.metadata["help"]
+            if known is not None and (known.kind, known.help) != (kind, text):
+                raise TypeError(f"methods declare {one.name} differently")
+            owners = (name,) if known is None else (*known.methods, name)
+            found[one.name] = Option(one.name, kind, default, text, owners)
+    return found
+
+
+def make_method(name: str, options: Mapping[str, Any], spec: CollectionSpec) -> RangeMethod:
+    """Makes a method from the given options. A required cell width that is not given gets the default rule."""
+    given = dict(options)
+    if _WIDTH not in given and _needs_width(name):
+        given[_WIDTH] = spec.default_width
+    return METHODS[name](**given)
+
+
+def _needs_width(name: str) -> bool:
+    return any(one.name == _WIDTH and one.default is MISSING for one in fields(METHODS[name]))
+
+
+@dataclass(frozen=True)
+class RangesPlan:
+    """The plan. Raises RequestError, naming the option, if an option is out of range or has no effect.
+
+    Attributes:
+        region: that the model covers.
+        sizes: sides of the squares to be queried, in metres.
+        method: a name in METHODS, or adaptive.
+        options: of the method, those that were given.
+        counting: epsilon, the number of users, the shards of secure aggregation; for adaptive the whole heatmap. Its
+            noise is central if and only if the trust is.
+        trust: who adds the noise: one trusted server, or the shards of secure aggregation.
+    """
+
+    region: Region
+    sizes: Sizes
+    method: str
+    options: Mapping[str, Any]
+    counting: HeatmapParameters
+    trust: Trust = "central"
+
+    def __post_init__(self) -> None:
+        check_choice("method", self.method, (*METHODS, ADAPTIVE))
+        check_choice("trust", self.trust, TRUSTS)
+        if (self.counting.noise == "central") != (self.trust == "central"):
+            raise ValueError(f"noise {self.counting.noise!r} does not fit trust {self.trust!r}")
+        self.sizes.check(self.field)
+        known = method_options()
+        for name in self.options:
+            if self.method not in known[name].methods:
+                owners = ", ".join(known[name].methods)
+                raise RequestError(f"{name}: has no effect with method {self.method}; it is an option of {owners}")
+        if _WIDTH in self.options:
+            self._check_width(self.options[_WIDTH])
+        if self.method != ADAPTIVE:
+            given = {_WIDTH: self.sizes.high, **self.options} if _needs_width(self.method) else self.options
+            METHODS[self.method](**given)  # checks its own options
+        if self.trust == "secagg" and self.method not in SECAGG_METHODS:
+            raise RequestError(
+                f"trust: method {self.method} needs several passes over exact counts, or cells that are not known "
+                f"beforehand; with secagg use {', '.join(SECAGG_METHODS)}"
+            )
+        self.heatmap  # noqa: B018  (raises if it cannot be planned)
+
+    @cached_property
+    def field(self) -> Field:
+        """The base cells. Every counted part is made of them."""
+        return Field(Grid(self.region, BASE_DEPTH))
+
+    @cached_property
+    def heatmap(self) -> HeatmapParameters | None:
+        """The heatmap that counts: adaptive, or all cells of one level. None where a trusted server counts."""
+        if self.method == ADAPTIVE:
+            return self.counting
+        if self.trust == "central":
+            return None
+        return replace(self.counting, depth=self._level, method=Flat())
+
+    def collection_spec(self, users: float, epsilon: float) -> CollectionSpec:
+        """The public inputs of the method, once the number of users is known."""
+        return CollectionSpec(self.field, users, epsilon, self.sizes)
+
+    def metadata(self) -> dict[str, Any]:
+        """The plan in JSON's types. The run's key is bound to it."""
+        counting = {name: getattr(self.counting, name) for name in ("epsilon", "population", "population_share")}
+        return {
+            "region": asdict(self.region),
+            "sizes": [self.sizes.low, self.sizes.high],
+            "method": self.method,
+            "options": {name: _json_value(value) for name, value in self.options.items()},
+            "trust": self.trust,
+            **counting,
+            "max_bad_fraction": self.counting.max_bad_fraction,
+            "heatmap": None if self.heatmap is None else self.heatmap.metadata(),
+        }
+
+    def _check_width(self, width: float) -> None:
+        least, most = max(self.field.cell_metres), min(self.field.metres)
+        if not (math.isfinite(width) and width > 0):
+            raise RequestError(f"{_WIDTH}: must be auto or a number of metres > 0, got {width}")
+        if width > most:
+            raise RequestError(f"{_WIDTH}: {width:g} m is more than the region's shorter side, {most:,.0f} m")
+        if self.method == SpatialNeural.NAME and width < SpatialNeural(width).width(self.field):
+            raise RequestError(
+                f"{_WIDTH}: {width:g} m makes more than {MAX_SIDE:,} cells a side, too many to train networks "
+                "on one worker; give wider cells, a smaller region, or use method grid"
+            )
+        if width < least:
+            raise RequestError(
+                f"{_WIDTH}: {width:g} m is less than a base cell of so large a region, {least:.2g} m; give a larger "
+                "width or a smaller region"
+            )
+
+    @cached_property
+    def _level(self) -> int:
+        """The level of the grid that shards count, with cells nearest to the chosen width. Raises RequestError."""
+        side = math.sqrt(math.prod(self.field.metres))
+        if self.method == UniformGrid.NAME:
+            cells = UniformGrid(**self.options).cells_per_side(self._population, self._central_epsilon)
+        elif _WIDTH in self.options:
+            cells = side / self.options[_WIDTH]
+        else:
+            spec = self.collection_spec(self._population, self._central_epsilon)
+            method = make_method(self.method, self.options, spec)
+            chosen = method.chosen(spec) if isinstance(method, Automatic) else method
+            cells = side / (chosen.width(self.field) if isinstance(chosen, SpatialNeural) else chosen.cell_width)  # type: ignore[attr-defined]
+        return min(max(round(math.log2(cells)), 1), BASE_DEPTH)
+
+    @property
+    def _population(self) -> float:
+        if self.counting.population is None:
+            raise RequestError(
+                "population: with trust secagg the width of cells must be known before the logs are read; give the "
+                f"public number of users{'' if self.method == UniformGrid.NAME else ', or --cell_width METRES'}"
+            )
+        return float(self.counting.population)
+
+    @property
+    def _central_epsilon(self) -> float:
+        """The epsilon of a trusted server whose noise equals that of all shards together."""
+        counting = self.counting
+        shards = Cohort.plan(self._population, None, counting.shard_size, counting.dropout).shards
+        return epsilon_for_stddev(math.sqrt(shards) * discrete_laplace_stddev(counting.epsilon))
+
+
+def _json_value(value: Any) -> Any:
+    """An option's value in JSON's types: a workload as its number of squares and digest, a tuner as its metadata."""
+    if isinstance(value, Tuner):
+        return value.metadata()
+    if not isinstance(value, Boxes):
+        return value
+    edges = np.stack([value.x0, value.y0, value.x1, value.y1])
+    return {"squares": len(value), "digest": hashlib.sha256(edges.tobytes()).hexdigest()}

@@ -1,0 +1,162 @@
+"""The files of a release of a model of range queries, made from noisy counts alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+from sfumato.schemas.guarantee import (
+    ADD_OR_REMOVE,
+    ASSUMPTIONS,
+    EXACT_NOISE,
+    PRIVACY_UNIT,
+    TRUSTED_SERVER,
+)
+from sfumato.schemas.ranges import Field, Sizes
+from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, PAGE_FILE, RANGES_PICTURE
+from sfumato.transforms.heatmap.manifest import heatmap_manifest
+from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.ranges.build_steps import Built, Counts
+from sfumato.transforms.ranges.methods.grid import PlainGrid
+from sfumato.transforms.ranges.model import Model, RangeModel
+from sfumato.transforms.ranges.model_file import model_bytes
+from sfumato.transforms.ranges.networks.local import LocalNetwork
+from sfumato.transforms.ranges.networks.paper import PaperNetworks
+from sfumato.transforms.ranges.noisy_counts import NoisyGrid
+from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan
+from sfumato.transforms.release.metadata import UNSAFE, ReleaseMetadata, manifest_bytes, release_manifest
+from sfumato.transforms.release.page_ranges import ranges_page
+from sfumato.transforms.release.picture_ranges import ranges_picture
+
+_MECHANISM = "discrete Laplace noise on counts of disjoint parts of the region, added once by a trusted server"
+_BOUND = "one location a user, chosen {} by the key"
+_FROM_RELEASE = (
+    "This model is computed from a published heatmap alone (post-processing). It costs nothing beyond that release, "
+    "and the guarantee stated here is that of the release."
+)
+_PUBLIC = (
+    "The squares of the workload and the training data of the tuner are public. The release depends on them, and the "
+    "guarantee does not protect the users in them."
+)
+
+
+def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, bytes]:
+    """The files of a release by name, the manifest last."""
+    collected = built.collected
+    state, heatmap, warnings = collected.state, plan.heatmap, []
+    if state is None or heatmap is None:
+        privacy = _central_privacy(plan, metadata)
+    else:
+        # The statement of the heatmap's own release. `_files` and `randomness` state whether the key is safe.
+        manifest = heatmap_manifest(state, heatmap, replace(metadata, safe=True), plan.field.grid)
+        privacy, warnings = {**manifest["privacy"], "randomness": metadata.source}, manifest["warnings"]
+    if {"workload", "tuner"} & set(plan.options):
+        privacy["assumptions"] = [*privacy["assumptions"], _PUBLIC]
+    if built.diverged:
+        rest = "the noisy grid answers" if built.model.method == PlainGrid.NAME else "the other networks answer"
+        warnings = [*warnings, f"The training of {built.diverged} of the networks diverged; {rest}."]
+    counts = collected.counts
+    noise = counts.noise_stddev if isinstance(counts, NoisyGrid) else None
+    content = {
+        **_scope(plan.field, built.model.method, plan.sizes),
+        "cell_metres": _cell_metres(counts, plan.field),
+        "privacy": {
+            **privacy,
+            "trust": plan.trust,
+            "noise_stddev": noise,
+            "population": asdict(collected.population),
+        },
+        "results": {**_results(built.model.model, counts), **_training_versions(built.model.model)},
+    }
+    return _files(built.model, release_manifest(metadata, content, warnings), metadata.safe)
+
+
+@dataclass(frozen=True)
+class HeatmapRelease:
+    """A published heatmap, the source of a model.
+
+    Attributes:
+        field: its region in base cells.
+        estimate: the map in its cells.
+        manifest: of the heatmap.
+        digest: of the heatmap's files.
+    """
+
+    field: Field
+    estimate: Estimate
+    manifest: Mapping[str, Any]
+    digest: str
+
+
+def files_of_release(
+    release: HeatmapRelease, model: RangeModel, sizes: Sizes, metadata: ReleaseMetadata
+) -> dict[str, bytes]:
+    """The files of a model of a published heatmap. The guarantee is that of the heatmap."""
+    privacy = dict(release.manifest["privacy"])
+    assumptions = [*privacy.pop("assumptions"), _FROM_RELEASE]
+    trust = "central" if release.manifest["parameters"].get("noise") == "central" else "secagg"
+    content = {
+        **_scope(release.field, ADAPTIVE, sizes),
+        "cell_metres": None,
+        "privacy": {**privacy, "trust": trust, "noise_stddev": None, "assumptions": assumptions},
+        "results": _results(model.model, release.estimate),
+    }
+    warnings = [one for one in release.manifest.get("warnings", []) if one != UNSAFE]
+    return _files(model, release_manifest(metadata, content, warnings), metadata.safe)
+
+
+def _files(model: RangeModel, manifest: Mapping[str, Any], safe: bool) -> dict[str, bytes]:
+    title = f"Users in any square, by method {model.method}"
+    return {
+        MODEL_FILE: model_bytes(replace(model, safe=safe)),
+        RANGES_PICTURE: ranges_picture(model, title, safe=safe),
+        PAGE_FILE: ranges_page(model, manifest).encode(),
+        MANIFEST_FILE: manifest_bytes(manifest),
+    }
+
+
+def _scope(field: Field, method: str, sizes: Sizes) -> dict[str, Any]:
+    return {
+        "region": asdict(field.grid.region),
+        "grid": {"depth": field.grid.depth, "side": field.side},
+        "method": method,
+        "sizes_metres": [sizes.low, sizes.high],
+    }
+
+
+def _cell_metres(counts: Counts, field: Field) -> list[float] | None:
+    """Width and height of a cell in metres; None unless all cells are alike."""
+    if not isinstance(counts, NoisyGrid):
+        return None
+    rows, columns = counts.users.shape
+    return [field.metres[0] / columns, field.metres[1] / rows]
+
+
+def _central_privacy(plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, Any]:
+    columns = metadata.parameters["columns"]
+    weighted = columns["weight"] is not None or columns["time"] is not None
+    chosen = "in proportion to their records' weights" if weighted else "uniformly"
+    return {
+        "unit": PRIVACY_UNIT,
+        "contribution_bound": _BOUND.format(chosen),
+        "adjacency": ADD_OR_REMOVE,
+        "epsilon": plan.counting.epsilon,
+        "delta": 0.0,
+        "mechanism": _MECHANISM,
+        "randomness": metadata.source,
+        "assumptions": [TRUSTED_SERVER, *ASSUMPTIONS[2:], EXACT_NOISE],
+    }
+
+
+def _results(model: Model, counts: Counts) -> dict[str, Any]:
+    users = counts.counts if isinstance(counts, Estimate) else counts.users
+    return {"kind": model.KIND, "parts": users.size, "users": float(users.sum()), "stated_error": model.ERROR}
+
+
+def _training_versions(model: Model) -> dict[str, Any]:
+    """Versions of the training libraries. They decide the networks, but the key is not bound to them."""
+    if not isinstance(model, LocalNetwork | PaperNetworks):
+        return {}
+    return {"learned_with": {name: version(name) for name in ("jax", "optax")}}

@@ -1,0 +1,288 @@
+"""The tuner: predicts the best cell width and method from public data (paper 003, Section 5: ParamSelect). Pure.
+
+`width_search.find_label` makes a Label for each number of users, size and epsilon. `train` fits a Tuner to the labels.
+`save_tuner` and `open_tuner` write and read its file.
+
+The tuner predicts ratios: of the best width to the default rule (`CollectionSpec.default_width`), and of a method's
+error to the grid's. Where the labels hold no information, it predicts the default rule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ranges import Field
+from sfumato.schemas.region import Region
+from sfumato.transforms.ranges.archive import DAMAGED, archive_bytes, read_archive
+from sfumato.transforms.ranges.collection_spec import CollectionSpec, clamp_width
+
+TREES, TREE_DEPTH = 150, 7  # paper 003, Section 6.1
+FEATURES = 8
+GRID = "grid"
+FORMAT = "sfumato-tuner/2"
+_MIN_OVERLAP = 0.5  # two regions are one place if they share this part of their joint area
+_MAX_BYTES = 1 << 26  # of a tuner's file, unpacked; a tuner of four methods takes about 3 MB
+_MAX_VALUE = 50.0  # of a logarithm of a ratio; exp of more is useless
+
+
+@dataclass(frozen=True)
+class Label:
+    """The result of one search on public data.
+
+    Attributes:
+        spec: users, epsilon, sizes and field of the search.
+        entropy: of the public data of the place, in nats.
+        widths: the best cell width of each method in metres, by name.
+        errors: the mean relative error at that width, by name.
+    """
+
+    spec: CollectionSpec
+    entropy: float
+    widths: Mapping[str, float]
+    errors: Mapping[str, float]
+
+
+def features(spec: CollectionSpec, entropy: float) -> NDArray[np.float64]:
+    """The inputs of the trees, float64[FEATURES].
+
+    They are those of paper 003, Section 5.1, (n, epsilon, 1 / (n epsilon), 1 / sqrt(n epsilon), entropy), then LOW,
+    HIGH and the region's length in metres. entropy: in nats.
+    """
+    users = max(spec.users, 1.0)
+    scale = users * spec.epsilon
+    length = math.sqrt(math.prod(spec.field.metres))
+    sizes = spec.sizes
+    return np.array([users, spec.epsilon, 1 / scale, 1 / math.sqrt(scale), entropy, sizes.low, sizes.high, length])
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Regression trees as plain arrays. A prediction is the mean of the trees' leaves.
+
+    Raises ValueError if the arrays are no trees of at most TREE_DEPTH levels.
+
+    Attributes:
+        roots: int64[t], the first node of each tree.
+        feature: int64[n], the feature that a node compares.
+        threshold: float64[n]. Inputs up to it go to the first child, larger ones to the second.
+        children: int64[n, 2]. The children of a leaf are the leaf itself.
+        value: float64[n], the prediction of a leaf.
+    """
+
+    roots: NDArray[np.int64]
+    feature: NDArray[np.int64]
+    threshold: NDArray[np.float64]
+    children: NDArray[np.int64]
+    value: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        nodes = len(self.value)
+        shapes = {"feature": (nodes,), "threshold": (nodes,), "children": (nodes, 2), "value": (nodes,)}
+        integers = all(getattr(self, name).dtype.kind in "iu" for name in ("roots", "feature", "children"))
+        if not integers or any(getattr(self, name).shape != shape for name, shape in shapes.items()):
+            raise ValueError("arrays that do not fit together")
+        inside = all(((one >= 0) & (one < nodes)).all() for one in (self.roots, self.children))
+        if not (inside and self.roots.ndim == 1 and 0 < len(self.roots) <= nodes):
+            raise ValueError("nodes out of range")
+        if not (((self.feature >= 0) & (self.feature < FEATURES)).all() and (np.abs(self.value) <= _MAX_VALUE).all()):
+            raise ValueError("features or values out of range")
+        reached = self.roots
+        for _ in range(TREE_DEPTH):
+            reached = np.unique(self.children[reached])
+        if (self.children[reached] != reached[:, None]).any():
+            raise ValueError("trees that are too deep, or cyclic")
+
+    @classmethod
+    def from_sklearn(cls, trees: Sequence[Any]) -> Forest:
+        """Converts the trees of a fitted ensemble (its `estimators_`)."""
+        fitted = [one.tree_ for one in trees]
+        counts = np.array([one.node_count for one in fitted])
+        roots = np.cumsum(counts) - counts
+        left, right = (
+            np.concatenate([getattr(one, f"children_{side}") + first for one, first in zip(fitted, roots, strict=True)])
+            for side in ("left", "right")
+        )
+        feature = np.concatenate([one.feature for one in fitted]).astype(np.int64)
+        leaf = feature < 0
+        children = np.where(leaf[:, None], np.arange(len(leaf))[:, None], np.stack([left, right], axis=1))
+        return cls(
+            roots,
+            np.where(leaf, 0, feature),
+            np.concatenate([one.threshold for one in fitted]),
+            children,
+            np.concatenate([one.value[:, 0, 0] for one in fitted]),
+        )
+
+    def predict(self, inputs: NDArray[np.float64]) -> float:
+        """Predicts one row of features, exactly as scikit-learn: float32 features, sums in the order of the trees."""
+        rounded, at = inputs.astype(np.float32), self.roots
+        for _ in range(TREE_DEPTH):
+            beyond = rounded[self.feature[at]] > self.threshold[at]
+            at = self.children[at, beyond.astype(np.int64)]
+        return float(np.cumsum(self.value[at])[-1] / len(self.roots))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Its arrays by name."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Predicts cell widths and errors.
+
+    Attributes:
+        widths: by method, a regression of log(best width / default width).
+        gains: by method, a regression of log(error / error of the grid).
+        places: the regions of the training data, with the entropy of each in nats.
+        digest: SHA-256 of the labels; of a tuner that was opened, of its file.
+    """
+
+    widths: Mapping[str, Forest]
+    gains: Mapping[str, Forest]
+    places: tuple[tuple[Region, float], ...]
+    digest: str
+
+    def width(self, spec: CollectionSpec, entropy: float | None = None, method: str = GRID) -> float:
+        """Predicts the best cell width in metres. entropy: in nats, if it is known; otherwise `self.entropy` is."""
+        forest = self.widths.get(method, self.widths[GRID])
+        return clamp_width(spec.default_width * math.exp(self._predict(forest, spec, entropy)), spec.field)
+
+    def choose(self, spec: CollectionSpec, entropy: float | None = None) -> str:
+        """Predicts the name of the method of least error. entropy: see `width`."""
+        ratios = {GRID: 0.0, **{name: self._predict(gain, spec, entropy) for name, gain in self.gains.items()}}
+        return min(ratios, key=lambda name: ratios[name])
+
+    def entropy(self, field: Field) -> float:
+        """The entropy of the public data of the same place, otherwise the mean of all places; in nats."""
+        overlaps = [_overlap(field.grid.region, region) for region, _ in self.places]
+        best = max(overlaps)
+        near = [one for (_, one), share in zip(self.places, overlaps, strict=True) if share == best >= _MIN_OVERLAP]
+        return float(np.mean(near or [one for _, one in self.places]))
+
+    def metadata(self) -> dict[str, Any]:
+        """Its entry in a manifest."""
+        return {"format": FORMAT, "digest": self.digest}
+
+    def _predict(self, forest: Forest, spec: CollectionSpec, entropy: float | None) -> float:
+        return forest.predict(features(spec, self.entropy(spec.field) if entropy is None else entropy))
+
+
+def train(labels: Sequence[Label], seed: int) -> Tuner:
+    """Fits a tuner. The same labels and seed give the same tuner. Raises RequestError without scikit-learn."""
+    try:
+        from sklearn.ensemble import ExtraTreesRegressor
+    except ImportError:
+        raise RequestError("tuner: needs scikit-learn, which is not installed; pip install 'sfumato[neural]'") from None
+
+    def fit(name: str, targets: Mapping[str, NDArray[np.float64]]) -> Forest:
+        inputs = np.stack([features(one.spec, one.entropy) for one in by_method[name]])
+        trees = ExtraTreesRegressor(TREES, max_depth=TREE_DEPTH, random_state=seed).fit(inputs, targets[name])
+        return Forest.from_sklearn(trees.estimators_)
+
+    by_method: dict[str, list[Label]] = {}
+    for one in labels:
+        for name in one.widths:
+            by_method.setdefault(name, []).append(one)
+    width_ratios = {
+        name: np.log([one.widths[name] / one.spec.default_width for one in mine]) for name, mine in by_method.items()
+    }
+    error_ratios = {
+        name: np.log([one.errors[name] / one.errors[GRID] for one in mine]) for name, mine in by_method.items()
+    }
+    return Tuner(
+        {name: fit(name, width_ratios) for name in by_method},
+        {name: fit(name, error_ratios) for name in by_method if name != GRID},
+        tuple(dict.fromkeys((one.spec.field.grid.region, one.entropy) for one in labels)),
+        _digest(labels, seed),
+    )
+
+
+def save_tuner(tuner: Tuner, path: str) -> None:
+    """Writes a tuner's file atomically. Raises RequestError if it cannot be written."""
+    metadata = {
+        "format": FORMAT,
+        "widths": list(tuner.widths),
+        "gains": list(tuner.gains),
+        "places": [[asdict(region), entropy] for region, entropy in tuner.places],
+    }
+    forests = {f"{kind}/{name}": one for kind in ("widths", "gains") for name, one in getattr(tuner, kind).items()}
+    arrays = {f"{name}/{part}": values for name, one in forests.items() for part, values in one.arrays().items()}
+    target = Path(path)
+    staged = target.with_name(f".{target.name}.staging")
+    try:
+        staged.write_bytes(archive_bytes(metadata, arrays))
+        staged.replace(target)
+    except OSError as error:
+        raise RequestError(f"output: {path} cannot be written ({error.strerror or error})") from None
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def open_tuner(path: str) -> Tuner:
+    """Opens a tuner's file. The file holds plain arrays, so reading it runs no code.
+
+    Args:
+        path: of a local file of `save_tuner`.
+
+    Returns:
+        The tuner. Its digest is the file's SHA-256. A run's key is bound to the digest: two tuners under one key could
+        show different counts under the same noise.
+
+    Raises:
+        RequestError: the file cannot be read, is damaged, or is no tuner of this format.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise RequestError(f"tuner: {path} cannot be read ({error.strerror or error})") from None
+    try:
+        metadata, arrays = read_archive(content, _MAX_BYTES)
+        if metadata["format"] != FORMAT:
+            raise ValueError("another format")
+        names = [one.name for one in fields(Forest)]
+        widths, gains = (
+            {name: Forest(*(arrays[f"{kind}/{name}/{part}"] for part in names)) for name in metadata[kind]}
+            for kind in ("widths", "gains")
+        )
+        places = tuple((Region(**region), float(entropy)) for region, entropy in metadata["places"])
+        complete = {GRID} <= widths.keys() and gains.keys() <= widths.keys()
+        if not (complete and places and all(0 <= entropy < _MAX_VALUE for _, entropy in places)):
+            raise ValueError("no trees of the grid, or no place")
+        return Tuner(widths, gains, places, hashlib.sha256(content).hexdigest())
+    except (*DAMAGED, RequestError) as error:
+        raise RequestError(
+            f"tuner: {path} is no tuner of this version, or damaged ({type(error).__name__}); make it again: "
+            "sfumato ranges tune"
+        ) from None
+
+
+def _overlap(one: Region, other: Region) -> float:
+    """The shared area of two regions over their joint area. It is in degrees: near regions have equal degrees."""
+    across = max(0.0, min(one.east, other.east) - max(one.west, other.west))
+    down = max(0.0, min(one.north, other.north) - max(one.south, other.south))
+    areas = [(each.east - each.west) * (each.north - each.south) for each in (one, other)]
+    return across * down / (sum(areas) - across * down)
+
+
+def _digest(labels: Sequence[Label], seed: int) -> str:
+    metadata = [
+        [
+            asdict(one.spec.field.grid.region),
+            features(one.spec, one.entropy).tolist(),
+            dict(one.widths),
+            dict(one.errors),
+        ]
+        for one in labels
+    ]
+    return hashlib.sha256(json.dumps([metadata, seed], sort_keys=True).encode()).hexdigest()
