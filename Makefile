@@ -7,7 +7,7 @@ MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
 .PHONY: demo docs tuner test test-slow test-airflow flink-jar test-flink check bench clean
 
-# About 5 minutes on 2 cores and 200 MB in demo/. docs/tutorials/ explain each command.
+# About 6 minutes on 2 busy cores, and 120 MB in demo/. docs/tutorials/ explain each command.
 demo: $(VENV)/.installed
 	@echo "Logs of one million users of Penumbra, an invented city, and the private heatmap of them:"
 	$(BIN)/sfumato synth --users 1000000 --output demo/logs --overwrite
@@ -98,7 +98,7 @@ check: $(VENV)/.developed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	mkdir -p build/types/sfumato
-	ln -sf ../../../api/__init__.py ../../../api/beam.py ../../../api/jobs.py ../../../api/releases.py build/types/sfumato
+	cd build/types/sfumato && ln -sf ../../../api/*.py .
 	ln -sfn ../../../schemas build/types/sfumato/schemas
 	ln -sfn ../../../transforms build/types/sfumato/transforms
 	ln -sfn ../../../pipelines build/types/sfumato/pipelines

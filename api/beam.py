@@ -28,6 +28,7 @@ from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.requests.publishing import region_of
 from sfumato.transforms.heatmap.cells import cells_table
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -119,7 +120,7 @@ class PrivateHeatmap(beam.PTransform):
     def __post_init__(self) -> None:
         values = {"epsilon": self.epsilon, "depth": self.depth, **(self.options or {})}
         self._parameters = heatmap_parameters(self.method, values, self.columns.categories)
-        self._grid = Grid(_region(self.region), self.depth)
+        self._grid = Grid(region_of(self.region), self.depth)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         key = _key(self.key, paths)
@@ -176,7 +177,7 @@ class PrivateHistogram(beam.PTransform):
     def __post_init__(self) -> None:
         if (self.column is None) == (self.region is None) or (self.region is None) != (self.cells is None):
             raise RequestError("column, region, cells: give either column, or region and cells")
-        self._grid = None if self.region is None else Grid(_region(self.region), self.cells or 0)
+        self._grid = None if self.region is None else Grid(region_of(self.region), self.cells or 0)
         items = None if self._grid is None else 4**self._grid.depth
         self._plan = SamplePlan(epsilon=self.epsilon, delta=self.delta, items=items)
         _ = self._plan.sampling  # raises where no item could pass
@@ -351,18 +352,11 @@ class PrivateRanges(beam.PTransform):
 
     def __post_init__(self) -> None:
         counting = HeatmapParameters(epsilon=self.epsilon, noise="central")
-        self._plan = RangesPlan(_region(self.region), Sizes(*self.sizes), self.method, {}, counting)
+        self._plan = RangesPlan(region_of(self.region), Sizes(*self.sizes), self.method, {}, counting)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         build = BuildRanges(self._plan, _key(self.key, paths), self.columns)
         return paths | "Build" >> build | "Model" >> beam.Map(lambda built: built.model)
-
-
-def _region(area: Area) -> Region:
-    """A Region of what a caller gave for one. Raises RequestError."""
-    if isinstance(area, Region):
-        return area
-    return Region.parse(area if isinstance(area, str) else ",".join(map(repr, area)))
 
 
 def _key(given: RunKey | None, paths: beam.PCollection) -> RunKey:

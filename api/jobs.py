@@ -8,15 +8,18 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from sfumato.pipelines.cli import worker_error
+from sfumato.pipelines.console import Console, shown_on
+from sfumato.pipelines.run import request_of, run_request
 from sfumato.releases import Release, open_release
 from sfumato.schemas.errors import RequestError, SfumatoError
 from sfumato.schemas.region import Region
-
-if TYPE_CHECKING:
-    from sfumato.transforms.heatmap.plan import Plan
+from sfumato.transforms.heatmap.options import heatmap_parameters, option_grid
+from sfumato.transforms.heatmap.plan import Plan, make_plan
+from sfumato.transforms.heatmap.request import PLANNED, PlanOptions, lists_of
 
 Area = Region | Sequence[float] | str
 Folder = str | os.PathLike[str]
@@ -68,8 +71,8 @@ def heatmap(
 def histogram(
     input: Folder,
     *,
-    epsilon: float,
-    delta: float,
+    epsilon: float = 1.0,
+    delta: float = 1e-8,
     column: str | None = None,
     region: Area | None = None,
     cells: int | None = None,
@@ -106,8 +109,8 @@ def histogram(
 def hotspots(
     input: Folder,
     *,
-    epsilon: float,
-    delta: float,
+    epsilon: float = 1.0,
+    delta: float = 1e-8,
     column: str | None = None,
     region: Area | None = None,
     depth: int | None = None,
@@ -149,8 +152,8 @@ def quantiles(
     *,
     column: str,
     range: tuple[float, float] | str,
-    epsilon: float,
-    delta: float,
+    epsilon: float = 1.0,
+    delta: float = 1e-8,
     quantiles: Sequence[float] | str = (0.1, 0.25, 0.5, 0.75, 0.9),
     output: Folder | None = None,
     **options: Any,
@@ -236,7 +239,7 @@ def ranges(
     region: Area,
     epsilon: float = 1.0,
     method: str = "auto",
-    sizes: tuple[float, float] | str = (25, 100),
+    sizes: tuple[float, float] | str = (25.0, 100.0),
     output: Folder | None = None,
     **options: Any,
 ) -> Release:
@@ -249,7 +252,7 @@ def ranges(
         method: auto and snh train networks (pip install 'sfumato[neural]'); grid, ag, dawa, privtree, adaptive do not.
         sizes: (low, high) of the sides of the squares that the model is made for, in metres.
         output: see `heatmap`.
-        **options: any other option of `sfumato ranges build`.
+        **options: any other option of `sfumato ranges build` but `release`, which is of the command line.
 
     Returns:
         The release, whose `model` answers squares.
@@ -266,7 +269,7 @@ def ranges(
         ((1,), [1.0])
     """
     given = {"region": region, "epsilon": epsilon, "method": method, "sizes": sizes}
-    return _publish("ranges", input, output, given, options)
+    return _publish("ranges build", input, output, given, options)
 
 
 def synth(output: Folder, *, users: int, records_per_user: int = 1, seed: int = 0, **options: Any) -> str:
@@ -312,10 +315,13 @@ def plan(*, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "ad
         >>> len(plan.sub_queries) > 1, plan.noise_stddev < 200
         (True, True)
     """
-    from sfumato.transforms.heatmap.options import heatmap_parameters
-    from sfumato.transforms.heatmap.plan import make_plan
-
-    return make_plan(heatmap_parameters(method, {"users": users, "epsilon": epsilon, "depth": depth, **options}))
+    request = request_of("plan", {"users": users, "epsilon": epsilon, "depth": depth, "method": method, **options})
+    assert isinstance(request, PlanOptions)
+    settings = option_grid(request.method, lists_of(request, PLANNED))
+    if len(settings) > 1:
+        raise RequestError("plan: give one value an option; `sfumato plan` compares several")
+    ((chosen, values),) = settings
+    return make_plan(heatmap_parameters(chosen, values))
 
 
 def _publish(
@@ -332,9 +338,10 @@ def _publish(
         if options.get(name) is not None:
             raise RequestError(f"output: with a {name} the release must be kept; name a folder for it")
     folder = tempfile.mkdtemp(prefix="sfumato-")
+    place = os.path.join(folder, job.partition(" ")[0])
     try:
-        _run(job, {**values, "output": os.path.join(folder, job)})
-        release = open_release(os.path.join(folder, job))
+        _run(job, {**values, "output": place})
+        release = open_release(place)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -344,11 +351,9 @@ def _publish(
 
 def _run(job: str, values: Mapping[str, Any]) -> None:
     """Runs a job for options by name. Raises SfumatoError."""
-    from sfumato.pipelines.cli import worker_error
-    from sfumato.pipelines.run import request_of, run_request
-
-    request = request_of("ranges build" if job == "ranges" else job, values)
-    with _console(job), contextlib.redirect_stdout(io.StringIO()):
+    request = request_of(job, {name: _plain(value) for name, value in values.items()})
+    # The command line prints the path of the page; here the release is returned.
+    with shown_on(Console(job, "text", bool(values.get("verbose")))), contextlib.redirect_stdout(io.StringIO()):
         try:
             run_request(request)
         except SfumatoError:
@@ -360,10 +365,6 @@ def _run(job: str, values: Mapping[str, Any]) -> None:
             raise found from error
 
 
-@contextlib.contextmanager
-def _console(job: str) -> Iterator[None]:
-    """Shows a job's progress and warnings on standard error."""
-    from sfumato.pipelines.console import Console, shown_on
-
-    with shown_on(Console(job, "text", False)):
-        yield
+def _plain(value: Any) -> Any:
+    """A value without NumPy's types."""
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -26,8 +26,8 @@ from benchmarks.comparison import MAPS, compare_map, logs_of
 from benchmarks.synthetic_maps import KINDS, synthetic_map
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import interleave
-from sfumato.transforms.evaluation.memory import Rows, run_in_memory
-from sfumato.transforms.evaluation.yardstick import best_uniform_level
+from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
+from sfumato.transforms.evaluation.uniform_levels import best_uniform_level
 from sfumato.transforms.heatmap.methods import Adaptive, adaptive, few_queries
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior import contrasts, inference, next_tree

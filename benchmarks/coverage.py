@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, deinterleave, interleave
 from sfumato.schemas.tree import node_positions
-from sfumato.transforms.evaluation.memory import Rows, run_in_memory
+from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts

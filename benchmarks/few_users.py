@@ -33,10 +33,10 @@ from benchmarks.speed import REGION, command, watch
 from sfumato.schemas.comparison import Outcome, Setting
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.evaluation.memory import Rows, run_in_memory
-from sfumato.transforms.evaluation.metrics import METRICS, evaluate
-from sfumato.transforms.evaluation.outcomes import Judge, judge_case, truth_of
-from sfumato.transforms.evaluation.settings import Case, case_parameters
+from sfumato.transforms.evaluation.cases import Case, case_parameters
+from sfumato.transforms.evaluation.density_metrics import METRICS, evaluate
+from sfumato.transforms.evaluation.evaluate_case import Evaluation, evaluate_case, truth_of
+from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Emd, Flat, Method
 from sfumato.transforms.heatmap.methods.emd import emd_aggregate
 from sfumato.transforms.heatmap.raster import by_row, density, gaussian_heatmap
@@ -176,11 +176,11 @@ def make_case(name: str, epsilon: float, users: int = USERS, depth: int = DEPTH)
     return Case(Setting(name, (("epsilon", epsilon),)), parameters)
 
 
-def judge(case: Case, rows: Rows, blur: float, number: int, key: RunKey) -> Outcome:
+def evaluation(case: Case, rows: Rows, blur: float, number: int, key: RunKey) -> Outcome:
     """One outcome. number: 0 draws a picture."""
-    judged = Judge(JUDGED, blur, of_cohort=True)
+    judged = Evaluation(JUDGED, blur, of_cohort=True)
     users = case.parameters.users or USERS
-    return next(judge_case(case, rows, users, number, judged, rows.histogram(), key))
+    return next(evaluate_case(case, rows, users, number, judged, rows.histogram(), key))
 
 
 def run(task: tuple[CityCell, int], plan: Plan) -> Scores:
@@ -188,7 +188,7 @@ def run(task: tuple[CityCell, int], plan: Plan) -> Scores:
     cell, trial = task
     key = KEY.narrowed({"cell": cell.name, "trial": trial})
     rows = cell.rows(plan.users, plan.depth, key)
-    outcomes = [judge(case, rows, plan.blur, 1, key) for case in plan.cases()]
+    outcomes = [evaluation(case, rows, plan.blur, 1, key) for case in plan.cases()]
     return {
         (one.setting.method, dict(one.setting.options)["epsilon"]): [one.metrics[metric] for metric in JUDGED]
         for one in outcomes
@@ -349,7 +349,7 @@ def draw_picture(cell: CityCell, path: Path) -> None:
     grid = figure.subplots(2, 1 + len(PICTURED))
     for line, epsilon in zip(grid, (1.0, 5.0), strict=True):
         shown = {"exact, not private": exact}
-        shown |= {name: judge(make_case(name, epsilon), rows, BLUR, 0, key).picture for name in PICTURED}
+        shown |= {name: evaluation(make_case(name, epsilon), rows, BLUR, 0, key).picture for name in PICTURED}
         for axes, (name, heat) in zip(line, shown.items(), strict=True):
             axes.imshow(heat, cmap="inferno", norm=norm, interpolation="antialiased")
             axes.set(xticks=[], yticks=[])

@@ -32,11 +32,11 @@ from benchmarks.speed import command
 from sfumato.pipelines.synth import parse_days
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Grid
-from sfumato.transforms.evaluation.metrics import mean_squared_error
-from sfumato.transforms.evaluation.yardstick import best_uniform_level
+from sfumato.transforms.evaluation.density_metrics import mean_squared_error
+from sfumato.transforms.evaluation.uniform_levels import best_uniform_level
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.synth.city import SIDE
-from sfumato.transforms.synth.dates import density_on, event_of
+from sfumato.transforms.synth.day_plan import density_on, event_of
 from sfumato.transforms.synth.generate import count_codes, density_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION
 from sfumato.transforms.text_tables import markdown_table

@@ -37,7 +37,7 @@ from benchmarks.speed import command
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, deinterleave, interleave
 from sfumato.schemas.tree import Tree, node_positions
-from sfumato.transforms.evaluation.memory import Rows, run_in_memory
+from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.raster import by_row
 from sfumato.transforms.heatmap.rates import Rates, rates_of

@@ -22,13 +22,13 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.release import EVALUATION_FORMAT, TABLE_TEXT_FILE
-from sfumato.transforms.evaluation.assemble import comparison_files
-from sfumato.transforms.evaluation.compare import CompareMethods
+from sfumato.transforms.evaluation.cases import Case, make_cases
+from sfumato.transforms.evaluation.compare_methods import CompareMethods
+from sfumato.transforms.evaluation.comparison_files import comparison_files
+from sfumato.transforms.evaluation.density_metrics import parse_metrics
 from sfumato.transforms.evaluation.earth_mover import MAX_SIDE
-from sfumato.transforms.evaluation.metrics import parse_metrics
-from sfumato.transforms.evaluation.outcomes import Judge, truth_of
+from sfumato.transforms.evaluation.evaluate_case import Evaluation, truth_of
 from sfumato.transforms.evaluation.request import SWEPT, CompareOptions
-from sfumato.transforms.evaluation.settings import Case, make_cases
 from sfumato.transforms.files import read_file
 from sfumato.transforms.heatmap.raster import MAX_RASTER_DEPTH
 from sfumato.transforms.heatmap.request import lists_of, location_columns
@@ -48,7 +48,7 @@ class CompareJob(ReleaseJob):
 
     request: CompareOptions
     cases: list[Case]
-    judge: Judge
+    evaluation: Evaluation
 
     def __post_init__(self) -> None:
         for case in self.cases:
@@ -56,19 +56,19 @@ class CompareJob(ReleaseJob):
         depth = max(case.parameters.depth for case in self.cases)
         if depth > MAX_RASTER_DEPTH:
             raise RequestError(f"depth: a comparison looks at every cell, so at most {MAX_RASTER_DEPTH}, got {depth}")
-        if "emd" in self.judge.metrics and 1 << depth > MAX_SIDE:
+        if "emd" in self.evaluation.metrics and 1 << depth > MAX_SIDE:
             raise RequestError(
                 f"metrics: the exact earth mover's distance is for grids up to {MAX_SIDE} x {MAX_SIDE}; give --depth "
                 f"{MAX_SIDE.bit_length() - 1} or less instead of {depth}, or leave emd out"
             )
-        if "emd" in self.judge.metrics and importlib.util.find_spec("ortools") is None:
+        if "emd" in self.evaluation.metrics and importlib.util.find_spec("ortools") is None:
             raise RequestError("metrics: emd needs OR-tools: pip install ortools, or leave emd out")
 
     @classmethod
     def of(cls, request: CompareOptions) -> CompareJob:
         """The job of a request. Raises RequestError."""
-        judge = Judge(parse_metrics(",".join(request.metrics)), request.blur, request.truth == "cohort")
-        return cls(request, make_cases(request.methods, lists_of(request, SWEPT)), judge)
+        evaluation = Evaluation(parse_metrics(",".join(request.metrics)), request.blur, request.truth == "cohort")
+        return cls(request, make_cases(request.methods, lists_of(request, SWEPT)), evaluation)
 
     def cost(self) -> Cost:
         return Cost(math.inf, 1.0)  # it shows the exact data
@@ -85,7 +85,7 @@ class CompareJob(ReleaseJob):
             "methods": list(self.request.methods),
             **lists_of(self.request, SWEPT),
             "keys": self.request.keys,
-            **asdict(self.judge),
+            **asdict(self.evaluation),
             "columns": asdict(self.columns()),
         }
 
@@ -101,8 +101,8 @@ class CompareJob(ReleaseJob):
         return rows * (BYTES_PER_ROW + DISTRIBUTION_BYTES_PER_ROW + values) + draws
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        request, cases, judge = self.request, self.cases, self.judge
-        compare = CompareMethods(request.region, cases, request.keys, judge, key, self.columns(), inputs.spill)
+        request, cases, evaluation = self.request, self.cases, self.evaluation
+        compare = CompareMethods(request.region, cases, request.keys, evaluation, key, self.columns(), inputs.spill)
         outcomes, truth = root | "Files" >> beam.Create(inputs.files) | "Compare" >> compare
         methods = list(dict.fromkeys(case.setting.method for case in cases))
         described = {
@@ -113,7 +113,7 @@ class CompareJob(ReleaseJob):
         }
         return (
             truth
-            | "Assemble" >> beam.Map(_files, beam.pvalue.AsList(outcomes), methods, judge, described)  # {name: content}
+            | "Assemble" >> beam.Map(_files, beam.pvalue.AsList(outcomes), methods, evaluation, described)
             | "Write" >> WriteRelease(request.output, metadata, request.overwrite)
         )
 
@@ -133,10 +133,14 @@ def run(request: CompareOptions, settings: RunnerSettings) -> int:
 
 
 def _files(
-    truth: NDArray[np.float64], outcomes: list[Outcome], methods: list[str], judge: Judge, described: dict[str, Any]
+    truth: NDArray[np.float64],
+    outcomes: list[Outcome],
+    methods: list[str],
+    evaluation: Evaluation,
+    described: dict[str, Any],
 ) -> dict[str, bytes]:
     """The evaluation's files. The runner delivers outcomes in any order; the methods have one."""
     order = {YARDSTICK: -1.0, **{name: i for i, name in enumerate(methods)}}
     order |= {name + BY_TRUTH: i + 0.5 for i, name in enumerate(methods)}
     ordered = sorted(outcomes, key=lambda one: (order[one.setting.method], one.key))
-    return comparison_files(ordered, judge.show(truth_of(truth)), judge.metrics, described)
+    return comparison_files(ordered, evaluation.blurred(truth_of(truth)), evaluation.metrics, described)

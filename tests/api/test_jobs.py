@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 
 import sfumato
 from sfumato.pipelines import cli
+from sfumato.pipelines.run import request_class
 from tests.api.conftest import REGION
 
 TEXT_REGION = "3.0,1.0,3.13,1.13"
+JOBS = ("heatmap", "histogram", "hotspots", "quantiles", "moments", "ranges", "synth", "plan")
 
 
 def test_gives_what_the_command_line_gives_under_the_same_seed(city: Path, tmp_path: Path):
@@ -81,3 +84,38 @@ def test_a_ledger_is_charged_once_and_then_refuses(city: Path, tmp_path: Path):
     assert again.digest == first.digest
     with pytest.raises(sfumato.BudgetError):
         sfumato.heatmap(logs, release_id="two", output=tmp_path / "two", **given)
+
+
+OPTIONS_OF = {"ranges": "ranges build", "plan": "heatmap"}  # a plan's options are the heatmap's
+REQUIRED = {  # by the functions alone: the command can make a model of a heatmap in place of logs; a plan needs users
+    ("ranges", "input"),
+    ("ranges", "region"),
+    ("plan", "users"),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_defaults_are_those_of_the_command_line(name: str):
+    options = request_class(OPTIONS_OF.get(name, name)).model_fields
+    for parameter in inspect.signature(getattr(sfumato, name)).parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD or parameter.name == "output":
+            continue
+        option = options[parameter.name]
+        required = parameter.default is inspect.Parameter.empty
+        assert required == (option.is_required() or (name, parameter.name) in REQUIRED), parameter
+        if not required:
+            assert as_text(parameter.default) == as_text(option.default), parameter
+
+
+def as_text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def test_a_plan_prints_its_figures_and_takes_one_value_an_option():
+    plan = sfumato.plan(users=1_000_000, depth=8)
+    assert "1,000,000 users" in repr(plan)
+    assert plan.noise_stddev > 0
+    with pytest.raises(sfumato.RequestError, match="one value"):
+        sfumato.plan(users=1_000_000, epsilon=[1, 2])
+    with pytest.raises(sfumato.RequestError, match="no_such"):
+        sfumato.plan(users=1_000_000, no_such=1)

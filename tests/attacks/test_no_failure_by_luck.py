@@ -16,7 +16,7 @@ from scipy import stats
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.evaluation.memory import Rows
+from sfumato.transforms.evaluation.in_memory import Rows
 from sfumato.transforms.heatmap.gamma import COUNT_SHARE
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.options import heatmap_parameters

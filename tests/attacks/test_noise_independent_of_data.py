@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.places import Places
-from sfumato.transforms.evaluation.memory import Rows
+from sfumato.transforms.evaluation.in_memory import Rows
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.places import Places
-from sfumato.transforms.evaluation.memory import Rows, run_in_memory
+from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.posterior.unbiased import Z, interval

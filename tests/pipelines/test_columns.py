@@ -20,9 +20,9 @@ from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.evaluation.compare import CompareMethods
-from sfumato.transforms.evaluation.outcomes import Judge
-from sfumato.transforms.evaluation.settings import make_cases
+from sfumato.transforms.evaluation.cases import make_cases
+from sfumato.transforms.evaluation.compare_methods import CompareMethods
+from sfumato.transforms.evaluation.evaluate_case import Evaluation
 from sfumato.transforms.heatmap.methods import Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
@@ -157,8 +157,8 @@ def test_categories_of_columns_and_parameters_must_agree() -> None:
     with pytest.raises(RequestError, match="categories: the columns have 2, the heatmap's parameters 1"):
         PrivateHeatmap(REGION, HeatmapParameters(), KEY, LocationColumns(auxiliary=ILL))
     cases = make_cases(["flat"], {"depth": [4]})
-    with pytest.raises(RequestError, match="auxiliary: a comparison is of densities, not of rates"):
-        CompareMethods(REGION, cases, 1, Judge(("mse",)), KEY, LocationColumns(auxiliary=ILL))
+    with pytest.raises(RequestError, match="auxiliary: a comparison has no rates"):
+        CompareMethods(REGION, cases, 1, Evaluation(("mse",)), KEY, LocationColumns(auxiliary=ILL))
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from sfumato.schemas.comparison import EVALUATION
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
-from sfumato.transforms.evaluation.compare import CompareMethods, _DrawFn
-from sfumato.transforms.evaluation.outcomes import Judge
-from sfumato.transforms.evaluation.settings import make_cases
+from sfumato.transforms.evaluation.cases import make_cases
+from sfumato.transforms.evaluation.compare_methods import CompareMethods, _DrawFn
+from sfumato.transforms.evaluation.evaluate_case import Evaluation
 from sfumato.transforms.heatmap.raster import by_row
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -116,7 +116,7 @@ def compared(pattern: str, earlier: bool, shown: Path) -> tuple[list[tuple[objec
     paths = [file.path for file in match_files(pattern)]
     coder = beam.coders.registry.get_coder(object)
     with beam.Pipeline(runner=FnApiRunner()) as root:
-        compare = CompareMethods(REGION, cases, 2, Judge(("mse", "l1")), key)
+        compare = CompareMethods(REGION, cases, 2, Evaluation(("mse", "l1")), key)
         outcomes, _ = root | beam.Create(paths) | compare
         told = outcomes | beam.Map(lambda one: (one.setting.label, one.key, one.metrics, one.entries, one.bits))
         _ = told | beam.combiners.ToList() | beam.Map(lambda found: shown.write_bytes(coder.encode(found)))

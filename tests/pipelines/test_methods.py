@@ -15,7 +15,7 @@ from sfumato.pipelines import cli
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
-from sfumato.transforms.evaluation.memory import Rows, run_in_memory
+from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -47,7 +47,7 @@ def rows_of(pattern: str, parameters: HeatmapParameters) -> Rows:
         else:
             stored = [spill.store(bound_users(mine, Places(grid.depth)).data)]
         parts += [Rows.bounded(one, Places(grid.depth)).store(spill) for one in stored]
-    return Rows.together(parts, Places(grid.depth))
+    return Rows.concatenated(parts, Places(grid.depth))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -171,7 +171,11 @@ def test_bad_arguments_are_named_before_any_pipeline_is_imported(
 @pytest.mark.parametrize(
     "arguments",
     [
-        *([*job.split(), "--help"] for job, one in JOBS.items() if one.request.startswith("schemas.")),
+        *([*job.split(), "--help"] for job in JOBS),
+        ["heatmap", "--regoin", "0,0,1,1"],
+        ["heatmap", *HEATMAP, "--depth", "21"],
+        ["plan", "--users", "1000000"],
+        ["key", "new", "FILE"],
         ["histogram", "--colum", "x"],
         ["moments", "--input", "x", "--output", "y", "--column", "c", "--bits", "x"],
     ],

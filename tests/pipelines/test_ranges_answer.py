@@ -145,7 +145,7 @@ def test_columns_are_checked_before_any_work(place: Path, changed: Any, error: t
 def test_other_bad_input_is_refused(place: Path) -> None:
     pq.write_table(pa.table({"lon": [1.0], "lat": [1.0], "size": [1.0]}), place / "r.parquet")
     with pytest.raises(
-        RequestError, match=r"r\.parquet: no column 'x'; queries have x, y, size, here are: lon, lat, size"
+        RequestError, match=r"r\.parquet: no column 'x'; queries need x, y, size, the file has: lon, lat, size"
     ):
         answer(place, "r.parquet")
     write_queries(place / "none.parquet", 0)

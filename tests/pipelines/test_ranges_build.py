@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines import cli, ranges, ranges_build
+from sfumato.pipelines import cli, ranges_build
+from sfumato.pipelines.run import JOBS
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.ranges.counts_model import GridModel
@@ -339,14 +340,17 @@ def test_a_release_of_a_known_key_says_so_where_it_is_asked(
 def test_the_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["ranges"]) == 2
     assert cli.main(["ranges", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert all(told.count(f"  {name:<8}{text}\n") == 2 for name, text in ranges.COMMANDS.items())
+    shown = capsys.readouterr().out
+    commands = {name: job.summary for name, job in JOBS.items() if name.startswith("ranges ")}
+    assert len(commands) == 3
+    assert all(shown.count(f"  {name:<15}{text}\n") == 2 for name, text in commands.items())
     assert cli.main(["ranges", "make"]) == 2
-    assert "no command named 'make'; there are: build, answer, tune" in capsys.readouterr().err
+    assert "no job named 'ranges make'" in capsys.readouterr().err
     given: list[Any] = []
-    monkeypatch.setattr(ranges_build, "run", lambda arguments: given.append(list(arguments)) or 0)
-    assert cli.main(["ranges", "build", "--x", "1"]) == 0
-    assert given == [["--x", "1"]]
+    monkeypatch.setattr(ranges_build, "run", lambda request, settings: given.append(request.epsilon) or 0)
+    place = ["--input", "x", "--output", "y", "--region", "0,0,1,1"]
+    assert cli.main(["ranges", "build", *place, "--epsilon", "2"]) == 0
+    assert given == [2.0]
 
 
 # --- from a published heatmap ---

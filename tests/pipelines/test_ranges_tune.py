@@ -53,7 +53,7 @@ def tune(logs: Path, output: Path, *more: str) -> int:
 def test_of_each_user_one_record_in_the_region_counts(logs: Path) -> None:
     rng = np.random.default_rng(3)
     data = read_public(str(logs), REGION, LocationColumns(), rng)
-    assert data.people.users.sum() == USERS - USERS // 50
+    assert data.exact.users.sum() == USERS - USERS // 50
     assert data.field == Field(Grid(REGION, 12))
     with pytest.raises(DataError, match=r"no row of .* in the region"):
         read_public(str(logs), Region(-20, -20, -19, -19), LocationColumns(), rng)
@@ -83,7 +83,7 @@ def test_a_tuner_is_learned_and_the_same_each_time(
     assert one.choose(spec) == "grid"
     ((region, held),) = one.places
     assert region == REGION
-    assert held == pytest.approx(entropy(read_public(str(logs), REGION, LocationColumns(), default_rng([7, 0])).people))
+    assert held == pytest.approx(entropy(read_public(str(logs), REGION, LocationColumns(), default_rng([7, 0])).exact))
 
 
 @pytest.mark.parametrize(

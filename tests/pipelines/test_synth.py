@@ -17,7 +17,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.transforms.synth import generate
 from sfumato.transforms.synth.city import City, build_city
-from sfumato.transforms.synth.dates import build_city_on
+from sfumato.transforms.synth.day_plan import build_city_on
 from sfumato.transforms.synth.people import make_people, make_records
 
 

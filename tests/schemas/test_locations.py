@@ -136,3 +136,9 @@ def test_columns_that_do_not_go_together(changes: dict, message: str) -> None:
         LocationColumns(**changes)
     with pytest.raises(RequestError, match="auxiliary: the name of its column is empty"):
         Auxiliary("")
+
+
+def test_a_misspelt_column_is_named_with_the_nearest() -> None:
+    schema = pa.schema([("user_id", pa.int64()), ("latitude", pa.float64()), ("longitude", pa.float64())])
+    with pytest.raises(RequestError, match="no column 'latitud'; did you mean latitude\\?; set --latitude_column"):
+        LocationColumns(latitude="latitud").check(schema, "f")

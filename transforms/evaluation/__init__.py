@@ -1,1 +1,1 @@
-"""How good a method is: metrics, yardsticks, comparisons. This room reads the truth; no release may use any of it."""
+"""Evaluation: metrics, reference levels, comparisons. It reads exact data, so no release may use any of it."""

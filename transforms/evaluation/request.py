@@ -9,8 +9,8 @@ from pydantic import create_model
 from sfumato.schemas.requests.log_columns import LogColumns
 from sfumato.schemas.requests.publishing import PublishRequest, RegionOfMap
 from sfumato.schemas.requests.request import METHOD, OUTPUT, Several, option
-from sfumato.transforms.evaluation.metrics import METRICS
-from sfumato.transforms.evaluation.settings import EARLIER, MARGIN
+from sfumato.transforms.evaluation.cases import EARLIER, MARGIN
+from sfumato.transforms.evaluation.density_metrics import METRICS
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.options import Option, heatmap_options
 from sfumato.transforms.heatmap.request import request_fields

@@ -26,7 +26,7 @@ VISIBLE_FROM = 2.0  # standard deviations of the noise
 _DROPOUTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """A run as it will be if users are spread evenly over the map.
 
@@ -38,6 +38,9 @@ class Plan:
     state: HeatmapState
     sub_queries: tuple[SubQuery, ...]
     overflow: tuple[float, ...]
+
+    def __repr__(self) -> str:
+        return plan_details(self)
 
     @property
     def central(self) -> bool:
@@ -252,4 +255,5 @@ def _number(number: int, noun: str, many: str | None = None) -> str:
 
 
 def percent(share: float) -> str:
+    """Returns a share in 0..1 as a percentage with three significant digits."""
     return f"{significant(100 * share)}%"

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.comparison import EVALUATION, YARDSTICK, Outcome, Setting, Value
 from sfumato.schemas.release import MANIFEST_FILE, RUNS_FILE, TABLE_FILE
-from sfumato.transforms.evaluation.metrics import METRICS
-from sfumato.transforms.evaluation.table import (
+from sfumato.transforms.evaluation.comparison_table import (
     RATIO_OF,
     Mean,
     Row,
@@ -33,6 +32,7 @@ from sfumato.transforms.evaluation.table import (
     share_text,
     value_text,
 )
+from sfumato.transforms.evaluation.density_metrics import METRICS
 from sfumato.transforms.release.page_shell import PALETTE, Files, fill, image, plain, render_shell, repair_region
 from sfumato.transforms.release.picture import coarsened, log_like
 

@@ -22,7 +22,7 @@ from sfumato.transforms.synth.landscape import (
     parks,
     venues,
 )
-from sfumato.transforms.synth.sampling import Words, alias_table
+from sfumato.transforms.synth.random_streams import Words, alias_table
 from sfumato.transforms.synth.shapes import Field, SmoothNoise, bump, hill, line_distance, ramp
 from sfumato.transforms.synth.streets import lay_streets
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import EARTH_RADIUS_KM, Region
 from sfumato.transforms.synth.city import ELSEWHERE, HOME, RISK_SIDE, WORK, City
-from sfumato.transforms.synth.dates import CROWD, SEASON, DayPlan, plan_day
-from sfumato.transforms.synth.day import HOUR_US, WEEK_START_US, clock_offset_us, rhythm_table
-from sfumato.transforms.synth.sampling import draw, random_bits, scramble_63, stream_key
+from sfumato.transforms.synth.day_plan import CROWD, SEASON, DayPlan, plan_day
+from sfumato.transforms.synth.random_streams import draw, random_bits, scramble_63, stream_key
+from sfumato.transforms.synth.rhythm import HOUR_US, WEEK_START_US, clock_offset_us, rhythm_table
 
 UserIdKind = Literal["int", "string"]
 USER_ID_KINDS: tuple[UserIdKind, ...] = ("int", "string")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.comparison import Outcome, Setting
-from sfumato.transforms.evaluation.metrics import METRICS
+from sfumato.transforms.evaluation.density_metrics import METRICS
 from tests.transforms.release.city import REGION, city_density
 
 SIDE = 128

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.evaluation.memory import Rows, run_in_memory
+from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Adaptive, Method
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters

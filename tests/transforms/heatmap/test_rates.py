@@ -13,7 +13,7 @@ from scipy import stats
 
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.evaluation.memory import Rows, run_in_memory
+from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.rates import interval, rates_of, shown_rates, split_by_interval
 from sfumato.transforms.heatmap.state import Estimate

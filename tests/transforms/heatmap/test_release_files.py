@@ -13,7 +13,7 @@ import pytest
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.evaluation.memory import Rows, run_in_memory
+from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.options import heatmap_parameters

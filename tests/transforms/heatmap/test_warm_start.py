@@ -19,7 +19,7 @@ from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree, node_names
-from sfumato.transforms.evaluation.memory import Rows, run_in_memory
+from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.cells import cells_table
 from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.methods import Adaptive, Flat

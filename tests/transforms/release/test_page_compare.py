@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from numpy.typing import NDArray
 
 from sfumato.schemas.comparison import EVALUATION, Outcome, Setting
-from sfumato.transforms.evaluation.table import summarise
+from sfumato.transforms.evaluation.comparison_table import summarise
 from sfumato.transforms.release import page_compare
 from sfumato.transforms.release.page_compare import MOST_PICTURES, indexed_png, render_comparison
 from sfumato.transforms.release.picture import render_thumbnail

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.comparison import EVALUATION, Outcome, Setting
-from sfumato.transforms.evaluation.table import Row, summarise
+from sfumato.transforms.evaluation.comparison_table import Row, summarise
 from sfumato.transforms.release.page_compare import render_comparison
 from tests.transforms.evaluation.samples import EPSILONS, FACTS, QUALITY, USERS, sample_outcomes, sample_truth
 from tests.transforms.release.browsing import Browser, Visit

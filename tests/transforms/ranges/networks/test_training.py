@@ -148,7 +148,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> str:
     [{"seed": 7}, {"batch": 30}, {"learning_rate": 0.04}, {"epochs": 61}, {"patience": 9}, {"title": "another"}],
 )
 def test_a_checkpoint_of_other_settings_is_refused(finished: str, other: dict) -> None:
-    with pytest.raises(RequestError, match="other settings"):
+    with pytest.raises(RequestError, match="other data or settings"):
         fit(START, squared, (X, Y), **{**SETTINGS, **other}, checkpoint=finished)
 
 

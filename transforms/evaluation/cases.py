@@ -1,4 +1,4 @@
-"""The grid of settings that a comparison runs through: every method with every combination of its options. Pure."""
+"""The cases of a comparison: every method with every combination of its options. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 MARGIN = "dropout_margin"
 EARLIER = "earlier_releases"
-_TOLERANCE_DEVIATIONS = 5.0  # shards' sizes are Poisson: so many standard deviations are tolerated beside the dropout
+_TOLERANCE_DEVIATIONS = 5.0  # shard sizes are Poisson; tolerated deviations of them, besides the dropout
 
 
 @dataclass(frozen=True)
 class Case:
-    """One point of the grid: what it is called, and the parameters that it stands for.
+    """One case.
 
-    earlier: releases before this one, each of a cohort of its own, of which this one starts from the last.
+    Attributes:
+        setting: its name, by the options that vary.
+        parameters: of its runs.
+        earlier: number of earlier releases, each of its own cohort. The run starts from the last of them.
     """
 
     setting: Setting
@@ -31,10 +34,15 @@ class Case:
 
 
 def make_cases(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> list[Case]:
-    """A case for every point of `option_grid`, named by the options that have several values.
+    """Makes a case for every point of `option_grid`, named by the options that have several values.
 
-    values: by option, one or several. `dropout` is the share of clients that vanish; `dropout_margin` what a shard may
-    lack beside them; `earlier_releases` is 0 or 1. Raises RequestError as `option_grid` does, and for bad values.
+    Args:
+        methods: names.
+        values: one or more values of each option. `dropout` is the share of clients that vanish, `dropout_margin` the
+            share that a shard can lack besides them, `earlier_releases` 0 or 1.
+
+    Raises:
+        RequestError: as `option_grid`, or a value is out of range.
     """
     cases = []
     for method, chosen in option_grid(methods, values, others=(MARGIN, EARLIER)):
@@ -43,17 +51,19 @@ def make_cases(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> l
         parameters = case_parameters(method, {name: value for name, value in chosen.items() if name != EARLIER})
         check_whole(EARLIER, earlier, 0, 1)
         if earlier and not parameters.method.STARTS_WARM:
-            raise RequestError(f"{EARLIER}: method {method} has no warm start; use adaptive")
+            raise RequestError(f"{EARLIER}: method {method} cannot start from an earlier release; use adaptive")
         if earlier:
             parameters.method.check_warm_start()
         if earlier and parameters.users is None:
-            raise RequestError(f"{EARLIER}: an earlier release is of other users; give the cohorts a size, --users N")
+            raise RequestError(
+                f"{EARLIER}: an earlier release needs other users; give the size of the cohorts, --users N"
+            )
         cases.append(Case(Setting(method, varied), parameters, earlier))
     return cases
 
 
 def case_parameters(method: str, values: Mapping[str, Any]) -> HeatmapParameters:
-    """The parameters of a run in which `dropout` of the clients vanish, and shards tolerate that."""
+    """The parameters of a run in which the share `dropout` of the clients vanish. Shards tolerate that."""
     chosen = dict(values)
     margin, dropout = chosen.pop(MARGIN, None), chosen.pop("dropout", 0.0)
     parameters = heatmap_parameters(method, {**chosen, "simulated_dropout": dropout})
@@ -63,7 +73,7 @@ def case_parameters(method: str, values: Mapping[str, Any]) -> HeatmapParameters
     check_within(MARGIN, margin, 0, 10)
     if dropout + margin > 0.9:
         raise RequestError(
-            f"dropout: shards of {size:,.0f} would have to tolerate that {dropout + margin:.0%} of their clients are "
-            f"missing, and 90% is the most; give larger shards, less dropout, or another {MARGIN}"
+            f"dropout: shards of {size:,.0f} would need to tolerate {dropout + margin:.0%} missing clients, and the "
+            f"limit is 90%; give larger shards, less dropout, or another {MARGIN}"
         )
     return replace(parameters, dropout=dropout + margin)

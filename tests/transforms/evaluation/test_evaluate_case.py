@@ -10,11 +10,11 @@ import pytest
 
 from sfumato.schemas.comparison import BY_TRUTH, YARDSTICK
 from sfumato.schemas.places import Places
-from sfumato.transforms.evaluation.memory import Rows, run_in_memory
-from sfumato.transforms.evaluation.metrics import mean_squared_error
-from sfumato.transforms.evaluation.outcomes import Judge, judge_case, judge_yardstick, truth_of
-from sfumato.transforms.evaluation.settings import make_cases
-from sfumato.transforms.evaluation.yardstick import uniform_densities
+from sfumato.transforms.evaluation.cases import make_cases
+from sfumato.transforms.evaluation.density_metrics import mean_squared_error
+from sfumato.transforms.evaluation.evaluate_case import Evaluation, evaluate_case, evaluate_yardstick, truth_of
+from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
+from sfumato.transforms.evaluation.uniform_levels import uniform_densities
 from sfumato.transforms.heatmap.raster import by_row, estimate_density, gaussian_heatmap
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
@@ -36,8 +36,8 @@ def cases(*methods: str, **values: list[float]):
 def test_the_yardstick_is_the_best_level_of_the_survivors_exact_cells() -> None:
     rows, (case,) = crowd(), cases("flat", dropout=[0.3])
     truth = crowd(seed=1).histogram()
-    judge = Judge(("mse",))
-    found = judge_yardstick(case, rows, 2, judge, truth, KEY)
+    evaluation = Evaluation(("mse",))
+    found = evaluate_yardstick(case, rows, 2, evaluation, truth, KEY)
     stays = ~rows.rehashed(KEY.subkey("vanished", 2)).below(0.3)
     assert abs(stays.mean() - 0.7) < 6.2 * math.sqrt(0.21 / USERS)
     sample = by_row(rows.only(stays).histogram())
@@ -50,13 +50,13 @@ def test_the_yardstick_is_the_best_level_of_the_survivors_exact_cells() -> None:
 def test_the_truth_may_be_the_cohorts_and_blurred() -> None:
     rows, (case,) = crowd(), cases("flat", epsilon=[30.0], noise=["central"])
     everybody = crowd(seed=1).histogram()
-    exact = Judge(("mse", "l1"), of_cohort=True)
-    (own,) = judge_case(case, rows, USERS, 0, exact, everybody, KEY)
+    exact = Evaluation(("mse", "l1"), of_cohort=True)
+    (own,) = evaluate_case(case, rows, USERS, 0, exact, everybody, KEY)
     assert own.metrics == {"mse": 0.0, "l1": 0.0}  # at epsilon 30 noise is 0 but for a chance of 1e-12 an entry
-    (other,) = judge_case(case, rows, USERS, 0, Judge(("mse",)), everybody, KEY)
+    (other,) = evaluate_case(case, rows, USERS, 0, Evaluation(("mse",)), everybody, KEY)
     sample = truth_of(rows.histogram())
     assert other.metrics["mse"] == pytest.approx(mean_squared_error(sample, truth_of(everybody)))
-    (blurred,) = judge_case(case, rows, USERS, 0, Judge(("mse",), blur=0.1), everybody, KEY)
+    (blurred,) = evaluate_case(case, rows, USERS, 0, Evaluation(("mse",), blur=0.1), everybody, KEY)
     shown = gaussian_heatmap(sample, 0.1), gaussian_heatmap(truth_of(everybody), 0.1)
     assert blurred.metrics["mse"] == pytest.approx(mean_squared_error(*shown))
     assert own.picture is not None
@@ -65,7 +65,7 @@ def test_the_truth_may_be_the_cohorts_and_blurred() -> None:
 
 def test_methods_with_levels_are_also_judged_by_the_best_of_them() -> None:
     rows, (case,) = crowd(), cases("hierarchical")
-    chosen, by_truth = judge_case(case, rows, USERS, 1, Judge(("mse",)), rows.histogram(), KEY)
+    chosen, by_truth = evaluate_case(case, rows, USERS, 1, Evaluation(("mse",)), rows.histogram(), KEY)
     assert by_truth.setting.method == "hierarchical" + BY_TRUTH
     assert by_truth.metrics["mse"] <= chosen.metrics["mse"]
     assert by_truth.entries == chosen.entries == 4 + 16 + 64 + 256
@@ -74,7 +74,8 @@ def test_methods_with_levels_are_also_judged_by_the_best_of_them() -> None:
 def test_another_number_has_other_noise_and_the_same_number_the_same() -> None:
     rows, (case,) = crowd(), cases("flat", epsilon=[0.5])
     one, two, again = (
-        next(judge_case(case, rows, USERS, number, Judge(("mse",)), rows.histogram(), KEY)) for number in (1, 2, 1)
+        next(evaluate_case(case, rows, USERS, number, Evaluation(("mse",)), rows.histogram(), KEY))
+        for number in (1, 2, 1)
     )
     assert one.metrics == again.metrics
     assert one.metrics != two.metrics
@@ -83,8 +84,8 @@ def test_another_number_has_other_noise_and_the_same_number_the_same() -> None:
 def test_an_earlier_release_is_of_the_earlier_cohort_under_a_key_of_its_own() -> None:
     rows, earlier = crowd(), crowd(seed=7)
     (case,) = cases("adaptive", users=[USERS], earlier_releases=[1], epsilon=[0.5])
-    judge, truth, method = Judge(("mse",)), rows.histogram(), case.parameters.method
-    (found,) = judge_case(case, rows, USERS, 2, judge, truth, KEY, earlier)
+    evaluation, truth, method = Evaluation(("mse",)), rows.histogram(), case.parameters.method
+    (found,) = evaluate_case(case, rows, USERS, 2, evaluation, truth, KEY, earlier)
     metadata = {**case.parameters.metadata(), "number": 2}
     before = run_in_memory(earlier, USERS, case.parameters, KEY.narrowed({**metadata, "earlier": 1}))
     prior = method.decode(before, DEPTH)
@@ -93,8 +94,8 @@ def test_an_earlier_release_is_of_the_earlier_cohort_under_a_key_of_its_own() ->
     assert found.metrics["mse"] == mean_squared_error(made, exact)
     assert len(state.results) == 1
     assert found.entries == state.results[0].spent.vector_length  # what the earlier release cost is not counted
-    (cold,) = judge_case(replace(case, earlier=0), rows, USERS, 2, judge, truth, KEY)
-    (other,) = judge_case(case, rows, USERS, 2, judge, truth, KEY, crowd(seed=8))
+    (cold,) = evaluate_case(replace(case, earlier=0), rows, USERS, 2, evaluation, truth, KEY)
+    (other,) = evaluate_case(case, rows, USERS, 2, evaluation, truth, KEY, crowd(seed=8))
     assert len({one.metrics["mse"] for one in (found, cold, other)}) == 3
 
 
@@ -104,7 +105,7 @@ def test_a_run_whose_shards_are_all_lost_has_no_figures() -> None:
         cases("flat", dropout=[0.5], dropout_margin=[0.0], shard_size=[10_000], participation=["paper"]),
     )
     half = rows.only(np.arange(USERS) % 4 == 0)
-    (outcome,) = judge_case(case, half, USERS, 0, Judge(("mse",)), rows.histogram(), KEY)
+    (outcome,) = evaluate_case(case, half, USERS, 0, Evaluation(("mse",)), rows.histogram(), KEY)
     assert math.isnan(outcome.metrics["mse"])
     assert (outcome.entries, outcome.shards_lost) == (0, 1.0)
 
@@ -133,5 +134,5 @@ def test_depths_share_their_users() -> None:
     coarse = rows.coarser(2)
     assert coarse.histogram().tolist() == rows.histogram().reshape(16, 16).sum(axis=1).tolist()
     (case,) = make_cases(["flat"], {"depth": [2], "epsilon": [30.0], "noise": ["central"]})
-    (outcome,) = judge_case(case, rows, USERS, 0, Judge(("mse",)), rows.histogram(), KEY)
+    (outcome,) = evaluate_case(case, rows, USERS, 0, Evaluation(("mse",)), rows.histogram(), KEY)
     assert outcome.metrics["mse"] == 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.evaluation.metrics import KL_EPSILON, METRICS, coarsen, evaluate, parse_metrics
+from sfumato.transforms.evaluation.density_metrics import KL_EPSILON, METRICS, coarsen, evaluate, parse_metrics
 
 # By hand: differences 0.1, 0.3, 0, 0.2 over t = 0.5, 0.3, 0.2, 0.
 ESTIMATE = np.array([[0.6, 0.0], [0.2, 0.2]])

@@ -1,4 +1,4 @@
-"""A comparison as pipeline stages: the logs are read once, cohorts are drawn, and every case meets every cohort."""
+"""A comparison as Beam stages: read the logs once, draw cohorts, evaluate every case on every cohort."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.evaluation.memory import Rows
-from sfumato.transforms.evaluation.outcomes import YARDSTICK_OPTIONS, Judge, judge_case, judge_yardstick
-from sfumato.transforms.evaluation.settings import Case
+from sfumato.transforms.evaluation.cases import Case
+from sfumato.transforms.evaluation.evaluate_case import YARDSTICK_OPTIONS, Evaluation, evaluate_case, evaluate_yardstick
+from sfumato.transforms.evaluation.in_memory import Rows
 from sfumato.transforms.locations.group import BoundUsers
 from sfumato.transforms.locations.read import ReadLocations, RowCounts, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
@@ -27,15 +27,15 @@ from sfumato.transforms.logs import COMPARED
 from sfumato.transforms.privacy.admission import UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
 
-_Kind = tuple[Contribution, int]
-_BY_TRUTH: tuple[Contribution, ...] = ("top", "one", "all")  # contributions, by how much they tell of the truth
+_Bound = tuple[Contribution, int]  # the contribution, and the total of a distribution, 0 without distributions
+_BY_INFORMATION: tuple[Contribution, ...] = ("top", "one", "all")  # by information about the exact density
 
 
 class CompareMethods(beam.PTransform):
     """Paths of Parquet location logs -> a pair: Outcomes, and the exact sums by code as a singleton float64[4^depth].
 
-    An evaluation: both tell of the exact data. All cases of one draw meet the same users. depth is the deepest of all
-    cases. Raises DataError where a case asks for more users than there are, RequestError for auxiliary data.
+    Both outputs reveal exact data: this is an evaluation. All cases of one draw have the same users. depth is the
+    deepest of all cases. Raises DataError if a case needs more users than there are, RequestError for auxiliary data.
     """
 
     def __init__(
@@ -43,18 +43,18 @@ class CompareMethods(beam.PTransform):
         region: Region,
         cases: list[Case],
         keys: int,
-        judge: Judge,
+        evaluation: Evaluation,
         key: RunKey,
         columns: LocationColumns | None = None,
         spill: str | None = None,
     ):
         super().__init__()
         if columns is not None and columns.auxiliary is not None:
-            raise RequestError("auxiliary: a comparison is of densities, not of rates; leave it out")
+            raise RequestError("auxiliary: a comparison has no rates; leave it out")
         self._grid = Grid(region, max(case.parameters.depth for case in cases))
         self._cases = cases
         self._keys = keys
-        self._judge = judge
+        self._evaluation = evaluation
         self._key = key
         self._columns = columns or LocationColumns()
         self._spill = Spill(spill)
@@ -63,16 +63,18 @@ class CompareMethods(beam.PTransform):
         grid, spill, key = self._grid, self._spill, self._key
         places = Places(grid.depth)
         chunks, rows = paths | "ReadLocations" >> ReadLocations(self._columns, grid, key, spill)
-        kinds = sorted({_kind(case) for case in self._cases}, key=lambda kind: (_BY_TRUTH.index(kind[0]), kind[1]))
+        bounds = sorted(
+            {_bound_of(case) for case in self._cases}, key=lambda bound: (_BY_INFORMATION.index(bound[0]), bound[1])
+        )
         bounded = {
-            kind: chunks
-            | f"BoundUsers{_label(kind)}"
-            >> BoundUsers(places, spill, kind[0], kind[1] or None, self._columns.dwell_limit)
-            for kind in kinds
+            bound: chunks
+            | f"BoundUsers{_label(bound)}"
+            >> BoundUsers(places, spill, bound[0], bound[1] or None, self._columns.dwell_limit)
+            for bound in bounds
         }
-        # Everybody's distributions tell the truth better than one location of each, where they are at hand.
-        words, users = bounded[kinds[-1]]
-        measured = next((kind for kind in kinds if kind[0] != "top"), kinds[0])  # what the yardstick is made of
+        # Distributions of all users hold more of the truth than one location each, so use them where there are any.
+        words, users = bounded[bounds[-1]]
+        measured = next((bound for bound in bounds if bound[0] != "top"), bounds[0])  # the source of the yardstick
         population = (
             users
             | "CountUsers" >> beam.CombineGlobally(sum_user_counts)
@@ -85,44 +87,44 @@ class CompareMethods(beam.PTransform):
         )
         truth = words | "Truth" >> beam.CombineGlobally(_SumCellsFn(places))
         outcomes = [
-            bounded[kind][0]
-            | f"Draw{_label(kind)}"
+            bounded[bound][0]
+            | f"Draw{_label(bound)}"
             >> beam.ParDo(
-                _DrawFn(self._sizes(kind), self._keys, self._warm(kind), places, key, spill),
+                _DrawFn(self._sizes(bound), self._keys, self._warm(bound), places, key, spill),
                 beam.pvalue.AsSingleton(population),
             )
-            | f"Cohorts{_label(kind)}" >> beam.GroupByKey()
-            | f"FanOut{_label(kind)}" >> beam.FlatMap(_fan_out, self._cases_of(kind), kind == measured, self._keys)
-            | f"Spread{_label(kind)}" >> beam.Reshuffle()
-            | f"Judge{_label(kind)}"
+            | f"Cohorts{_label(bound)}" >> beam.GroupByKey()
+            | f"FanOut{_label(bound)}" >> beam.FlatMap(_fan_out, self._cases_of(bound), bound == measured, self._keys)
+            | f"Spread{_label(bound)}" >> beam.Reshuffle()
+            | f"Evaluate{_label(bound)}"
             >> beam.ParDo(
-                _JudgeFn(self._judge, places, key),
+                _EvaluateFn(self._evaluation, places, key),
                 beam.pvalue.AsSingleton(population),
                 beam.pvalue.AsSingleton(truth),
             )
-            for kind in kinds
+            for bound in bounds
         ]
         return outcomes | "AllOutcomes" >> beam.Flatten(), truth
 
-    def _cases_of(self, kind: _Kind) -> list[Case]:
-        return [case for case in self._cases if _kind(case) == kind]
+    def _cases_of(self, bound: _Bound) -> list[Case]:
+        return [case for case in self._cases if _bound_of(case) == bound]
 
-    def _warm(self, kind: _Kind) -> bool:
+    def _warm(self, bound: _Bound) -> bool:
         """Whether any case starts from an earlier release."""
-        return any(case.earlier for case in self._cases_of(kind))
+        return any(case.earlier for case in self._cases_of(bound))
 
-    def _sizes(self, kind: _Kind) -> list[int]:
-        """Sizes of the cohorts that are asked for, 0 for everybody."""
-        return list(dict.fromkeys(case.parameters.users or 0 for case in self._cases_of(kind)))
+    def _sizes(self, bound: _Bound) -> list[int]:
+        """Sizes of the cohorts, 0 for all users."""
+        return list(dict.fromkeys(case.parameters.users or 0 for case in self._cases_of(bound)))
 
 
-def _kind(case: Case) -> _Kind:
-    """What a user adds in a case: the contribution, and what distributions add up to, 0 where there are none."""
+def _bound_of(case: Case) -> _Bound:
+    """The bound on a user's contribution in a case."""
     return case.parameters.contributes, case.parameters.distribution_total or 0
 
 
-def _label(kind: _Kind) -> str:
-    contribution, total = kind
+def _label(bound: _Bound) -> str:
+    contribution, total = bound
     return f"{contribution.capitalize()}{total or ''}"
 
 
@@ -131,9 +133,9 @@ def _check(counts: UserCounts, rows: RowCounts, cases: list[Case]) -> int:
     rows.check(max(case.parameters.max_bad_fraction for case in cases))
     if users == 0:
         raise DataError("too few users: no row has a usable user and place")
-    asked = max(case.parameters.users or 0 for case in cases)
-    if asked > users:
-        raise DataError(f"users: {asked:,} are asked for, and the logs have {users:,} with a usable place")
+    needed = max(case.parameters.users or 0 for case in cases)
+    if needed > users:
+        raise DataError(f"users: {needed:,} are needed, and the logs have {users:,} with a usable place")
     return users
 
 
@@ -162,9 +164,14 @@ class _SumCellsFn(beam.CombineFn):
 
 @dataclass(frozen=True)
 class _Run:
-    """A case, or its yardstick, that meets a cohort: number says which; what `_DrawFn` stored of it.
+    """A case, or its yardstick, on one cohort.
 
-    earlier: likewise of another cohort, whom an earlier release is of.
+    Attributes:
+        case: the case.
+        yardstick: whether to evaluate the yardstick instead of the method.
+        number: of the cohort.
+        cohort: its rows, as `_DrawFn` stored them.
+        earlier: likewise, the cohort of the earlier release.
     """
 
     case: Case
@@ -177,9 +184,9 @@ class _Run:
 @typehints.with_input_types(bytes, int)
 @typehints.with_output_types(tuple[tuple[int, int], tuple[bool, bytes]])
 class _DrawFn(beam.DoFn):
-    """Elements of `BoundUsers` -> ((users asked for, number), (earlier, the drawn rows, stored)).
+    """Elements of `BoundUsers` -> ((size of the cohort, number), (earlier, the stored rows)).
 
-    (0, 0) stands for everybody. With `earlier` there is a second cohort of each size and number, drawn by itself.
+    (0, 0) is all users. With `earlier` there is an independent second cohort of each size and number.
     """
 
     def __init__(self, sizes: list[int], keys: int, earlier: bool, places: Places, key: RunKey, spill: Spill):
@@ -193,7 +200,7 @@ class _DrawFn(beam.DoFn):
 
     def process(self, element: bytes, population: int) -> Iterator[tuple[tuple[int, int], tuple[bool, bytes]]]:
         if self._everybody:
-            yield (0, 0), (False, element)  # as it is: nothing is stored once more
+            yield (0, 0), (False, element)  # not stored again
         if not self._sizes:
             return
         rows = Rows.bounded(element, self._places)
@@ -207,7 +214,7 @@ class _DrawFn(beam.DoFn):
 def _fan_out(
     element: tuple[tuple[int, int], Iterable[tuple[bool, bytes]]], cases: list[Case], yardsticks: bool, keys: int
 ) -> Iterator[_Run]:
-    """A cohort's parts -> a run of every case that asks so many users, and of the yardstick that it has."""
+    """A cohort's parts -> a run of each case of that size, and of its yardstick."""
     (users, number), parts = element
     drawn: tuple[list[bytes], list[bytes]] = ([], [])  # references, on one machine
     for earlier, part in parts:
@@ -225,25 +232,25 @@ def _fan_out(
 
 @typehints.with_input_types(_Run, int, NDArray[np.float64])
 @typehints.with_output_types(Outcome)
-class _JudgeFn(beam.DoFn):
-    def __init__(self, judge: Judge, places: Places, key: RunKey):
-        self._judge = judge
+class _EvaluateFn(beam.DoFn):
+    def __init__(self, evaluation: Evaluation, places: Places, key: RunKey):
+        self._evaluation = evaluation
         self._places = places
         self._key = key
 
     def process(self, run: _Run, population: int, truth: NDArray[np.float64]) -> Iterator[Outcome]:
         case, number = run.case, run.number
-        rows = self._everybody(run) if case.parameters.users is None else Rows.together(run.cohort, self._places)
+        rows = self._everybody(run) if case.parameters.users is None else Rows.concatenated(run.cohort, self._places)
         if run.yardstick:
-            yield judge_yardstick(case, rows, number, self._judge, truth, self._key)
+            yield evaluate_yardstick(case, rows, number, self._evaluation, truth, self._key)
         else:
-            earlier = Rows.together(run.earlier, self._places) if case.earlier else None
-            yield from judge_case(case, rows, population, number, self._judge, truth, self._key, earlier)
+            earlier = Rows.concatenated(run.earlier, self._places) if case.earlier else None
+            yield from evaluate_case(case, rows, population, number, self._evaluation, truth, self._key, earlier)
             COMPARED.emit(setting=case.setting.label, key=number)
 
     def _everybody(self, run: _Run) -> Rows:
-        """All users, in the shards that the run's number gives them."""
+        """All users, in shards that depend on the run's number."""
         subkey, spill = self._key.subkey("cohort", run.number), Spill()
-        return Rows.together(
+        return Rows.concatenated(
             (Rows.bounded(part, self._places).rehashed(subkey).store(spill) for part in run.cohort), self._places
         )

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sfumato.transforms.synth.sampling import (
+from sfumato.transforms.synth.random_streams import (
     alias_probabilities,
     alias_table,
     draw,

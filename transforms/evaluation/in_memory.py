@@ -1,4 +1,4 @@
-"""A method on one cohort, in memory: the job's own stages, one after the other, without a runner. Pure."""
+"""Runs a method on one cohort in memory: the stages of the job, without a runner. Pure."""
 
 from __future__ import annotations
 
@@ -34,9 +34,13 @@ from sfumato.transforms.secagg.shard_sums import NOTHING, sum_shards
 
 @dataclass(frozen=True)
 class Rows:
-    """Users and their places: users uint64[n] (hashes), codes uint64[n] (places), in the order of the users.
+    """Users and their places, in the order of the users.
 
-    weights: int64[n], what the user's distribution gives the cell; None where each user has one row, of weight 1.
+    Attributes:
+        places: the grid of places.
+        users: hashes, uint64[n].
+        codes: places, uint64[n].
+        weights: of the place in the user's distribution, int64[n]; None where each user has one row, of weight 1.
     """
 
     places: Places
@@ -46,7 +50,7 @@ class Rows:
 
     @classmethod
     def bounded(cls, stored: bytes, places: Places) -> Rows:
-        """The rows of an element of `BoundUsers`: one location or one distribution a user."""
+        """Reads an element of `BoundUsers`: one location or one distribution a user."""
         columns = load(stored)
         if len(columns) == 1:
             words = np.frombuffer(columns[0], np.uint64)
@@ -55,36 +59,38 @@ class Rows:
         return cls(places, many.users, many.codes.astype(np.uint64), many.weights)
 
     @classmethod
-    def together(cls, stored: Iterable[bytes], places: Places) -> Rows:
-        """The rows of what `store` gave, in the order of their users."""
+    def concatenated(cls, stored: Iterable[bytes], places: Places) -> Rows:
+        """Joins rows that `store` stored, in the order of their users."""
         parts = [load(one) for one in stored]
-        kinds = (np.uint64, np.uint64, np.int64)[: len(parts[0])]
-        columns = [np.concatenate([np.frombuffer(part[i], kind) for part in parts]) for i, kind in enumerate(kinds)]
+        column_types = (np.uint64, np.uint64, np.int64)[: len(parts[0])]
+        columns = [
+            np.concatenate([np.frombuffer(part[i], kind) for part in parts]) for i, kind in enumerate(column_types)
+        ]
         order = np.argsort(columns[0], kind="stable")
         return cls(places, *(column[order] for column in columns))
 
     def store(self, spill: Spill) -> bytes:
-        """The rows, stored."""
+        """Stores the rows; see `Spill.store`."""
         weights = () if self.weights is None else (self.weights.data,)
         return spill.store(self.users.data, self.codes.data, *weights)
 
     def only(self, mask: NDArray[np.bool_]) -> Rows:
-        """The rows for which the mask, bool[n], is true."""
+        """The rows where the mask, bool[n], is true."""
         weights = None if self.weights is None else self.weights[mask]
         return Rows(self.places, self.users[mask], self.codes[mask], weights)
 
     def rehashed(self, subkey: bytes) -> Rows:
-        """The same rows under new hashes of their users.
+        """The same rows with new hashes of their users.
 
-        The bits above a place follow from the old upper bits alone, so that users are drawn alike whether they
-        have one location or a distribution; the lower bits still tell users apart.
+        The new upper bits depend on the old upper bits alone, so a draw picks the same users whether they have one
+        location or a distribution. The lower bits still distinguish users.
         """
         upper = self.users & ~self.places.mask
         hashes = keyed_hash(subkey, upper) & ~self.places.mask
         return Rows(self.places, hashes | (self.users ^ upper), self.codes, self.weights)
 
     def below(self, rate: float) -> NDArray[np.bool_]:
-        """Which rows are of users whose hash's upper bits, as a number in [0, 1), are below the rate: bool[n]."""
+        """Rows of users whose hash, as a number in [0, 1), is below the rate: bool[n]."""
         shift = max(self.places.bits, 11)
         return (self.users >> np.uint64(shift)) * 2.0 ** (shift - 64) < rate
 
@@ -94,12 +100,12 @@ class Rows:
         return Rows(places, self.users, self.codes >> np.uint64(2 * (self.places.depth - depth)), self.weights)
 
     def histogram(self) -> NDArray[np.float64]:
-        """The exact sums: float64[4^depth] by code, one such block after the other where there are categories."""
+        """The exact sums by code, float64[categories * 4^depth], one block for each category."""
         length = self.places.categories * 4**self.places.depth
         return np.bincount(self.codes.astype(np.int64), self.weights, length).astype(np.float64)
 
     def shard_groups(self, cohort: Cohort) -> list[ShardGroup]:
-        """The users' shards, as the job makes them."""
+        """Divides the users among shards, as the job does."""
         spill, places = Spill(), self.places
         if self.weights is None:
             words = (self.users & ~places.mask) | self.codes
@@ -116,11 +122,11 @@ class Rows:
 def run_in_memory(
     rows: Rows, population: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None = None
 ) -> HeatmapState:
-    """The state after all sub-queries, as the job's of as many users with this public figure.
+    """Runs all sub-queries and returns the final state. It equals the job's with the same public population.
 
     Args:
-        rows: of the users, of all of them or of the cohort.
-        population: number of users among whom the rows' users were drawn: a public figure, which is counted as well.
+        rows: of all users, or of the cohort.
+        population: public number of users that the rows were drawn from.
         parameters: of the run.
         key: of the run.
         prior: the map to start from.

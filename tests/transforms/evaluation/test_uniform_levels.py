@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sfumato.transforms.evaluation.yardstick import best_uniform_level, level_errors, uniform_densities
+from sfumato.transforms.evaluation.uniform_levels import best_uniform_level, level_errors, uniform_densities
 
 
 def sloping(side: int):
@@ -57,7 +57,7 @@ def test_bad_input() -> None:
             level_errors(sample, np.full((4, 4), 1 / 16))
         with pytest.raises(ValueError, match="sample: must be"):
             list(uniform_densities(sample))
-    with pytest.raises(ValueError, match="holds nobody"):
+    with pytest.raises(ValueError, match="has no users"):
         level_errors(np.zeros((4, 4)), np.full((4, 4), 1 / 16))
     with pytest.raises(ValueError, match="truth: must have"):
         level_errors(np.ones((4, 4)), np.full((2, 2), 1 / 4))

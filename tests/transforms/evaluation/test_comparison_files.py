@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from sfumato.schemas.comparison import EVALUATION
-from sfumato.transforms.evaluation.assemble import comparison_files
+from sfumato.transforms.evaluation.comparison_files import comparison_files
 from sfumato.transforms.release.page_shell import plain
 from tests.transforms.evaluation.samples import FACTS, sample_outcomes, sample_truth
 

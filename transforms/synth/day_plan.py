@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.transforms.synth.city import ELSEWHERE, HOME, SIDE, SIZE_KM, City, build_city
-from sfumato.transforms.synth.day import HOUR_US, HOURS, clock_offset_us, day_rhythm
-from sfumato.transforms.synth.sampling import Words, alias_probabilities, alias_table, random_bits, stream_key
+from sfumato.transforms.synth.random_streams import Words, alias_probabilities, alias_table, random_bits, stream_key
+from sfumato.transforms.synth.rhythm import HOUR_US, HOURS, clock_offset_us, day_rhythm
 from sfumato.transforms.synth.shapes import Point, hill
 
 SEASON, CROWD = 3, 4  # kinds of place beside HOME, WORK and ELSEWHERE: the season's home, the event

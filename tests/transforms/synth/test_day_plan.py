@@ -9,7 +9,7 @@ from scipy import stats
 
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.transforms.synth.city import ELSEWHERE, SIZE_KM, City, build_city
-from sfumato.transforms.synth.dates import (
+from sfumato.transforms.synth.day_plan import (
     CROWD,
     EVENT_SHARE,
     EVENTS,
@@ -23,9 +23,9 @@ from sfumato.transforms.synth.dates import (
     plan_day,
     weather_of,
 )
-from sfumato.transforms.synth.day import HOUR_US, HOURS, day_rhythm, rhythm_table
 from sfumato.transforms.synth.people import DEFAULT_REGION, make_people, make_records
-from sfumato.transforms.synth.sampling import alias_probabilities
+from sfumato.transforms.synth.random_streams import alias_probabilities
+from sfumato.transforms.synth.rhythm import HOUR_US, HOURS, day_rhythm, rhythm_table
 from tests.statistics import FLAKE_RATE
 
 SIDE = 256

@@ -1,4 +1,4 @@
-"""Everything that a comparison's folder holds, made of its outcomes: an evaluation, and marked as one. Pure."""
+"""The files of a comparison, made from its outcomes. They are marked as an evaluation. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sfumato.schemas.release import (
     TABLE_FILE,
     TABLE_TEXT_FILE,
 )
-from sfumato.transforms.evaluation.table import Mean, Row, csv_bytes, runs_csv_bytes, summarise, text_table
+from sfumato.transforms.evaluation.comparison_table import Mean, Row, csv_bytes, runs_csv_bytes, summarise, text_table
 from sfumato.transforms.release.metadata import manifest_bytes, package_versions
 from sfumato.transforms.release.page_compare import render_comparison
 from sfumato.transforms.release.page_shell import plain
@@ -26,10 +26,13 @@ from sfumato.transforms.release.page_shell import plain
 def comparison_files(
     outcomes: Sequence[Outcome], truth: NDArray[np.float64], metrics: Sequence[str], metadata: Mapping[str, Any]
 ) -> dict[str, bytes]:
-    """The folder's files by name, the manifest last.
+    """The files by name, the manifest last.
 
-    truth: the exact density float64[side, side], row 0 in the north. facts: release_id, created, parameters, region
-    and whatever else says what was compared; numbers that are not finite become null.
+    Args:
+        outcomes: of all runs.
+        truth: the exact density float64[side, side], row 0 in the north.
+        metrics: names, in the order of the tables.
+        metadata: release_id, created, parameters, region and the like. Numbers that are not finite become null.
     """
     rows = summarise(outcomes, metrics)
     place = {row.setting: i for i, row in enumerate(rows)}

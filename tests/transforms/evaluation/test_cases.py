@@ -3,7 +3,7 @@ import math
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.evaluation.settings import make_cases
+from sfumato.transforms.evaluation.cases import make_cases
 
 
 def test_settings_are_named_by_what_varies() -> None:
@@ -52,7 +52,7 @@ def test_shards_tolerate_the_dropout_and_five_deviations_of_their_size() -> None
         (["adaptive"], {"dropout": [math.nan]}, "dropout"),
         (["adaptive"], {"dropout_margin": [math.nan]}, "dropout_margin"),
         (["adaptive"], {"dropout_margin": [-0.1]}, "dropout_margin"),
-        (["adaptive"], {"dropout": [0.9]}, "dropout: shards of 10,000 would have to tolerate that 95%"),
+        (["adaptive"], {"dropout": [0.9]}, "dropout: shards of 10,000 would need to tolerate 95%"),
         (["adaptive"], {"users": [20]}, "dropout: shards of 20 would"),
         ([""], {}, "methods: name at least one of adaptive"),
         (["emd"], {"emd_width": [20, 0]}, "emd_width"),
@@ -63,12 +63,16 @@ def test_shards_tolerate_the_dropout_and_five_deviations_of_their_size() -> None
         ),
         (["adaptive"], {"users": [1000], "earlier_releases": [-1]}, "earlier_releases"),
         (["adaptive"], {"users": [1000], "earlier_releases": [0.5]}, "earlier_releases"),
-        (["adaptive"], {"earlier_releases": [0, 1]}, "earlier_releases: .* give the cohorts a size, --users N"),
-        (["flat"], {"users": [1000], "earlier_releases": [1]}, "earlier_releases: method flat has no warm start"),
+        (["adaptive"], {"earlier_releases": [0, 1]}, "earlier_releases: .* give the size of the cohorts, --users N"),
+        (
+            ["flat"],
+            {"users": [1000], "earlier_releases": [1]},
+            "earlier_releases: method flat cannot start from an earlier release",
+        ),
         (
             ["adaptive", "emd"],
             {"users": [1000], "earlier_releases": [1]},
-            "method emd has no warm start; use adaptive",
+            "method emd cannot start from an earlier release; use adaptive",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sfumato.schemas.comparison import BY_TRUTH, YARDSTICK, Outcome, Setting, Value
-from sfumato.transforms.evaluation.metrics import METRICS
+from sfumato.transforms.evaluation.density_metrics import METRICS
 from sfumato.transforms.text_tables import markdown_table
 
 RATIO_OF = "mse"

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from sfumato.schemas.comparison import Outcome, Setting
-from sfumato.transforms.evaluation.table import (
+from sfumato.transforms.evaluation.comparison_table import (
     Mean,
     Row,
     amount_text,

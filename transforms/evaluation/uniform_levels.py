@@ -1,4 +1,4 @@
-"""The non-private yardstick of paper 000, Section 6: the best uniform level of the quadtree. Pure; reads the truth."""
+"""The non-private yardstick of paper 000, Section 6: the best uniform level of the quadtree. Pure; reads exact data."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ def best_uniform_level(sample: NDArray[Any], truth: NDArray[np.float64]) -> tupl
 
 
 def level_errors(sample: NDArray[Any], truth: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean squared error of each uniform level 0..d, float64[d + 1], of `uniform_densities`.
+    """The mean squared error of each level of `uniform_densities`, float64[d + 1].
 
-    sample: [2^d, 2^d] exact counts or weights of the same users; truth: float64[2^d, 2^d] that sums to 1. Raises
-    ValueError for other shapes or an empty sample.
+    The squared error of a level has two parts: the truth around its own block means, summed over all finer levels, and
+    the sample's block means around the truth's. So one pass up a pyramid with sums of squares gives all levels.
 
-    A level's squared error is that of the truth around its own block means, added up over all finer levels, and that
-    of the sample's block means around the truth's: one pass up a pyramid, and sums of squares alone.
+    Args:
+        sample: [2^d, 2^d] exact counts or weights of the users.
+        truth: float64[2^d, 2^d] that sums to 1.
+
+    Raises:
+        ValueError: the shapes differ or are not [2^d, 2^d], or the sample is empty.
     """
     total = _total(sample)
     if truth.shape != sample.shape:
@@ -58,13 +62,13 @@ def uniform_densities(sample: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
 
 
 def _total(sample: NDArray[Any]) -> float:
-    """The sample's sum, checked to be there, and its shape to be [2^d, 2^d]."""
+    """The sample's sum. Raises ValueError unless it is > 0 and the shape is [2^d, 2^d]."""
     side = len(sample)
     if sample.shape != (side, side) or side < 1 or side & (side - 1):
         raise ValueError(f"sample: must be [2^d, 2^d], got {sample.shape}")
     total = float(sample.sum())
     if not total > 0:
-        raise ValueError("sample: holds nobody")
+        raise ValueError("sample: has no users")
     return total
 
 
