@@ -29,12 +29,12 @@ from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publishing import region_of
-from sfumato.transforms.heatmap.assemble import published_estimate
 from sfumato.transforms.heatmap.cells import cells_table
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap as HeatmapRounds
+from sfumato.transforms.heatmap.release_files import published_estimate
 from sfumato.transforms.heatmap.state import HeatmapState
-from sfumato.transforms.heatmap.whole import PrivateHeatmap as HeatmapRounds
 from sfumato.transforms.histogram.curve import check_shares, quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.histogram_tables import cells_table as counted_cells_table

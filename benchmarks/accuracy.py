@@ -30,8 +30,8 @@ from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.evaluation.uniform_levels import best_uniform_level
 from sfumato.transforms.heatmap.methods import Adaptive, adaptive, few_queries
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior import contrasts, growth, infer
-from sfumato.transforms.heatmap.slopes import density_of
+from sfumato.transforms.heatmap.posterior import contrasts, inference, next_tree
+from sfumato.transforms.heatmap.raster import estimate_density
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.text_tables import markdown_table
@@ -87,12 +87,12 @@ def _cell(table: list[dict[str, str]], users: int, chosen: Mapping[str, str]) ->
 # One constant at a time is given another value: (name, module, attribute, values); the first value is the one chosen.
 _CONSTANTS: list[tuple[str, Any, str, tuple[float, ...]]] = [
     ("first query's share of epsilon", few_queries, "_FIRST_SHARE", (0.2, 0.1, 0.15, 0.3)),
-    ("deviations in a first cell", adaptive, "_REACH", (2.0, 1.0, 4.0)),
-    ("toll of a split", adaptive, "_TOLL", (2.0, 0.0, 1.0, 5.0)),
-    ("price of blur", adaptive, "_PRICE", (1.0, 0.5, 2.0)),
-    ("concentration below measured nodes", growth, "_CONCENTRATION", (2.0, 0.0, 1.0, 3.0)),
-    ("surprise", growth, "_SURPRISE", (0.1, 0.02, 0.3)),
-    ("use of leaves twice", infer, "_TWICE", (0.04, 0.0001, 0.01, 0.1, 0.3)),
+    ("deviations in a first cell", adaptive, "_MIN_CELL_SNR", (2.0, 1.0, 4.0)),
+    ("penalty of a split", adaptive, "_SPLIT_PENALTY", (2.0, 0.0, 1.0, 5.0)),
+    ("weight of blur", adaptive, "_BLUR_WEIGHT", (1.0, 0.5, 2.0)),
+    ("concentration below measured nodes", next_tree, "_CONCENTRATION", (2.0, 0.0, 1.0, 3.0)),
+    ("surprise", next_tree, "_SURPRISE", (0.1, 0.02, 0.3)),
+    ("reuse of leaves", inference, "_REUSE", (0.04, 0.0001, 0.01, 0.1, 0.3)),
     ("pull of the level above", contrasts, "_PULL", (4.0, 1.0, 20.0)),
     ("carry from level to level", contrasts, "_CARRY", (0.97, 0.8, 0.5)),
     ("signal that tells strong from weak", contrasts, "SIGNAL", (4.0, 2.0, 8.0)),
@@ -113,9 +113,9 @@ def choices(keys: int) -> None:
     for name, module, attribute, values in _CONSTANTS:
         for value in values if module is few_queries else values[1:]:
             with ExitStack() as stack:
-                for place in {module, infer, growth} if attribute == "SIGNAL" else {module}:
+                for place in {module, inference, next_tree} if attribute == "SIGNAL" else {module}:
                     stack.enter_context(patch.object(place, attribute, value))
-                method = Adaptive(split_price=value) if attribute == "_PRICE" else Adaptive()
+                method = Adaptive(blur_weight=value) if attribute == "_BLUR_WEIGHT" else Adaptive()
                 errors = [
                     np.mean([_ratio(truths[kind], *cohorts[kind, users, key], key, method) for key in range(keys)])
                     for kind in KINDS
@@ -143,7 +143,7 @@ def _ratio(truth: NDArray[np.int64], rows: Rows, yardstick: float, key: int, met
     parameters = HeatmapParameters(depth=depth, users=len(rows.users), method=method)
     run_key = RunKey.derive(seed_secret(key), {"benchmark": "accuracy"})
     state = run_in_memory(rows, int(truth.sum()), parameters, run_key)
-    error = density_of(method.decode(state, depth)) - truth / truth.sum()
+    error = estimate_density(method.decode(state, depth)) - truth / truth.sum()
     return float(np.mean(error**2)) / yardstick
 
 

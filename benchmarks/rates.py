@@ -168,7 +168,7 @@ def run(town: Town, trial: int, options: dict[str, object]) -> Found:
     parameters = heatmap_parameters("adaptive", {"depth": DEPTH, "population": users, **options}, categories=2)
     state = run_in_memory(town.rows(trial), users, parameters, KEY.narrowed({"town": town.name, "trial": trial}))
     estimate: Estimate = parameters.method.decode(state, DEPTH)
-    spent = [answer.spent for answer in state.answers]
+    spent = [answer.spent for answer in state.results]
     live = spent[-1].shards - spent[-1].shards_lost
     rates = rates_of(estimate, NAMES, live, state.cohort.shards / live)
     assert rates is not None
@@ -186,7 +186,7 @@ def run(town: Town, trial: int, options: dict[str, object]) -> Found:
         users=here,
         truth=np.where(here > 0, infected / np.maximum(here, 1), np.nan),
         entry=entry,
-        asked=max(lengths) if state.answers[-1].shards is not None else sum(lengths),
+        asked=max(lengths) if state.results[-1].shard_range is not None else sum(lengths),
     )
 
 

@@ -15,13 +15,13 @@ from sfumato.schemas.ledger import ADD_OR_REMOVE, CENTRAL, SECAGG, ZERO_OUT, Cos
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE
-from sfumato.transforms.heatmap.assemble import release_files
 from sfumato.transforms.heatmap.plan import heatmap_plan_text
+from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, check_prior
+from sfumato.transforms.heatmap.release_files import release_files
 from sfumato.transforms.heatmap.request import HeatmapOptions
 from sfumato.transforms.heatmap.schedule import check_plan
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.warm_start import WarmStart
-from sfumato.transforms.heatmap.whole import PrivateHeatmap, check_prior
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -112,7 +112,7 @@ def open_warm_start(path: str | None, grid: Grid) -> WarmStart | None:
         return None
     try:
         release = open_release(path)
-        return WarmStart.of(release.manifest, release.arrow_table(CELLS_FILE), grid)
+        return WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE), grid)
     except RequestError as error:
         raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None
 

@@ -35,7 +35,7 @@ def summary(plans: Sequence[Plan], varied: Sequence[str]) -> str:
         row = [plan.parameters.method.NAME, *(_value(metadata.get(name, "")) for name in varied)]
         row += [f"{len(plan.sub_queries)}", f"{plan.entries:,}"]
         row += ["-", "-"] if central else [significant(plan.bits / 8000), f"{(last.modulus - 1).bit_length()}"]
-        seen = [None if plan.least_seen is None else significant(plan.least_seen), plan.level_seen]
+        seen = [None if plan.min_visible_users is None else significant(plan.min_visible_users), plan.visible_level]
         row += [significant(plan.noise_stddev), *("-" if one is None else f"{one}" for one in seen)]
         lost = "-" if central else percent(plan.shards_lost(0)) if plan.is_paper else "none"
         rows.append([*row, lost])

@@ -46,7 +46,7 @@ from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.release.release_folder import check_output, publish
-from sfumato.transforms.secagg.shards import NoiseMode
+from sfumato.transforms.secagg.shard_sums import NoiseMode
 from sfumato.transforms.text_tables import significant
 
 _LEARNING = ("auto", "snh")
@@ -208,7 +208,7 @@ def open_heatmap(path: str) -> HeatmapRelease:
         grid = release.grid
         if grid is None:
             raise RequestError(f"a heatmap's release is needed, this one is of {release.manifest.get('job')!r}")
-        start = WarmStart.of(release.manifest, release.arrow_table(CELLS_FILE), grid)
+        start = WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE), grid)
         estimate = _of_everybody(start.estimate, release.manifest)
     except RequestError as error:
         raise RequestError(f"release: {str(error).removeprefix('warm_start: ')}") from None

@@ -17,11 +17,11 @@ from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.evaluation.in_memory import Rows
-from sfumato.transforms.heatmap.assemble import add_up_to
 from sfumato.transforms.heatmap.gamma import COUNT_SHARE
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.release_files import add_up_to
 from sfumato.transforms.heatmap.schedule import plan, receive, window_for
 from sfumato.transforms.heatmap.schedule import start as start_admitted
 from sfumato.transforms.heatmap.state import HeatmapState
@@ -30,7 +30,7 @@ from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.modulus import Window
-from sfumato.transforms.secagg.shards import NOTHING, ShardTotals, sum_shards
+from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shards
 from tests.admitted import start
 
 SIZES = [50, 200, 1000, 2000, 3000, 10_000, 100_000, 1_000_000]
@@ -67,7 +67,7 @@ def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
     counted = users + noise
     population = Population(max(1.0, counted), "noisy", epsilon, discrete_laplace_stddev(epsilon), float(counted))
     state = plan(population, Budget(parameters.epsilon).charge(epsilon), parameters)
-    rounds = parameters.method.rounds(parameters.depth)
+    rounds = parameters.method.max_rounds(parameters.depth)
     total = 0.0
     while state.query is not None:
         query = state.query
@@ -85,7 +85,7 @@ def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
 @pytest.mark.parametrize("users", SIZES)
 def test_no_count_is_wrong_but_with_a_billionth(users: int, epsilon: float) -> None:
     parameters = HeatmapParameters(epsilon=epsilon)
-    counting, rounds = parameters.admission().epsilon, parameters.method.rounds(parameters.depth)
+    counting, rounds = parameters.admission().epsilon, parameters.method.max_rounds(parameters.depth)
     assert parameters.overflow_probability == 1e-9
     margin = noise_quantile(counting, COUNT_SHARE * 0.9e-9 / rounds)
     beyond = tail(counting, margin)  # that the count allows for fewer users than there are
@@ -98,7 +98,7 @@ def test_no_count_is_wrong_but_with_a_billionth(users: int, epsilon: float) -> N
 @pytest.mark.parametrize("contribution", ["one", "all"])
 def test_nor_in_any_other_method(method: str, contribution: str) -> None:
     parameters = heatmap_parameters(method, {"contribution": contribution, "depth": 6})
-    margin = noise_quantile(parameters.admission().epsilon, COUNT_SHARE * 0.9e-9 / parameters.method.rounds(6))
+    margin = noise_quantile(parameters.admission().epsilon, COUNT_SHARE * 0.9e-9 / parameters.method.max_rounds(6))
     assert max(wrong(2000, noise, parameters) for noise in (-margin, -300, 0)) <= 1e-9
 
 
@@ -179,7 +179,7 @@ def test_every_run_publishes_and_its_cells_add_up_to_what_it_states(users: int, 
     parameters = heatmap_parameters("adaptive", {"depth": GRID.depth, "epsilon": epsilon})
     for number in range(20):
         state = run_of(users, epsilon, number)
-        assert all(answer.spent.shards_lost == 0 for answer in state.answers)
+        assert all(answer.spent.shards_lost == 0 for answer in state.results)
         stated, stddev = state.users_estimate()
         assert stddev < state.population.noise_stddev
         assert abs(stated - users) < 12 * stddev

@@ -15,7 +15,7 @@ from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.noise import discrete_laplace
-from sfumato.transforms.secagg.shards import NOTHING, ShardQuery, ShardTotals, planned_shards, sum_shards
+from sfumato.transforms.secagg.shard_sums import NOTHING, ShardQuery, ShardTotals, planned_shards, sum_shards
 from tests.admitted import count_population, start
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 
@@ -134,7 +134,7 @@ def test_what_a_release_states_of_its_noise_depends_on_the_plan_alone() -> None:
     for users in (0, 20, 1000, 5000):
         state = start(users, parameters, KEY)
         assert state.query is not None
-        spent = advance(state, answer(crowd(users), parameters, state.query, KEY), parameters).answers[0].spent
+        spent = advance(state, answer(crowd(users), parameters, state.query, KEY), parameters).results[0].spent
         stated.add((spent.epsilon, spent.noise_stddev, spent.shards, spent.shards_lost, spent.vector_length))
         assert count_population(users, parameters, KEY)[0].users == 1000
     assert len(stated) == 1

@@ -20,13 +20,13 @@ from scipy.stats import binom
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region, interleave
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.private_heatmap import bind_key
 from sfumato.transforms.heatmap.schedule import advance, start
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
-from sfumato.transforms.heatmap.whole import bind_key
 from sfumato.transforms.privacy.admission import Admit, UserCounts
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_bits
 from sfumato.transforms.privacy.noise import discrete_laplace, polya_difference_events
-from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
+from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
 from tests.transforms.locations import oracle as users_oracle
 
 

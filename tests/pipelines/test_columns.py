@@ -25,8 +25,8 @@ from sfumato.transforms.evaluation.compare_methods import CompareMethods
 from sfumato.transforms.evaluation.evaluate_case import Evaluation
 from sfumato.transforms.heatmap.methods import Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.state import EVERYTHING, Estimate, HeatmapState, Question
-from sfumato.transforms.heatmap.whole import PrivateHeatmap, bind_key
+from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
+from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from tests.conftest import REGION, make_logs, write_files
 from tests.pipelines import oracle
@@ -46,15 +46,15 @@ class TwoLevels(Method):
     TEXT: ClassVar[str] = "for tests"
     CATEGORIES: ClassVar[bool] = True
 
-    def rounds(self, depth: int) -> int:
+    def max_rounds(self, depth: int) -> int:
         return 2
 
-    def encode(self, state: HeatmapState, depth: int) -> Question | None:
-        if len(state.answers) == 2:
+    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+        if len(state.results) == 2:
             return None
         below = np.linspace(4**depth, 2 * 4**depth - 1, 300).astype(np.uint64)
-        tree = Tree.of(depth, np.append(np.arange(4, 8), below)) if state.answers else Tree.uniform(depth, 2)
-        return Question(TreeEncoding(tree, state.categories), EVERYTHING if state.answers else 1.0)
+        tree = Tree.of(depth, np.append(np.arange(4, 8), below)) if state.results else Tree.uniform(depth, 2)
+        return Query(TreeEncoding(tree, state.categories), ALL_REMAINING if state.results else 1.0)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
         raise NotImplementedError
@@ -112,7 +112,7 @@ def test_the_job_equals_the_in_memory_oracle(tmp_path: Path, columns: LocationCo
     options = {**SMALL, "max_bad_fraction": 0.4, "gamma": 40, **changes, "categories": columns.categories}
     parameters = HeatmapParameters(**options, method=TwoLevels())
     state = run_state(pattern, parameters, columns)
-    assert len(state.answers) == 2
+    assert len(state.results) == 2
     assert state.cohort.shards > 1
     assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY, columns))
 

@@ -172,7 +172,7 @@ def test_a_comparison_replaces_a_comparison(logs, tmp_path: Path, capsys) -> Non
         (("--metrics", "mse,mae"), 2, "metrics: there is no 'mae'; known are mse, l1"),
         (("--metrics", "emd", "--depth", "9"), 2, "give --depth 8 or less instead of 9"),
         (("--methods", "adaptive", "--depth", "13"), 2, "at most 12"),
-        (("--methods", "flat", "--depth", "13"), 2, "depth: flat asks for every cell of a level, at most level 12"),
+        (("--methods", "flat", "--depth", "13"), 2, "depth: flat queries every cell of a level, at most of level 12"),
         (("--users", "600,many"), 2, "users: must be whole numbers N,..., got 'many'"),
         (("--methods", ""), 2, "methods: name at least one of adaptive"),
         (("--epsilon", ""), 2, "epsilon: must be numbers X,..., got ''"),

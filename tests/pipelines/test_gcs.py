@@ -29,7 +29,7 @@ from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.files import content_digest, content_version, write_file
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.whole import PrivateHeatmap
+from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release.published_release import open_release
@@ -84,10 +84,10 @@ def test_logs_in_a_bucket_give_what_local_logs_give(logs: str, local_logs: Path,
     parameters = HeatmapParameters(depth=6, shard_size=300, dropout=0.4, epsilon=4.0)
     local = _state(str(local_logs / "*.parquet"), parameters, FixedSecret(SECRET), tmp_path / "local")
     remote = _state(logs, parameters, FileSecret(f"{BUCKET}/key"), tmp_path / "remote")
-    assert len(local.answers) >= 2
+    assert len(local.results) >= 2
     assert (remote.population, remote.cohort, remote.budget) == (local.population, local.cohort, local.budget)
-    assert [one.encoding for one in remote.answers] == [one.encoding for one in local.answers]
-    assert [one.counts.tolist() for one in remote.answers] == [one.counts.tolist() for one in local.answers]
+    assert [one.encoding for one in remote.results] == [one.encoding for one in local.results]
+    assert [one.counts.tolist() for one in remote.results] == [one.counts.tolist() for one in local.results]
 
 
 def test_a_histogram_from_a_bucket_to_a_bucket(logs: str, local_logs: Path, tmp_path: Path) -> None:

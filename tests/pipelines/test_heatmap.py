@@ -27,14 +27,13 @@ from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.heatmap.assemble import add_up_to, release_files
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
+from sfumato.transforms.heatmap.raster import density, estimate_density
+from sfumato.transforms.heatmap.release_files import add_up_to, release_files
 from sfumato.transforms.heatmap.request import HeatmapRequest
-from sfumato.transforms.heatmap.slopes import density_of
-from sfumato.transforms.heatmap.whole import PrivateHeatmap, bind_key
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -70,8 +69,8 @@ def assert_same(state, expected) -> None:
     assert state.population == expected.population
     assert state.cohort == expected.cohort
     assert state.budget == expected.budget
-    assert len(state.answers) == len(expected.answers)
-    for mine, theirs in zip(state.answers, expected.answers, strict=True):
+    assert len(state.results) == len(expected.results)
+    for mine, theirs in zip(state.results, expected.results, strict=True):
         assert mine.encoding == theirs.encoding
         assert mine.spent == theirs.spent
         assert np.array_equal(mine.counts, theirs.counts)
@@ -103,7 +102,7 @@ def test_the_job_equals_the_in_memory_oracle(logs, users, records, files, kind, 
     pattern = logs(users, records, files, kind=kind)
     parameters = heatmap_parameters("adaptive", {**SMALL, **changes})
     state = run_state(pattern, parameters)
-    assert len(state.answers) >= 2
+    assert len(state.results) >= 2
     assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY))
 
 
@@ -144,7 +143,7 @@ def test_a_retried_bundle_draws_the_same_noise(logs, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(refine._SumShardsFn, "process", twice)
     assert_same(run_state(pattern, parameters), expected)
-    assert len(retries) >= len(expected.answers)
+    assert len(retries) >= len(expected.results)
 
 
 def test_a_user_with_a_thousand_rows_weighs_one(tmp_path: Path) -> None:
@@ -158,7 +157,7 @@ def test_a_user_with_a_thousand_rows_weighs_one(tmp_path: Path) -> None:
         values = {"user_id": [10**10] * rows, "latitude": [50.5] * rows, "longitude": [0.1] * rows}
         hers = pa.table(values, schema=table.schema)
         pattern = write_files(pa.concat_tables([table, hers]), tmp_path / name, 4)
-        return float(run_state(pattern, parameters).answers[0].counts.sum())
+        return float(run_state(pattern, parameters).results[0].counts.sum())
 
     # At epsilon 30 noise is 0 but for a chance of 1e-12 an entry.
     assert (total(0, "none"), total(1, "one"), total(1000, "thousand")) == (1000, 1001, 1001)
@@ -425,7 +424,7 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         (["--interval_width", "10%"], "interval_width: must be a number, got '10%'"),
         (["--max_entries", "1e4"], "max_entries: must be a whole number, got '1e4'"),
         (["--max_entries", "0"], "max_entries: must be a whole number in 16..16777216, got 0"),
-        (["--split_price", "0"], "split_price: must be a number > 0"),
+        (["--blur_weight", "0"], "blur_weight: must be a number > 0"),
         (["--rounding", "independent"], "rounding: independent rounding is of distributions"),
         (["--rounding", "up"], "rounding: must be one of"),
         (["--auxiliary", "latitude", "--method", "emd"], "auxiliary: method emd makes no rates; use adaptive or flat"),
@@ -528,13 +527,13 @@ def test_raster_and_cells_of_the_release_are_of_the_methods_map(logs, options) -
     _, metadata = key_and_metadata(job, match_files(pattern), runner_settings(None, None, []))
     files = release_files(state, parameters, metadata, Grid(REGION, parameters.depth))
     assert list(files)[-1] == "manifest.json"
-    final = state.answers[-1]
+    final = state.results[-1]
     import io
 
     made = add_up_to(parameters.method.decode(state, parameters.depth), state.users_estimate()[0])
     # One answer's cells all move by the same to add up to the number of users.
     assert np.ptp(made.counts - final.counts) < 1e-9 if options else len(made.counts) != len(final.counts)
-    expected = density(final.encoding.tree, made.counts) if options else density_of(made)
+    expected = density(final.encoding.tree, made.counts) if options else estimate_density(made)
     assert np.array_equal(np.load(io.BytesIO(files["density.npy"])), expected)
     cells = pq.read_table(io.BytesIO(files["cells.parquet"]))
     assert np.array_equal(cells["count"].to_numpy(), made.counts)

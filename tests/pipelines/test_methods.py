@@ -16,12 +16,11 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
-from sfumato.transforms.heatmap.blur import gaussian_heatmap
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.raster import density
-from sfumato.transforms.heatmap.whole import bind_key
+from sfumato.transforms.heatmap.private_heatmap import bind_key
+from sfumato.transforms.heatmap.raster import density, gaussian_heatmap
 from sfumato.transforms.locations.distributions import bound_distributions
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.spill import Spill
@@ -60,7 +59,7 @@ def test_the_job_equals_its_stages_in_memory(logs, method: str, noise: str) -> N
     state = run_state(pattern, parameters)
     key = bind_key(KEY, REGION, parameters, LocationColumns())
     assert_same(state, run_in_memory(rows_of(pattern, parameters), 1500, parameters, key))
-    assert len(state.answers) <= parameters.method.rounds(parameters.depth)
+    assert len(state.results) <= parameters.method.max_rounds(parameters.depth)
     assert state.budget.spent <= 4.0
     estimate = parameters.method.decode(state, parameters.depth)
     assert np.isfinite(estimate.counts).all()

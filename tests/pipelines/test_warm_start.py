@@ -17,8 +17,8 @@ from sfumato.pipelines.heatmap import open_warm_start
 from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.region import Grid
 from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.heatmap.warm_start import digest
-from sfumato.transforms.heatmap.whole import PrivateHeatmap
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, make_logs, write_files
 from tests.digests import seal_again
@@ -52,7 +52,7 @@ def test_the_job_equals_the_oracle(logs: str, monday: Path, tmp_path: Path, opti
     assert_same(state, oracle.heatmap(logs, REGION, parameters, KEY, prior=start.estimate))
     assert state.budget.spent == 4.0
     if options != PAPER:  # nothing is left to find out before the measurement
-        assert len(state.answers) == 1
+        assert len(state.results) == 1
 
 
 def test_a_release_says_from_which_it_started_and_not_where_that_stood(logs: str, monday: Path, tmp_path: Path) -> None:
@@ -156,8 +156,8 @@ def test_another_jobs_release_and_an_evaluation(logs: str, tmp_path: Path, capsy
     [
         (("--region", "-1,50,1,51.5"), "warm_start: the release is of region (-1.0, 50.0, 1.0, 51.0)"),
         (("--depth", "7"), "warm_start: the release has depth 6, this heatmap 7; give the same"),
-        (("--method", "flat"), "warm_start: method flat starts from nothing; use adaptive"),
-        (("--method", "emd"), "warm_start: method emd starts from nothing; use adaptive"),
+        (("--method", "flat"), "warm_start: method flat has no warm start; use adaptive"),
+        (("--method", "emd"), "warm_start: method emd has no warm start; use adaptive"),
     ],
 )
 def test_a_heatmap_that_does_not_fit(

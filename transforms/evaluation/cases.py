@@ -50,10 +50,10 @@ def make_cases(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> l
         earlier = chosen.get(EARLIER) or 0
         parameters = case_parameters(method, {name: value for name, value in chosen.items() if name != EARLIER})
         check_whole(EARLIER, earlier, 0, 1)
-        if earlier and not parameters.method.WARM:
+        if earlier and not parameters.method.STARTS_WARM:
             raise RequestError(f"{EARLIER}: method {method} cannot start from an earlier release; use adaptive")
         if earlier:
-            parameters.method.check_warm()
+            parameters.method.check_warm_start()
         if earlier and parameters.users is None:
             raise RequestError(
                 f"{EARLIER}: an earlier release needs other users; give the size of the cohorts, --users N"

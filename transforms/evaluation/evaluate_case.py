@@ -15,10 +15,8 @@ from sfumato.transforms.evaluation.cases import Case
 from sfumato.transforms.evaluation.density_metrics import coarsen, evaluate
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.evaluation.uniform_levels import uniform_densities
-from sfumato.transforms.heatmap.blur import gaussian_heatmap
 from sfumato.transforms.heatmap.methods.pyramid import Pyramid
-from sfumato.transforms.heatmap.raster import by_row
-from sfumato.transforms.heatmap.slopes import density_of
+from sfumato.transforms.heatmap.raster import by_row, estimate_density, gaussian_heatmap
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 
@@ -140,15 +138,15 @@ def _outcome(
 ) -> Outcome:
     """The outcome of the estimate of least squared error."""
     depth = len(exact).bit_length() - 1
-    shown = [evaluation.blurred(density_of(one, depth)) for one in estimates]
+    shown = [evaluation.blurred(estimate_density(one, depth)) for one in estimates]
     best = min(shown, key=lambda one: float(np.mean((one - exact) ** 2)))
-    spent = [answer.spent for answer in state.answers]
+    spent = [answer.spent for answer in state.results]
     return Outcome(
         setting,
         number,
         evaluate(best, exact, evaluation.metrics),
-        state.of_user([one.vector_length for one in spent]),
-        state.of_user([one.bits_per_client for one in spent]),
+        state.per_user_total([one.vector_length for one in spent]),
+        state.per_user_total([one.bits_per_client for one in spent]),
         sum(one.shards_lost for one in spent) / sum(one.shards for one in spent),
         _picture(best, number),
     )

@@ -29,7 +29,7 @@ from sfumato.transforms.locations.shards import (
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.privacy.admission import UserCounts, count_users
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash
-from sfumato.transforms.secagg.shards import NOTHING, sum_shards
+from sfumato.transforms.secagg.shard_sums import NOTHING, sum_shards
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Rows:
         if len(columns) == 1:
             words = np.frombuffer(columns[0], np.uint64)
             return cls(places, words & ~places.mask, words & places.mask)
-        many = Distributions.of_columns(columns, places)
+        many = Distributions.from_columns(columns, places)
         return cls(places, many.users, many.codes.astype(np.uint64), many.weights)
 
     @classmethod

@@ -77,7 +77,7 @@ def interval_columns(estimate: Estimate, unbiased: UnbiasedCounts | None) -> dic
     if unbiased is None:
         return {}
     owner, cells = unbiased.full.owners(estimate.tree), len(estimate.counts)
-    users = np.bincount(owner, unbiased.of_cells, cells).astype(np.float64)
+    users = np.bincount(owner, unbiased.leaf_users, cells).astype(np.float64)
     low, high = interval(users, np.sqrt(np.bincount(owner, unbiased.leaf_variances(), cells)))
     return {"users_unbiased": users, "users_low": low, "users_high": high}
 

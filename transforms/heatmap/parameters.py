@@ -10,7 +10,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import MAX_CATEGORIES
 from sfumato.schemas.region import MAX_DEPTH
 from sfumato.transforms.heatmap.checks import check_between, check_choice, check_whole, check_within, option
-from sfumato.transforms.heatmap.gamma import automatic_gamma
+from sfumato.transforms.heatmap.gamma import UNKNOWN_USERS, GammaInputs
 from sfumato.transforms.heatmap.methods import Adaptive, Method
 from sfumato.transforms.heatmap.methods.base import Contribution
 from sfumato.transforms.locations.distributions import MAX_GAMMA
@@ -20,7 +20,7 @@ from sfumato.transforms.privacy.budget import Budget, check_epsilon
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.rounding import ROUNDINGS, Rounding, stored_total
-from sfumato.transforms.secagg.shards import NoiseMode
+from sfumato.transforms.secagg.shard_sums import NoiseMode
 
 _NOISE_MODES = ("shard", "client", "central")
 
@@ -31,7 +31,7 @@ class HeatmapParameters:
 
     users: cohort size, None for everybody. population: public number of users from which the run is planned, None to
     plan it from the private count, which costs population_share of the budget in any case. modulus: None chooses it.
-    contribution: None is the method's own. gamma: None is by `automatic_gamma`. categories: how many values the
+    contribution: None is the method's own. gamma: None is by `GammaInputs`. categories: how many values the
     auxiliary data can take, 1 where there are none.
     """
 
@@ -145,7 +145,23 @@ class HeatmapParameters:
         """What a user's distribution over her cells adds up to; None where she gives one location."""
         if not self._distributions:
             return None
-        return automatic_gamma(self) if self.gamma is None else self.gamma
+        return self._automatic_gamma() if self.gamma is None else self.gamma
+
+    def _automatic_gamma(self) -> int:
+        return GammaInputs(
+            epsilon=self.epsilon,
+            counting_epsilon=Budget(self.epsilon).affordable(self.epsilon * self.population_share),
+            max_rounds=self.method.max_rounds(self.depth),
+            max_cells=self.categories << (2 * self.depth),
+            users=min(self.users or UNKNOWN_USERS, self.population or UNKNOWN_USERS),
+            shard_size=self.shard_size,
+            dropout=self.dropout,
+            participation=self.participation,
+            is_central=self.noise == "central",
+            rounding=self.rounding,
+            modulus=self.modulus,
+            overflow_probability=self.overflow_probability,
+        ).automatic_gamma()
 
     @property
     def distribution_total(self) -> int | None:

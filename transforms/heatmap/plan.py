@@ -19,10 +19,10 @@ from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
-from sfumato.transforms.secagg.shards import ShardQuery, ShardTotals
+from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
 from sfumato.transforms.text_tables import EXAMPLE_USERS, markdown_table, significant
 
-SEEN_FROM = 2.0  # standard deviations of the noise
+VISIBLE_FROM = 2.0  # standard deviations of the noise
 _DROPOUTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2)
 
 
@@ -60,12 +60,12 @@ class Plan:
     @property
     def entries(self) -> int:
         """Vector entries that a client sends in all; the most of them, where each answers one sub-query."""
-        return self.state.of_user([one.vector_length for one in self.sub_queries])
+        return self.state.per_user_total([one.vector_length for one in self.sub_queries])
 
     @property
     def bits(self) -> int:
         """Bits that a client sends in all, likewise."""
-        return self.state.of_user([one.bits_per_client for one in self.sub_queries])
+        return self.state.per_user_total([one.bits_per_client for one in self.sub_queries])
 
     @property
     def noise_stddev(self) -> float:
@@ -73,17 +73,17 @@ class Plan:
         return self.sub_queries[-1].noise_stddev
 
     @property
-    def least_seen(self) -> float | None:
+    def min_visible_users(self) -> float | None:
         """Users whom a cell needs to stand two standard deviations out of the last sub-query's noise.
 
         Other answers can only help. None for methods none of whose answers is that of all cells.
         """
-        return SEEN_FROM * self.noise_stddev if self.parameters.method.SEEN_BY_LAST else None
+        return VISIBLE_FROM * self.noise_stddev if self.parameters.method.LAST_QUERY_COVERS_MAP else None
 
     @property
-    def level_seen(self) -> int | None:
+    def visible_level(self) -> int | None:
         """The finest level asked for at which evenly spread users would be seen so; None as above."""
-        encoding, least = self.state.answers[-1].encoding, self.least_seen
+        encoding, least = self.state.results[-1].encoding, self.min_visible_users
         if least is None or not isinstance(encoding, TreeEncoding):
             return None
         cells = max(self.state.cohort.users / least, 1.0) if least > 0 else math.inf
@@ -118,11 +118,11 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
     while state.query is not None:
         query, cohort = state.query, state.cohort
         overflow.append(overflow_probability(query, state))
-        first, last = query.asked or (0, cohort.shards)
+        first, last = query.shard_range or (0, cohort.shards)
         asked = cohort.users * (last - first) / cohort.shards
         sums = np.round(query.encoding.shares * asked * state.unit).astype(np.int64)
         state = advance(state, ShardTotals(sums, last - first), parameters)
-    return Plan(parameters, state, tuple(answer.spent for answer in state.answers), tuple(overflow))
+    return Plan(parameters, state, tuple(result.spent for result in state.results), tuple(overflow))
 
 
 def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
@@ -155,10 +155,10 @@ def plan_details(plan: Plan) -> str:
     lines = [people + (", whose exact sums a trusted server sees" if central else shards)]
     lines.append(
         (sent if central else f"{sent}, {significant(plan.bits / 8000)} KB,")
-        + (" in one of " if plan.state.in_parts else " in ")
+        + (" in one of " if plan.state.has_disjoint_cohorts else " in ")
         + _number(len(plan.sub_queries), "sub-query", "sub-queries")
     )
-    if (most := own.method.most_entries()) is not None:
+    if (most := own.method.max_query_entries()) is not None:
         lines.append(
             "this is for users who are spread evenly; the more they crowd together the more entries pay, up to "
             f"{most:,}\na sub-query (--max_entries)"
@@ -167,9 +167,9 @@ def plan_details(plan: Plan) -> str:
         f"counting the users costs epsilon {count:.3g} of {own.epsilon:g}, and tells their number to "
         f"+-{significant(1.96 * plan.state.population.noise_stddev)} (95%)"
     )
-    if plan.least_seen is not None:
-        seen = f"a cell is seen from {significant(plan.least_seen)} users on ({SEEN_FROM:g} standard deviations of the "
-        lines.append(f"{seen}last sub-query's noise)" + _spread(plan.level_seen))
+    if plan.min_visible_users is not None:
+        needed = f"{significant(plan.min_visible_users)} users on ({VISIBLE_FROM:g} standard deviations of the "
+        lines.append(f"a cell is seen from {needed}last sub-query's noise)" + _spread(plan.visible_level))
     header = ["sub-query", "epsilon", "entries", "noise, users"]
     if not central:
         header += ["modulus", "bits a client", "chance of overflow"]
@@ -227,17 +227,17 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
             continue
         sent = [] if central else [f"{plan.bits:,}", significant(plan.bits / 8000)]
         row = [f"{users:,}", f"{len(plan.sub_queries)}", f"{plan.entries:,}", *sent, significant(plan.noise_stddev)]
-        rows.append([*row, "-" if plan.least_seen is None else significant(plan.least_seen)])
+        rows.append([*row, "-" if plan.min_visible_users is None else significant(plan.min_visible_users)])
     return "\n".join(lines) + "\n" + markdown_table(rows, left=())
 
 
 def _bounds(parameters: HeatmapParameters) -> list[str]:
     """What holds for any number of users, and wherever they are."""
     method, depth = parameters.method, parameters.depth
-    rounds = method.rounds(depth)
+    rounds = method.max_rounds(depth)
     share = parameters.epsilon * parameters.population_share
     lines = [f"- epsilon {parameters.epsilon:g} in all, of which the count of users costs {share:.3g}"]
-    entries = method.most_entries()
+    entries = method.max_query_entries()
     if entries is None and isinstance(method, Adaptive):
         entries = parameters.categories * 4**depth  # the finest tree
     if entries is None:

@@ -1,26 +1,37 @@
-"""From noisy counts to densities (paper 000, Section 6.1): no zeroing, spread over what children leave over. Pure."""
+"""Rasters of a map: from noisy counts to densities, with slopes inside cells, blurred or made coarser. Pure.
+
+Densities follow paper 000, Section 6.1: counts are not zeroed, and a node's rest is spread over the area that its
+children leave.
+All of it is post-processing and costs no budget.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.heatmap.state import Estimate
 
 MAX_PAINTED_DEPTH = 11  # a picture shows no finer
+_HALVINGS = 2  # levels below a cell that slope; below them the slope between neighbours has no information
+# A blur's weights beyond so many deviations are below 1e-31 of the largest. They count as 0, which is faster.
+BLUR_REACH = 12.0
 MAX_RASTER_DEPTH = 12  # 4096 x 4096 float64 is 128 MiB; finer trees are summed into such cells
 
 
 def density(tree: Tree, counts: NDArray[np.float64], depth: int | None = None) -> NDArray[np.float64]:
-    """The density float64[2^d, 2^d] that the counts (float64[T], one an entry) describe; it sums to 1.
+    """The density float64[2^d, 2^d] of counts float64[T], one for each entry. It adds up to 1.
 
-    Row 0 lies in the north. d is the tree's depth or 12, whichever is less. Negative counts count as 0; where nothing
-    is left the density is uniform.
+    Row 0 is in the north. d is the tree's depth, at most 12. Negative counts count as 0. Without positive counts the
+    density is uniform.
     """
     depth = min(tree.depth, MAX_RASTER_DEPTH) if depth is None else depth
     index, shift = tree.index, np.uint64(2 * (tree.depth - depth))
@@ -37,11 +48,88 @@ def density(tree: Tree, counts: NDArray[np.float64], depth: int | None = None) -
     return by_row(mass)
 
 
-def painted(tree: Tree, values: NDArray[np.float64], depth: int | None = None) -> NDArray[np.float64]:
-    """What each cell's own entry says, float64[2^d, 2^d], row 0 in the north, of values float64[T], one an entry.
+def estimate_density(estimate: Estimate, depth: int | None = None) -> NDArray[np.float64]:
+    """The density float64[2^d, 2^d] of an estimate, as `density` gives it, with slopes inside cells.
 
-    Without depth, d is the tree's deepest level or 11, whichever is less; of what is finer, the entry at a cell's
-    corner shows.
+    Inside a cell nothing was measured. But where cells grow from west to east, the halves of a cell most likely grow
+    too. The strength of slopes was learned where it shows: on the measured levels above. Every cell keeps its total:
+    what one half gains the other loses.
+    """
+    tree = estimate.tree
+    depth = min(tree.depth, MAX_RASTER_DEPTH) if depth is None else depth
+    flat = density(tree, estimate.counts, depth)
+    if not estimate.slope:
+        return flat
+    pyramid, levels = [flat], [painted(tree, np.minimum(node_levels(tree.entries), depth).astype(np.float64), depth)]
+    for _ in range(depth):
+        pyramid.append(_blocks(pyramid[-1]).sum(axis=(1, 3)))
+        levels.append(_blocks(levels[-1]).max(axis=(1, 3)))
+    shown = pyramid[-1]
+    for level in range(depth):
+        entry = levels[depth - level]
+        measured = pyramid[depth - level - 1]
+        sloping = (entry <= level) & (level - entry < _HALVINGS)
+        children = np.repeat(np.repeat(shown / 4, 2, axis=0), 2, axis=1)
+        if sloping.any():
+            children += _slope(shown * estimate.slope, np.where(sloping, shown / 4, 0))
+        shown = np.where(np.repeat(np.repeat(entry > level, 2, axis=0), 2, axis=1), measured, np.maximum(children, 0))
+    return np.asarray(shown / shown.sum())
+
+
+def _slope(values: NDArray[np.float64], limit: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far each cell's four children are from a quarter of it: float64[2 n, 2 n], at most `limit`. See `gradient`.
+
+    The four add up to 0 in every cell.
+    """
+    padded = np.pad(values, 1, mode="edge")
+    # A neighbour beyond the border counts as the cell's own value, as in `FullTree.gradient`.
+    east = (padded[1:-1, 2:] - padded[1:-1, :-2]) / 32
+    south = (padded[2:, 1:-1] - padded[:-2, 1:-1]) / 32
+    children = np.stack([[-east - south, east - south], [-east + south, east + south]])  # [row, column, ...]
+    children = np.clip(children, -limit, limit)
+    children -= children.mean(axis=(0, 1))
+    side = len(values)
+    return np.asarray(children.transpose(2, 0, 3, 1).reshape(2 * side, 2 * side))
+
+
+def _blocks(cells: NDArray[np.float64]) -> NDArray[np.float64]:
+    half = len(cells) // 2
+    return cells.reshape(half, 2, half, 2)
+
+
+def gaussian_heatmap(shares: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
+    """H(x, y) = sum over cells (x', y') of exp(-((x - x')^2 + (y - y')^2) / (2 sigma^2)) / Z(x', y') p(x', y').
+
+    Z makes each source's weights add up to 1 over the grid, so mass is kept at the borders too. Weights and Z are
+    products of one factor for each axis, so the filter is two matrix products.
+
+    Args:
+        shares: p, a density float64[side, side].
+        sigma: the filter's standard deviation, in sides of the region; 0 returns the density.
+
+    Raises:
+        RequestError: sigma is negative or not finite.
+
+    Source: paper 001, Section 2.3.
+    """
+    if not (math.isfinite(sigma) and sigma >= 0):
+        raise RequestError(f"sigma: must be a finite number >= 0 (in units of the region's side), got {sigma}")
+    side = len(shares)
+    if BLUR_REACH * sigma * side < 1:
+        return shares.copy()
+    steps = np.arange(side) / (sigma * side)
+    away = np.where(steps <= BLUR_REACH, np.exp(-(np.minimum(steps, BLUR_REACH) ** 2) / 2), 0)
+    weights = scipy.linalg.toeplitz(away)
+    weights /= weights.sum(axis=0)
+    heatmap: NDArray[np.float64] = weights @ shares @ weights.T
+    return heatmap
+
+
+def painted(tree: Tree, values: NDArray[np.float64], depth: int | None = None) -> NDArray[np.float64]:
+    """The value of each cell's entry, float64[2^d, 2^d], row 0 in the north, of values float64[T], one for each entry.
+
+    Without `depth`, d is the tree's deepest level, at most 11. Where entries are finer, a cell shows the entry at its
+    corner.
     """
     depth = min(tree.level, MAX_PAINTED_DEPTH) if depth is None else depth
     cells = np.arange(1 << (2 * depth), dtype=np.uint64) << np.uint64(2 * (tree.depth - depth))
@@ -49,9 +137,9 @@ def painted(tree: Tree, values: NDArray[np.float64], depth: int | None = None) -
 
 
 def coarsen(estimate: Estimate, entries: int) -> Estimate:
-    """The estimate on the tree's upper levels alone, as many as keep it at so many entries or fewer.
+    """The estimate on the tree's upper levels, as many as have at most so many entries.
 
-    What lies deeper is added up at the deepest node that is left, in every category; deviations are those of sums of
+    Deeper entries are added up at the deepest node that remains, in every category. Deviations are those of sums of
     independent noise.
     """
     tree = estimate.tree
@@ -63,7 +151,7 @@ def coarsen(estimate: Estimate, entries: int) -> Estimate:
         return estimate
     first = node_paths(tree.entries) << (2 * (tree.depth - node_levels(tree.entries))).astype(np.uint64)
     place = upper.index.owners(first)
-    # A node that is left may begin where one of its descendants does; it is its own place.
+    # A node that remains may begin where one of its descendants begins. It is its own place.
     kept = node_levels(tree.entries) <= level
     place[kept] = np.searchsorted(upper.entries, tree.entries[kept])
 

@@ -51,7 +51,7 @@ from numpy.typing import NDArray
 
 from sfumato.transforms.bisection import bisect_each
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.selection import shrink
+from sfumato.transforms.shrinkage import shrink
 
 LEVEL = 0.95
 _TWO_SIDED, _ONE_SIDED = float(scipy.special.ndtri((1 + LEVEL) / 2)), float(scipy.special.ndtri(LEVEL))

@@ -20,10 +20,10 @@ from sfumato.transforms.logs import COUNTED_USERS, SUB_QUERY, SUB_QUERY_WITH_LOS
 from sfumato.transforms.metrics import LOST_SHARDS, SUB_QUERIES, SUM_TIME, VECTOR_ENTRIES
 from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.secagg.shards import NOTHING, ShardTotals, sum_shards
+from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shards
 
 
-class StartRefinement(beam.PTransform):
+class StartSubQueries(beam.PTransform):
     """Row counts and a PCollection of UserCounts -> a singleton HeatmapState with the first sub-query.
 
     All input has been read and decoded by then. Raises NotAdmittedError (see Admit).
@@ -115,7 +115,7 @@ def _add_totals(parts: Iterable[ShardTotals]) -> ShardTotals:
     return functools.reduce(operator.add, parts, NOTHING)
 
 
-class AskShards(beam.PTransform):
+class RunSubQueries(beam.PTransform):
     """ShardGroups and a singleton HeatmapState -> the final HeatmapState, a stage for each of the method's rounds.
 
     The stages are unrolled, so that one run is one job on any runner; once all is asked the rest do nothing.
@@ -129,7 +129,7 @@ class AskShards(beam.PTransform):
 
     def expand(self, shards: beam.PCollection) -> beam.PCollection:
         parameters, state = self._parameters, self._state
-        for index in range(1, parameters.method.rounds(parameters.depth) + 1):
+        for index in range(1, parameters.method.max_rounds(parameters.depth) + 1):
             totals = shards | f"SumShards{index}" >> SumShards(parameters, self._key, state)  # ShardTotals
             # The totals are the main input, so that this runs in one stage with the last step of combining them.
             state = totals | f"Advance{index}" >> beam.Map(
@@ -152,12 +152,12 @@ def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParame
         return state
     with _refusing():
         state = receive(state, totals, parameters, key)
-    spent = state.answers[-1].spent
+    spent = state.results[-1].spent
     (SUB_QUERY_WITH_LOSS if spent.shards_lost else SUB_QUERY).emit(
         sub_query=spent.index,
         entries=spent.vector_length,
         epsilon=spent.epsilon,
-        remaining=state.purse.remaining,
+        remaining=state.next_query_budget.remaining,
         noise_stddev=spent.noise_stddev,
         shards=spent.shards,
         shards_lost=spent.shards_lost,

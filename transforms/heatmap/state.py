@@ -1,4 +1,7 @@
-"""What the server of a heatmap knows between sub-queries, and what it asks and publishes. Nothing here is raw."""
+"""What the server of a heatmap knows between sub-queries, what it queries next, and what it publishes.
+
+Nothing here is raw: every number is public or carries noise.
+"""
 
 from __future__ import annotations
 
@@ -15,46 +18,78 @@ from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.admission import noise_quantile
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.secagg.encodings import Encoding
+from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
 from sfumato.transforms.secagg.rounding import Rounding, l1_sensitivity
-from sfumato.transforms.secagg.shards import ShardQuery
+from sfumato.transforms.secagg.shard_sums import ShardQuery
 
-EVERYTHING = math.inf
+ALL_REMAINING = math.inf
 
 
 @dataclass(frozen=True)
-class Question:
-    """What clients are to send next, and the epsilon it may cost; EVERYTHING spends all that remains.
+class Query:
+    """What a method wants to know next. The schedule makes a ShardQuery of it.
 
-    part: which of the shards are asked, as two shares of them: (0, 0.1) are the first tenth. Parts must not overlap, so
-    that no user is asked twice and each has the whole budget for hers. None asks all shards.
+    Attributes:
+        encoding: of what clients send.
+        epsilon: what it may cost; ALL_REMAINING spends the rest of the budget.
+        shard_fractions: the part of the shards to query, as two fractions: (0, 0.1) is the first tenth. None is all.
+            The parts of a run must not overlap. Each user then belongs to one of several disjoint cohorts, is queried
+            once, and has the whole budget for it.
     """
 
     encoding: Encoding
     epsilon: float
-    part: tuple[float, float] | None = None
+    shard_fractions: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A sub-query's noisy sums, float64[length], in users of the whole cohort, for the entries of its encoding.
+class NoisyCounts:
+    """The result of a sub-query.
 
-    shards: the first of the shards that were asked, and the one after the last; None for all.
+    Attributes:
+        encoding: of the entries.
+        counts: float64[length], the noisy sums, in users of the whole cohort.
+        spent: what the sub-query cost, for the manifest.
+        shard_range: the first shard that was queried and the one after the last; None for all shards.
     """
 
     encoding: Encoding
     counts: NDArray[np.float64]
     spent: SubQuery
-    shards: tuple[int, int] | None = None
+    shard_range: tuple[int, int] | None = None
+
+    @property
+    def tree(self) -> Tree:
+        """The tree whose entries were counted. Raises TypeError where the encoding is not of a tree."""
+        if not isinstance(self.encoding, TreeEncoding):
+            raise TypeError(f"the counts are not of a tree but of {type(self.encoding).__name__}")
+        return self.encoding.tree
+
+    def to_estimate(self) -> Estimate:
+        """The users at each entry of the tree, over all categories, with the noise's deviation. See `tree`."""
+        tree, noise = self.tree, self.spent.noise_stddev
+        by_category = self.counts.reshape(-1, len(tree.entries))
+        each = np.full(len(tree.entries), noise)
+        if len(by_category) == 1:
+            return Estimate(tree, self.counts, each)
+        return Estimate(tree, by_category.sum(axis=0), math.sqrt(len(by_category)) * each, by_category, each)
 
 
 @dataclass(frozen=True)
 class HeatmapState:
-    """What the server knows between sub-queries. query is None when all is done.
+    """What the server knows between sub-queries.
 
-    unit: what a user's weights sum to (1 for one location a user). noisy_sums: sums that carry noise of their own and
-    are added up: the shards, or one where the noise is central. categories: of the auxiliary data, 1 without any.
-    rounding: of the users' distributions. prior: the map of an earlier release, from which this one starts.
+    Attributes:
+        population: the number of users that the run is planned for.
+        cohort: how users are spread over shards.
+        budget: of the user who has spent most.
+        unit: what a user's weights add up to: 1 for one location a user, else gamma.
+        noisy_sums: how many sums with noise of their own are added up: the shards, or 1 with central noise.
+        query: the sub-query to run next; None when the run is complete.
+        results: of all sub-queries so far, in order.
+        categories: of the auxiliary data; 1 without any.
+        rounding: of the users' distributions.
+        prior: the map of an earlier release that this one starts from.
     """
 
     population: Population
@@ -63,49 +98,54 @@ class HeatmapState:
     unit: int
     noisy_sums: int
     query: ShardQuery | None = None
-    answers: tuple[Answer, ...] = ()
+    results: tuple[NoisyCounts, ...] = ()
     categories: int = 1
     rounding: Rounding = "systematic"
     prior: Estimate | None = None
 
     @property
-    def purse(self) -> Budget:
-        """The budget of the users of the next sub-query: in parts they have been asked nothing but to be counted."""
-        if self.answers and self.answers[-1].shards is not None and self.unasked:
-            return self.at_first
+    def next_query_budget(self) -> Budget:
+        """The budget of the users of the next sub-query. A disjoint cohort has paid for nothing but its count."""
+        if self.has_disjoint_cohorts and self.remaining_shards:
+            return self.initial_budget
         return self.budget
 
     @property
-    def at_first(self) -> Budget:
-        """The budget before the first sub-query."""
-        return self.budget.first(self._common)
+    def initial_budget(self) -> Budget:
+        """The budget before the first sub-query: of the charges, every user bears that of the private count alone."""
+        return self.budget.first(1 if self.population.epsilon else 0)
 
     @property
-    def in_parts(self) -> bool:
-        """Whether sub-queries are of parts of the shards, so that a user answers one of them."""
-        return any(answer.shards is not None for answer in self.answers)
+    def has_disjoint_cohorts(self) -> bool:
+        """Whether each sub-query has shards of its own, so that a user takes part in one of them."""
+        return any(result.shard_range is not None for result in self.results)
 
     @property
-    def central(self) -> bool:
-        """Whether noise is added once to the sums of several shards; False for one shard, which has one in any case."""
+    def is_central(self) -> bool:
+        """Whether noise is added once to the sum of several shards. False for one shard: it has one noise anyway."""
         return self.noisy_sums != self.cohort.shards
 
-    def of_user(self, each: Sequence[int]) -> int:
-        """What a user does in all of so much in each sub-query: the most of them where she answers one."""
-        return max(each) if self.in_parts else sum(each)
+    def per_user_total(self, each: Sequence[int]) -> int:
+        """A user's total of a cost that each sub-query has: the largest one where a user takes part in one of them."""
+        return max(each) if self.has_disjoint_cohorts else sum(each)
 
     @property
-    def unasked(self) -> int:
-        """How many shards have not been asked yet, where sub-queries are of parts of them."""
-        return self.cohort.shards - (self.answers[-1].shards or (0, 0))[1] if self.answers else self.cohort.shards
+    def remaining_shards(self) -> int:
+        """How many shards have not been queried yet, where cohorts are disjoint."""
+        return self.cohort.shards - (self.results[-1].shard_range or (0, 0))[1] if self.results else self.cohort.shards
 
     def charged(self, epsilon: float, in_part: bool) -> Budget:
-        """The budget of whoever has spent most once a sub-query's users have spent epsilon more."""
-        mine = self.purse.charge(epsilon)
-        return max(self.budget, mine, key=lambda one: one.spent) if in_part else mine
+        """The budget of the user who has spent most once the next sub-query has cost its users epsilon.
 
-    def most_users(self, probability: float) -> float:
-        """A number of users that there are more than with at most this probability, by the private count alone."""
+        Args:
+            epsilon: of the sub-query.
+            in_part: whether it queries a part of the shards.
+        """
+        mine = self.next_query_budget.charge(epsilon)
+        return max(self.budget, mine, key=lambda budget: budget.spent) if in_part else mine
+
+    def max_users(self, probability: float) -> float:
+        """A number of users that is exceeded with at most this probability, by the private count alone."""
         population = self.population
         if population.counted is None:
             return population.users
@@ -113,58 +153,58 @@ class HeatmapState:
 
     @property
     def counted_users(self) -> float:
-        """The cohort's users by the private count alone, which may be negative; the planned ones without a count."""
+        """The cohort's users by the private count alone, which may be negative; the planned users without a count."""
         counted = self.population.counted
         return self.cohort.users if counted is None else counted * self.cohort.sampling_rate
 
     def users_estimate(self) -> tuple[float, float]:
-        """The number of users of the cohort, and its standard deviation, from all noisy figures.
+        """The number of users of the cohort and its standard deviation, from all noisy figures.
 
-        The private count and the total of every answer, each with weight by its inverse variance. Users who were drawn
-        for a sub-query are a sample of the cohort's. Not negative.
+        The private count and the total of every result are weighted by inverse variance. The users of a sub-query are
+        a sample of the cohort.
 
         Returns:
-            Users and standard deviation, in users; the public figure and 0 where nothing was counted.
+            Users, at least 0, and the standard deviation, both in users; the public figure and 0 without any count.
         """
         rate, counted = self.cohort.sampling_rate, self.counted_users
         variance = (self.population.noise_stddev * rate) ** 2
-        if not (self.answers and variance):
+        if not (self.results and variance):
             return max(counted, 0.0), math.sqrt(variance)
-        size = max(counted, 1.0)  # of which a sample's variance is a share
+        size = max(counted, 1.0)  # a sample's variance is a share of it
         totals, variances = [], []
-        for answer in self.answers:
-            spent, entries = answer.spent, answer.encoding.sensitivity
-            asked = (spent.shards - spent.shards_lost) / self.cohort.shards
-            totals.append(float(answer.counts.sum()) / entries)
-            variances.append(spent.vector_length * (spent.noise_stddev / entries) ** 2 + (1 / asked - 1) * size)
-        answered, error = _combined(totals, variances)
-        users, error = _combined([counted, answered], [variance, error + (1 - rate) * size])
+        for result in self.results:
+            spent, entries = result.spent, result.encoding.sensitivity
+            queried = (spent.shards - spent.shards_lost) / self.cohort.shards
+            totals.append(float(result.counts.sum()) / entries)
+            variances.append(spent.vector_length * (spent.noise_stddev / entries) ** 2 + (1 / queried - 1) * size)
+        summed, error = _weighted_mean(totals, variances)
+        users, error = _weighted_mean([counted, summed], [variance, error + (1 - rate) * size])
         return max(users, 0.0), math.sqrt(error)
 
-    @property
-    def _common(self) -> int:
-        """How many charges every user bears, whatever her part."""
-        return 1 if self.population.epsilon else 0
-
     def sensitivity(self, length: int | None = None, entries: int = 1) -> int:
-        """The largest L1 norm of a user's vector of so many entries; without length, of as many as the last had.
+        """The largest L1 norm of a user's vector.
 
-        entries: to how many of them a location adds.
+        Args:
+            length: of the vector; None for that of the last result.
+            entries: how many entries a location adds to.
         """
         if length is None:
-            length = len(self.answers[-1].counts) if self.answers else 0
+            length = len(self.results[-1].counts) if self.results else 0
         return l1_sensitivity(self.unit, self.rounding, length, entries)
 
     def noise_stddev(self, epsilon: float, sensitivity: int = 1, length: int | None = None) -> float:
-        """Standard deviation, in users, of an entry's sum over all shards at this epsilon (Eq. 5).
+        """Standard deviation, in users, of an entry's sum over all shards (paper 000, Eq. 5).
 
-        sensitivity: to how many entries a location adds. length: of the vector, by default that of the last answer.
+        Args:
+            epsilon: of the sub-query.
+            sensitivity: how many entries a location adds to.
+            length: of the vector; None for that of the last result.
         """
         one = discrete_laplace_stddev(epsilon, self.sensitivity(length, sensitivity)) / self.unit
         return math.sqrt(self.noisy_sums) * one
 
 
-def _combined(values: Sequence[float], variances: Sequence[float]) -> tuple[float, float]:
+def _weighted_mean(values: Sequence[float], variances: Sequence[float]) -> tuple[float, float]:
     """The mean of independent values, weighted by inverse variance, and its variance."""
     weights = [1 / max(variance, 1e-12) for variance in variances]
     total = math.fsum(weights)
@@ -173,11 +213,15 @@ def _combined(values: Sequence[float], variances: Sequence[float]) -> tuple[floa
 
 @dataclass(frozen=True)
 class Estimate:
-    """A method's map: users float64[T] for the entries of a tree, and their standard deviations float64[T].
+    """A method's map: the users at each entry of a tree.
 
-    With auxiliary data: by_category float64[categories, T], noisy users of each category at the same entries, and the
-    standard deviation of the noise in each of them, float64[T], independent between categories. slope: how much of the
-    growth from neighbour to neighbour goes on inside a cell; at 0 its users are spread evenly.
+    Attributes:
+        tree: with T entries.
+        counts: float64[T], users.
+        stddev: float64[T], their standard deviations, in users.
+        by_category: float64[categories, T], noisy users of each category; None without auxiliary data.
+        category_stddev: float64[T], standard deviation of the noise in each of them, independent between categories.
+        slope: the share of the growth from neighbour to neighbour that goes on inside a cell; 0 spreads users evenly.
     """
 
     tree: Tree

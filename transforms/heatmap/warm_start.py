@@ -35,7 +35,7 @@ class WarmStart:
     safe: bool
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any], cells: pa.Table, grid: Grid) -> WarmStart:
+    def from_release(cls, manifest: Mapping[str, Any], cells: pa.Table, grid: Grid) -> WarmStart:
         """From a release's manifest and table of cells. Raises RequestError where they do not fit the grid."""
         if manifest.get("job") != "heatmap":
             raise RequestError(f"warm_start: a heatmap's release is needed, this one is of {manifest.get('job')!r}")

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from sfumato.transforms.histogram.user_sample import Sampler
 from sfumato.transforms.locations.encode import hash_users
+from sfumato.transforms.locations.record_values import nulls, without_views
 from sfumato.transforms.locations.users import by_user_group
-from sfumato.transforms.locations.values import nulls, without_views
 from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 

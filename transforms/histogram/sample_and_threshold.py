@@ -167,7 +167,7 @@ class _SampleSliceFn(beam.DoFn):
                 encoded = self._items.encode(batch, self._sampler.key, draw)
                 dropped = sum(encoded.dropped) - encoded.dropped[NULL_USER]
                 marked = draw.admission_users(batch.column(self._items.columns.user_id), dropped)
-            counts += RowCounts.of(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
+            counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
             yield from split_sample(encoded.sample)
             for group in split_marked_users(marked):
                 yield beam.pvalue.TaggedOutput(_ADMISSION_USERS, group)

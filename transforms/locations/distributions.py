@@ -1,9 +1,9 @@
-"""One distribution a user: all her records, as whole numbers over places that add up to gamma exactly.
+"""Contribution bounding: one distribution of each user over all their locations, in integers. Pure.
 
-Beside `users.py`, where one record of each user counts. A user with n records, n_c of them in cell c, holds about
-gamma n_c / n there; where records have weights, these are added up in place of counted. Rounding is systematic, so the
-sum is gamma whatever she did: the L1 sensitivity of sums over users is gamma, where rounding each cell on its own would
-make it gamma + d for d cells (paper 000, "Several locations a user"). Pure.
+The integers of a user add up to gamma exactly. A user with n records, n_c of them in cell c, has about gamma n_c / n
+there. Where records have weights, n and n_c are sums of weights. Rounding is systematic, so the sum is gamma for any
+data and the L1 sensitivity of sums over users is gamma. If each cell were rounded on its own, it would be gamma + d for
+d cells (paper 000, "Several locations a user"). `users.py` is the other way: one record of each user counts.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ from sfumato.transforms.locations.records import join_records, sorted_records
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, key_dtype, keys_in_groups, shards_in, shards_of
 from sfumato.transforms.locations.spill import Spill, load
 
-# gamma n + n, the largest number below, then fits 63 bits: a user's amounts add up to n <= 2^31.
+# The largest number below, gamma n + n, then fits 63 bits: a user's amounts add up to n <= 2^31.
 MAX_GAMMA = (1 << 31) - 1
 _ROWS_PER_ELEMENT = 700_000
 
 
 @dataclass(frozen=True)
 class Distributions:
-    """Places of users, one a row: users uint64[rows] (hashes), codes places.dtype[rows], weights int64[rows].
+    """Locations of users, one in each row, in the order of (user, code), each pair once.
 
-    In the order of (user, code), each pair once; weights are at least 1, and a user's sum to gamma. The whole hash
-    tells users apart; which shard a user is in depends on the same upper bits of it as with one location a user.
+    The complete hash identifies a user. The shard depends on the same upper bits as with one location a user.
+
+    Attributes:
+        users: uint64[rows], hashes.
+        codes: places.dtype[rows].
+        weights: int64[rows], at least 1. A user's weights add up to gamma.
     """
 
     users: NDArray[np.uint64]
@@ -39,7 +43,7 @@ class Distributions:
     weights: NDArray[np.int64]
 
     def population(self) -> int:
-        """How many users there are."""
+        """The number of users."""
         return int(np.count_nonzero(self.users[1:] != self.users[:-1])) + bool(len(self.users))
 
     def store(self, spill: Spill) -> Iterator[bytes]:
@@ -49,7 +53,7 @@ class Distributions:
             yield spill.store(self.users[part].data, self.weights[part].data, self.codes[part].data)
 
     @classmethod
-    def of_columns(cls, columns: tuple[memoryview, ...], places: Places) -> Distributions:
+    def from_columns(cls, columns: tuple[memoryview, ...], places: Places) -> Distributions:
         """The rows of one part, loaded."""
         users, weights, codes = columns
         return cls(
@@ -58,32 +62,41 @@ class Distributions:
 
 
 def check_gamma(gamma: int) -> None:
-    """Raises RequestError for a gamma that is no whole number, or with which sums could overflow."""
+    """Raises RequestError for a gamma that is no integer, or whose sums could overflow."""
     if not (isinstance(gamma, int) and 1 <= gamma <= MAX_GAMMA):
-        raise RequestError(f"gamma: must be a whole number in 1..{MAX_GAMMA}, got {gamma}")
+        raise RequestError(f"gamma: must be an integer in 1..{MAX_GAMMA}, got {gamma}")
 
 
 def bound_distributions(
     chunks: Iterable[bytes], places: Places, gamma: int, max_dwell: float | None = None
 ) -> Distributions:
-    """Every user's distribution, from what `split_by_user_group` made of one group's records.
+    """The distribution of every user of one group.
 
-    It depends on that user's records and hash alone, and on no order. Each weight is less than 1 away from gamma times
-    the place's share of the user, and right on average over the hash; places with weight 0 are left out. A share is
-    that of her records, or of their weights to within 2^-31. max_dwell: see `sorted_records`. Raises RequestError for a
-    gamma out of range, DataError for too many records.
+    It depends on the user's records and hash alone, and on no order. A weight differs by less than 1 from gamma times
+    the location's share of the user, and its mean over the hash is exact. A share is of the records, or of their
+    weights to within 2^-31. Locations with weight 0 are left out.
+
+    Args:
+        chunks: of the group's records, from `split_by_user_group`.
+        places: how a location and a category are coded.
+        gamma: the sum of a user's weights.
+        max_dwell: see `sorted_records`.
+
+    Raises:
+        RequestError: gamma is out of range.
+        DataError: there are too many records.
     """
     check_gamma(gamma)
     records = sorted_records(*join_records(chunks, places), places, max_dwell)
     amounts = records.amounts()
     user = amounts.user
-    # With A_j of her n in her first j places and U uniform in [0, 1), these hold floor(gamma A_j / n + U). As
-    # floor((a + x) / n) = floor((a + floor(x)) / n) for whole a and n, the offset may as well be floor(n U) / n: whole
-    # numbers lose nothing. 32 bits of her hash are U, so that u is uniform up to n / 2^32.
+    # Let A_j of the user's n be in their first j locations, and U be uniform in [0, 1). These locations together get
+    # floor(gamma A_j / n + U). As floor((a + x) / n) = floor((a + floor(x)) / n) for integers a and n, the offset
+    # floor(n U) / n gives the same. U is 32 bits of the user's hash, so that u is uniform up to n / 2^32.
     u = records.uniform(amounts.totals)
     upto = (gamma * (amounts.upto - amounts.before[user]) + u[user]) // amounts.totals[user]
     before = np.zeros_like(upto)
-    before[1:] = np.where(user[1:] == user[:-1], upto[:-1], 0)  # each user starts from floor(u / n) = 0
+    before[1:] = np.where(user[1:] == user[:-1], upto[:-1], 0)  # each user starts at floor(u / n) = 0
     weights = upto - before
     kept = weights > 0
     codes = records.codes_of(amounts.rows[kept]).astype(places.dtype)
@@ -93,7 +106,7 @@ def bound_distributions(
 def split_distributions(
     rows: Distributions, cohort: Cohort, places: Places, spill: Spill
 ) -> Iterator[tuple[int, bytes]]:
-    """Distributions -> (shard group, the rows of the users who take part, stored). See `split_by_shard_group`."""
+    """Yields (shard group, stored rows) of the users who take part. See `split_by_shard_group`."""
     shard = shards_of(rows.users, cohort, places)  # ascending, as the hashes are
     taking_part = int(np.searchsorted(shard, cohort.shards))
     group, keys = keys_in_groups(shard[:taking_part], rows.codes[:taking_part], cohort.shift(True), places)
@@ -105,20 +118,20 @@ def split_distributions(
 def build_weighted_shard_group(
     group: int, chunks: Iterable[bytes], cohort: Cohort, places: Places, spill: Spill
 ) -> ShardGroup:
-    """The index of one shard group, from what `split_distributions` made of all rows. Ranks follow the hashes."""
+    """The index of one shard group, from all its chunks of `split_distributions`. Ranks are in order of hashes."""
     stored = [load(chunk) for chunk in chunks]
     users = np.concatenate([np.frombuffer(columns[0], np.uint64) for columns in stored])
     weights = np.concatenate([np.frombuffer(columns[1], np.int64) for columns in stored])
     keys = np.concatenate([np.frombuffer(columns[2], key_dtype(places)) for columns in stored])
     first, shards = shards_in(group, cohort, cohort.shift(True))
-    order = np.argsort(users, kind="stable")  # fast: it merges chunks, in which the users are in order
+    order = np.argsort(users, kind="stable")  # fast: users are in order in each chunk, so this is a merge
     users, weights, keys = users[order], weights[order], keys[order]
     new = np.ones(len(users), dtype=bool)
     new[1:] = users[1:] != users[:-1]
     user = np.cumsum(new) - 1
     shard = (keys >> keys.dtype.type(places.bits)).astype(np.int64)  # ascending too
     rank = user - user[np.searchsorted(shard, np.arange(shards))[shard]] if len(user) else user
-    # Stable: rows with one key stay in the order of ranks, so the index does not depend on the order of chunks.
+    # Stable: rows with equal keys stay in order of ranks, so the index does not depend on the order of chunks.
     order = np.argsort(keys, kind="stable")
     weights, clients, keys = weights[order], rank[order].astype(np.uint32), keys[order]
     return ShardGroup(first, shards, places, keys, spill.store(weights.data, clients.data, keys.data), weights, clients)

@@ -1,4 +1,4 @@
-"""Arrow batches to hashes of users and places, with bad rows dropped and counted by reason. Pure."""
+"""From Arrow batches to hashes of users and codes of locations. Bad rows are dropped and counted by reason. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns, holds_text
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
-from sfumato.transforms.locations.values import REASONS, nulls, read_values, without_views
+from sfumato.transforms.locations.record_values import REASONS, nulls, read_values, without_views
 from sfumato.transforms.privacy.keys import keyed_hash
 
 NULL_USER = DROP_REASONS.index("null_user_id")
@@ -25,18 +25,23 @@ _BYTES_OF = (
     (pt.is_string_view, pa.binary_view()),
 )
 
-# Rows worked on at a time: the temporary columns of one block stay in the processor's cache.
+# Rows of a block: its temporary columns stay in the processor's cache.
 _BLOCK_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
 class EncodedLocations:
-    """Valid rows of a batch: users uint64[n] (keyed hashes of the ids), codes places.dtype[n] (places).
+    """The n valid rows of a batch.
 
-    rows: rows read; dropped: rows dropped, one number a reason of DROP_REASONS; text_ids: the ids were strings or
-    bytes, whose hashes have nothing to do with those of integers. values: float64[n], weights or times in seconds,
-    where the columns ask for them. unusable: uint64[k], the users of the dropped rows that have an id, in any order;
-    who has a valid row as well may be among them.
+    Attributes:
+        users: uint64[n], keyed hashes of the ids.
+        codes: places.dtype[n], locations and categories.
+        rows: rows read.
+        dropped: rows dropped, one number for each reason of DROP_REASONS.
+        text_ids: whether the ids were strings or bytes. Their hashes are unrelated to those of integers.
+        values: float64[n], weights or times in seconds; None where the columns name none.
+        unusable: uint64[k], the users of dropped rows that have an id, in any order. Users of valid rows may be among
+            them.
     """
 
     users: NDArray[np.uint64]
@@ -55,9 +60,9 @@ def encode_locations(
     user_key: bytes,
     drawn: Callable[[NDArray[np.uint64]], NDArray[np.bool_]] | None = None,
 ) -> EncodedLocations:
-    """Hashes the users and codes the places of one Arrow batch.
+    """Hashes the users and codes the locations of one Arrow batch.
 
-    drawn: which of some users, uint64[n] hashes, are wanted, bool[n]; everybody where it is not given.
+    drawn: hashes uint64[n] -> bool[n], whether to keep each user; None keeps all users.
     """
     rows = batch.num_rows
     users = np.empty(rows, dtype=np.uint64)
@@ -65,8 +70,8 @@ def encode_locations(
     values = np.empty(rows, dtype=np.float64) if columns.weighs else None
     kept, dropped, unusable = 0, np.zeros(len(DROP_REASONS), dtype=np.int64), [np.empty(0, dtype=np.uint64)]
     for first in range(0, rows, _BLOCK_ROWS):
-        whole = batch.slice(first, _BLOCK_ROWS)
-        block, north, east, usable = _located(whole, columns, grid, dropped)
+        rows_of_block = batch.slice(first, _BLOCK_ROWS)
+        block, north, east, usable = _located(rows_of_block, columns, grid, dropped)
         numbers = categories = None
         if columns.weighs or columns.auxiliary is not None:
             numbers, categories, faults = read_values(block, columns)
@@ -76,13 +81,13 @@ def encode_locations(
                 block, north, east = block.filter(pa.array(good)), north[good], east[good]
                 numbers, categories = _only(good, numbers), _only(good, categories)
                 usable = _within(usable, good)
-        if len(north) < whole.num_rows:
-            unusable.append(_users_of(whole.column(columns.user_id), ~usable, user_key))
+        if len(north) < rows_of_block.num_rows:
+            unusable.append(_users_of(rows_of_block.column(columns.user_id), ~usable, user_key))
         hashes = hash_users(block.column(columns.user_id), user_key)
         if drawn is not None:
-            wanted = drawn(hashes)
-            hashes, north, east = hashes[wanted], north[wanted], east[wanted]
-            numbers, categories = _only(wanted, numbers), _only(wanted, categories)
+            kept_users = drawn(hashes)
+            hashes, north, east = hashes[kept_users], north[kept_users], east[kept_users]
+            numbers, categories = _only(kept_users, numbers), _only(kept_users, categories)
         end = kept + len(north)
         users[kept:end] = hashes
         cells = grid.codes(east, north)
@@ -102,24 +107,26 @@ def encode_locations(
 
 
 def _within(outer: NDArray[np.bool_], inner: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """A mask of those true in `outer` that are true in `inner` as well, which is one of these alone."""
+    """The mask `outer` with its true values replaced by `inner`, a mask of these alone."""
     both = outer.copy()
     both[outer] = inner
     return both
 
 
 def _users_of(ids: pa.Array, rows: NDArray[np.bool_], user_key: bytes) -> NDArray[np.uint64]:
-    """The hashes of the users who have any of some rows, each once; rows without an id have none."""
-    wanted = rows & ~nulls(ids)
-    return np.unique(hash_users(without_views(ids).filter(pa.array(wanted)), user_key))
+    """The distinct hashes of the users of some rows. Rows without an id have none."""
+    with_id = rows & ~nulls(ids)
+    return np.unique(hash_users(without_views(ids).filter(pa.array(with_id)), user_key))
 
 
 def _located(
     block: pa.RecordBatch, columns: LocationColumns, grid: Grid, dropped: NDArray[np.int64]
 ) -> tuple[pa.RecordBatch, NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """The rows with a user and coordinates in the region, these, and which of all rows they are, bool[n].
+    """The rows with a user and coordinates in the region.
 
-    What is dropped is added to `dropped`.
+    Returns:
+        The rows, their latitudes and longitudes in degrees, and which of all rows they are, bool[n]. The numbers of
+        dropped rows are added to `dropped`.
     """
     usable = np.ones(block.num_rows, dtype=bool)
     ids, latitude, longitude = (block.column(name) for name in (columns.user_id, columns.latitude, columns.longitude))
@@ -163,7 +170,7 @@ def _degrees(column: pa.Array) -> NDArray[np.float64]:
 
 
 def _reasons(north: NDArray[np.float64], east: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Rows that are not finite, out of range, out of the region: int64[3]; each row counts for its first reason."""
+    """Rows that are not finite, out of range, or out of the region: int64[3]. A row counts for its first reason."""
     finite = np.isfinite(north) & np.isfinite(east)
     on_globe = (np.abs(north) <= 90) & (np.abs(east) <= 180)
     return np.array([(~finite).sum(), (finite & ~on_globe).sum(), (on_globe & ~inside).sum()])

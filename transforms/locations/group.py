@@ -1,7 +1,7 @@
-"""From encoded chunks to shards, as pipeline stages: users meet, are bounded, and indexes over shards are built.
+"""From encoded chunks to shards, as pipeline stages: contribution bounding, and indexes over shards.
 
-What is kept of a user is one place (`users.py`) or a distribution (`distributions.py`); the stored elements between
-the stages have one column for the first and three for the second.
+A user contributes one location (`users.py`) or a distribution (`distributions.py`). The stored elements between the
+stages have one column for the first and three for the second.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sfumato.transforms.locations.users import Contribution, bound_users, count_
 from sfumato.transforms.metrics import BOUNDED_USERS, SHARD_GROUP_BYTES, SHARD_GROUP_USERS
 from sfumato.transforms.privacy.admission import UserCounts
 
-_WORDS_PER_ELEMENT = 2_000_000
+_USERS_PER_ELEMENT = 2_000_000
 
 
 @typehints.with_input_types(tuple[int, Iterable[bytes]])
@@ -53,9 +53,9 @@ class _BoundUsersFn(beam.DoFn):
         records, unusable = split_unusable(element[1])
         users = 0
         if records and self._gamma is None:
-            words = bound_users(records, self._places, self._max_dwell, self._top)
-            users = len(words)
-            for part in np.array_split(words, 1 + users // _WORDS_PER_ELEMENT):
+            bounded = bound_users(records, self._places, self._max_dwell, self._top)
+            users = len(bounded)
+            for part in np.array_split(bounded, 1 + users // _USERS_PER_ELEMENT):
                 yield self._spill.store(part.data)
         elif records and self._gamma is not None:
             rows = bound_distributions(records, self._places, self._gamma, self._max_dwell)
@@ -68,9 +68,18 @@ class _BoundUsersFn(beam.DoFn):
 class BoundUsers(beam.PTransform):
     """(user group, chunk) pairs -> a pair of PCollections: bounded users (bytes), and UserCounts.
 
-    Each element of the first is uint64[users], as `bound_users` returns it, stored; or with contribution `all` rows of
-    `bound_distributions`, stored, for gamma, the whole number that a user's weights sum to. max_dwell: where it is
-    given the chunks' values are times (see `sorted_records`). Raises RequestError for a gamma out of range.
+    An element of the first is a stored result of `bound_users`, uint64[users]; with contribution `all` it is stored
+    rows of `bound_distributions`.
+
+    Args:
+        places: how a location and a category are coded.
+        spill: for the elements.
+        contribution: what a user adds.
+        gamma: the sum of a user's weights, with contribution `all`.
+        max_dwell: see `sorted_records`.
+
+    Raises:
+        RequestError: gamma is out of range.
     """
 
     def __init__(
@@ -98,7 +107,7 @@ class BoundUsers(beam.PTransform):
 
 
 class ShardGroupCoder(beam.coders.Coder):
-    """Shard groups as a 32-byte header and their columns as they were stored."""
+    """A shard group as a 32-byte header and its stored columns."""
 
     def encode(self, value: ShardGroup) -> bytes:
         header = np.array([value.first, value.shards, value.places.depth, value.places.categories], dtype="<i8")
@@ -106,7 +115,7 @@ class ShardGroupCoder(beam.coders.Coder):
 
     def decode(self, encoded: bytes) -> ShardGroup:
         first, shards, depth, categories = np.frombuffer(encoded, "<i8", 4).tolist()
-        return ShardGroup.of_columns(first, shards, Places(depth, categories), encoded[32:])
+        return ShardGroup.from_columns(first, shards, Places(depth, categories), encoded[32:])
 
     def is_deterministic(self) -> bool:
         return True
@@ -125,10 +134,10 @@ class _SplitByShardGroupFn(beam.DoFn):
     def process(self, bounded: bytes, cohort: Cohort) -> Iterator[tuple[int, bytes]]:
         columns = load(bounded)
         if len(columns) == 1:
-            words = np.frombuffer(columns[0], np.uint64)
-            yield from split_by_shard_group(words, cohort, self._places, self._spill)
+            users = np.frombuffer(columns[0], np.uint64)
+            yield from split_by_shard_group(users, cohort, self._places, self._spill)
         else:
-            rows = Distributions.of_columns(columns, self._places)
+            rows = Distributions.from_columns(columns, self._places)
             yield from split_distributions(rows, cohort, self._places, self._spill)
 
 
@@ -140,7 +149,7 @@ class _BuildShardGroupFn(beam.DoFn):
         self._spill = spill
 
     def process(self, element: tuple[int, Iterable[bytes]], cohort: Cohort) -> Iterator[ShardGroup]:
-        group, chunks = element[0], list(element[1])  # references, or in line what the runner has read anyway
+        group, chunks = element[0], list(element[1])  # references, or data that the runner has read already
         build = build_shard_group if len(load(chunks[0])) == 1 else build_weighted_shard_group
         index = build(group, chunks, cohort, self._places, self._spill)
         SHARD_GROUP_USERS.record(index.user_starts[-1])
@@ -149,9 +158,9 @@ class _BuildShardGroupFn(beam.DoFn):
 
 
 class BuildShards(beam.PTransform):
-    """Bounded users (bytes, of `BoundUsers`) and a singleton Cohort -> every ShardGroup of the cohort.
+    """Bounded users (bytes, from `BoundUsers`) and a singleton Cohort -> every ShardGroup of the cohort.
 
-    Deterministic, given the key. weighted: whether the users have distributions.
+    Deterministic, given the key. weighted: whether users have distributions.
     """
 
     def __init__(self, places: Places, cohort: beam.PCollection, spill: Spill, weighted: bool = False):

@@ -16,7 +16,7 @@ from apache_beam import typehints
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import DROP_REASONS, Columns, LocationColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms import lossless  # noqa: F401
+from sfumato.transforms import beam_patch  # noqa: F401
 from sfumato.transforms.files import file_version, is_remote, open_file
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.spill import Spill
@@ -51,8 +51,8 @@ _HINTS = {
 class LogFile:
     """A Parquet file to read.
 
-    version: what `file_version` said when the run began, None where nobody looked. name: what tells it from the other
-    files of a run, where rows are told apart by it; by default its path.
+    version: of `file_version` at the start of the run; None where it was not read. name: identifies the file within the
+    run, where rows are identified by it; by default the path.
     """
 
     path: str
@@ -62,7 +62,7 @@ class LogFile:
 
 @dataclass(frozen=True)
 class FileSlice:
-    """Some row groups of a Parquet file; last: no slice of the file comes after this one."""
+    """Some row groups of a Parquet file. last: whether this is the last slice of the file."""
 
     file: LogFile
     row_groups: tuple[int, ...]
@@ -76,7 +76,7 @@ class FileSlice:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Rows read, and rows dropped, one number a reason of DROP_REASONS.
+    """Rows read and rows dropped, one number for each reason of DROP_REASONS.
 
     text_ids: rows read with ids of strings or bytes. clamped: rows whose value was moved to the border of a range.
     """
@@ -87,7 +87,7 @@ class RowCounts:
     clamped: int = 0
 
     @classmethod
-    def of(cls, rows: int, text_ids: bool, dropped: tuple[int, ...], clamped: int = 0) -> RowCounts:
+    def from_batch(cls, rows: int, text_ids: bool, dropped: tuple[int, ...], clamped: int = 0) -> RowCounts:
         """The counts of one batch, whose ids are text or not."""
         return cls(rows, rows if text_ids else 0, dropped, clamped)
 
@@ -242,7 +242,7 @@ class _EncodeSliceFn(beam.DoFn):
         for batch in stopwatch.over(read_batches(part, self._columns)):
             with stopwatch:
                 encoded = encode_locations(batch, self._columns, self._grid, user_key)
-            counts += RowCounts.of(encoded.rows, encoded.text_ids, encoded.dropped)
+            counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped)
             yield from split_by_user_group(encoded, self._spill)
         counts.report(part, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)

@@ -1,7 +1,7 @@
-"""All records of some users in one order: by user, then by place, whatever the order of files and bundles.
+"""All records of some users in one order: by user, then by location, whatever the order of files and bundles. Pure.
 
-Here records that weigh differently become whole numbers: amounts, of which a user's places hold some each. What follows
-is then exact, and the same for weights as for plain counts. Pure.
+Weights of records become integers here: the amounts of a user's locations. All that follows is exact, and is the same
+for weights as for plain counts.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from sfumato.transforms.locations.spill import join, load
 
 # A group of users has fewer records: gamma n + n with gamma and n below 2^31 fits 63 bits.
 _MAX_RECORDS = (1 << 31) - 1
-_AMOUNT = 1 << 31  # what the places of a user whose records have weights hold together, about
+_AMOUNT = 1 << 31  # about the sum of the amounts of a user whose records have weights
 
 
 def join_records(
     chunks: Iterable[bytes], places: Places
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.float64] | None]:
-    """All records of one user group, from what `split_by_user_group` made of them, in any order.
+    """All records of one user group, in any order.
 
-    Hashes and codes, uint64[n] each, and values, float64[n], where the chunks hold any.
+    Args:
+        chunks: of the group, from `split_by_user_group`.
+        places: how a location and a category are coded.
+
+    Returns:
+        Hashes and codes, uint64[n] each, and values, float64[n], or None where the chunks hold none.
     """
     chunks = list(chunks)
     hashes, value = np.dtype(np.uint64), np.dtype(np.float64)
@@ -38,9 +43,9 @@ def join_records(
 
 
 def keyed_below(users: NDArray[np.uint64], below: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each user a whole number below hers, int64[users], keyed and uniform: the lower 32 bits of her hash.
+    """A keyed uniform integer in [0, below) for each user, int64[users], from the lower 32 bits of their hash.
 
-    users: uint64[users], hashes. below: int64[users], at most 2^31, so that it is uniform up to one in 2. below / 2^32.
+    users: uint64[users], hashes. below: int64[users], at most 2^31. The distance from uniform is at most below / 2^32.
     """
     words = (users & np.uint64(0xFFFFFFFF)) * below.astype(np.uint64)
     return (words >> np.uint64(32)).astype(np.int64)
@@ -49,8 +54,10 @@ def keyed_below(users: NDArray[np.uint64], below: NDArray[np.int64]) -> NDArray[
 def dwell_weights(users: NDArray[np.uint64], seconds: NDArray[np.float64], max_dwell: float) -> NDArray[np.float64]:
     """How long each record lasts, in seconds, float64[n]: until the same user's next record, at most max_dwell.
 
-    users, seconds: uint64[n], float64[n], in any order. After her last record none comes for long: it lasts max_dwell,
-    and so nobody's weights are all zero. Records of one user and moment share what it lasts.
+    A user's last record lasts max_dwell, so no user's weights are all zero. Records of one user and moment share their
+    time.
+
+    users, seconds: uint64[n], float64[n], in any order.
     """
     order = np.lexsort((seconds, users))
     users, seconds = users[order], seconds[order]
@@ -60,7 +67,7 @@ def dwell_weights(users: NDArray[np.uint64], seconds: NDArray[np.float64], max_d
     new_moment[1:] |= seconds[1:] != seconds[:-1]
     first = np.flatnonzero(new_moment)
     at, last = seconds[first], np.append(new_user[first[1:]], True)
-    with np.errstate(over="ignore"):  # any wait is longer than max_dwell
+    with np.errstate(over="ignore"):  # an infinite wait is cut to max_dwell
         wait = np.diff(at, append=np.inf)
     wait = np.where(last, max_dwell, np.minimum(wait, max_dwell))
     together = np.diff(first, append=len(users))
@@ -71,11 +78,14 @@ def dwell_weights(users: NDArray[np.uint64], seconds: NDArray[np.float64], max_d
 
 @dataclass(frozen=True)
 class UserRecords:
-    """Records in the order of (user, code), so of no other order.
+    """Records in the order of (user, code), whatever their order was.
 
-    users: uint64[users], the distinct hashes, ascending; starts, counts: int64[users], where each user's records start
-    and how many they are; by_code: uint64[n], (position of the user among `users`) << places.bits | place, ascending;
-    weights: float64[n], finite and at least 0, None where all records weigh the same.
+    Attributes:
+        places: how a location and a category are coded.
+        users: uint64[users], the distinct hashes, ascending.
+        starts, counts: int64[users], the index of each user's first record and the number of their records.
+        by_code: uint64[n], (index of the user in `users`) << places.bits | code, ascending.
+        weights: float64[n], finite and at least 0; None where all records weigh the same.
     """
 
     places: Places
@@ -86,14 +96,14 @@ class UserRecords:
     weights: NDArray[np.float64] | None = None
 
     @classmethod
-    def of(
+    def from_columns(
         cls,
         users: NDArray[np.uint64],
         codes: NDArray[np.uint64],
         places: Places,
         weights: NDArray[np.float64] | None = None,
     ) -> UserRecords:
-        """Sorts records: hashes and codes uint64[n]. Raises DataError for more users than fit beside a place."""
+        """Sorts records: hashes and codes uint64[n]. Raises DataError for more users than fit beside a code."""
         order = np.argsort(users)
         users = users[order]
         new = np.ones(len(users), dtype=bool)
@@ -102,7 +112,7 @@ class UserRecords:
         counts = np.diff(starts, append=len(users))
         if len(starts) > 1 << (64 - places.bits):
             raise DataError(f"too many users for depth {places.depth}: use a smaller depth")
-        # Sorting (position of the user, place) as one number orders each user's records by place.
+        # Sorting (index of the user, code) as one number orders each user's records by code.
         position = np.repeat(np.arange(len(starts), dtype=np.uint64), counts)
         by_code = (position << np.uint64(places.bits)) | codes[order]
         if weights is None:
@@ -112,38 +122,34 @@ class UserRecords:
         return cls(places, users[starts], starts, counts, by_code[by_place], weights[order][by_place])
 
     def codes_of(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """The places of some records: uint64[rows]."""
+        """The codes of some records: uint64[rows]."""
         return self.by_code[rows] & self.places.mask
 
     def uniform(self, below: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For each user a whole number below hers, int64[users], keyed and uniform: the lower 32 bits of her hash.
-
-        below: int64[users], at most 2^31, so that it is uniform up to one in 2. below / 2^32.
-        """
+        """See `keyed_below`."""
         return keyed_below(self.users, below)
 
     def amounts(self) -> Amounts:
-        """How much of each user is in each of her places. Raises DataError for too many records."""
+        """The amount of each user in each of their locations. Raises DataError for too many records."""
         if len(self.by_code) > _MAX_RECORDS:
             raise DataError(
                 "too many records in a group of users: use less data, or plain --contribution one without weights"
             )
-        last = np.ones(len(self.by_code), dtype=bool)  # whether this is the last of its user's records in its place
+        last = np.ones(len(self.by_code), dtype=bool)  # whether this is the last of its user's records in its location
         last[:-1] = self.by_code[1:] != self.by_code[:-1]
         rows = np.flatnonzero(last)
         user = (self.by_code[rows] >> np.uint64(self.places.bits)).astype(np.int64)
         if self.weights is None:
             return Amounts(rows, user, rows + 1, self.starts, self.counts)
         first_place = np.searchsorted(user, np.arange(len(self.users)))
-        # A user's heaviest record becomes 2^62 over a little more than her records, so that their sum fits: nothing of
-        # a weight is lost that could matter, and whole numbers have the same sum in any order. Where all her weights
-        # are 0 she counts as if they were equal.
+        # A user's heaviest record becomes about 2^62 / (number of records), so that the sum fits 63 bits. Rounding
+        # loses nothing that matters, and integers have the same sum in any order. Weights of only 0 count as equal.
         heaviest = np.repeat(np.maximum.reduceat(self.weights, self.starts), self.counts)
         shares = np.divide(self.weights, heaviest, out=np.ones_like(heaviest), where=heaviest > 0)
         bits = 62 - np.frexp(self.counts.astype(np.float64))[1]
-        whole = np.ldexp(shares, np.repeat(bits, self.counts)).astype(np.int64)
-        held = np.add.reduceat(whole, np.append(0, rows[:-1] + 1)).astype(np.float64)
-        held /= np.add.reduceat(whole, self.starts)[user]
+        integers = np.ldexp(shares, np.repeat(bits, self.counts)).astype(np.int64)
+        held = np.add.reduceat(integers, np.append(0, rows[:-1] + 1)).astype(np.float64)
+        held /= np.add.reduceat(integers, self.starts)[user]
         upto = np.cumsum((held * _AMOUNT).astype(np.int64))  # below 2^62: users of a group times 2^31
         ends = upto[np.append(first_place[1:], len(user)) - 1]
         totals = np.diff(ends, prepend=0)
@@ -157,19 +163,24 @@ def sorted_records(
     places: Places,
     max_dwell: float | None,
 ) -> UserRecords:
-    """What `join_records` gave, in order. max_dwell: where it is given the values are times, else they are weights."""
+    """The records of `join_records` in order. max_dwell: seconds, if values are times; None if they are weights."""
     if values is not None and max_dwell is not None:
         values = dwell_weights(users, values, max_dwell)
-    return UserRecords.of(users, codes, places, values)
+    return UserRecords.from_columns(users, codes, places, values)
 
 
 @dataclass(frozen=True)
 class Amounts:
-    """How much of each user is in each of her places, in whole numbers: her records there, or shares of their weights.
+    """The amount of each user in each of their locations, in integers: the records there, or a share of their weights.
 
-    A row is a user's place, in the order of (user, place). rows: int64[rows], one of its records; user: int64[rows],
-    her position among the users; upto: int64[rows], the sum of all amounts up to and with this row; before:
-    int64[users], that of the rows before a user's first; totals: int64[users], of each user's amounts, in 1..2^31.
+    A row is a location of a user, in the order of (user, code).
+
+    Attributes:
+        rows: int64[rows], the index of one of its records.
+        user: int64[rows], the index of the user.
+        upto: int64[rows], the sum of all amounts up to and including this row.
+        before: int64[users], the sum of all amounts before a user's first row.
+        totals: int64[users], the sum of each user's amounts, in 1..2^31.
     """
 
     rows: NDArray[np.int64]

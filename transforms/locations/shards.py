@@ -1,8 +1,7 @@
-"""Cohorts and shards: who takes part, and with whom, depends on each user's keyed hash alone.
+"""Cohorts and shards: a user's keyed hash alone decides whether the user takes part, and in which shard. Pure.
 
 With h a user's hash as a number in [0, 1), the user takes part if h < sampling rate, in shard
-floor(h * shards / sampling rate). One user's presence moves nobody else. Shard sizes vary by about their square root.
-Pure.
+floor(h * shards / sampling rate). One user's presence moves no other user. Shard sizes vary by about their square root.
 """
 
 from __future__ import annotations
@@ -20,18 +19,24 @@ from sfumato.schemas.places import Places
 from sfumato.transforms.locations.spill import Spill, load
 
 _MAX_GROUP_SHIFT = 6
-# What a release shows of who takes part. planned: nothing; every planned shard answers with the planned noise. paper:
-# shards are lost, and noise grows, by how many users there are (paper 000).
+# What a release reveals about participation. planned: nothing; every planned shard reports with the planned noise.
+# paper: the number of users decides which shards are lost and how much noise there is (paper 000).
 Participation = Literal["planned", "paper"]
 PARTICIPATIONS: tuple[Participation, ...] = ("planned", "paper")
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """How the users who take part are spread over shards; every figure is public or differentially private.
+    """How the users who take part are spread over shards. Every figure is public or differentially private.
 
-    users: expected number of users who take part. required_survivors: clients whose shares of the noise make up the
-    planned noise; with fewer a shard of the paper's model reveals nothing.
+    Attributes:
+        population: number of users in the logs.
+        users: expected number of users who take part.
+        sampling_rate: users over population.
+        shards: how many there are.
+        required_survivors: the clients whose noise shares add up to the planned noise. In the paper's model a shard
+            with fewer survivors reveals nothing.
+        participation: the model.
     """
 
     population: float
@@ -43,18 +48,18 @@ class Cohort:
 
     @property
     def planned_clients(self) -> int | None:
-        """Clients for which a shard is planned, whoever is there; None in the paper's model."""
+        """Clients that a shard is planned for, whatever the number of its users; None in the paper's model."""
         if self.participation == "paper":
             return None
         return max(self.required_survivors, round(self.users / self.shards))
 
     @property
     def group_shift(self) -> int:
-        """Shards are kept in groups of 2^group_shift: about a million users, and at most 64 shards."""
+        """A group has 2^group_shift shards: about a million users, and at most 64 shards."""
         return max(0, min(_MAX_GROUP_SHIFT, 20 - int(self.users / self.shards).bit_length()))
 
     def shift(self, weighted: bool) -> int:
-        """`group_shift`, or less where users have distributions: a user may then have many rows."""
+        """`group_shift`, or less where users have distributions, because a user may then have many rows."""
         return max(0, self.group_shift - 4) if weighted else self.group_shift
 
     @classmethod
@@ -84,18 +89,24 @@ class Cohort:
 
 @dataclass(frozen=True)
 class ShardGroup:
-    """An index over the users of some consecutive shards: it answers any tree's counts, and is built once.
+    """An index over the users of some consecutive shards, built once for the counts of any tree.
 
-    first: number of the first shard; shards: how many; keys: uint32[rows] or uint64[rows], sorted,
-    (shard - first) << places.bits | place, so that each shard's users are in order of category, then of code. Holds raw
-    locations: it has no way into a release.
-    stored: the bytes that `Spill.store` gave out for the `columns`, where the group came that way.
+    It holds raw locations and has no way into a release.
 
-    Without weights a row is a user, who counts 1. With weights, int64[rows], a user may have several rows; clients,
-    uint32[rows], is her rank in her shard, and each of the ranks 0 .. users - 1 of a shard has a row. A user more moves
-    the ranks above hers, and no other row. Counts do not depend on ranks: they only say whose a keyed draw of the shard
-    is (a noise share, dropout), and these are alike and know nothing of the data, so what a shard reveals has the
-    same distribution whoever has which rank.
+    Without weights a row is a user, who counts 1. With weights a user may have several rows. One more user changes the
+    ranks of the clients above and no other row. Counts do not depend on ranks. A rank only assigns a keyed draw of the
+    shard (a noise share, dropout) to a client. All these draws have one distribution, independent of the data. So the
+    output of a shard has the same distribution for any order of ranks.
+
+    Attributes:
+        first: number of the first shard.
+        shards: how many there are.
+        places: how a location and a category are coded.
+        keys: uint32[rows] or uint64[rows], sorted: (shard - first) << places.bits | code, so that a shard's users are
+            in order of category, then of location.
+        stored: the result of `Spill.store` for the `columns`, where the group was stored.
+        weights: int64[rows]; None where every row counts 1.
+        clients: uint32[rows], the user's rank in the shard. Each of the ranks 0 .. users - 1 has a row.
     """
 
     first: int
@@ -107,7 +118,7 @@ class ShardGroup:
     clients: NDArray[np.uint32] | None = None
 
     @classmethod
-    def of_columns(cls, first: int, shards: int, places: Places, stored: bytes) -> ShardGroup:
+    def from_columns(cls, first: int, shards: int, places: Places, stored: bytes) -> ShardGroup:
         """The group whose `columns` are stored."""
         *weighted, keys = load(stored)
         group = cls(first, shards, places, np.frombuffer(keys, key_dtype(places)), stored)
@@ -122,7 +133,7 @@ class ShardGroup:
         return self.places.depth
 
     def columns(self) -> tuple[memoryview, ...]:
-        """What makes up the group's rows: their keys; with weights, their weights, clients and keys."""
+        """The columns of the group's rows: keys; or weights, clients and keys."""
         if self.weights is None or self.clients is None:
             return (self.keys.data,)
         return self.weights.data, self.clients.data, self.keys.data
@@ -134,8 +145,8 @@ class ShardGroup:
     def counts_below(self, boundaries: NDArray[np.uint64], block: slice) -> NDArray[np.int64]:
         """Users of each shard of the block whose code is below each boundary: int64[shards, len(boundaries)].
 
-        With several categories: of each category apart, int64[shards, categories, len(boundaries)]. With weights: the
-        sum of the weights below. boundaries: uint64, ascending, at most 4^depth.
+        With several categories they are apart: int64[shards, categories, len(boundaries)]. With weights it is the sum
+        of the weights below. boundaries: uint64, ascending, at most 4^depth.
         """
         places = self.places
         if places.categories == 1:
@@ -161,13 +172,13 @@ class ShardGroup:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """Where each shard's keys start, and the end of the last: int64[shards + 1]."""
+        """The index of each shard's first key, and the number of keys: int64[shards + 1]."""
         first_parts = np.arange(self.shards + 1) << self.places.category_bits
         return self._positions(np.zeros(1, dtype=np.uint64), first_parts)[:, 0]
 
     @cached_property
     def user_starts(self) -> NDArray[np.int64]:
-        """Users before each shard, and those of all: int64[shards + 1]. Equals `starts` without weights."""
+        """Users before each shard, and all users: int64[shards + 1]. Equal to `starts` without weights."""
         if self.clients is None:
             return self.starts
         users = np.zeros(self.shards + 1, dtype=np.int64)
@@ -177,10 +188,9 @@ class ShardGroup:
         return np.cumsum(users)
 
     def only(self, mask: NDArray[np.bool_]) -> ShardGroup:
-        """The same shards without the users for whom the mask is false, and so without all their rows.
+        """The same shards without the rows of the users whose mask is false. The other users get new ranks.
 
-        mask: bool[users], by shard and in it by rank (without weights, the order of the keys). Those who stay are
-        ranked anew.
+        mask: bool[users], in order of shards, then of ranks (without weights, of keys).
         """
         if self.weights is None or self.clients is None:
             return ShardGroup(self.first, self.shards, self.places, self.keys[mask])
@@ -205,24 +215,26 @@ class ShardGroup:
 
         A part is a shard's users of one category; its number is shard << category_bits | category.
         """
-        wanted = (parts.astype(np.uint64)[..., None] << np.uint64(2 * self.depth)) + codes
-        # The last boundary may lie just above what the keys' type holds: then every key is below it.
+        bounds = (parts.astype(np.uint64)[..., None] << np.uint64(2 * self.depth)) + codes
+        # The last boundary may be just above the largest value of the keys' type. Then every key is below it.
         limit = np.iinfo(self.keys.dtype).max
-        found = np.searchsorted(self.keys, np.minimum(wanted, limit).astype(self.keys.dtype).ravel())
-        found = found.reshape(wanted.shape)
-        return np.where(wanted > limit, len(self.keys), found) if wanted.flat[-1] > limit else found
+        found = np.searchsorted(self.keys, np.minimum(bounds, limit).astype(self.keys.dtype).ravel())
+        found = found.reshape(bounds.shape)
+        return np.where(bounds > limit, len(self.keys), found) if bounds.flat[-1] > limit else found
 
 
 def key_dtype(places: Places) -> np.dtype[Any]:
-    """The narrower unsigned type that holds a shard's position in its group above a place."""
+    """The smallest unsigned type for a shard's position in its group above a code."""
     bits = places.bits + _MAX_GROUP_SHIFT
     return np.dtype(np.uint32 if bits <= 32 else np.uint64)
 
 
 def shards_of(users: NDArray[np.uint64], cohort: Cohort, places: Places) -> NDArray[np.int64]:
-    """The shard of each user, int64[n], by her hash's bits above a place; `cohort.shards` or more: of none.
+    """The shard of each user, int64[n]; `cohort.shards` or more for users who do not take part.
 
-    users: uint64[n], hashes or words of `bound_users`. Ascending hashes have ascending shards.
+    It depends on the bits of the hash above a code. Ascending hashes have ascending shards.
+
+    users: uint64[n], hashes or results of `bound_users`.
     """
     scale = cohort.shards / cohort.sampling_rate * 2.0 ** (places.bits - 64)
     shard = ((users >> np.uint64(places.bits)).astype(np.float64) * scale).astype(np.int64)
@@ -234,31 +246,31 @@ def shards_of(users: NDArray[np.uint64], cohort: Cohort, places: Places) -> NDAr
 def keys_in_groups(
     shard: NDArray[np.int64], codes: NDArray[Any], shift: int, places: Places
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The shard group of each row, int64[n], of 2^shift shards, and the row's key in it, key_dtype(places)[n]."""
+    """The group of 2^shift shards of each row, int64[n], and the row's key in it, key_dtype(places)[n]."""
     group, position = shard >> shift, shard & ((1 << shift) - 1)
     return group, ((position.astype(np.uint64) << np.uint64(places.bits)) | codes).astype(key_dtype(places))
 
 
 def shards_in(group: int, cohort: Cohort, shift: int) -> tuple[int, int]:
-    """The first shard of a shard group of 2^shift shards, and how many it has: the last may have fewer."""
+    """The first shard of a group of 2^shift shards, and its number of shards. The last group may have fewer."""
     first = group << shift
     return first, min(1 << shift, cohort.shards - first)
 
 
 def split_by_shard_group(
-    words: NDArray[np.uint64], cohort: Cohort, places: Places, spill: Spill
+    users: NDArray[np.uint64], cohort: Cohort, places: Places, spill: Spill
 ) -> Iterator[tuple[int, bytes]]:
-    """Words of `bound_users` -> (shard group, the keys of the users who take part, stored).
+    """Yields (shard group, stored keys) of the users who take part.
 
-    Groups without users are missing; `empty_shard_groups` has every group.
+    Groups without users are missing; `empty_shard_groups` has every group. users: uint64[n], from `bound_users`.
     """
-    shard = shards_of(words, cohort, places)
+    shard = shards_of(users, cohort, places)
     if cohort.sampling_rate < 1:
         takes_part = shard < cohort.shards
-        words, shard = words[takes_part], shard[takes_part]
-    if not len(words):
+        users, shard = users[takes_part], shard[takes_part]
+    if not len(users):
         return
-    group, keys = keys_in_groups(shard, words & places.mask, cohort.group_shift, places)
+    group, keys = keys_in_groups(shard, users & places.mask, cohort.group_shift, places)
     for number in range(int(group.min()), int(group.max()) + 1):  # a few: groups follow the hash's order
         chosen = keys[group == number]
         if len(chosen):
@@ -266,9 +278,9 @@ def split_by_shard_group(
 
 
 def empty_shard_groups(cohort: Cohort, weighted: bool = False) -> Iterator[tuple[int, bytes]]:
-    """Every shard group of the cohort, without users: (shard group, stored columns).
+    """Yields every shard group of the cohort, without users: (shard group, stored columns).
 
-    Which groups exist must not depend on who is there: also one without users answers, with noise alone.
+    The groups must not depend on the data: a group without users reports too, with noise alone.
 
     Args:
         cohort: whose shards they are.
@@ -280,7 +292,7 @@ def empty_shard_groups(cohort: Cohort, weighted: bool = False) -> Iterator[tuple
 
 
 def build_shard_group(group: int, chunks: Iterable[bytes], cohort: Cohort, places: Places, spill: Spill) -> ShardGroup:
-    """The index of one shard group, from what `split_by_shard_group` made of every word."""
+    """The index of one shard group, from all its chunks of `split_by_shard_group`."""
     keys = np.concatenate([np.frombuffer(load(chunk)[0], key_dtype(places)) for chunk in chunks])
     keys.sort()
     first, shards = shards_in(group, cohort, cohort.group_shift)

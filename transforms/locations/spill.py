@@ -1,8 +1,8 @@
-"""Bulky bytes between stages: in line, held by the process, or in files that the workers of one machine share. Pure.
+"""Bulky data between stages: in line, in memory, or in files that the workers of one machine share. Pure.
 
 A local runner copies every element several times at every stage, which costs more than all of this job's arithmetic.
-So on one machine the bytes stay where they are, in memory or in a private folder, and the elements that travel are
-references to them. On a cluster, where workers share neither, the bytes travel in line.
+So on one machine the data stay in memory or in a private folder, and the elements are references to them. On a cluster,
+where workers share neither, the data are in the elements.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ _names = itertools.count()
 
 
 class Spill:
-    """Stores buffers and hands out what may travel in their place.
+    """Stores buffers and returns references to them.
 
-    place: None keeps them in line; `memory:NAME` holds them in this process, as they are and not copied, until
-    `forget` is called; a folder's path appends them to a file of each worker's own. A retried bundle stores its buffers
-    once more; nothing is overwritten. Whoever stores an array must not change it any more.
+    A retried bundle stores its buffers again; nothing is overwritten. A stored array must not be changed afterwards.
+
+    place: None keeps buffers in line. `memory:NAME` holds them in this process, without a copy, until `forget` is
+    called. A folder's path appends them to a file; each worker has its own.
     """
 
     def __init__(self, place: str | None = None):
@@ -43,7 +44,7 @@ class Spill:
         self._end = 0
 
     def store(self, *parts: bytes | memoryview) -> bytes:
-        """Stores the parts; returns what `load` takes."""
+        """Stores the parts. Returns a reference for `load`."""
         views = tuple(memoryview(part).cast("B") if len(part) else memoryview(b"") for part in parts)
         lengths = [len(view) for view in views]
         if self.place is None:
@@ -73,12 +74,12 @@ class Spill:
 
 
 def forget(place: str) -> None:
-    """Lets go of all that is held under `memory:NAME`."""
+    """Releases all buffers of `memory:NAME`."""
     _held.pop(place, None)
 
 
 def load(stored: bytes) -> tuple[memoryview, ...]:
-    """The parts that `Spill.store` was given."""
+    """The parts of a reference that `Spill.store` returned."""
     kind, reference = stored[: len(_INLINE)], memoryview(stored)[len(_INLINE) :]
     if kind == _HELD:
         place, name = bytes(reference).decode().rsplit(" ", 1)
@@ -98,9 +99,10 @@ def load(stored: bytes) -> tuple[memoryview, ...]:
 
 
 def join(chunks: Iterable[bytes], dtypes: Sequence[np.dtype[Any]]) -> list[NDArray[Any]]:
-    """The columns of what was stored in chunks, each chunk a part a column: one array a column, in the chunks' order.
+    """Joins stored chunks, whose parts are columns: one array for each column, in order of chunks.
 
-    dtypes: of the columns. Chunks are read one at a time, since there may be more than a process may open files.
+    Chunks are read one at a time, because there may be more of them than a process may open files. dtypes: of the
+    columns.
     """
     chunks = list(chunks)  # references, or in line what the runner has read anyway
     total = sum(len(load(chunk)[0]) for chunk in chunks) // dtypes[0].itemsize

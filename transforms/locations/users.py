@@ -1,7 +1,7 @@
-"""One location a user: contributions are bounded where all of a user's records meet.
+"""Contribution bounding: one location of each user, in the group that holds all of the user's records. Pure.
 
-Users are spread over groups by the upper bits of their hash, so a group is the same whatever the order of files
-and bundles. Within a group the records of one user meet, and one of them, chosen by the key, counts. Pure.
+The upper bits of a user's hash choose the group, so groups do not depend on the order of files and bundles. Within a
+group, one record of each user counts. The key chooses it.
 """
 
 from __future__ import annotations
@@ -17,27 +17,32 @@ from sfumato.transforms.locations.encode import EncodedLocations
 from sfumato.transforms.locations.records import UserRecords, join_records, sorted_records
 from sfumato.transforms.locations.spill import Spill, load
 
-# What a user adds: one of her records, her place of the most weight, or a distribution over all her places.
+# What a user adds: one of their records, their location of largest weight, or a distribution over all their locations.
 Contribution = Literal["one", "top", "all"]
 GROUP_BITS = 6  # 64 groups: few large elements
 
 
 def by_user_group(users: NDArray[np.uint64]) -> tuple[NDArray[np.int64], list[tuple[int, slice]]]:
-    """An order of the records that brings user groups together, int64[n], and where in it each group is that has any.
+    """Sorts records by user group. A user's group is the upper bits of their hash.
 
-    users: uint64[n], hashes. A user's group is the upper bits of her hash.
+    Args:
+        users: uint64[n], hashes.
+
+    Returns:
+        The order of the records, int64[n], and for each group that has records its number and its slice of the order.
     """
     group = (users >> np.uint64(64 - GROUP_BITS)).astype(np.uint8)
     ends = np.cumsum(np.bincount(group, minlength=1 << GROUP_BITS)).tolist()
-    places = enumerate(map(slice, [0, *ends], ends))
+    slices = enumerate(map(slice, [0, *ends], ends))
     order = np.argsort(group, kind="stable")  # a radix sort, for bytes
-    return order, [(number, place) for number, place in places if place.stop > place.start]
+    return order, [(number, rows) for number, rows in slices if rows.stop > rows.start]
 
 
 def split_by_user_group(batch: EncodedLocations, spill: Spill) -> Iterator[tuple[int, bytes]]:
-    """Splits a batch by user group: (group, the group's hashes, values if there are any, and codes, stored).
+    """Splits a batch by user group: yields (group, stored columns).
 
-    Users of dropped rows come apart, as hashes alone: (group, hashes, stored).
+    The columns are hashes, values if there are any, and codes. Users of dropped rows have chunks of their own, with
+    hashes alone.
     """
     order, groups = by_user_group(batch.users)
     columns = [batch.users[order], batch.codes[order]]
@@ -53,7 +58,7 @@ def split_by_user_group(batch: EncodedLocations, spill: Spill) -> Iterator[tuple
 
 
 def split_unusable(chunks: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """The chunks of one group with records, and those with the hashes of users of dropped rows alone."""
+    """Separates the chunks of one group: those with records, and those with hashes of users of dropped rows alone."""
     records: list[bytes] = []
     unusable: list[bytes] = []
     for chunk in chunks:
@@ -62,7 +67,7 @@ def split_unusable(chunks: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
 
 
 def count_unusable(records: list[bytes], unusable: list[bytes]) -> int:
-    """How many users of dropped rows have no record. Arguments: what `split_unusable` returns."""
+    """How many users of dropped rows have no record. The arguments are the results of `split_unusable`."""
     if not unusable:
         return 0
     hashes = np.unique(np.concatenate([np.frombuffer(load(chunk)[0], np.uint64) for chunk in unusable]))
@@ -72,7 +77,7 @@ def count_unusable(records: list[bytes], unusable: list[bytes]) -> int:
 
 
 def any_repeated(users: NDArray[np.uint64]) -> bool:
-    """Whether any user is there twice: a sort of hashes alone is far faster than one of pairs."""
+    """Whether any user occurs twice. A sort of hashes alone is far faster than one of pairs."""
     ordered = np.sort(users)
     return bool((ordered[1:] == ordered[:-1]).any())
 
@@ -80,12 +85,16 @@ def any_repeated(users: NDArray[np.uint64]) -> bool:
 def bound_users(
     chunks: Iterable[bytes], places: Places, max_dwell: float | None = None, top: bool = False
 ) -> NDArray[np.uint64]:
-    """One word a user, uint64[users]: the hash's upper 64 - places.bits bits above one of her places.
+    """One location of each user: uint64[users], the hash's upper 64 - places.bits bits above the location's code.
 
-    chunks: what `split_by_user_group` made of one group's records; max_dwell: see `sorted_records`. A user's record is
-    chosen among her records by the lower bits of her hash, uniformly or with chances in proportion to their weights; or
-    with `top` it is the place where she has the most of them, or the most weight, and of several alike one by her hash.
-    So the choice depends on nobody else and on no order.
+    The lower bits of the user's hash choose one of their records, uniformly or with probability in proportion to
+    weights. So the choice depends on no other user and on no order.
+
+    Args:
+        chunks: of one group's records, from `split_by_user_group`.
+        places: how a location and a category are coded.
+        max_dwell: see `sorted_records`.
+        top: chooses the location that holds most of the user's records or weight; among equal ones, by their hash.
     """
     users, codes, values = join_records(chunks, places)
     if any_repeated(users):
@@ -95,7 +104,7 @@ def bound_users(
 
 
 def _drawn(records: UserRecords) -> NDArray[np.int64]:
-    """For each user the record at a keyed position among hers, in the order of places: int64[users]."""
+    """For each user the record at a keyed position among their records, in order of locations: int64[users]."""
     if records.weights is None:
         return records.starts + records.uniform(records.counts)
     amounts = records.amounts()
@@ -104,7 +113,7 @@ def _drawn(records: UserRecords) -> NDArray[np.int64]:
 
 
 def _most(records: UserRecords) -> NDArray[np.int64]:
-    """For each user a record in the place that holds the most of her: int64[users]."""
+    """For each user a record in the location that holds most of their records or weight: int64[users]."""
     amounts = records.amounts()
     held = np.diff(amounts.upto, prepend=0)
     most = np.maximum.reduceat(held, np.searchsorted(amounts.user, np.arange(len(records.users))))

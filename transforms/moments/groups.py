@@ -21,8 +21,8 @@ from sfumato.schemas.locations import holds_text
 from sfumato.schemas.moments import EVERYBODY, OTHER
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_names
-from sfumato.transforms.locations.values import without_views
-from sfumato.transforms.selection import simultaneous_z
+from sfumato.transforms.locations.record_values import without_views
+from sfumato.transforms.shrinkage import simultaneous_z
 
 MAX_GROUPS = 1 << 14
 _MAX_CHARACTERS = 500_000  # the job's graph has them several times, and services bound its size

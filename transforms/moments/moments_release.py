@@ -54,7 +54,7 @@ from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page_moments import CellMeans, render_moments_page
 from sfumato.transforms.release.picture_moments import render_moments_picture
-from sfumato.transforms.selection import shrink
+from sfumato.transforms.shrinkage import shrink
 
 _BOUND = {
     True: "one record a user, chosen uniformly among their records by the key",

@@ -47,7 +47,7 @@ class _EncodeSliceFn(beam.DoFn):
                     yield 0, pack(block, self._spill)
             else:
                 yield from split_by_user(encoded, self._spill)
-            counts += RowCounts.of(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
+            counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
         counts.report(part, stopwatch)
         yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from sfumato.schemas.locations import DROP_REASONS, holds_text
 from sfumato.schemas.moments import FixedPoint, ValueColumns
 from sfumato.transforms.locations.encode import hash_users
+from sfumato.transforms.locations.record_values import nulls, without_views
 from sfumato.transforms.locations.records import keyed_below
 from sfumato.transforms.locations.spill import Spill, join, load
 from sfumato.transforms.locations.users import any_repeated, by_user_group
-from sfumato.transforms.locations.values import nulls, without_views
 from sfumato.transforms.moments.groups import Groups
 from sfumato.transforms.moments.quantities import code_type, encode
 from sfumato.transforms.moments.tally import BLOCK_CLIENTS, Block

@@ -13,7 +13,7 @@ from apache_beam import typehints
 
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
-from sfumato.transforms.heatmap.whole import PrivateHeatmap
+from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.locations.group import BoundUsers
 from sfumato.transforms.locations.read import ReadLocations, RowCounts, sum_row_counts
 from sfumato.transforms.locations.spill import Spill, load

@@ -13,7 +13,6 @@ import numpy as np
 
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.ranges import BASE_DEPTH
-from sfumato.transforms.heatmap.methods.trees import last_answer
 from sfumato.transforms.heatmap.raster import by_row
 from sfumato.transforms.heatmap.schedule import admitted
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
@@ -99,7 +98,7 @@ def collected_from_heatmap(state: HeatmapState, plan: RangesPlan) -> Collected:
         estimate = parameters.method.decode(state, parameters.depth)
         spec = plan.collection_spec(population.users, state.budget.spent - population.epsilon)
         return Collected(estimate, spec, None, population, state)
-    grid = _grid_from_estimate(last_answer(state))
+    grid = _grid_from_estimate(state.results[-1].to_estimate())
     # The noise of all shards together equals that of a trusted server with a smaller epsilon.
     spec = plan.collection_spec(population.users, epsilon_for_stddev(grid.noise_stddev))
     return Collected(grid, spec, make_method(plan.method, plan.options, spec), population, state)

@@ -16,7 +16,7 @@ from sfumato.schemas.guarantee import (
 )
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, PAGE_FILE, RANGES_PICTURE
-from sfumato.transforms.heatmap.assemble import heatmap_manifest
+from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.ranges.build_steps import Built, Counts
 from sfumato.transforms.ranges.methods.grid import PlainGrid

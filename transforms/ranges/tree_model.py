@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes
 from sfumato.schemas.region import interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths, node_positions
-from sfumato.transforms.heatmap.raster import by_row, density
-from sfumato.transforms.heatmap.slopes import density_of
+from sfumato.transforms.heatmap.raster import by_row, density, estimate_density
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.ranges.model import Answers, Model
 from sfumato.transforms.ranges.noisy_counts import centre_variance
@@ -39,7 +38,7 @@ class TreeModel(Model):
         shown = estimate if estimate.tree.depth <= _MAX_LEVEL else _coarse(estimate)
         tree, users = shown.tree, np.maximum(shown.counts, 0.0)
         level = min(tree.level + (_SLOPE_LEVELS if shown.slope else 0), tree.depth)
-        self._users = _table(density_of(shown, level) * users.sum())
+        self._users = _table(estimate_density(shown, level) * users.sum())
         empty = users < 0.5
         noise = np.where(empty, np.maximum(shown.stddev, _min_stddev(shown.stddev[~empty])), shown.stddev) ** 2
         entry_level = node_levels(tree.entries)

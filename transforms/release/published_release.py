@@ -145,7 +145,7 @@ class Release:
         from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 
         nodes = [self.arrow_table(TOTALS_FILE)[name].to_numpy() for name in ("node", "cell", "users", "variance")]
-        unbiased = UnbiasedCounts.of_nodes(nodes[0], nodes[2], nodes[3])
+        unbiased = UnbiasedCounts.from_nodes(nodes[0], nodes[2], nodes[3])
         leaves = nodes[1][nodes[1] >= 0]
         return unbiased.total(weights[leaves])
 

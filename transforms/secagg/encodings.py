@@ -1,7 +1,7 @@
-"""What clients make of their cells: vectors that secure aggregation can add. Pure.
+"""How clients encode their cells as vectors that secure aggregation can add. Pure.
 
-Clients' vectors are never materialised: an encoding is linear in a client's weights, so a shard's sum follows from
-the shard's index alone.
+Clients' vectors are never materialised. An encoding is linear in a client's weights, so a shard's sum follows from the
+shard's index alone.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ _MAX_TABLE_LEVEL = 10  # a table of a million cells fits the cache
 
 
 class Encoding(ABC):
-    """How a client's cells become a vector of `length` entries; everybody knows it.
+    """How a client's cells become a vector. It is public.
 
-    sensitivity: entries to which one location adds its weight (1 where a user has one location): the L1 norm of the
-    vector of a user of weight 1. No entry gets the same location twice.
+    Attributes:
+        length: entries of the vector.
+        sensitivity: how many different entries one location adds its weight to: the L1 norm of the vector of a user of
+            weight 1.
     """
 
     length: int
@@ -37,23 +39,23 @@ class Encoding(ABC):
 
     @abstractmethod
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
-        """To which entries every row of the block adds its weight: `sensitivity` arrays int[n].
+        """The entries that each row of the block adds its weight to: `sensitivity` arrays int[n].
 
-        No entry is in two of them.
+        The arrays have no entry in common.
         """
 
     @property
     def fingerprint(self) -> str:
-        """What tells this encoding from any other; the same in every process."""
+        """Identifies the encoding. It is the same in every process."""
         return repr(self)
 
     @property
     @abstractmethod
     def shares(self) -> NDArray[np.float64]:
-        """What each entry would get of a user who is everywhere alike: float64[length]."""
+        """Each entry's share of a user who is evenly spread over the map: float64[length]."""
 
     def works_by_user(self, group: ShardGroup) -> bool:
-        """Whether `count` works on every row of a shard, so that large shards want small blocks."""
+        """Whether `count` reads every row of a shard. Large shards then need small blocks."""
         return True
 
 
@@ -61,7 +63,8 @@ class Encoding(ABC):
 class TreeEncoding(Encoding):
     """One entry for each node of a tree that has fewer than four children (paper 000, Section 5.6).
 
-    With auxiliary data, one for each category and node: k one-hot bins a node (Section 5.7), category by category.
+    With auxiliary data there is one for each category and node: k one-hot bins for each node (Section 5.7), in order of
+    categories.
     """
 
     tree: Tree
@@ -84,14 +87,16 @@ class TreeEncoding(Encoding):
 
     def works_by_user(self, group: ShardGroup) -> bool:
         """See Encoding.works_by_user."""
-        # For a tree with more entries than a tenth of a shard's users it is cheaper to look up every user's cell.
+        # A lookup of every user's cell is cheaper for a tree with more entries than a tenth of a shard's users.
         return self.tree.level <= _MAX_TABLE_LEVEL and 10 * self.length * group.shards >= len(group.keys)
 
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
-        """Users of each shard at each entry, a location at the deepest node that covers it.
+        """See Encoding.count. A location counts at the deepest node that covers it.
 
-        A small tree costs two binary searches an entry and no work a user. Raises ValueError for a group with other
-        categories.
+        A small tree costs two binary searches for each entry, whatever the number of users.
+
+        Raises:
+            ValueError: the group has other categories.
         """
         if self.categories != group.places.categories:
             raise ValueError(f"the encoding has {self.categories} categories, the shards {group.places.categories}")
@@ -103,7 +108,7 @@ class TreeEncoding(Encoding):
         part, cells = shards_and_cells(group, block)
         entry = tree.entry_of_cell[cells >> np.uint64(2 * (tree.depth - tree.level))]
         sums = tally(part, entry, group, block, len(tree.entries))
-        return sums.reshape(shards, -1)[:, : self.length]  # the bits of a category may hold more than there are
+        return sums.reshape(shards, -1)[:, : self.length]  # the bits of a category may hold more categories than exist
 
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
         """See Encoding.entries_of."""
@@ -118,9 +123,9 @@ class TreeEncoding(Encoding):
 
 
 def shards_and_cells(group: ShardGroup, block: slice) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """The shard, counted from the block's first, and the cell of every row of the block: int64[n], uint64[n].
+    """The shard, counted from the block's first one, and the cell of every row of the block: int64[n], uint64[n].
 
-    With several categories it is the part of a shard: shard << category_bits | category.
+    With several categories the first is shard << category_bits | category.
     """
     keys = group.keys_of(block)
     shift = keys.dtype.type(2 * group.depth)
@@ -131,7 +136,10 @@ def shards_and_cells(group: ShardGroup, block: slice) -> tuple[NDArray[np.int64]
 def tally(
     part: NDArray[np.int64], entry: NDArray[np.signedinteger], group: ShardGroup, block: slice, length: int
 ) -> NDArray[np.int64]:
-    """Adds up the rows of a block by part and entry: int64[parts of block, length]. entry: int[n], one a row."""
+    """Adds up the rows of a block by part and entry: int64[parts of block, length].
+
+    part, entry: int[n], one for each row. A part is a shard, or a category of a shard, see `shards_and_cells`.
+    """
     parts = (block.stop - block.start) << group.places.category_bits
     place = part * length + entry
     weights = group.weights_of(block)

@@ -1,4 +1,4 @@
-"""How large the modulus must be for a stated chance that any entry of any shard wraps around."""
+"""The modulus of secure sums, for a stated probability that any entry of any shard wraps around. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_MODULUS = 1 << 62  # sums modulo m, and what is added to them on the way, ar
 
 @dataclass(frozen=True)
 class Window:
-    """Sums modulo m are read as the integers [-low, modulus - low): true entries are never negative."""
+    """Sums modulo m are decoded as integers in [-low, modulus - low). Entries without noise are never negative."""
 
     modulus: int
     low: int
@@ -28,16 +28,19 @@ class Window:
 
 
 def noise_bound(epsilon: float, sensitivity: int, shape: float, probability: float) -> int:
-    """A t with P[X - Y >= t] <= chance, X and Y Polya(shape, exp(-epsilon / sensitivity)): Chernoff's bound."""
+    """A t with P[X - Y >= t] <= probability, X and Y Polya(shape, exp(-epsilon / sensitivity)): Chernoff's bound."""
     rate = epsilon / sensitivity
-    # Any s in (0, rate) gives a valid bound; the best of a fine grid is near enough to the best of all.
+    # Any s in (0, rate) gives a valid bound. The best of a fine grid is near the best of all.
     s = rate * (1 - np.geomspace(1e-6, 0.999, 2000))
     log_moment = shape * (2 * math.log(-math.expm1(-rate)) - np.log(-np.expm1(s - rate)) - np.log(-np.expm1(-s - rate)))
     return max(1, math.ceil(float(np.min((log_moment - math.log(probability)) / s))))
 
 
 def size_bound(expected: float, probability: float) -> int:
-    """An n with P[a shard has more than n users] <= chance, for a binomial size of this expectation (Chernoff)."""
+    """An n with P[a shard has more than n users] <= probability, for a binomial size (Chernoff).
+
+    expected: the size's expectation, in users.
+    """
 
     def is_likely(excess: float) -> bool:
         return _upper_tail_exponent(expected, excess) < -math.log(probability)
@@ -53,7 +56,7 @@ def _upper_tail_exponent(expected: float, excess: float) -> float:
     return expected * ((1 + excess) * math.log1p(excess) - excess)
 
 
-def least_window(
+def min_window(
     *,
     expected_size: float,
     required_survivors: int | None,
@@ -64,11 +67,19 @@ def least_window(
     shards: int,
     probability: float,
 ) -> Window:
-    """The least window that wraps with at most this chance anywhere in a sub-query.
+    """The smallest window that wraps with at most this probability anywhere in a sub-query.
 
-    expected_size: an upper bound of the expected number of users in a shard. required_survivors: in the paper's model,
-    where all survivors add noise; None where a shard's noise is discrete Laplace. contribution: the largest value that
-    one client adds to one entry. Half the chance is for shards larger than expected, half for noise.
+    Half of the probability is for shards that are larger than expected, half for noise.
+
+    Args:
+        expected_size: an upper bound of the expected number of users in a shard.
+        required_survivors: in the paper's model, where all survivors add noise; None for discrete Laplace noise.
+        epsilon: of the sub-query.
+        sensitivity: largest L1 norm of a client's vector.
+        contribution: the largest value that one client adds to one entry.
+        entries: of the vector.
+        shards: that are queried.
+        probability: that any sum wraps around.
     """
     users = size_bound(expected_size, probability / (2 * shards))
     tail = probability / (4 * shards * entries)
@@ -80,9 +91,10 @@ def least_window(
 
 
 def choose_window(least: Window, modulus: int | None, allow_overflow: bool) -> Window:
-    """The least power of two that holds `least`, or the given modulus with the same share below 0.
+    """The smallest power of two that holds the window `least`, or the given modulus with the same share below 0.
 
-    Raises RequestError where a given modulus is too small and overflow is not allowed.
+    Raises:
+        RequestError: the given modulus is too small and overflow is not allowed.
     """
     if least.modulus > MAX_MODULUS:
         raise RequestError(

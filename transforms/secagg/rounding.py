@@ -1,16 +1,17 @@
-"""How a user's distribution becomes whole numbers: systematically, once, or entry by entry in every sub-query. Pure.
+"""Rounding of a user's distribution to integers: once for all sub-queries, or entry by entry in each of them. Pure.
 
-Systematic rounding is done where distributions are made (`locations/distributions.py`): a user's weights add up to
-gamma exactly, so the L1 norm of her vector is gamma, whatever is asked. Independent rounding is the paper's (000,
-Section 5.7): each client rounds every entry of her vector, of norm gamma, up or down on its own, so that the norm can
-be nearly gamma + d, d being the vector's length.
+Systematic rounding is done where distributions are made (`locations/distributions.py`). A user's weights add up to
+gamma exactly, so the L1 norm of the vector is gamma in every sub-query. Independent rounding is the paper's (000,
+Section 5.7). Each client rounds every entry of a vector of norm gamma up or down on its own. The norm can then be
+nearly gamma + d, where d is the vector's length.
 
-In integers: her weights are made systematically for gamma 2^f, and of an entry's share X she sends floor((X + R) /
-2^f), R uniform in [0, 2^f). That is right on average, and an entry without a share stays 0. Of K entries with a share
-she sends at most sum ceil(X / 2^f) < gamma + K, so her norm is at most gamma + d - 1. Where a location adds to E
-entries, as in the E rows of a sketch, it is below gamma E + d. Both bounds hold for every outcome of the R, which are
-independent of the noise: its guarantee for the sensitivity gamma E + d holds given the R, and so without them. A user
-more gives the clients above her other ranks, and so other R, which are alike and know nothing of the data.
+In integers, weights are made systematically for gamma 2^f. For an entry's share X the client sends
+floor((X + R) / 2^f), with R uniform in [0, 2^f). That is unbiased, and an entry without a share stays 0. Of K entries
+with a share the client sends at most sum ceil(X / 2^f) < gamma + K, so the norm is at most gamma + d - 1. Where a
+location adds to E entries, as in the E rows of a sketch, it is below gamma E + d. Both bounds hold for every outcome of
+the R, and the R are independent of the noise. So the guarantee for the sensitivity gamma E + d holds given the R, and
+also without them. One more user changes the ranks of the clients above, and so their R. All R have one distribution,
+independent of the data.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from sfumato.transforms.secagg.encodings import Encoding
 
 Rounding = Literal["systematic", "independent"]
 ROUNDINGS: tuple[Rounding, ...] = ("systematic", "independent")
-_MAX_FRACTION_BITS = 16  # a share is then right to 1 / 65536 of a unit
+_MAX_FRACTION_BITS = 16  # a share is then exact to 1 / 65536 of a unit
 
 
 def fraction_bits(gamma: int) -> int:
-    """f: bits behind the point of weights for gamma, as many as fit below MAX_GAMMA, at most 16.
+    """f: the fraction bits of weights for gamma, as many as fit below MAX_GAMMA, at most 16.
 
     From gamma = 2^30 on there are none, and both roundings are the same.
     """
@@ -39,26 +40,32 @@ def fraction_bits(gamma: int) -> int:
 
 
 def stored_total(gamma: int, rounding: Rounding) -> int:
-    """What a user's stored weights add up to: gamma, or gamma 2^f where they are still to be rounded."""
+    """The sum of a user's stored weights: gamma, or gamma 2^f before independent rounding."""
     return gamma << fraction_bits(gamma) if rounding == "independent" else gamma
 
 
 def l1_sensitivity(gamma: int, rounding: Rounding, length: int, entries: int = 1) -> int:
-    """The largest L1 norm of one user's vector of `length` entries, a location adding to `entries` of them."""
+    """The largest L1 norm of one user's vector of `length` entries, where a location adds to `entries` of them."""
     return gamma * entries + (length if rounding == "independent" else 0)
 
 
 def rounded_sums(group: ShardGroup, block: slice, encoding: Encoding, bits: int, subkey: bytes) -> NDArray[np.int64]:
     """Sums of the vectors of each shard of the block, each client's entries rounded: int64[shards of block, length].
 
-    bits: f, behind the point of the group's weights. subkey: of the sub-query. What a client rounds an entry by depends
-    on it, her shard, her rank there and the entry alone.
+    The R of a client and an entry depends on the subkey, the client's shard, their rank in it and the entry alone.
+
+    Args:
+        group: of users with distributions.
+        block: shards of the group.
+        encoding: of the sub-query.
+        bits: f, the fraction bits of the group's weights.
+        subkey: of the sub-query.
     """
     shards, length = block.stop - block.start, encoding.length
     sums = np.zeros(shards * length, dtype=np.int64)
     weights = group.weights_of(block)
     if weights is None or group.clients is None:
-        raise TypeError("independent rounding is of distributions, and the group has one location a user")
+        raise TypeError("independent rounding needs distributions, and the group has one location a user")
     clients = group.clients[group.starts[block.start] : group.starts[block.stop]]
     if not len(weights):
         return sums.reshape(shards, length)

@@ -15,9 +15,7 @@ from sfumato.transforms.evaluation.density_metrics import mean_squared_error
 from sfumato.transforms.evaluation.evaluate_case import Evaluation, evaluate_case, evaluate_yardstick, truth_of
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.evaluation.uniform_levels import uniform_densities
-from sfumato.transforms.heatmap.blur import gaussian_heatmap
-from sfumato.transforms.heatmap.raster import by_row
-from sfumato.transforms.heatmap.slopes import density_of
+from sfumato.transforms.heatmap.raster import by_row, estimate_density, gaussian_heatmap
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
 KEY = RunKey.derive(FixedSecret(b"outcomes" * 4), {})
@@ -92,10 +90,10 @@ def test_an_earlier_release_is_of_the_earlier_cohort_under_a_key_of_its_own() ->
     before = run_in_memory(earlier, USERS, case.parameters, KEY.narrowed({**metadata, "earlier": 1}))
     prior = method.decode(before, DEPTH)
     state = run_in_memory(rows, USERS, case.parameters, KEY.narrowed(metadata), prior)
-    exact, made = truth_of(truth), density_of(method.decode(state, DEPTH), DEPTH)
+    exact, made = truth_of(truth), estimate_density(method.decode(state, DEPTH), DEPTH)
     assert found.metrics["mse"] == mean_squared_error(made, exact)
-    assert len(state.answers) == 1
-    assert found.entries == state.answers[0].spent.vector_length  # what the earlier release cost is not counted
+    assert len(state.results) == 1
+    assert found.entries == state.results[0].spent.vector_length  # what the earlier release cost is not counted
     (cold,) = evaluate_case(replace(case, earlier=0), rows, USERS, 2, evaluation, truth, KEY)
     (other,) = evaluate_case(case, rows, USERS, 2, evaluation, truth, KEY, crowd(seed=8))
     assert len({one.metrics["mse"] for one in (found, cold, other)}) == 3

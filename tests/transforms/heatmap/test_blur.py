@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.blur import gaussian_heatmap
+from sfumato.transforms.heatmap.raster import gaussian_heatmap
 
 
 def scattered(side: int, seed: int):

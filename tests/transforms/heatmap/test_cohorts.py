@@ -20,18 +20,17 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Adaptive, Method
-from sfumato.transforms.heatmap.methods.trees import last_answer
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.schedule import advance, check_plan, plan
-from sfumato.transforms.heatmap.state import EVERYTHING, Estimate, HeatmapState, Question
+from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.locations.shards import PARTICIPATIONS, Cohort, Participation, ShardGroup
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.secagg.encodings import TreeEncoding
-from sfumato.transforms.secagg.shards import NOTHING, ShardQuery, ShardTotals, sum_shards
+from sfumato.transforms.secagg.shard_sums import NOTHING, ShardQuery, ShardTotals, sum_shards
 from tests.admitted import count_population, start
 from tests.keys import earlier_key
 from tests.transforms.heatmap.methods.oracle import group_of
@@ -49,20 +48,20 @@ class Asking(Method):
     TEXT: ClassVar[str] = "a level, part by part"
 
     parts: tuple[Part, ...] = ((0, 0.25), (0.25, 1))
-    cost: float = EVERYTHING
+    cost: float = ALL_REMAINING
     level: int = 2
 
-    def rounds(self, depth: int) -> int:
+    def max_rounds(self, depth: int) -> int:
         return len(self.parts)
 
-    def encode(self, state: HeatmapState, depth: int) -> Question | None:
-        done = len(state.answers)
+    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+        done = len(state.results)
         if done == len(self.parts):
             return None
-        return Question(TreeEncoding(Tree.uniform(depth, self.level)), self.cost, self.parts[done])
+        return Query(TreeEncoding(Tree.uniform(depth, self.level)), self.cost, self.parts[done])
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
-        return last_answer(state)
+        return state.results[-1].to_estimate()
 
 
 def crowd(users: int, seed: int = 0) -> Rows:
@@ -125,16 +124,16 @@ def test_every_shard_answers_exactly_one_sub_query(shards: int, depth: int) -> N
     assert state.cohort.shards == shards
     state, asked = run(rows.shard_groups(state.cohort), parameters)
     assert len(asked) == min(shards, 2 if depth == DEPTH else 3)
-    covered = [number for answer in state.answers for number in range(*answer.shards or ())]
+    covered = [number for result in state.results for number in range(*result.shard_range or ())]
     assert covered == list(range(shards))
     # What is said to have been asked, and what a shard does when it is asked.
     for number in range(shards):
         alone = ShardGroup(number, 1, Places(depth), np.zeros(300, dtype=np.uint64))
-        answers = [sum_shards(alone, query, KEY) for query in asked]
-        assert [one.live for one in answers].count(1) == 1
-        assert sum(one.live for one in answers) == 1
-        for one, query in zip(answers, asked, strict=True):
-            first, last = query.asked or (0, 0)
+        results = [sum_shards(alone, query, KEY) for query in asked]
+        assert [one.live for one in results].count(1) == 1
+        assert sum(one.live for one in results) == 1
+        for one, query in zip(results, asked, strict=True):
+            first, last = query.shard_range or (0, 0)
             assert one.live == (first <= number < last)
             assert one.live or not one.sums.any()
 
@@ -142,7 +141,7 @@ def test_every_shard_answers_exactly_one_sub_query(shards: int, depth: int) -> N
 def test_one_shard_is_asked_whole_and_not_said_to_be_divided() -> None:
     group, parameters = even(1, 100), heatmap_parameters("adaptive", {"depth": DEPTH, "population": 100})
     _, asked = run([group], parameters)
-    assert [query.asked for query in asked] == [None, None]
+    assert [query.shard_range for query in asked] == [None, None]
     with pytest.raises(RequestError, match="cohorts: there is one shard, which cannot be divided"):
         check_plan(disjoint(100, 1))
     check_plan(heatmap_parameters("adaptive", {"cohorts": "disjoint"}))  # of how many shards is still to be counted
@@ -161,7 +160,7 @@ def test_one_shard_is_asked_whole_and_not_said_to_be_divided() -> None:
 )
 def test_asking_anybody_twice_raises(parts: tuple[Part, ...]) -> None:
     parameters = HeatmapParameters(depth=DEPTH, population=1000, shard_size=100, method=Asking(parts, cost=0.3))
-    with pytest.raises(ValueError, match="part"):
+    with pytest.raises(ValueError, match="shard_fractions"):
         run([even(10, 100)], parameters, 1000)
 
 
@@ -170,26 +169,30 @@ def test_once_the_last_shard_has_answered_nothing_is_left_to_ask_with(parts: tup
     parameters = HeatmapParameters(depth=DEPTH, population=1000, shard_size=100, method=Asking(parts, cost=0.3))
     state, asked = run([even(10, 100)], parameters, 1000)
     assert len(asked) == 1
-    assert (state.budget.remaining, state.purse.remaining, state.unasked) == (0, 0, 0)
+    assert (state.budget.remaining, state.next_query_budget.remaining, state.remaining_shards) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("part", [(0, 0.01), (0.5, 0.5), (0.5, 0.4), (-0.1, 0.5), (0, 1.2), (1.0, 1.1)])
 def test_a_part_without_a_shard_or_beyond_them_raises(part: tuple[float, float]) -> None:
     parameters = HeatmapParameters(depth=DEPTH, population=1000, shard_size=100, method=Asking((part,)))
-    with pytest.raises(ValueError, match="part"):
+    with pytest.raises(ValueError, match="shard_fractions"):
         start(1000, parameters, KEY)
 
 
 @pytest.mark.parametrize("shards", [2, 7, 40])
 def test_a_user_more_changes_the_answers_of_one_sub_query_alone(shards: int) -> None:
-    """Neighbouring inputs under one key: the same questions, and all answers but hers bit for bit the same."""
+    """Neighbouring inputs under one key: the same questions, and all results but their own bit for bit the same."""
     users = 100 * shards
     rows, parameters = crowd(users), disjoint(users, shards)
     cohort = start(users, parameters, KEY).cohort
     state, asked = run(rows.shard_groups(cohort), parameters)
     for position in (0.001, 0.05, 0.3, 0.999):
         more = one_more(rows, position).shard_groups(cohort)
-        hers = next(i for i, one in enumerate(asked) if one.asked and one.asked[0] <= position * shards < one.asked[1])
+        own = next(
+            i
+            for i, one in enumerate(asked)
+            if one.shard_range and one.shard_range[0] <= position * shards < one.shard_range[1]
+        )
         for number, query in enumerate(asked):
             both = rows.shard_groups(cohort), more
             before, after = (total(groups, query, parameters, KEY) for groups in both)
@@ -197,11 +200,11 @@ def test_a_user_more_changes_the_answers_of_one_sub_query_alone(shards: int) -> 
                 total(groups, query, replace(parameters, noise="central", method=Asking()), KEY) for groups in both
             ]
             assert after.live == before.live
-            assert np.abs(exact[1].sums - exact[0].sums).sum() == (number == hers)
-            assert number == hers or np.array_equal(after.sums, before.sums)
+            assert np.abs(exact[1].sums - exact[0].sums).sum() == (number == own)
+            assert number == own or np.array_equal(after.sums, before.sums)
         # In a whole run later questions may depend on her answer; earlier ones know nothing of her.
         new, _ = run(more, parameters)
-        for old, one in list(zip(state.answers, new.answers, strict=True))[:hers]:
+        for old, one in list(zip(state.results, new.results, strict=True))[:own]:
             assert one.encoding == old.encoding
             assert np.array_equal(one.counts, old.counts)
 
@@ -211,7 +214,7 @@ def test_a_user_more_changes_the_answers_of_one_sub_query_alone(shards: int) -> 
 
 def respond(state: HeatmapState, rng: np.random.Generator) -> ShardTotals:
     assert state.query is not None
-    first, last = state.query.asked or (0, state.cohort.shards)
+    first, last = state.query.shard_range or (0, state.cohort.shards)
     return ShardTotals(rng.poisson(10, state.query.encoding.length).astype(np.int64), last - first)
 
 
@@ -220,7 +223,7 @@ def respond(state: HeatmapState, rng: np.random.Generator) -> ShardTotals:
     st.integers(1, 40),
     st.booleans(),
     st.lists(st.floats(0.05, 0.95), max_size=4, unique=True),
-    st.sampled_from([EVERYTHING, 0.001, 0.5]),
+    st.sampled_from([ALL_REMAINING, 0.001, 0.5]),
     st.booleans(),
 )
 @settings(max_examples=100, deadline=None)
@@ -247,14 +250,14 @@ def test_each_part_has_the_whole_rest_of_the_budget_and_nobody_spends_more(
     counted = state.population.epsilon
     assert counted > 0  # also where a public figure makes the plan
     while state.query is not None:
-        assert state.purse.remaining == epsilon - counted
+        assert state.next_query_budget.remaining == epsilon - counted
         state = advance(state, respond(state, rng), parameters)
         assert state.budget.spent <= epsilon
-    assert len(state.answers) == len(parts)
-    for answer in state.answers:
-        assert math.fsum([counted, answer.spent.epsilon]) == epsilon
+    assert len(state.results) == len(parts)
+    for result in state.results:
+        assert math.fsum([counted, result.spent.epsilon]) == epsilon
     assert state.budget.spent == epsilon
-    assert [answer.spent.index for answer in state.answers] == list(range(1, 1 + len(parts)))
+    assert [result.spent.index for result in state.results] == list(range(1, 1 + len(parts)))
 
 
 @pytest.mark.parametrize("changes", [{}, {"schedule": "lean"}, {"schedule": "two_query"}, {"depth": 14}])
@@ -266,10 +269,10 @@ def test_the_adaptive_methods_budget_is_spent_to_the_last_bit(changes: dict, coh
     state, rng = start(70_000, parameters, KEY), np.random.default_rng(0)
     while state.query is not None:
         state = advance(state, respond(state, rng), parameters)
-    spent = [answer.spent.epsilon for answer in state.answers]
+    spent = [result.spent.epsilon for result in state.results]
     assert len(spent) >= 2
     assert state.budget.spent == 1.0
-    if state.in_parts:
+    if state.has_disjoint_cohorts:
         assert cohorts != "shared"
         assert {math.fsum([state.population.epsilon, one]) for one in spent} == {1.0}
     else:
@@ -280,7 +283,7 @@ def test_the_adaptive_methods_budget_is_spent_to_the_last_bit(changes: dict, coh
 def test_what_a_client_sends_and_spends_is_one_answer() -> None:
     for population in (100_000, None):
         planned = make_plan(HeatmapParameters(users=100_000, population=population))
-        assert planned.state.in_parts
+        assert planned.state.has_disjoint_cohorts
         lengths = [one.vector_length for one in planned.sub_queries]
         assert len(set(lengths)) == 2
         assert planned.entries == max(lengths)
@@ -299,16 +302,16 @@ def test_each_part_has_its_own_sub_querys_noise_and_only_its_shards() -> None:
     group = even(40, 100)
     state, asked = run([group], parameters)
     drawn = []
-    for query, answer in zip(asked, state.answers, strict=True):
-        first, last = query.asked or (0, 0)
-        assert query.index == answer.spent.index
+    for query, result in zip(asked, state.results, strict=True):
+        first, last = query.shard_range or (0, 0)
+        assert query.index == result.spent.index
         shards = np.arange(first, last, dtype=np.uint64)
         assert math.isclose(query.epsilon, 0.99 * 0.7)
         noise = discrete_laplace(
             query.bind(KEY), f"shard noise {query.index}", shards, query.encoding.length, query.epsilon
         )
         exact = query.encoding.count(group, slice(first, last))
-        assert np.allclose(answer.counts, (exact + noise).sum(axis=0) * (40 / (last - first)), rtol=1e-12)
+        assert np.allclose(result.counts, (exact + noise).sum(axis=0) * (40 / (last - first)), rtol=1e-12)
         drawn.append(noise)
     assert len(drawn) == 2
     # The same shards in the other sub-query would have had other noise.
@@ -333,10 +336,10 @@ def test_noise_of_a_part_scaled_to_all_has_the_stated_deviation(
     for number in range(keys):
         key = RunKey.derive(FixedSecret(b"deviation" * 4), {"number": number})
         state, asked = run([group], parameters, 800, key)
-        for query, answer in zip(asked, state.answers, strict=True):
-            exact = sum_shards(group, query, key, "central", vanish).sums * (8 / answer.spent.shards)
-            errors[query.index].append(answer.counts - exact)
-            stated[query.index] = answer.spent.noise_stddev
+        for query, result in zip(asked, state.results, strict=True):
+            exact = sum_shards(group, query, key, "central", vanish).sums * (8 / result.spent.shards)
+            errors[query.index].append(result.counts - exact)
+            stated[query.index] = result.spent.noise_stddev
     for index, found in errors.items():
         sample = np.concatenate(found)
         assert len(sample) == keys * 64
@@ -362,8 +365,8 @@ def test_an_answer_of_a_part_is_in_users_of_everybody() -> None:
         depth=DEPTH, epsilon=30, population=sum(sizes), shard_size=100, dropout=0.5, method=Asking()
     )
     state, _ = run([group], parameters)
-    assert [answer.counts.max() for answer in state.answers] == [4 * 210, sum(sizes[2:]) / 6 * 8]
-    assert [answer.shards for answer in state.answers] == [(0, 2), (2, 8)]
+    assert [result.counts.max() for result in state.results] == [4 * 210, sum(sizes[2:]) / 6 * 8]
+    assert [result.shard_range for result in state.results] == [(0, 2), (2, 8)]
 
 
 def test_lost_shards_of_a_part_are_spoken_for_by_those_of_the_part() -> None:
@@ -376,10 +379,10 @@ def test_lost_shards_of_a_part_are_spoken_for_by_those_of_the_part() -> None:
     )  # fmt: skip
     state, _ = run([group], parameters)
     whole, _ = run([even(8, 100)], parameters)
-    for answer, full in zip(state.answers, whole.answers, strict=True):
-        assert (answer.spent.shards, answer.spent.shards_lost, full.spent.shards_lost) == (4, 1, 0)
-        assert answer.counts.max() == pytest.approx(300 * 8 / 3)
-        assert math.isclose(answer.spent.noise_stddev / full.spent.noise_stddev, math.sqrt(4 / 3))
+    for result, full in zip(state.results, whole.results, strict=True):
+        assert (result.spent.shards, result.spent.shards_lost, full.spent.shards_lost) == (4, 1, 0)
+        assert result.counts.max() == pytest.approx(300 * 8 / 3)
+        assert math.isclose(result.spent.noise_stddev / full.spent.noise_stddev, math.sqrt(4 / 3))
 
 
 @pytest.mark.parametrize("empty", [0, 1])
@@ -392,7 +395,7 @@ def test_a_part_without_any_user_is_refused_in_the_papers_model_alone(empty: int
     with pytest.raises(RefusedError, match="none of 4 shards had the required 50 survivors"):
         run([group], replace(parameters, participation="paper"))
     state, _ = run([group], parameters)
-    assert [answer.spent.shards_lost for answer in state.answers] == [0, 0]
+    assert [result.spent.shards_lost for result in state.results] == [0, 0]
 
 
 def test_groups_without_a_shard_of_the_part_add_nothing() -> None:
@@ -402,11 +405,11 @@ def test_groups_without_a_shard_of_the_part_add_nothing() -> None:
     groups = rows.shard_groups(cohort)
     assert [group.first for group in groups] == [0, 64]
     state, asked = run(groups, parameters)
-    assert asked[0].asked == (0, 8)
+    assert asked[0].shard_range == (0, 8)
     beside = sum_shards(groups[1], asked[0], KEY)
     assert (beside.live, beside.sums.any()) == (0, False)
     backwards, _ = run(groups[::-1], parameters)
-    for one, other in zip(state.answers, backwards.answers, strict=True):
+    for one, other in zip(state.results, backwards.results, strict=True):
         assert np.array_equal(one.counts, other.counts)
 
 
@@ -418,10 +421,10 @@ def test_a_trusted_server_asks_no_parts() -> None:
     for users in (1000, 100_000, 10**7):
         for cohorts in ("auto", "shared"):
             values = {"users": users, "population": users, "noise": "central", "cohorts": cohorts}
-            assert not run_evenly(heatmap_parameters("adaptive", values)).in_parts
+            assert not run_evenly(heatmap_parameters("adaptive", values)).has_disjoint_cohorts
         with pytest.raises(RequestError, match=r"cohorts: .*central noise"):
             heatmap_parameters("adaptive", {**values, "cohorts": "disjoint"})
-    with pytest.raises(ValueError, match="part: central noise"):
+    with pytest.raises(ValueError, match="shard_fractions: central noise"):
         start(1000, HeatmapParameters(population=1000, shard_size=100, noise="central", method=Asking()), KEY)
 
 
@@ -437,20 +440,20 @@ def test_parts_are_chosen_from_public_figures_alone() -> None:
     for users in (10_000, 20_000, 100_000, 10**6):
         parameters = heatmap_parameters("adaptive", {"population": users, "users": users})
         chosen = [start(there, parameters, KEY).query for there in (0, 5, users)]
-        assert len({(one.asked, one.epsilon, one.encoding) for one in chosen if one}) == 1
+        assert len({(one.shard_range, one.epsilon, one.encoding) for one in chosen if one}) == 1
     single = start(0, heatmap_parameters("adaptive", {"population": 10_000}), KEY)
     many = start(0, heatmap_parameters("adaptive", {"population": 10**6}), KEY)
     assert single.query is not None
     assert many.query is not None
-    assert single.query.asked is None
-    assert many.query.asked == (0, 10)
+    assert single.query.shard_range is None
+    assert many.query.shard_range == (0, 10)
 
 
 def test_the_papers_schedule_asks_everybody_always() -> None:
     state = run_evenly(HeatmapParameters(population=10**6, method=Adaptive(schedule="paper", estimator="last")))
-    assert len(state.answers) >= 2
-    assert [answer.shards for answer in state.answers] == [None] * len(state.answers)
-    with pytest.raises(RequestError, match="cohorts: the paper's schedule asks every user"):
+    assert len(state.results) >= 2
+    assert [result.shard_range for result in state.results] == [None] * len(state.results)
+    with pytest.raises(RequestError, match="cohorts: the paper's schedule queries every user"):
         Adaptive(schedule="paper", cohorts="disjoint")
 
 
@@ -459,8 +462,8 @@ def test_in_memory_runs_ask_parts_as_the_job_does() -> None:
     mine = run_in_memory(rows, 4000, parameters, KEY)
     state, _ = run(rows.shard_groups(start(4000, parameters, KEY).cohort), parameters)
     assert mine.budget == state.budget
-    for one, other in zip(mine.answers, state.answers, strict=True):
+    for one, other in zip(mine.results, state.results, strict=True):
         assert one.spent == other.spent
         assert np.array_equal(one.counts, other.counts)
     shared = run_in_memory(rows, 4000, replace(parameters, method=replace(parameters.method, cohorts="shared")), KEY)
-    assert not shared.in_parts
+    assert not shared.has_disjoint_cohorts

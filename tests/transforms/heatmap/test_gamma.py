@@ -13,14 +13,13 @@ from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
-from sfumato.transforms.heatmap.gamma import ASKED, COST, most_counted, vector_length
+from sfumato.transforms.heatmap.gamma import COST, MIN_QUERY_SHARE, max_counted, vector_length
 from sfumato.transforms.heatmap.methods import METHODS, Emd, Flat, Method
-from sfumato.transforms.heatmap.methods.trees import last_answer
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.schedule import check_plan, plan
-from sfumato.transforms.heatmap.state import EVERYTHING, Estimate, HeatmapState, Question
+from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.privacy.admission import noise_quantile
 from sfumato.transforms.privacy.budget import Budget
@@ -28,10 +27,14 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.encodings import TreeEncoding
-from sfumato.transforms.secagg.modulus import choose_window, least_window
+from sfumato.transforms.secagg.modulus import choose_window, min_window
 from sfumato.transforms.secagg.rounding import ROUNDINGS, l1_sensitivity, stored_total
 
 KEY = RunKey.derive(FixedSecret(b"gamma" * 8), {})
+
+
+def length_of(parameters: HeatmapParameters, users: float, noisy_sums: int) -> int:
+    return vector_length(parameters.epsilon, parameters.categories << (2 * parameters.depth), users, noisy_sums)
 
 
 def chosen(**values: Any) -> int:
@@ -82,7 +85,7 @@ def test_independent_rounding_asks_for_more(users: int, epsilon: float) -> None:
     )
     gamma = parameters.distribution_gamma
     assert gamma is not None
-    d = vector_length(parameters, users, round(users / 10_000) or 1)
+    d = length_of(parameters, users, round(users / 10_000) or 1)
     assert 4 <= d <= 4096
     widened = (discrete_laplace_stddev(epsilon, gamma + d) / discrete_laplace_stddev(epsilon, gamma)) ** 2
     capped = gamma == int(COST * epsilon / MIN_NOISE_EPSILON)
@@ -94,11 +97,11 @@ def test_independent_rounding_asks_for_more(users: int, epsilon: float) -> None:
 def test_what_stands_out_bounds_the_vector() -> None:
     """No tree that splits what has more users than two deviations of the noise has more such leaves' children."""
     parameters = HeatmapParameters(depth=10, epsilon=1.0)
-    d = vector_length(parameters, 10_000, 1)
+    d = length_of(parameters, 10_000, 1)
     deviations = 2 * discrete_laplace_stddev(1e-6, 1) * 1e-6  # of epsilon 1, in the limit of a large gamma
     assert d == pytest.approx(4 * 10_000 / deviations, abs=1)
-    assert vector_length(replace(parameters, depth=3), 10_000, 1) == 64
-    assert vector_length(HeatmapParameters(depth=3, categories=2, method=Twice()), 10_000, 1) == 128
+    assert length_of(replace(parameters, depth=3), 10_000, 1) == 64
+    assert length_of(HeatmapParameters(depth=3, categories=2, method=Twice()), 10_000, 1) == 128
 
 
 @settings(max_examples=30)
@@ -120,15 +123,15 @@ def test_a_modulus_holds_its_gamma_and_not_the_next(
     def needed(gamma: int) -> int:
         parameters, many = HeatmapParameters(**values, gamma=gamma), users or 1 << 30
         state = plan(Population(float(many), "public"), Budget(epsilon), parameters)
-        d = vector_length(parameters, many, state.cohort.shards)
-        probability = parameters.overflow_probability / parameters.method.rounds(6)
+        d = length_of(parameters, many, state.cohort.shards)
+        probability = parameters.overflow_probability / parameters.method.max_rounds(6)
         counting = parameters.admission().epsilon
-        counted = most_counted(min(many, 1.05 * shard_size), counting, probability)
-        return least_window(
+        counted = max_counted(min(many, 1.05 * shard_size), counting, probability)
+        return min_window(
             expected_size=counted + noise_quantile(counting, 0.1 * probability),
             required_survivors=None,
-            epsilon=ASKED * epsilon,
-            sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(ASKED * d)),
+            epsilon=MIN_QUERY_SHARE * epsilon,
+            sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * d)),
             contribution=gamma,
             entries=d,
             shards=state.cohort.shards,
@@ -168,20 +171,20 @@ class Twice(Method):
 
     level: int = 1
     final: int = 2
-    share: float = ASKED
+    share: float = MIN_QUERY_SHARE
 
-    def rounds(self, depth: int) -> int:
+    def max_rounds(self, depth: int) -> int:
         return 2
 
-    def encode(self, state: HeatmapState, depth: int) -> Question | None:
-        if len(state.answers) == 2:
+    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+        if len(state.results) == 2:
             return None
-        level = self.final if state.answers else self.level
-        epsilon = EVERYTHING if state.answers else self.share * state.budget.total
-        return Question(TreeEncoding(Tree.uniform(depth, level)), epsilon)
+        level = self.final if state.results else self.level
+        epsilon = ALL_REMAINING if state.results else self.share * state.budget.total
+        return Query(TreeEncoding(Tree.uniform(depth, level)), epsilon)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
-        return last_answer(state)
+        return state.results[-1].to_estimate()
 
 
 def test_a_gamma_depends_on_nothing_that_is_counted() -> None:
@@ -221,7 +224,7 @@ def test_a_gamma_that_no_modulus_holds_is_refused() -> None:
     )
     with pytest.raises(RequestError, match=r"gamma: 2147483647 is too large, the users' sums would exceed 2\^62"):
         check_plan(parameters)
-    least = least_window(
+    least = min_window(
         expected_size=1e7,
         required_survivors=10**7,
         epsilon=1.0,
@@ -276,10 +279,10 @@ def test_every_method_runs_with_independent_rounding(method: str, noise: str) ->
     total = stored_total(gamma, "independent")
     rows = Rows(Places(depth), hashes, codes, np.tile(np.array([total // 3, total - total // 3]), users))
     state = run_in_memory(rows, users, parameters, KEY)
-    for answer in state.answers:
-        sensitivity = gamma * answer.encoding.sensitivity + answer.encoding.length
-        least = discrete_laplace_stddev(answer.spent.epsilon, sensitivity) / gamma
-        assert least <= answer.spent.noise_stddev <= 1.2 * least
+    for result in state.results:
+        sensitivity = gamma * result.encoding.sensitivity + result.encoding.length
+        least = discrete_laplace_stddev(result.spent.epsilon, sensitivity) / gamma
+        assert least <= result.spent.noise_stddev <= 1.2 * least
     exact = np.bincount(codes.astype(int), rows.weights, 4**depth) / total
     estimate = parameters.method.decode(state, depth)
     whole = float(estimate.counts.sum())

@@ -32,8 +32,8 @@ def test_a_flat_plan_is_exact() -> None:
     )
     assert made.entries == 4**6
     assert math.isclose(made.noise_stddev, math.sqrt(10) * discrete_laplace_stddev(0.99 * 0.5))
-    assert made.least_seen == 2 * made.noise_stddev
-    assert made.level_seen == min(6, int(math.log(100_000 / made.least_seen, 4)))
+    assert made.min_visible_users == 2 * made.noise_stddev
+    assert made.visible_level == min(6, int(math.log(100_000 / made.min_visible_users, 4)))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.02, 0.04, 0.05, 0.06, 0.1])
@@ -86,5 +86,5 @@ def test_a_private_count_of_the_users_is_planned_for() -> None:
 @pytest.mark.parametrize("method", ["hierarchical", "count_min", "adaptive_grid", "spatial_decomposition", "emd"])
 def test_a_map_of_several_answers_has_no_one_noise_to_be_seen_over(method: str) -> None:
     made = make_plan(heatmap_parameters(method, {"users": 10_000, "depth": 5}))
-    assert (made.least_seen, made.level_seen) == (None, None)
-    assert make_plan(HeatmapParameters(users=10_000, depth=3)).level_seen <= 3
+    assert (made.min_visible_users, made.visible_level) == (None, None)
+    assert make_plan(HeatmapParameters(users=10_000, depth=3)).visible_level <= 3

@@ -266,11 +266,11 @@ def covered_by_the_job(seed: int, categories: int, epsilon: float, **options: ob
     values = {"depth": 3, "epsilon": epsilon, "shard_size": users // 5, "dropout": 0.2, "population": users, **options}
     parameters = heatmap_parameters("flat", values, categories)
     state = run_in_memory(rows, users, parameters, RunKey.derive(FixedSecret(b"rates"), {"seed": seed}))
-    (answer,) = state.answers
-    counts = answer.counts.reshape(categories, 64)
-    stddev = np.full(64, answer.spent.noise_stddev)
+    (result,) = state.results
+    counts = result.counts.reshape(categories, 64)
+    stddev = np.full(64, result.spent.noise_stddev)
     estimate = Estimate(Tree.uniform(3, 3), counts.sum(axis=0), stddev, counts, stddev)
-    live = answer.spent.shards - answer.spent.shards_lost
+    live = result.spent.shards - result.spent.shards_lost
     rates = rates_of(estimate, tuple("abc"[:categories]), min(state.noisy_sums, live), 5 / live)
     assert rates is not None
     return (rates.low[-1] <= RATE) & (rates.high[-1] >= RATE)

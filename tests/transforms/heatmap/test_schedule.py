@@ -11,7 +11,6 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.methods.paper_schedule import target_epsilon, update_tree
-from sfumato.transforms.heatmap.methods.trees import tree_of
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
@@ -19,7 +18,7 @@ from sfumato.transforms.heatmap.schedule import advance, check_plan
 from sfumato.transforms.locations.shards import Participation, ShardGroup, key_dtype
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.secagg.shards import ShardTotals, sum_shards
+from sfumato.transforms.secagg.shard_sums import ShardTotals, sum_shards
 from tests.admitted import count_population, start
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 
@@ -49,8 +48,8 @@ def test_the_papers_run_of_10_000_users() -> None:
     The paper does not count its users; here a hundredth of epsilon is for that, besides its 1.
     """
     state = finish(HeatmapParameters(population=10_000, epsilon=1 / 0.99, dropout=0, method=PAPER), 10_000, flat())
-    assert [a.spent.vector_length for a in state.answers] == [4, 16, 64, 256]
-    assert round(state.answers[-1].spent.epsilon, 2) == 0.76
+    assert [a.spent.vector_length for a in state.results] == [4, 16, 64, 256]
+    assert round(state.results[-1].spent.epsilon, 2) == 0.76
 
 
 @given(
@@ -74,10 +73,10 @@ def test_the_papers_spending_never_exceeds_the_budget_and_ends_equal_to_it(
     )
     shares = np.random.default_rng(seed).dirichlet(np.full(4**6, 0.05))
     state = finish(parameters, users, shares)
-    charges = [a.spent.epsilon for a in state.answers] + [state.population.epsilon]
+    charges = [a.spent.epsilon for a in state.results] + [state.population.epsilon]
     assert math.fsum(charges) == epsilon
     assert state.budget.spent == epsilon
-    assert len(state.answers) <= stages
+    assert len(state.results) <= stages
     for so_far in range(len(state.budget.charges)):
         assert math.fsum(state.budget.charges[:so_far]) <= epsilon
 
@@ -98,11 +97,11 @@ def test_ablations_split_by_a_count_and_spend_equal_shares() -> None:
     """Paper 000, Table 3: a fixed epsilon of 0.1 a level and a fixed threshold of 10 users."""
     method = replace(PAPER, split_count=10, sub_query_share=0.1)
     state = finish(HeatmapParameters(population=10_000, epsilon=1, dropout=0, method=method), 10_000, flat())
-    spent = [a.spent.epsilon for a in state.answers]
+    spent = [a.spent.epsilon for a in state.results]
     assert [round(one, 9) for one in spent[:-1]] == [0.1] * (len(spent) - 1)
     assert math.fsum([*spent, state.population.epsilon]) == 1.0
-    assert [a.spent.vector_length for a in state.answers][:5] == [4, 16, 64, 256, 1024]
-    sizes = {len(a.counts) for a in state.answers}
+    assert [a.spent.vector_length for a in state.results][:5] == [4, 16, 64, 256, 1024]
+    sizes = {len(a.counts) for a in state.results}
     assert max(sizes) == 1024  # 10,000 / 1024 users a cell are fewer than 10
 
 
@@ -121,10 +120,10 @@ def test_the_finest_level_is_not_split() -> None:
 def test_a_tree_that_stops_changing_gets_the_rest_of_the_budget() -> None:
     parameters = HeatmapParameters(depth=6, epsilon=1.0, population=10**7, method=replace(PAPER, calibration=5))
     state = finish(parameters, 10**7, flat())
-    trees = [tree_of(a) for a in state.answers]
+    trees = [a.tree for a in state.results]
     assert trees[-1] == trees[-2]
-    assert state.answers[-1].spent.epsilon == state.budget.total - math.fsum(
-        [state.population.epsilon, *(a.spent.epsilon for a in state.answers[:-1])]
+    assert state.results[-1].spent.epsilon == state.budget.total - math.fsum(
+        [state.population.epsilon, *(a.spent.epsilon for a in state.results[:-1])]
     )
 
 
@@ -132,10 +131,10 @@ def test_lost_shards_are_spoken_for_and_counted() -> None:
     parameters = HeatmapParameters(population=100_000, method=PAPER)
     state = start(100_000, parameters, KEY)
     state = advance(state, ShardTotals(np.full(4, 20_000), 8), parameters)
-    assert state.answers[0].counts.tolist() == [25_000] * 4
-    assert state.answers[0].spent.shards_lost == 2
+    assert state.results[0].counts.tolist() == [25_000] * 4
+    assert state.results[0].spent.shards_lost == 2
     whole = advance(start(100_000, parameters, KEY), ShardTotals(np.full(4, 25_000), 10), parameters)
-    ratio = state.answers[0].spent.noise_stddev / whole.answers[0].spent.noise_stddev
+    ratio = state.results[0].spent.noise_stddev / whole.results[0].spent.noise_stddev
     assert math.isclose(ratio, 10 / 8 * math.sqrt(8 / 10))
 
 
@@ -146,9 +145,9 @@ def test_with_central_noise_no_figure_but_the_counts_depends_on_who_is_there() -
         advance(start(users, parameters, KEY), ShardTotals(np.full(4, users), live), parameters)
         for users, live in ((10, 640), (11, 704), (0, 0))
     ]
-    assert len({(one.answers[0].spent, one.budget, one.cohort) for one in states}) == 1
-    assert states[0].answers[0].spent.shards_lost == 0
-    assert states[0].answers[0].counts.tolist() == [10.0] * 4  # not scaled: no shard is spoken for
+    assert len({(one.results[0].spent, one.budget, one.cohort) for one in states}) == 1
+    assert states[0].results[0].spent.shards_lost == 0
+    assert states[0].results[0].counts.tolist() == [10.0] * 4  # not scaled: no shard is spoken for
 
 
 @pytest.mark.parametrize("schedule", ["auto", "two_query", "lean"])
@@ -170,7 +169,7 @@ def test_no_sub_query_has_more_entries_than_are_allowed(schedule: str, categorie
             group = ShardGroup(0, 5, places, keys)
             while state.query is not None:
                 state = advance(state, sum_shards(group, state.query, KEY), parameters)
-            assert max(answer.spent.vector_length for answer in state.answers) <= limit
+            assert max(result.spent.vector_length for result in state.results) <= limit
             assert state.budget.spent == epsilon
 
 

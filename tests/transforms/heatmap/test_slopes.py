@@ -4,10 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap import slopes
-from sfumato.transforms.heatmap.posterior.levels import FullTree
-from sfumato.transforms.heatmap.raster import by_row, density
-from sfumato.transforms.heatmap.slopes import density_of
+from sfumato.transforms.heatmap import raster as slopes
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.raster import by_row, density, estimate_density
 from sfumato.transforms.heatmap.state import Estimate
 from tests.transforms.heatmap.posterior.oracle import trees
 
@@ -21,9 +20,9 @@ def estimate(tree: Tree, counts: np.ndarray, slope: float) -> Estimate:
 @given(trees(DEPTH), st.integers(0, 2**31), st.floats(0.01, 1.0))
 @settings(max_examples=50, deadline=None)
 def test_every_entry_keeps_its_total(tree: Tree, seed: int, slope: float) -> None:
-    full = FullTree.of(tree).tree
+    full = FullTree.from_trees(tree).tree
     counts = np.random.default_rng(seed).gamma(0.3, 10, len(full.entries)) + 1e-9
-    sloping = density_of(estimate(full, counts, slope))
+    sloping = estimate_density(estimate(full, counts, slope))
     assert sloping.shape == (1 << DEPTH, 1 << DEPTH)
     assert (sloping >= 0).all()
     assert sloping.sum() == pytest.approx(1)
@@ -36,15 +35,15 @@ def test_every_entry_keeps_its_total(tree: Tree, seed: int, slope: float) -> Non
 @settings(max_examples=20, deadline=None)
 def test_without_a_slope_it_is_the_density(tree: Tree, seed: int) -> None:
     counts = np.random.default_rng(seed).normal(1, 5, len(tree.entries))
-    assert (density_of(estimate(tree, counts, 0.0)) == density(tree, counts)).all()
+    assert (estimate_density(estimate(tree, counts, 0.0)) == density(tree, counts)).all()
 
 
 def test_negative_counts_are_nothing_and_nothing_at_all_is_even() -> None:
     tree = Tree.uniform(3, 1)
-    sloping = density_of(estimate(tree, np.array([10.0, -4.0, 0.0, -1.0]), 1.0))
+    sloping = estimate_density(estimate(tree, np.array([10.0, -4.0, 0.0, -1.0]), 1.0))
     assert sloping[:4, :4].sum() == pytest.approx(1)
     assert (sloping[4:] == 0).all()
-    assert (density_of(estimate(tree, np.full(4, -1.0), 1.0)) == 1 / 64).all()
+    assert (estimate_density(estimate(tree, np.full(4, -1.0), 1.0)) == 1 / 64).all()
 
 
 def ramp(depth: int) -> np.ndarray:
@@ -66,9 +65,9 @@ def test_a_plane_goes_on_inside_its_cells() -> None:
     """Measured on level 3; the halves and quarters of cells, levels 4 and 5, are exact away from the border."""
     counts = of_rows(ramp(3), 3) * 6_400
     inner = slice(8, 24)  # two cells of level 3 from the border: a neighbour of a neighbour counts for the quarters
-    sloping = density_of(estimate(Tree.uniform(5, 3), counts, 1.0))
+    sloping = estimate_density(estimate(Tree.uniform(5, 3), counts, 1.0))
     np.testing.assert_allclose(sloping[inner, inner], ramp(5)[inner, inner], rtol=1e-9)
-    half = density_of(estimate(Tree.uniform(5, 3), counts, 0.5))
+    half = estimate_density(estimate(Tree.uniform(5, 3), counts, 0.5))
     flat = density(Tree.uniform(5, 3), counts)
     first = np.add.reduceat(np.add.reduceat(half, np.arange(0, 32, 2), 0), np.arange(0, 32, 2), 1)[4:12, 4:12]
     exact, even = ramp(4)[4:12, 4:12], 4 * flat[::2, ::2][4:12, 4:12]
@@ -77,7 +76,7 @@ def test_a_plane_goes_on_inside_its_cells() -> None:
 
 def test_slopes_end_two_levels_below_a_cell() -> None:
     counts = of_rows(ramp(2), 2) * 1_600
-    sloping = density_of(estimate(Tree.uniform(5, 2), counts, 1.0))
+    sloping = estimate_density(estimate(Tree.uniform(5, 2), counts, 1.0))
     blocks = sloping.reshape(16, 2, 16, 2)
     np.testing.assert_allclose(blocks, np.broadcast_to(blocks[:, :1, :, :1], blocks.shape), rtol=1e-12)
     assert (np.diff(sloping[::2, ::2][8]) > 0).all()
@@ -87,13 +86,13 @@ def test_trees_finer_than_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Depth 14, shown at the most that is shown and at less: every cell of level 3 keeps its total."""
     monkeypatch.setattr(slopes, "MAX_RASTER_DEPTH", 8)  # in place of 12, for speed
     nodes = np.concatenate([Tree.uniform(14, 3).nodes, 4**13 + np.arange(64, dtype=np.uint64)])
-    deep = FullTree.of(Tree.of(14, nodes)).tree
+    deep = FullTree.from_trees(Tree.of(14, nodes)).tree
     counts = np.random.default_rng(2).gamma(1.0, 10, len(deep.entries))
     levels = [(node.bit_length() - 1) // 2 for node in deep.entries.tolist()]
     above = [node - 4**level >> 2 * (level - 3) for node, level in zip(deep.entries.tolist(), levels, strict=True)]
     totals = by_row(np.bincount(above, counts / counts.sum()))
     for depth, side in ((None, 256), (6, 64)):
-        shown = density_of(estimate(deep, counts, 0.8), depth)
+        shown = estimate_density(estimate(deep, counts, 0.8), depth)
         assert shown.shape == (side, side)
         np.testing.assert_allclose(shown.reshape(8, side // 8, 8, side // 8).sum(axis=(1, 3)), totals, rtol=1e-9)
-    assert not np.allclose(density_of(estimate(deep, counts, 0.8), 6), density(deep, counts, 6))
+    assert not np.allclose(estimate_density(estimate(deep, counts, 0.8), 6), density(deep, counts, 6))

@@ -20,15 +20,16 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree, node_names
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
-from sfumato.transforms.heatmap.assemble import add_up_to, heatmap_manifest, release_files
 from sfumato.transforms.heatmap.cells import cells_table
+from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.methods import Adaptive, Flat
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key, check_prior
+from sfumato.transforms.heatmap.release_files import add_up_to, release_files
 from sfumato.transforms.heatmap.schedule import plan
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import WarmStart, digest
-from sfumato.transforms.heatmap.whole import PrivateHeatmap, bind_key, check_prior
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
@@ -55,7 +56,7 @@ def read(estimate: Estimate, grid: Grid = GRID) -> Estimate:
     file = io.BytesIO()
     pq.write_table(cells_table(estimate, grid), file)
     manifest = {**MANIFEST, "grid": {"depth": grid.depth}}
-    return WarmStart.of(manifest, pq.read_table(io.BytesIO(file.getvalue())), grid).estimate
+    return WarmStart.from_release(manifest, pq.read_table(io.BytesIO(file.getvalue())), grid).estimate
 
 
 def same(one: Estimate, other: Estimate) -> bool:
@@ -113,7 +114,7 @@ def test_the_order_of_the_cells_does_not_matter() -> None:
     estimate = estimate_on(ragged_tree())
     cells = cells_table(estimate, GRID)
     shuffled = cells.take(np.random.default_rng(1).permutation(cells.num_rows))
-    assert same(WarmStart.of(MANIFEST, shuffled, GRID).estimate, estimate)
+    assert same(WarmStart.from_release(MANIFEST, shuffled, GRID).estimate, estimate)
 
 
 def test_the_finest_grid_of_all_is_read_back() -> None:
@@ -152,14 +153,14 @@ def test_a_release_by_any_method_is_read_back_as_its_map(method: str, values: di
         assert not made.tree.complete
     files = release_files(state, parameters, metadata, GRID)
     cells = pq.read_table(io.BytesIO(files["cells.parquet"]))
-    start = WarmStart.of(heatmap_manifest(state, parameters, metadata, GRID), cells, GRID)
+    start = WarmStart.from_release(heatmap_manifest(state, parameters, metadata, GRID), cells, GRID)
     assert same(start.estimate, made)
     assert start.metadata() == {"release_id": "monday", "epsilon": 2.0, "digest": digest(made)}
     assert not start.safe  # by a seed
     # It serves: the next release asks once, for everything.
     warm = replace(parameters, method=Adaptive(), contribution=None, gamma=None)
     again = run_in_memory(crowd(3000, categories), 3000, warm, KEY, start.estimate)
-    assert [answer.spent.epsilon for answer in again.answers] == [2.0 - again.population.epsilon]
+    assert [result.spent.epsilon for result in again.results] == [2.0 - again.population.epsilon]
     assert np.isfinite(warm.method.decode(again, DEPTH).counts).all()
 
 
@@ -179,7 +180,7 @@ def test_the_papers_schedule_starts_from_the_earlier_tree() -> None:
         depth=DEPTH, population=3000, shard_size=300, dropout=0.5, method=Adaptive(schedule="paper", estimator="last")
     )
     state = run_in_memory(crowd(3000), 3000, parameters, KEY, estimate_on(ragged_tree()))
-    assert state.answers[0].encoding.tree == ragged_tree()
+    assert state.results[0].encoding.tree == ragged_tree()
 
 
 # --- damage ---
@@ -240,7 +241,7 @@ DAMAGED = "warm_start: the release's cells are damaged"
 )
 def test_damaged_cells_are_refused(cells: Callable[[], pa.Table], words: str) -> None:
     with pytest.raises(RequestError) as caught:
-        WarmStart.of(MANIFEST, cells(), GRID)
+        WarmStart.from_release(MANIFEST, cells(), GRID)
     assert str(caught.value).startswith(DAMAGED)
     assert words in str(caught.value)
 
@@ -271,7 +272,7 @@ def test_damaged_cells_are_refused(cells: Callable[[], pa.Table], words: str) ->
 )
 def test_other_jobs_regions_and_depths_are_refused(manifest: dict[str, Any], words: str) -> None:
     with pytest.raises(RequestError) as caught:
-        WarmStart.of(manifest, cells_of(), GRID)
+        WarmStart.from_release(manifest, cells_of(), GRID)
     assert str(caught.value).startswith("warm_start: ")
     assert words in str(caught.value)
 
@@ -279,15 +280,15 @@ def test_other_jobs_regions_and_depths_are_refused(manifest: dict[str, Any], wor
 @pytest.mark.parametrize("safe", [False, None, 1, "true"])
 def test_only_what_says_so_has_a_key_that_nobody_can_guess(safe: object) -> None:
     privacy = {**MANIFEST["privacy"], "randomness": {"source": "somewhere", "safe": safe}}
-    assert not WarmStart.of({**MANIFEST, "privacy": privacy}, cells_of(), GRID).safe
-    assert WarmStart.of(MANIFEST, cells_of(), GRID).safe
+    assert not WarmStart.from_release({**MANIFEST, "privacy": privacy}, cells_of(), GRID).safe
+    assert WarmStart.from_release(MANIFEST, cells_of(), GRID).safe
 
 
 @pytest.mark.parametrize("method", [Flat(), Flat(estimator="bayes")])
 def test_methods_that_start_from_nothing_are_refused(method: Flat) -> None:
     parameters = HeatmapParameters(depth=DEPTH, method=method)
     for build in (check_prior, lambda prior, own: PrivateHeatmap(REGION, own, KEY, prior=prior)):
-        with pytest.raises(RequestError, match="warm_start: method flat starts from nothing; use adaptive"):
+        with pytest.raises(RequestError, match="warm_start: method flat has no warm start; use adaptive"):
             build(estimate_on(ragged_tree()), parameters)
     check_prior(None, parameters)
 
@@ -333,8 +334,8 @@ def test_what_is_asked_depends_on_the_earlier_map_and_public_figures_alone() -> 
     parameters = HeatmapParameters(depth=DEPTH, population=3000, shard_size=300, dropout=0.5)
     prior = estimate_on(Tree.uniform(DEPTH, 3))
     states = [run_in_memory(crowd(users), 3000, parameters, KEY, prior) for users in (2500, 3000)]
-    assert states[0].answers[0].encoding == states[1].answers[0].encoding
+    assert states[0].results[0].encoding == states[1].results[0].encoding
     asked = plan(states[0].population, states[0].budget.first(0), parameters, prior).query
     assert asked is not None
-    assert asked.encoding == states[0].answers[0].encoding
-    assert asked.asked is None  # all shards, whose users have nothing else to answer
+    assert asked.encoding == states[0].results[0].encoding
+    assert asked.shard_range is None  # all shards, whose users have nothing else to answer

@@ -89,7 +89,7 @@ def groups_of(records: Records, cohort: Cohort, depth: int, gamma: int, parts: i
     chunks = {number: [empty] for number, empty in empty_shard_groups(cohort, weighted=True)}
     for mine in by_user_group.values():
         for part in bound_distributions(mine, Places(depth), gamma).store(Spill()):
-            rows = Distributions.of_columns(load(part), Places(depth))
+            rows = Distributions.from_columns(load(part), Places(depth))
             for number, chunk in split_distributions(rows, cohort, Places(depth), Spill()):
                 chunks[number].append(chunk)
     return {n: build_weighted_shard_group(n, mine, cohort, Places(depth), Spill()) for n, mine in chunks.items()}
@@ -293,7 +293,7 @@ def test_the_coder_keeps_weights_and_clients_in_line_and_by_reference() -> None:
 
 @pytest.mark.parametrize("gamma", [0, -1, MAX_GAMMA + 1, 1.5, math.nan, math.inf])
 def test_gammas_out_of_range_are_refused(gamma: float) -> None:
-    with pytest.raises(RequestError, match=r"gamma: must be a whole number in 1\.\.2147483647, got"):
+    with pytest.raises(RequestError, match=r"gamma: must be an integer in 1\.\.2147483647, got"):
         bound_distributions([pack([(1, 1)], 1)], Places(1), gamma)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="gamma"):
         BoundUsers(Places(1), Spill(), "all", gamma)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
-from sfumato.transforms.heatmap.slopes import density_of
+from sfumato.transforms.heatmap.raster import estimate_density
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import model_bytes, read_model
@@ -84,7 +84,7 @@ def test_cells_slope_as_in_the_heatmaps_density() -> None:
     tree = random_tree(rng, 8, 60, orphans=False)
     counts = rng.uniform(0, 100, len(tree.entries))
     estimate = Estimate(tree, counts, np.ones(len(counts)), slope=0.6)
-    boxes, density = random_boxes(rng, 30), density_of(estimate) * counts.sum()
+    boxes, density = random_boxes(rng, 30), estimate_density(estimate) * counts.sum()
     sloping, even = (TreeModel(Estimate(tree, counts, np.ones(len(counts)), slope=slope)) for slope in (0.6, 0.0))
     expected = [(overlaps(boxes, one, 256) * density).sum() for one in range(len(boxes))]
     answers = sloping.answer(boxes).users

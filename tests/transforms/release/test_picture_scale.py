@@ -9,7 +9,7 @@ import pytest
 
 from sfumato.transforms.release.page_shell import PALETTE
 from sfumato.transforms.release.picture_scale import RATE_PALETTE, density_top, nice, rate_ends, written_top
-from sfumato.transforms.selection import shrink
+from sfumato.transforms.shrinkage import shrink
 
 
 def brute_top(density: list[float], users: list[float]) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.methods.combine import unbiased_counts
+from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import publish
 from tests.transforms.release.city import city_release

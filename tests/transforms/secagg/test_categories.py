@@ -25,7 +25,7 @@ from sfumato.transforms.locations.users import bound_users, split_by_user_group
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
-from sfumato.transforms.secagg.shards import ShardQuery, sum_shards
+from sfumato.transforms.secagg.shard_sums import ShardQuery, sum_shards
 from tests.transforms.locations import oracle
 
 GAMMA = 50
@@ -69,7 +69,7 @@ def groups_of(
             split = split_by_shard_group(bound_users(mine, places), cohort, places, Spill())
         else:
             parts = [
-                Distributions.of_columns(load(part), places)
+                Distributions.from_columns(load(part), places)
                 for part in bound_distributions(mine, places, GAMMA).store(Spill())
             ]
             split = (pair for part in parts for pair in split_distributions(part, cohort, places, Spill()))

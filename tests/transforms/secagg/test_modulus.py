@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.secagg.modulus import Window, choose_window, least_window, noise_bound, size_bound
+from sfumato.transforms.secagg.modulus import Window, choose_window, min_window, noise_bound, size_bound
 from tests.statistics import polya_difference_pmf
 
 
@@ -27,7 +27,7 @@ def test_size_bounds_are_safe(expected: float, n: int, probability: float) -> No
 
 
 def test_auto_takes_the_power_of_two_and_given_ones_are_checked() -> None:
-    least = least_window(
+    least = min_window(
         expected_size=10_000,
         required_survivors=9_500,
         epsilon=0.5,

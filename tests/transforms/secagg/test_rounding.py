@@ -26,7 +26,7 @@ from sfumato.transforms.secagg.rounding import (
     rounded_sums,
     stored_total,
 )
-from sfumato.transforms.secagg.shards import (
+from sfumato.transforms.secagg.shard_sums import (
     ShardQuery,
     add_central_noise,
     count_vectors,
@@ -280,7 +280,7 @@ def test_a_retry_and_any_blocks_draw_the_same(dropout: float, monkeypatch: pytes
     group = group_of(some_users(rng, 6, 40, places), stored_total(gamma, "independent"), places)
     query = ShardQuery(1, TreeEncoding(some_tree(rng)), 0.5, WIDE, 20, gamma, "independent")
     once = sum_shards(group, query, KEY, "shard", dropout)
-    monkeypatch.setattr("sfumato.transforms.secagg.shards._BLOCK_ENTRIES", 1)
+    monkeypatch.setattr("sfumato.transforms.secagg.shard_sums._BLOCK_ENTRIES", 1)
     again = sum_shards(group, query, KEY, "shard", dropout)
     assert once.live == again.live == 6
     assert np.array_equal(once.sums, again.sums)

@@ -13,7 +13,7 @@ from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
-from sfumato.transforms.secagg.shards import NoiseMode, ShardQuery, sum_shards
+from sfumato.transforms.secagg.shard_sums import NoiseMode, ShardQuery, sum_shards
 from tests.statistics import FLAKE_RATE, chi_square_p, polya_difference_pmf
 
 SHARDS, USERS, REQUIRED = 3, 60, 50

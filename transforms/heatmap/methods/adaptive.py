@@ -1,4 +1,7 @@
-"""The adaptive hierarchical histogram: a quadtree refined where noise allows, by few sub-queries or by the paper's."""
+"""The adaptive hierarchical histogram: a quadtree refined where noise allows.
+
+Two algorithms choose the trees: `few_queries.FewQueries`, the default, and `paper_schedule.PaperSchedule`.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +11,40 @@ from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.heatmap.checks import check_between, check_choice, check_whole, check_within, option
-from sfumato.transforms.heatmap.methods import few_queries, paper_schedule
 from sfumato.transforms.heatmap.methods.base import Method
-from sfumato.transforms.heatmap.methods.combine import ESTIMATOR_HELP, ESTIMATORS, decode
-from sfumato.transforms.heatmap.methods.paper_schedule import TARGETS
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Question
+from sfumato.transforms.heatmap.methods.few_queries import MIN_ENTRIES, FewQueries
+from sfumato.transforms.heatmap.methods.paper_schedule import TARGETS, PaperSchedule
+from sfumato.transforms.heatmap.posterior.estimator import ESTIMATOR_HELP, ESTIMATORS, decode
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Query
 
 SCHEDULES = ("auto", "two_query", "lean", "paper")
 _REFINES = ("count", "interval")
-_OF_PAPER = {
+_PAPER_OPTIONS = {
     "calibration", "expansion", "split_threshold", "target", "split_count", "sub_query_share", "start_level",
     "max_sub_queries",
 }  # fmt: skip
-_NOT_OF_PAPER = {"max_entries", "split_price", "cohorts"}
+_FEW_QUERIES_OPTIONS = {"max_entries", "blur_weight", "cohorts"}
 _COHORTS = ("auto", "shared", "disjoint")
-# What a split must pay for (see `growth.next_tree`), and how coarse the first grid is (see `few_queries.Plan`). The
-# tolls and reaches were chosen on synthetic maps of seven kinds (docs/results/accuracy.md); an even price is derived.
-_PRICE = 1.0
-_TOLL, _REACH = 2.0, 2.0
-_LEAN_TOLL, _LEAN_REACH = 20.0, 8.0
+# See `FewQueries`. A blur weight of 1 is derived. The others were chosen on synthetic maps of seven kinds
+# (docs/results/accuracy.md).
+_BLUR_WEIGHT = 1.0
+_SPLIT_PENALTY, _MIN_CELL_SNR = 2.0, 2.0
+_LEAN_SPLIT_PENALTY, _LEAN_MIN_CELL_SNR = 20.0, 8.0
 
 
 @dataclass(frozen=True)
 class Adaptive(Method):
-    """schedule, cohorts, max_entries and split_price: see `few_queries`; estimator: see `posterior`.
+    """The options of both algorithms. `schedule` chooses one.
 
-    Of the paper's schedule, calibration: c of Eq. 7; expansion: b of Eq. 9; split_threshold: k of Eq. 6; target says
-    how Eq. 7 is read (see `target_epsilon`). split_count and sub_query_share take the place of Eq. 6's threshold and of
-    Eqs. 7 to 9: the ablations of the paper's Table 3.
+    schedule, cohorts, max_entries and blur_weight: see `FewQueries`; estimator: see `posterior`; refine and
+    interval_width: of both; the others: see `PaperSchedule`.
     """
 
     NAME: ClassVar[str] = "adaptive"
     TEXT: ClassVar[str] = "a quadtree refined sub-query by sub-query (Bagdasaryan et al.)"
     CATEGORIES: ClassVar[bool] = True
-    WARM: ClassVar[bool] = True
-    SEEN_BY_LAST: ClassVar[bool] = True
+    STARTS_WARM: ClassVar[bool] = True
+    LAST_QUERY_COVERS_MAP: ClassVar[bool] = True
 
     schedule: str = option(
         "auto",
@@ -51,22 +53,24 @@ class Adaptive(Method):
     )
     estimator: str = option("bayes", ESTIMATOR_HELP)
     cohorts: str = option(
-        "auto", "shared: every user answers every sub-query; disjoint: each answers one, with the whole epsilon"
+        "auto", "shared: every user takes part in every sub-query; disjoint: each in one, with the whole epsilon"
     )
-    max_entries: int = option(32_768, "at most so many vector entries a sub-query")
-    split_price: float = option(_PRICE, "what blur costs against detail: more makes smaller trees; at 1 they are even")
+    max_entries: int = option(32_768, "largest number of vector entries in a sub-query")
+    blur_weight: float = option(
+        _BLUR_WEIGHT, "cost of blur against detail: a larger one makes smaller trees; 1 is even"
+    )
     refine: str = option(
-        "count", "with auxiliary data, what is split: count, as without; interval, where rates stay sharp"
+        "count", "with auxiliary data, which nodes are split: count, as without it; interval, while rates stay sharp"
     )
     interval_width: float = option(0.1, "widest 95% interval of a rate that a split may leave, with refine interval")
-    calibration: float = option(0.1, "c: noise aimed at, as a share of the users an entry has on average")
-    expansion: float = option(2.0, "b: a sub-query leaves at least (b - 1) times its own epsilon, or takes all")
+    calibration: float = option(0.1, "c: the target of the noise, as a share of the average users of an entry")
+    expansion: float = option(2.0, "b: a sub-query leaves at least (b - 1) times its own epsilon, or spends all")
     split_threshold: float = option(2.0, "k: a node is split above k standard deviations of the noise to come")
     target: str = option("corrected", f"how the paper's Eq. 7 is read: {', '.join(TARGETS)}")
     split_count: float | None = option(None, "split a node above so many users, whatever the noise; default: by k")
     sub_query_share: float | None = option(None, "spend this share of epsilon on every sub-query; default: by c and b")
-    start_level: int = option(1, "level of the uniform tree that is asked first")
-    max_sub_queries: int = option(10, "at most so many sub-queries; the last spends what is left")
+    start_level: int = option(1, "level of the uniform tree of the first sub-query")
+    max_sub_queries: int = option(10, "largest number of sub-queries; the last spends the rest of the budget")
 
     def __post_init__(self) -> None:
         check_choice("schedule", self.schedule, SCHEDULES)
@@ -75,9 +79,11 @@ class Adaptive(Method):
         check_choice("refine", self.refine, _REFINES)
         check_choice("target", self.target, TARGETS)
         if self.schedule == "paper" and self.cohorts == "disjoint":
-            raise RequestError("cohorts: the paper's schedule asks every user; use cohorts shared or another schedule")
-        check_whole("max_entries", self.max_entries, few_queries.LEAST_ENTRIES, 1 << 24)
-        check_between("split_price", self.split_price, 0, 1e6)
+            raise RequestError(
+                "cohorts: the paper's schedule queries every user; use cohorts shared or another schedule"
+            )
+        check_whole("max_entries", self.max_entries, MIN_ENTRIES, 1 << 24)
+        check_between("blur_weight", self.blur_weight, 0, 1e6)
         check_between("interval_width", self.interval_width, 0, 1)
         check_between("calibration", self.calibration, 0, 100)
         check_within("expansion", self.expansion, 1, 1000)
@@ -97,17 +103,23 @@ class Adaptive(Method):
         """See Method.check_given."""
         paper = given.get("schedule") == "paper"
         for name in given:
-            if name in _OF_PAPER and not paper:
-                raise RequestError(f"{name}: is of the paper's schedule; give --schedule paper, or leave it out")
-            if name in _NOT_OF_PAPER and paper:
-                raise RequestError(f"{name}: is not of the paper's schedule; leave it out, or choose another schedule")
+            if name in _PAPER_OPTIONS and not paper:
+                raise RequestError(
+                    f"{name}: is an option of the paper's schedule; give --schedule paper, or leave it out"
+                )
+            if name in _FEW_QUERIES_OPTIONS and paper:
+                raise RequestError(
+                    f"{name}: is no option of the paper's schedule; leave it out, or choose another schedule"
+                )
         if "interval_width" in given and given.get("refine") != "interval":
-            raise RequestError("interval_width: is of refine interval; give --refine interval, or leave it out")
+            raise RequestError(
+                "interval_width: is an option of refine interval; give --refine interval, or leave it out"
+            )
 
-    def check_warm(self) -> None:
-        """See Method.check_warm."""
+    def check_warm_start(self) -> None:
+        """See Method.check_warm_start."""
         if self.cohorts == "disjoint":
-            raise RequestError("cohorts: a warm start asks every user, once; use shared")
+            raise RequestError("cohorts: a warm start queries every user, once; use shared")
         if self.refine == "interval" and self.schedule != "paper":
             raise RequestError("refine: the first tree of a warm start is split by count; leave interval out")
 
@@ -115,40 +127,53 @@ class Adaptive(Method):
         """See Method.check_use."""
         super().check_use(categories, central)
         if self.cohorts == "disjoint" and central:
-            raise RequestError("cohorts: disjoint ones are parts of the shards, and central noise has none; use shared")
-        least = few_queries.LEAST_ENTRIES * categories
-        if self.max_entries < least:
-            raise RequestError(f"max_entries: {categories} categories need {least} at least, got {self.max_entries}")
+            raise RequestError(
+                "cohorts: disjoint cohorts are parts of the shards, and central noise has no shards; use shared"
+            )
+        needed = MIN_ENTRIES * categories
+        if self.max_entries < needed:
+            raise RequestError(f"max_entries: {categories} categories need at least {needed}, got {self.max_entries}")
         if self.refine == "interval" and categories == 1:
-            raise RequestError("refine: interval is about rates; name the column they are of with auxiliary")
+            raise RequestError("refine: interval is about rates; name their column with auxiliary")
 
-    def rounds(self, depth: int) -> int:
-        """See Method.rounds."""
-        return self.max_sub_queries if self.schedule == "paper" else few_queries.most_queries(self._plan, depth)
+    def max_rounds(self, depth: int) -> int:
+        """See Method.max_rounds."""
+        return self._algorithm.max_rounds(depth)
 
-    def most_entries(self) -> int | None:
-        """See Method.most_entries."""
+    def max_query_entries(self) -> int | None:
+        """See Method.max_query_entries."""
         return None if self.schedule == "paper" else self.max_entries
 
-    def encode(self, state: HeatmapState, depth: int) -> Question | None:
-        """See Method.encode."""
-        if self.schedule == "paper":
-            return paper_schedule.ask(self, state, depth)
-        return few_queries.ask(self._plan, state, depth)
+    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+        """See Method.next_query."""
+        return self._algorithm.next_query(state, depth)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
         """See Method.decode."""
         return decode(state, self.estimator)
 
     @property
-    def _plan(self) -> few_queries.Plan:
+    def _algorithm(self) -> FewQueries | PaperSchedule:
+        interval_width = self.interval_width if self.refine == "interval" else None
+        if self.schedule == "paper":
+            return PaperSchedule(
+                self.calibration,
+                self.expansion,
+                self.split_threshold,
+                self.target,
+                self.split_count,
+                self.sub_query_share,
+                self.start_level,
+                self.max_sub_queries,
+                interval_width,
+            )
         lean = self.schedule == "lean"
-        return few_queries.Plan(
-            price=self.split_price,
-            toll=_LEAN_TOLL if lean else _TOLL,
-            reach=_LEAN_REACH if lean else _REACH,
-            max_entries=self.max_entries,
-            queries=2 if self.schedule == "two_query" else None,
-            cohorts=self.cohorts,
-            interval_width=self.interval_width if self.refine == "interval" else None,
+        return FewQueries(
+            self.blur_weight,
+            _LEAN_SPLIT_PENALTY if lean else _SPLIT_PENALTY,
+            _LEAN_MIN_CELL_SNR if lean else _MIN_CELL_SNR,
+            self.max_entries,
+            2 if self.schedule == "two_query" else None,
+            self.cohorts,
+            interval_width,
         )

@@ -1,7 +1,7 @@
 """The adaptive grid (Qardaji et al. 2013; paper 000, Section 6.2): a coarse grid, then each cell divided by its count.
 
-Grids have any number of cells a side and lie across the quadtree's; their lines are whole numbers of the cells of
-level min(depth, 12), so every rectangle is made of blocks of the quadtree.
+A grid has any number of cells a side, so its cells overlap those of the quadtree. Its lines follow the cells of level
+min(depth, 12), so every rectangle consists of blocks of the quadtree.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree, node_positions
 from sfumato.transforms.heatmap.checks import check_between, check_whole, option
-from sfumato.transforms.heatmap.methods.base import Method
-from sfumato.transforms.heatmap.methods.trees import MAX_UNIFORM_LEVEL
-from sfumato.transforms.heatmap.state import EVERYTHING, Answer, Estimate, HeatmapState, Question
+from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL, Method
+from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, NoisyCounts, Query
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.secagg.encodings import Encoding, shards_and_cells, tally
 
@@ -29,11 +28,15 @@ _FOUR = np.arange(4, dtype=np.uint64)
 
 @dataclass(frozen=True)
 class GridEncoding(Encoding):
-    """One entry for each rectangle of a grid of side x side cells, cell i of which is a grid of n_i x n_i.
+    """One entry for each rectangle of a grid of side x side cells, whose cell i is divided into n_i x n_i rectangles.
 
-    depth: of the codes that clients hold; level: the quadtree's level whose cells make up the rectangles; divisions:
-    n_i, row by row from the north, each at most 2^level // side, so that no rectangle is empty. Entries run cell by
-    cell, and row by row in a cell.
+    Entries are in order of cells, and row by row in a cell.
+
+    Attributes:
+        depth: of the codes that clients hold.
+        level: of the quadtree's cells that the rectangles consist of.
+        side: cells a side.
+        divisions: n_i, row by row from the north, each at most 2^level // side, so that no rectangle is empty.
     """
 
     depth: int
@@ -48,12 +51,12 @@ class GridEncoding(Encoding):
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """The first entry of each cell, and the number of all: int64[side^2 + 1]."""
+        """The first entry of each cell, and the number of all entries: int64[side^2 + 1]."""
         return np.concatenate([[0], np.cumsum(np.square(self.divisions))])
 
     @cached_property
     def lines(self) -> NDArray[np.int64]:
-        """Where the cells of the grid begin on each axis, in cells of the level: int64[side + 1]."""
+        """The first line of each grid cell on an axis, in cells of the level: int64[side + 1]."""
         return -(-(np.arange(self.side + 1) << self.level) // self.side)
 
     def entries(self, x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -81,7 +84,7 @@ class GridEncoding(Encoding):
 
     @cached_property
     def blocks(self) -> tuple[Tree, NDArray[np.int64]]:
-        """The coarsest quadtree of which each entry lies in one rectangle, and in which: int64[T]."""
+        """The coarsest quadtree whose entries each lie in one rectangle, and that rectangle: int64[T]."""
         nodes, owners, found = np.ones(1, dtype=np.uint64), [], []
         for level in range(self.level + 1):
             found.append(nodes)
@@ -89,9 +92,9 @@ class GridEncoding(Encoding):
             below = self.level - level
             first = self.entries(x << below, y << below)
             last = self.entries(((x + 1) << below) - 1, ((y + 1) << below) - 1)
-            whole = first == last  # both corners in one rectangle, and so all between
-            owners.append(first[whole])
-            nodes = ((nodes[~whole] << np.uint64(2))[:, None] | _FOUR).ravel()
+            complete = first == last  # both corners are in one rectangle, and so is all between them
+            owners.append(first[complete])
+            nodes = ((nodes[~complete] << np.uint64(2))[:, None] | _FOUR).ravel()
         return Tree(self.depth, np.concatenate(found)), np.concatenate(owners)
 
     @property
@@ -103,17 +106,22 @@ class GridEncoding(Encoding):
 
 @dataclass(frozen=True)
 class AdaptiveGrid(Method):
-    """grid_side: of the first grid; grid_share: alpha, its share of epsilon; grid_constant: c2.
+    """The adaptive grid.
 
-    A cell of N' users by the first, noisy count is divided n x n, n = sqrt(N' (1 - alpha) epsilon / c2) rounded down:
-    of all roundings that comes nearest to the paper's communication, and has the least error on its kind of map.
+    A cell of N' users by the first, noisy count is divided n x n, with n = sqrt(N' (1 - alpha) epsilon / c2) rounded
+    down. Of all roundings, this is nearest to the paper's communication and has the smallest error on its kind of map.
+
+    Attributes:
+        grid_side: cells a side of the first grid.
+        grid_share: alpha, the first grid's share of epsilon.
+        grid_constant: c2.
     """
 
     NAME: ClassVar[str] = "adaptive_grid"
     TEXT: ClassVar[str] = "a coarse grid, each cell of which is then divided by its count (Qardaji et al.)"
 
     grid_side: int = option(10, "cells a side of the first grid")
-    grid_share: float = option(0.5, "alpha: share of epsilon that the first grid costs")
+    grid_share: float = option(0.5, "alpha: share of epsilon that the first grid spends")
     grid_constant: float = option(10.0, "c2: a cell of N users is divided n x n, n^2 = N (1 - alpha) epsilon / c2")
 
     def __post_init__(self) -> None:
@@ -124,54 +132,58 @@ class AdaptiveGrid(Method):
         """See Method.check."""
         check_whole("grid_side", self.grid_side, 1, min(1 << _level(depth), _MAX_GRID_SIDE))
 
-    def rounds(self, depth: int) -> int:
-        """See Method.rounds."""
+    def max_rounds(self, depth: int) -> int:
+        """See Method.max_rounds."""
         return 2
 
-    def encode(self, state: HeatmapState, depth: int) -> Question | None:
-        """See Method.encode."""
+    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+        """See Method.next_query."""
         level, side = _level(depth), self.grid_side
-        if not state.answers:
+        if not state.results:
             divisions = np.ones(side**2, dtype=np.int64)
             epsilon = self.grid_share * state.budget.remaining
-        elif len(state.answers) == 1:
-            n = np.sqrt(np.maximum(state.answers[0].counts, 0) * state.budget.remaining / self.grid_constant)
+        elif len(state.results) == 1:
+            n = np.sqrt(np.maximum(state.results[0].counts, 0) * state.budget.remaining / self.grid_constant)
             divisions = np.clip(n.astype(np.int64), 1, (1 << level) // side)
-            epsilon = EVERYTHING
+            epsilon = ALL_REMAINING
         else:
             return None
-        return Question(GridEncoding(depth, level, side, tuple(divisions.tolist())), epsilon)
+        return Query(GridEncoding(depth, level, side, tuple(divisions.tolist())), epsilon)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
         """See Method.decode: each rectangle's users, spread evenly over the blocks of the quadtree in it."""
-        grid = _grid(state.answers[-1])
-        users, stddev = constrained(grid, *state.answers)
+        grid = _grid(state.results[-1])
+        users, stddev = constrained(grid, *state.results)
         tree, owner = grid.blocks
         area = tree.areas.astype(np.float64)
         share = area / np.bincount(owner, area)[owner]
         return Estimate(tree, users[owner] * share, stddev[owner] * share)
 
 
-def constrained(grid: GridEncoding, coarse: Answer, fine: Answer) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The best linear unbiased estimate of every rectangle from both grids, and its deviation: float64[length] each.
+def constrained(
+    grid: GridEncoding, coarse: NoisyCounts, fine: NoisyCounts
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The best linear unbiased estimate of every rectangle and its standard deviation: float64[length] each.
 
-    Qardaji et al. 2013, Section IV-B: a cell's own count and the sum of its k rectangles are weighted by the inverse of
-    their variances, and the rectangles share equally what that sum lacks.
+    A cell's own count and the sum of its k rectangles are weighted by inverse variance. The rectangles share the
+    difference of that mean from their sum equally.
+
+    Source: Qardaji et al. 2013, Section IV-B.
     """
     k = np.diff(grid.starts)
     coarse_variance, fine_variance = coarse.spent.noise_stddev**2, fine.spent.noise_stddev**2
     sums = np.add.reduceat(fine.counts, grid.starts[:-1])
     weight = k * fine_variance / (coarse_variance + k * fine_variance)  # of the cell's own count
-    lacks = weight * (coarse.counts - sums) / k
-    # A rectangle's difference from its cell's mean is not correlated with the cell's sum: the variances add up.
+    correction = weight * (coarse.counts - sums) / k
+    # A rectangle's difference from its cell's mean is uncorrelated with the cell's sum, so their variances add up.
     variance = fine_variance * (1 - 1 / k) + weight * coarse_variance / k**2
-    return fine.counts + np.repeat(lacks, k), np.repeat(np.sqrt(variance), k)
+    return fine.counts + np.repeat(correction, k), np.repeat(np.sqrt(variance), k)
 
 
-def _grid(answer: Answer) -> GridEncoding:
-    if not isinstance(answer.encoding, GridEncoding):
-        raise TypeError(f"the answer is not one of a grid but of {type(answer.encoding).__name__}")
-    return answer.encoding
+def _grid(result: NoisyCounts) -> GridEncoding:
+    if not isinstance(result.encoding, GridEncoding):
+        raise TypeError(f"the counts are not of a grid but of {type(result.encoding).__name__}")
+    return result.encoding
 
 
 def _level(depth: int) -> int:

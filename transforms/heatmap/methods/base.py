@@ -1,4 +1,4 @@
-"""What a method of making heatmaps is: what it asks clients, and what it makes of the answers."""
+"""What a method of making heatmaps is: it chooses sub-queries, and makes a map of their results."""
 
 from __future__ import annotations
 
@@ -8,60 +8,75 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Question
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Query
 from sfumato.transforms.locations.users import Contribution as Contribution
+
+MAX_UNIFORM_LEVEL = 12  # 4096 x 4096 entries: every shard pays for every entry of a complete level
+MIN_LEVEL_SHARE = 1e-4  # of epsilon, for a level: well above the 1e-5 that `schedule` spends at least
 
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A method is a frozen dataclass whose fields are its own options; metadata["help"] of each is its help text.
+    """A method is a frozen dataclass. Its fields are its own options; metadata["help"] of each is its help text.
 
-    `encode` and `decode` see released values alone: the state holds noisy sums and public figures.
+    `next_query` and `decode` see released values alone: the state holds noisy sums and public figures.
+
+    Attributes:
+        NAME: of the command line.
+        TEXT: one line for the help.
+        CONTRIBUTION: what a user adds by default: one of their locations, or a distribution over all of them.
+        CATEGORIES: whether it can count by category (auxiliary data). All its encodings are then of trees.
+        LAST_QUERY_COVERS_MAP: whether the last result has an entry for every finest cell of the map.
+        STARTS_WARM: whether it can start from the map of an earlier release (state.prior).
     """
 
     NAME: ClassVar[str]
-    TEXT: ClassVar[str]  # a line for the help
-    # What a user adds: one of her locations, or one distribution over all of them.
+    TEXT: ClassVar[str]
     CONTRIBUTION: ClassVar[Contribution] = "one"
-    # Whether it can count by category (auxiliary data): its encodings are of trees and know of categories.
     CATEGORIES: ClassVar[bool] = False
-    # Whether the last answer has an entry for every finest cell of the map.
-    SEEN_BY_LAST: ClassVar[bool] = False
-    # Whether it can start from the map of an earlier release (state.prior).
-    WARM: ClassVar[bool] = False
+    LAST_QUERY_COVERS_MAP: ClassVar[bool] = False
+    STARTS_WARM: ClassVar[bool] = False
 
-    def check(self, depth: int) -> None:  # noqa: B027  (most methods do at any depth)
+    def check(self, depth: int) -> None:  # noqa: B027  (most methods work at any depth)
         """Raises RequestError, naming it, for an option that does not suit a grid of this depth."""
 
     @classmethod  # noqa: B027
     def check_given(cls, given: Mapping[str, Any]) -> None:
         """Raises RequestError for options, by name, that have no effect beside the others that were given."""
 
-    def check_warm(self) -> None:
-        """Raises RequestError where the method does not start from an earlier release."""
-        if not self.WARM:
-            raise RequestError(f"warm_start: method {self.NAME} starts from nothing; use adaptive")
+    def check_warm_start(self) -> None:
+        """Raises RequestError where the method cannot start from an earlier release."""
+        if not self.STARTS_WARM:
+            raise RequestError(f"warm_start: method {self.NAME} has no warm start; use adaptive")
 
     def check_use(self, categories: int, central: bool) -> None:
         """Raises RequestError where the method cannot count by so many categories, or not with central noise.
 
-        categories: 1 where there is no auxiliary data.
+        categories: 1 without auxiliary data.
         """
         if categories > 1 and not self.CATEGORIES:
             raise RequestError(f"auxiliary: method {self.NAME} makes no rates; use adaptive or flat")
 
     @abstractmethod
-    def rounds(self, depth: int) -> int:
-        """The most sub-queries that `encode` can ask."""
+    def max_rounds(self, depth: int) -> int:
+        """The most sub-queries that `next_query` can return in one run."""
 
-    def most_entries(self) -> int | None:
-        """The most vector entries of a sub-query where they depend on where users are; None where they do not."""
+    def max_query_entries(self) -> int | None:
+        """The most vector entries of a sub-query; None where they do not depend on where users are."""
         return None
 
     @abstractmethod
-    def encode(self, state: HeatmapState, depth: int) -> Question | None:
-        """What clients are to send next; None when all is asked. state.answers holds what earlier sub-queries gave."""
+    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+        """The next sub-query, chosen by the earlier results (state.results); None when the run is complete."""
 
     @abstractmethod
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
-        """The map that all answers give."""
+        """The map that all results give."""
+
+
+def check_uniform(method: str, name: str, level: int) -> None:
+    """Raises RequestError, for the option `name`, where a method queries every cell of a level that is too fine."""
+    if level > MAX_UNIFORM_LEVEL:
+        raise RequestError(
+            f"{name}: {method} queries every cell of a level, at most of level {MAX_UNIFORM_LEVEL}, got {level}"
+        )

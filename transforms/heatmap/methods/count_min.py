@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.checks import check_choice, check_whole, option
+from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL
 from sfumato.transforms.heatmap.methods.pyramid import Pyramid
-from sfumato.transforms.heatmap.methods.trees import MAX_UNIFORM_LEVEL
-from sfumato.transforms.heatmap.state import Answer, Estimate, HeatmapState
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy import keys
 from sfumato.transforms.secagg.encodings import Encoding, shards_and_cells
@@ -24,7 +24,8 @@ _HASH_KEY = hashlib.sha256(b"sfumato: the hash functions of count-min sketches a
 _ROWS_PER_BLOCK = 4  # an AES block is four words of 32 bits
 _MAX_ROWS, _MAX_ENTRIES = 256, 4**MAX_UNIFORM_LEVEL
 _BLOCK_CELLS = 1 << 14  # cells that are looked up at once
-# How a cell's entries, one a row, become a count, and its standard deviation in those of one entry, by the rows.
+# How a cell's entries, one a row, become its count; and the count's standard deviation, by the number of rows, in
+# standard deviations of one entry.
 _ESTIMATES: dict[str, tuple[Callable[..., NDArray[np.float64]], Callable[[int], float]]] = {
     "mean": (np.mean, lambda rows: rows**-0.5),
     "median": (np.median, lambda rows: min(1.0, (math.pi / 2 / rows) ** 0.5)),  # of many normal values
@@ -36,7 +37,7 @@ _ESTIMATES: dict[str, tuple[Callable[..., NDArray[np.float64]], Callable[[int], 
 class SketchEncoding(Encoding):
     """A count-min sketch of the cells of one level: in each of `rows` rows a cell adds to one of `width` entries.
 
-    Which one, a public hash function of level and row says: AES under a constant key. Entries are row by row.
+    A public hash function of level and row chooses the entry: AES under a constant key. Entries are in order of rows.
     """
 
     depth: int
@@ -56,29 +57,29 @@ class SketchEncoding(Encoding):
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """See Encoding.shares: in the mean over hash functions."""
+        """See Encoding.shares: the mean over hash functions."""
         return np.full(self.length, 1 / self.width)
 
     def places(self, cells: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The entries of each of some cells of the level, given by their codes: int64[rows, n]."""
+        """The entries of some cells of the level, given by their codes uint64[n]: int64[rows, n]."""
         first = np.arange(self.rows, dtype=np.int64)[:, None] * self.width
         return first + self.columns(cells)
 
     def columns(self, cells: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The column of each cell in each row: int64[rows, n]."""
         blocks = -(-self.rows // _ROWS_PER_BLOCK)
-        words = np.empty((blocks, len(cells), _ROWS_PER_BLOCK), dtype=np.uint32)
+        bits = np.empty((blocks, len(cells), _ROWS_PER_BLOCK), dtype=np.uint32)
         for block in range(blocks):
             counter = np.full(len(cells), self.level * _MAX_ROWS + block, dtype=np.uint64)
-            words[block] = keys.random_bits(_HASH_KEY, counter, cells).view(np.uint32)
-        by_row = words.transpose(0, 2, 1).reshape(blocks * _ROWS_PER_BLOCK, len(cells))[: self.rows]
+            bits[block] = keys.random_bits(_HASH_KEY, counter, cells).view(np.uint32)
+        by_row = bits.transpose(0, 2, 1).reshape(blocks * _ROWS_PER_BLOCK, len(cells))[: self.rows]
         return ((by_row.astype(np.uint64) * np.uint64(self.width)) >> np.uint64(32)).astype(np.int64)
 
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
-        """See Encoding.count. A cell is hashed once however many users of a shard are in it."""
+        """See Encoding.count. A cell is hashed once, whatever the number of its users."""
         shard, cells = shards_and_cells(group, block)
         cells = cells >> np.uint64(2 * (self.depth - self.level))
-        # Rows are sorted by shard and cell, so those of one cell of a shard lie side by side.
+        # Rows are sorted by shard and cell, so those of one cell of a shard are side by side.
         code = (shard << (2 * self.level)) | cells.astype(np.int64)
         first = np.flatnonzero(np.diff(code, prepend=-1))
         weights = group.weights_of(block)
@@ -99,11 +100,14 @@ class SketchEncoding(Encoding):
 
 @dataclass(frozen=True)
 class CountMin(Pyramid):
-    """sketch_width and sketch_rows: of the sketch of each level; sketch_estimate: how rows become a cell's count.
+    """A sketch of each level.
 
-    `mean` is the best linear unbiased estimate whatever the noise, and the best of all where that is normal, as the sum
-    of many shards' is. `median` withstands heavy collisions, which are small beside noise of sensitivity 20. `min`, the
-    paper's, is right without noise, when collisions alone err, and upwards; with noise it is the least of 20 noises.
+    sketch_width and sketch_rows: of the sketch; sketch_estimate: how rows become a cell's count.
+
+    `mean` is the best linear unbiased estimate for any noise, and the best of all for normal noise, such as the sum of
+    many shards' noise. `median` is robust to heavy collisions, which are small beside noise of sensitivity 20. `min` is
+    the paper's. It suits counts without noise, whose only error is collisions, which are positive. With noise it is the
+    smallest of 20 noises.
     """
 
     NAME: ClassVar[str] = "count_min"
@@ -111,7 +115,7 @@ class CountMin(Pyramid):
 
     sketch_width: int = option(2000, "entries in a row of a count-min sketch")
     sketch_rows: int = option(20, "rows of a count-min sketch: each location adds to one entry in each")
-    sketch_estimate: str = option("mean", "a cell's count from its entries: mean and median (less collisions), or min")
+    sketch_estimate: str = option("mean", "a cell's count from its entries: mean or median (minus collisions), or min")
 
     def __post_init__(self) -> None:
         check_whole("sketch_rows", self.sketch_rows, 1, _MAX_ROWS)
@@ -128,18 +132,18 @@ class CountMin(Pyramid):
 
     def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
         """See Pyramid.candidates."""
-        return [self._estimate(answer) for answer in state.answers]
+        return [self._estimate(result) for result in state.results]
 
     def choose(self, state: HeatmapState, candidates: list[Estimate]) -> int:
-        """See Pyramid.choose; for `min` by the mean's counts, because the risk is one of unbiased counts."""
+        """See Pyramid.choose; for `min` by the counts of `mean`, because the risk is defined for unbiased counts."""
         if self.sketch_estimate == "min":
             candidates = replace(self, sketch_estimate="mean").candidates(state, candidates[0].tree.depth)
         return super().choose(state, candidates)
 
-    def _estimate(self, answer: Answer) -> Estimate:
-        sketch, entries = answer.encoding, answer.counts
+    def _estimate(self, result: NoisyCounts) -> Estimate:
+        sketch, entries = result.encoding, result.counts
         if not isinstance(sketch, SketchEncoding):
-            raise TypeError(f"the answer is not one of a sketch but of {type(sketch).__name__}")
+            raise TypeError(f"the counts are not of a sketch but of {type(sketch).__name__}")
         combine, deviations = _ESTIMATES[self.sketch_estimate]
         cells = 1 << (2 * sketch.level)
         counts = np.empty(cells)
@@ -147,8 +151,8 @@ class CountMin(Pyramid):
             codes = np.arange(first, min(first + _BLOCK_CELLS, cells), dtype=np.uint64)
             counts[first : first + _BLOCK_CELLS] = combine(entries[sketch.places(codes)], axis=0)
         if self.sketch_estimate != "min":
-            # In each of its entries a cell meets a width-th of the users who are not in it.
+            # A cell shares each of its entries with 1 / width of the users who are not in it.
             counts = (counts - entries.mean()) / (1 - 1 / sketch.width)
-        # Entries differ by their noise and by who collides in them, and so does a cell's from what it should be.
-        one = max(answer.spent.noise_stddev, float(entries.std()))
+        # Entries differ by their noise and by their collisions. Both are errors of a cell's count.
+        one = max(result.spent.noise_stddev, float(entries.std()))
         return Estimate(Tree.uniform(sketch.depth, sketch.level), counts, np.full(cells, one * deviations(sketch.rows)))

@@ -1,4 +1,4 @@
-"""Sparse aggregation under the earth mover's distance (paper 001, Algorithms 1 and 2): a map for few users."""
+"""Sparse aggregation under the earth mover's distance, for few users (paper 001, Algorithms 1 and 2)."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree, node_levels, node_positions
 from sfumato.transforms.heatmap.checks import check_choice, check_whole, check_within, option
-from sfumato.transforms.heatmap.methods.base import Contribution, Method
+from sfumato.transforms.heatmap.methods.base import MIN_LEVEL_SHARE, Contribution, Method
 from sfumato.transforms.heatmap.methods.emd_program import Cells, children, reconstruct
-from sfumato.transforms.heatmap.methods.trees import LEAST_SHARE, tree_of
 from sfumato.transforms.heatmap.raster import density
-from sfumato.transforms.heatmap.state import EVERYTHING, Estimate, HeatmapState, Question
+from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 FITS = ("all", "refined")
 MAX_WIDTH = 4096  # up to here the program is solved in seconds
-# A sub-query costs at least 1e-5 of the budget and 1e-8 of gamma (`schedule`): the finest level's share stays clear.
-_LEAST_RATIO = 2 * MIN_NOISE_EPSILON
+# A sub-query costs at least 1e-5 of the budget and 1e-8 of gamma (`schedule`): the finest level's share is above both.
+_MIN_RATIO = 2 * MIN_NOISE_EPSILON
 
 
 @dataclass(frozen=True)
 class Emd(Method):
-    """emd_width: w; emd_decay: g, in theory above 1/2 and below 1. The paper's are 20 and 1/sqrt(2) (Section 4).
+    """Measures the cells of each level that the reconstruction reads, and fits a map to them.
 
-    The paper measures every cell of levels q..l, but RECONSTRUCT reads level i only at T_i, the children of the w
-    cells selected on the level above. Here a sub-query a level asks for T_i alone. Noise on a cell that nobody reads
-    changes nothing, so the map has the paper's very distribution, and sub-queries that follow from earlier answers add
-    up their epsilons as fixed ones do; but a vector has at most 4 w + 1 entries instead of 4^i. The entry more is the
-    root's: what lies outside T_i counts there, is paid for like any other entry, and is not used.
+    The paper measures every cell of levels q..l. But RECONSTRUCT reads level i only at T_i, the children of the w cells
+    selected on the level above. Here a level's sub-query is for T_i alone. Noise on a cell that is not read changes
+    nothing, so the map has the same distribution as the paper's. Epsilons of sub-queries that depend on earlier results
+    add up as those of fixed ones do. A vector has at most 4 w + 1 entries instead of 4^i. The additional entry is the
+    root's: it counts the users outside T_i, costs as much as any other entry, and is not used.
 
-    emd_fit: the program fits the answers of `all` cells of T_i, though only w of a level are refined, which is better
-    by nearly every measurement (docs/results/few_users.md); or of the `refined` cells alone, as in the paper.
+    Attributes:
+        emd_width: w, in the paper 20 (Section 4).
+        emd_decay: g, in theory above 1/2 and below 1, in the paper 1/sqrt(2).
+        emd_fit: `all` fits the map to all cells of T_i, though only w of them are refined, which is better by nearly
+            every measurement (docs/results/few_users.md). `refined` fits it to the refined cells, as the paper does.
     """
 
     NAME: ClassVar[str] = "emd"
@@ -48,7 +50,7 @@ class Emd(Method):
 
     emd_width: int = option(20, "w: cells of each level that are refined")
     emd_decay: float = option(math.sqrt(0.5), "g: epsilon of a level as a multiple of that of the level above")
-    emd_fit: str = option("all", f"whose counts the map is fitted to: {', '.join(FITS)} cells (the paper: refined)")
+    emd_fit: str = option("all", f"the cells whose counts the map is fitted to: {', '.join(FITS)} (the paper: refined)")
 
     def __post_init__(self) -> None:
         check_whole("emd_width", self.emd_width, 1, MAX_WIDTH)
@@ -58,20 +60,20 @@ class Emd(Method):
     def check(self, depth: int) -> None:
         """See Method.check."""
         share = self.finest_share(depth)
-        if share < LEAST_SHARE:
+        if share < MIN_LEVEL_SHARE:
             raise RequestError(
-                f"emd_decay: {self.emd_decay} leaves the finest of {self.rounds(depth)} levels {share:.1g} of epsilon, "
-                f"and {LEAST_SHARE:g} is the least; give a larger one or a smaller depth"
+                f"emd_decay: {self.emd_decay} leaves the finest of {self.max_rounds(depth)} levels {share:.1g} of "
+                f"epsilon, and {MIN_LEVEL_SHARE:g} is the least; give a larger one or a smaller depth"
             )
 
-    def rounds(self, depth: int) -> int:
-        """See Method.rounds: levels q..depth."""
+    def max_rounds(self, depth: int) -> int:
+        """See Method.max_rounds: levels q..depth."""
         return depth - self.first_level(depth) + 1
 
-    def encode(self, state: HeatmapState, depth: int) -> Question | None:
-        """See Method.encode: Algorithm 2, lines 3 to 7."""
+    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+        """See Method.next_query: Algorithm 2, lines 3 to 7."""
         measured = _measured(state)
-        if len(measured) == self.rounds(depth):
+        if len(measured) == self.max_rounds(depth):
             return None
         if measured:
             tree = Tree.of(depth, self.next_cells(measured, depth))
@@ -79,63 +81,72 @@ class Emd(Method):
             self._check_gamma(state, depth)
             tree = Tree.uniform(depth, self.first_level(depth))
         share = self.share_of_rest(len(measured), depth)
-        return Question(TreeEncoding(tree), EVERYTHING if share == 1 else share * state.budget.remaining)
+        return Query(TreeEncoding(tree), ALL_REMAINING if share == 1 else share * state.budget.remaining)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
-        """See Method.decode. stddev: of a cell's noisy count less those of its kept children, which an entry is."""
+        """See Method.decode. stddev: of an entry, which is a cell's noisy count less those of its kept children."""
         kept, masses = self.solve(_measured(state))
         levels = [cells.nodes for cells in kept]
         tree = _tree(depth, levels)
         nodes = np.concatenate(levels)
-        variances = [answer.spent.noise_stddev**2 for answer in state.answers]
+        variances = [result.spent.noise_stddev**2 for result in state.results]
         variance = np.repeat(variances, [len(cells) for cells in levels])
         parent = np.searchsorted(nodes, nodes[len(levels[0]) :] >> np.uint64(2))
         summed = variance + np.bincount(parent, variance[len(levels[0]) :], len(nodes))
         return Estimate(tree, masses.counts, np.sqrt(summed[np.searchsorted(nodes, tree.entries)]))
 
     def first_level(self, depth: int) -> int:
-        """q = floor(log2 sqrt w): the last level with at most w cells. Coarser ones are not measured (Section 4)."""
+        """q = floor(log2 sqrt w): the last level with at most w cells. Coarser levels are not measured (Section 4)."""
         return min(depth, (self.emd_width.bit_length() - 1) // 2)
 
     def share_of_rest(self, done: int, depth: int) -> float:
-        """What the next level gets of the budget that `done` levels left.
+        """The next level's share of the budget that `done` levels have left.
 
-        With everything before it spent so, level i costs g^(i - q) / Z of the whole (Section 3.3), 1 / Z its first.
+        Level i then costs g^(i - q) / Z of the whole budget, and the first level 1 / Z (Section 3.3).
         """
-        return 1 / math.fsum(self.emd_decay**below for below in range(self.rounds(depth) - done))
+        return 1 / math.fsum(self.emd_decay**below for below in range(self.max_rounds(depth) - done))
 
     def finest_share(self, depth: int) -> float:
-        """g^(l - q) / Z: what the finest level gets of the whole."""
-        return self.share_of_rest(0, depth) * self.emd_decay ** (self.rounds(depth) - 1)
+        """g^(l - q) / Z: the finest level's share of the whole budget."""
+        return self.share_of_rest(0, depth) * self.emd_decay ** (self.max_rounds(depth) - 1)
 
     def next_cells(self, measured: list[Cells], depth: int) -> NDArray[np.uint64]:
-        """T_i: the children of the largest w cells of the level above; of the first level every cell."""
+        """T_i: the children of the w largest cells of the level above; on the first level every cell."""
         if measured:
             return children(measured[-1].largest(self.emd_width).nodes)
         first = self.first_level(depth)
         return np.arange(1 << 2 * first, 2 << 2 * first, dtype=np.uint64)
 
     def solve(self, measured: list[Cells]) -> tuple[list[Cells], Cells]:
-        """RECONSTRUCT's last two lines: (the cells where y is kept, the masses of their remainders)."""
+        """The last two lines of RECONSTRUCT: the cells where y is kept, and the masses of their remainders."""
         kept = measured if self.emd_fit == "all" else [cells.largest(self.emd_width) for cells in measured]
         return kept, reconstruct(kept)
 
     def _check_gamma(self, state: HeatmapState, depth: int) -> None:
-        least = self.finest_share(depth) * state.budget.remaining
-        if least / state.sensitivity(4 * self.emd_width + 1) < _LEAST_RATIO:
+        finest = self.finest_share(depth) * state.budget.remaining
+        if finest / state.sensitivity(4 * self.emd_width + 1) < _MIN_RATIO:
             raise RequestError(
-                f"gamma: {state.unit} is too large for the finest level's epsilon of {least:.3g}: their ratio must be "
-                f"at least {_LEAST_RATIO:g}; give a smaller gamma or depth, or a larger epsilon or emd_decay"
+                f"gamma: {state.unit} is too large for the finest level's epsilon of {finest:.3g}: their ratio must be "
+                f"at least {_MIN_RATIO:g}; give a smaller gamma or depth, or a larger epsilon or emd_decay"
             )
 
 
 def emd_aggregate(
     sums: NDArray[np.float64], epsilon: float, method: Emd, noise: Callable[[float, int], NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """DPSPARSEEMDAGG as the paper has it, with a trusted server that holds the exact sums: a density, shape of sums.
+    """DPSPARSEEMDAGG of the paper, with a trusted server that holds the exact sums. Measures only cells that are read.
 
-    sums: of the users' distributions, float64[side, side], side a power of two, row 0 in the north. noise(scale, n): n
-    Laplace variates of that scale. Only what is read is measured. Raises RequestError for other shapes and bad epsilon.
+    Args:
+        sums: of the users' distributions, float64[side, side], side a power of two, row 0 in the north.
+        epsilon: of the whole map.
+        method: the options.
+        noise: (scale, n) -> n Laplace variates of that scale.
+
+    Returns:
+        The density, of the shape of `sums`.
+
+    Raises:
+        RequestError: another shape, or a bad epsilon.
     """
     depth = max(len(sums), 1).bit_length() - 1
     if sums.shape != (1 << depth, 1 << depth):
@@ -145,7 +156,7 @@ def emd_aggregate(
         rows = pyramid[-1][0::2] + pyramid[-1][1::2]
         pyramid.append(rows[:, 0::2] + rows[:, 1::2])
     budget, measured = Budget(epsilon), list[Cells]()
-    for done in range(method.rounds(depth)):
+    for done in range(method.max_rounds(depth)):
         nodes = method.next_cells(measured, depth)
         spent = budget.affordable(method.share_of_rest(done, depth) * budget.remaining)
         budget = budget.charge(spent)
@@ -156,16 +167,16 @@ def emd_aggregate(
 
 
 def _measured(state: HeatmapState) -> list[Cells]:
-    """The answers as cells, level by level: the root's entry is left out."""
+    """The results as cells, level by level, without the root's entry."""
     measured = []
-    for answer in state.answers:
-        nodes = tree_of(answer).entries
-        asked = node_levels(nodes) == node_levels(nodes[-1:])
-        measured.append(Cells(nodes[asked], answer.counts[asked]))
+    for result in state.results:
+        nodes = result.tree.entries
+        is_cell = node_levels(nodes) == node_levels(nodes[-1:])
+        measured.append(Cells(nodes[is_cell], result.counts[is_cell]))
     return measured
 
 
 def _tree(depth: int, levels: list[NDArray[np.uint64]]) -> Tree:
-    """The tree of kept cells, whose entries are the remainders; all that is above the first level is complete."""
+    """The tree of kept cells. Its entries are the remainders; above the first level it is complete."""
     first = int(node_levels(levels[0][:1])[0])
     return Tree.of(depth, np.concatenate([Tree.uniform(depth, first).nodes, *levels]))

@@ -1,6 +1,6 @@
-"""Flat one-hot encoding: one sub-query for every cell of one level (paper 000, Section 5.1).
+"""Flat one-hot encoding: one sub-query for all cells of one level (paper 000, Section 5.1).
 
-With `keep_top` it is the thresholding baseline of paper 001, Section 4: only the cells of largest noisy count are kept.
+With `keep_top` it is the thresholding baseline of paper 001, Section 4, which keeps the cells of largest noisy count.
 """
 
 from __future__ import annotations
@@ -14,31 +14,30 @@ import numpy as np
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.checks import check_choice, check_whole, check_within, option
-from sfumato.transforms.heatmap.methods.base import Method
-from sfumato.transforms.heatmap.methods.combine import ESTIMATOR_HELP, ESTIMATORS, decode
-from sfumato.transforms.heatmap.methods.trees import check_uniform, last_answer
-from sfumato.transforms.heatmap.state import EVERYTHING, Estimate, HeatmapState, Question
+from sfumato.transforms.heatmap.methods.base import Method, check_uniform
+from sfumato.transforms.heatmap.posterior.estimator import ESTIMATOR_HELP, ESTIMATORS, decode
+from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 
 @dataclass(frozen=True)
 class Flat(Method):
-    """level: of the cells that are asked for, None for the finest. keep_top: t, per cent of the cells that are kept."""
+    """level: of the cells, None for the finest. keep_top: t, per cent of the cells that are kept."""
 
     NAME: ClassVar[str] = "flat"
     TEXT: ClassVar[str] = "every cell of one level, the whole budget at once"
     CATEGORIES: ClassVar[bool] = True
-    SEEN_BY_LAST: ClassVar[bool] = True
+    LAST_QUERY_COVERS_MAP: ClassVar[bool] = True
 
-    level: int | None = option(None, "level of the cells that are asked for; default: depth")
+    level: int | None = option(None, "level of the cells; default: depth")
     estimator: str = option("last", ESTIMATOR_HELP)
-    keep_top: float = option(100.0, "t: per cent of the cells that are kept, those of largest noisy count")
+    keep_top: float = option(100.0, "t: per cent of the cells to keep, those of largest noisy count")
 
     def __post_init__(self) -> None:
         check_within("keep_top", self.keep_top, 1e-6, 100)
         check_choice("estimator", self.estimator, ESTIMATORS)
         if self.estimator == "bayes" and self.keep_top < 100:
-            raise RequestError("keep_top: is of the answer as it came; leave it out with estimator bayes")
+            raise RequestError("keep_top: is for the estimator last; leave it out with estimator bayes")
 
     def check(self, depth: int) -> None:
         """See Method.check."""
@@ -50,23 +49,23 @@ class Flat(Method):
         """See Method.check_use."""
         super().check_use(categories, central)
         if categories > 1 and self.keep_top < 100:
-            raise RequestError("keep_top: cells that are left out have no rate; leave it out with auxiliary")
+            raise RequestError("keep_top: cells that are not kept have no rate; leave it out with auxiliary")
 
-    def rounds(self, depth: int) -> int:
-        """See Method.rounds."""
+    def max_rounds(self, depth: int) -> int:
+        """See Method.max_rounds."""
         return 1
 
-    def encode(self, state: HeatmapState, depth: int) -> Question | None:
-        """See Method.encode."""
-        if state.answers:
+    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+        """See Method.next_query."""
+        if state.results:
             return None
-        return Question(TreeEncoding(Tree.uniform(depth, self._level(depth)), state.categories), EVERYTHING)
+        return Query(TreeEncoding(Tree.uniform(depth, self._level(depth)), state.categories), ALL_REMAINING)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
         """See Method.decode."""
         if self.estimator == "bayes":
             return decode(state, self.estimator)
-        estimate = last_answer(state)
+        estimate = state.results[-1].to_estimate()
         kept = max(1, math.ceil(self.keep_top / 100 * len(estimate.counts)))
         if kept == len(estimate.counts):
             return estimate

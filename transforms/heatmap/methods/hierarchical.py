@@ -13,7 +13,7 @@ from sfumato.transforms.heatmap.methods.pyramid import Pyramid
 
 @dataclass(frozen=True)
 class Hierarchical(Pyramid):
-    """The levels' counts are used as they come, each for itself."""
+    """Each level is estimated by its own counts alone."""
 
     NAME: ClassVar[str] = "hierarchical"
     TEXT: ClassVar[str] = "every level of the quadtree at an equal share of epsilon; the best level is the map"

@@ -1,4 +1,4 @@
-"""What methods share that ask for every level of the quadtree and then choose one of them."""
+"""The base of methods that query every level of the quadtree and publish one of them."""
 
 from __future__ import annotations
 
@@ -9,56 +9,52 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.methods.base import Method
-from sfumato.transforms.heatmap.methods.trees import LEAST_SHARE, check_uniform, tree_of
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Question
+from sfumato.transforms.heatmap.methods.base import MIN_LEVEL_SHARE, Method, check_uniform
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Query
 from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
 
 
 class Pyramid(Method):
-    """One sub-query for each level 1..depth, and the map of the level of least estimated error.
+    """One sub-query for each level 1..depth. The map is that of the level with the smallest estimated error.
 
     The paper chooses the level by the truth (Section 6.2: "the split that achieves the lowest MSE compared to the
-    ground truth"), which is for the evaluation alone: `candidates` lists the levels' maps for it.
+    ground truth"). Only an evaluation can do that: `candidates` lists the levels' maps for it.
     """
 
     @abstractmethod
     def weights(self, depth: int) -> NDArray[np.float64]:
-        """What each level gets of the budget, in proportion: float64[depth], level 1 first."""
+        """Each level's part of the budget, in proportion: float64[depth], level 1 first."""
 
     def encoding(self, depth: int, level: int) -> Encoding:
-        """How clients encode a level: one entry a cell."""
+        """How clients encode a level: one entry for each cell."""
         return TreeEncoding(Tree.uniform(depth, level))
 
     def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
-        """The map of each level 1..depth, level 1 first: here the noisy counts as they came."""
-        return [
-            Estimate(tree_of(answer), answer.counts, np.full(len(answer.counts), answer.spent.noise_stddev))
-            for answer in state.answers
-        ]
+        """The map of each level 1..depth, level 1 first: here the noisy counts themselves."""
+        return [result.to_estimate() for result in state.results]
 
     def check(self, depth: int) -> None:
         """See Method.check."""
         check_uniform(self.NAME, "depth", depth)
         weights = self.weights(depth)
-        if (share := weights.min() / weights.sum()) < LEAST_SHARE:
+        if (share := weights.min() / weights.sum()) < MIN_LEVEL_SHARE:
             raise RequestError(
-                f"depth: one of {depth} levels would get {share:.1g} of epsilon, less than {LEAST_SHARE:g}; give a "
+                f"depth: one of {depth} levels would get {share:.1g} of epsilon, less than {MIN_LEVEL_SHARE:g}; give a "
                 "smaller depth or more even shares"
             )
 
-    def rounds(self, depth: int) -> int:
-        """See Method.rounds."""
+    def max_rounds(self, depth: int) -> int:
+        """See Method.max_rounds."""
         return depth
 
-    def encode(self, state: HeatmapState, depth: int) -> Question | None:
-        """See Method.encode. The levels share what the count of users has left; the last takes all that remains."""
-        done = len(state.answers)
+    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+        """See Method.next_query. The levels share what the private count has left; the last spends all that remains."""
+        done = len(state.results)
         if done == depth:
             return None
         weights = self.weights(depth)[done:]
         share = 1.0 if len(weights) == 1 else float(weights[0] / weights.sum())
-        return Question(self.encoding(depth, done + 1), share * state.budget.remaining)
+        return Query(self.encoding(depth, done + 1), share * state.budget.remaining)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
         """See Method.decode: the candidate of the chosen level."""
@@ -66,13 +62,13 @@ class Pyramid(Method):
         return candidates[self.choose(state, candidates)]
 
     def choose(self, state: HeatmapState, candidates: list[Estimate]) -> int:
-        """Which of the candidates is the one of least estimated risk, from noisy counts alone."""
+        """The index of the candidate with the smallest estimated risk, from noisy counts alone."""
         cohort = state.cohort
         return int(np.argmin([estimated_risk(one, cohort.users, cohort.sampling_rate) for one in candidates]))
 
 
 def estimated_risk(estimate: Estimate, users: float, sampling_rate: float) -> float:
-    """The mean squared error of a level's density, less a constant that is the same for all levels: Mallows' C_p.
+    """The mean squared error of a level's density, less a constant of all levels: Mallows' C_p.
 
     A level has T cells c of area A each, N = A T being the finest cells, and counts y_c of mean U p_c and variance
     v_c, with U the users and p_c the truth's share of the cell. Its density is y_c / (U A) on each finest cell, its
@@ -84,10 +80,10 @@ def estimated_risk(estimate: Estimate, users: float, sampling_rate: float) -> fl
 
         R = (2 sum_c v_c - sum_c y_c^2) / (U^2 A N).
 
-    v_c is the noise's variance, and that of drawing each user with chance r from the population, U p_c (1 - r), which
-    adds up to U (1 - r); it is an upper bound where users give distributions. What `raster.density` does next, cutting
-    at 0 and normalising, is left out: it only lessens the error of levels that are mostly noise, whose R is far above
-    the least one anyway, while Stein's estimate with the cut has so large a variance there that it picks them.
+    v_c is the variance of the noise and of the sample. Each user is drawn with probability r from the population, which
+    adds U p_c (1 - r), in all U (1 - r). This is an upper bound where users give distributions. `raster.density` then
+    cuts at 0 and normalises, which is left out here. It reduces the error only of levels that are mostly noise. Their R
+    is far above the smallest one anyway, and Stein's estimate with the cut has so large a variance that it picks them.
     """
     finest = 4.0**estimate.tree.depth
     variance = np.sum(estimate.stddev**2) + users * (1 - sampling_rate)

@@ -17,10 +17,10 @@ from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 
 @dataclass(frozen=True)
 class SpatialDecomposition(Pyramid):
-    """budget_doubling: epsilon doubles every so many levels towards the leaves, below 0 towards the root.
+    """budget_doubling: epsilon doubles every so many levels towards the leaves; below 0 towards the root.
 
     3 is the geometric budget of Cormode et al., 2^(i/3) for level i. Paper 000 names it, but says that "higher levels"
-    get more (Section 6.2), which is -3, and the better choice for a map of a single level.
+    get more (Section 6.2). That is -3, and the better choice for a map of a single level.
     """
 
     NAME: ClassVar[str] = "spatial_decomposition"
@@ -37,7 +37,7 @@ class SpatialDecomposition(Pyramid):
         return np.asarray(2.0 ** (np.arange(depth) / self.budget_doubling))
 
     def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
-        """See Pyramid.candidates: the levels of the consistent tree, each better than its own counts alone."""
+        """See Pyramid.candidates: the levels of the consistent tree."""
         raw = super().candidates(state, depth)
         levels = consistent_levels([(one.counts, float(one.stddev[0]) ** 2) for one in raw])
         return [
@@ -51,19 +51,23 @@ def consistent_levels(
 ) -> list[tuple[NDArray[np.float64], float]]:
     """The best linear unbiased estimates of all levels of complete quadtrees from noisy counts of all of them.
 
-    levels: (counts float64[4 n], variance of each) from the upper level to the finest, children side by side. Returns
-    the same of the estimates: each node is the sum of its children (Cormode et al. 2012, Section 5, for a variance that
-    is any function of the level). O(nodes).
+    Args:
+        levels: (counts float64[4 n], variance of each), from the top level to the finest, children side by side.
+
+    Returns:
+        The same of the estimates. Each node is the sum of its children.
+
+    Source: Cormode et al. 2012, Section 5, for a variance that is any function of the level. O(nodes).
     """
-    # Upwards: a node by its own count and by its children's, each weighted by the inverse of its variance.
+    # Upwards: a node's own count and the sum of its children's, weighted by inverse variance.
     counts, variance = levels[-1]
     below = [(counts, variance)]
     for own, own_variance in reversed(levels[:-1]):
         weight = 4 * variance / (own_variance + 4 * variance)
         counts, variance = weight * own + (1 - weight) * counts.reshape(-1, 4).sum(axis=1), weight * own_variance
         below.append((counts, variance))
-    # Downwards: siblings share equally what the parent knows better. Their differences from their mean are not
-    # correlated with their sum, so the variances of the two parts add up.
+    # Downwards: siblings share the correction of their sum equally. Their differences from their mean are uncorrelated
+    # with their sum, so the variances of the two parts add up.
     best = [below.pop()]
     while below:
         parents, parent_variance = best[-1]

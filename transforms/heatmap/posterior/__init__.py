@@ -1,8 +1,10 @@
-"""The estimator: what all noisy answers of a quadtree's nodes tell together. Pure post-processing.
+r"""The Bayesian estimator: what all noisy results of a quadtree's nodes say together. Pure post-processing.
 
-    levels -> measurements -> contrasts -> infer -> growth
+    full_tree -> measurements -> contrasts -> inference -> estimator
+                                                       \-> next_tree
 
-`levels` holds a quadtree level by level; `measurements` brings every answer to its nodes; `contrasts` learns how much
-four siblings differ and shrinks what noise alone could have done; `infer` goes down the tree with it; `growth` says
-which nodes are worth being measured next.
+`full_tree` holds a quadtree level by level. `measurements` assigns every result to its nodes. `contrasts` learns how
+much four siblings differ. `inference` goes down the tree and shrinks differences that noise alone could have made.
+`estimator` makes maps of a heatmap's state with it. `next_tree` chooses the nodes to measure next. `unbiased` has the
+estimates without shrinkage.
 """

@@ -1,4 +1,4 @@
-"""From the answers of sub-queries to what each node of a full quadtree was measured at."""
+"""Measurements of a quadtree: from the results of sub-queries to noisy users of each node. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.levels import FullTree, by_family
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Noisy users float64[T] of the entries of a tree, and the variance of the noise in them, float64[T].
+class TreeMeasurement:
+    """Noisy users of the entries of a tree.
 
-    sampling: how many times its users' number is added to an entry's variance, because not everybody was asked;
-    0 where that is the same sample for all measurements.
+    Attributes:
+        tree: with T entries.
+        counts: float64[T], noisy users.
+        variance: float64[T], of their noise.
+        sampling: how many times an entry's users are added to its variance, because a part of the users was queried; 0
+            where all measurements are of the same users.
     """
 
     tree: Tree
@@ -27,36 +31,42 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Own:
-    """What single nodes were measured at, by level and node: the sums of users / variance, and of 1 / variance."""
+class NodeMeasurements:
+    """All measurements of single nodes, by level and node: the sums of users / variance and of 1 / variance."""
 
     weighted: list[NDArray[np.float64]]
     weights: list[NDArray[np.float64]]
 
     @classmethod
-    def nothing(cls, full: FullTree) -> Own:
+    def empty(cls, full: FullTree) -> NodeMeasurements:
         """No measurements at all."""
         return cls(*([np.zeros(len(codes)) for codes in full.codes] for _ in range(2)))
 
 
 @dataclass(frozen=True)
-class Sums:
-    """By level and node: what is known of a node's users from below and from itself, and its variance."""
+class SubtreeSums:
+    """A node's users and their variance, by level and node, from the measurements of itself and of its descendants."""
 
     users: list[NDArray[np.float64]]
     variance: list[NDArray[np.float64]]
 
 
-def measure(full: FullTree, measured: Sequence[Measured], expected: Sequence[NDArray[np.float64]] | None = None) -> Own:
-    """Brings each measured entry to its node.
+def measure(
+    full: FullTree, measured: Sequence[TreeMeasurement], expected: Sequence[NDArray[np.float64]] | None = None
+) -> NodeMeasurements:
+    """Assigns each measured entry to its node.
 
-    full: has every node of every tree. expected: users by level and node of `full`, for the variance of sampling;
-    None leaves it out. A tree's entry that is a node less some descendants is shared out by area to the leaves of the
-    least full tree around that tree, and so is its variance; then sums of leaves have the entry's variance again.
+    Some entries are a node less some descendants. Such an entry and its variance are divided by area among the leaves
+    of the smallest full tree around the entry's tree. The sum of these leaves has the entry's variance again.
+
+    Args:
+        full: a tree with every node of every measured tree.
+        measured: the measurements.
+        expected: users by level and node of `full`, for the variance of sampling; None leaves that out.
     """
-    nodes = Own.nothing(full)
+    nodes = NodeMeasurements.empty(full)
     for one in measured:
-        own = FullTree.of(one.tree)
+        own = FullTree.from_trees(one.tree)
         index, areas = one.tree.index, np.maximum(one.tree.areas, 1)
         for level, (codes, leaf) in enumerate(zip(own.codes, own.leaves, strict=True)):
             codes = codes[leaf]
@@ -74,8 +84,8 @@ def measure(full: FullTree, measured: Sequence[Measured], expected: Sequence[NDA
     return nodes
 
 
-def add_up(full: FullTree, own: Own) -> Sums:
-    """Each node's own measurement and the sum of its children's, weighted by inverse variance, from below.
+def add_up(full: FullTree, own: NodeMeasurements) -> SubtreeSums:
+    """Weights each node's own measurement and the sum of its children's by inverse variance, from below.
 
     Every leaf must have been measured.
     """
@@ -90,4 +100,4 @@ def add_up(full: FullTree, own: Own) -> Sums:
             weight[parents] += below
         users.append(value / weight)
         variance.append(1 / weight)
-    return Sums(users[::-1], variance[::-1])
+    return SubtreeSums(users[::-1], variance[::-1])

@@ -13,7 +13,7 @@ from sfumato.transforms.heatmap.schedule import advance
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.secagg.encodings import Encoding
-from sfumato.transforms.secagg.shards import sum_shards
+from sfumato.transforms.secagg.shard_sums import sum_shards
 from tests.admitted import start
 from tests.keys import earlier_key
 

@@ -91,7 +91,7 @@ def finish(method: AdaptiveGrid, users: int, noise: bool = True, epsilon: float 
 def test_cells_are_divided_by_their_noisy_counts(share: float, constant: float) -> None:
     method = AdaptiveGrid(grid_side=3, grid_share=share, grid_constant=constant)
     state = finish(method, 2000)
-    first, second = state.answers
+    first, second = state.results
     assert first.encoding == GridEncoding(DEPTH, DEPTH, 3, (1,) * 9)
     left = 1 - state.population.epsilon
     assert math.isclose(first.spent.epsilon, share * left)
@@ -108,13 +108,13 @@ def test_cells_are_divided_by_their_noisy_counts(share: float, constant: float) 
 
 def test_both_grids_answers_are_combined_by_least_squares() -> None:
     state = finish(METHOD, 2000)
-    grid = state.answers[1].encoding
+    grid = state.results[1].encoding
     cell = np.repeat(np.arange(9), np.square(grid.divisions))
     design = np.concatenate([(cell == np.arange(9)[:, None]).astype(float), np.eye(grid.length)])
-    values = np.concatenate([answer.counts for answer in state.answers])
-    variances = np.concatenate([np.full(len(a.counts), a.spent.noise_stddev**2) for a in state.answers])
+    values = np.concatenate([result.counts for result in state.results])
+    variances = np.concatenate([np.full(len(a.counts), a.spent.noise_stddev**2) for a in state.results])
     expected, covariance = least_squares(design, values, variances)
-    users, stddev = constrained(grid, *state.answers)
+    users, stddev = constrained(grid, *state.results)
     assert np.allclose(users, expected)
     assert np.allclose(stddev, np.sqrt(np.diag(covariance)))
 
@@ -123,8 +123,8 @@ def test_both_grids_answers_are_combined_by_least_squares() -> None:
 def test_the_map_spreads_each_rectangle_over_its_cells(noise: bool) -> None:
     state = finish(METHOD, 2000, noise)
     estimate = METHOD.decode(state, DEPTH)
-    grid = state.answers[1].encoding
-    users, _ = constrained(grid, *state.answers)
+    grid = state.results[1].encoding
+    users, _ = constrained(grid, *state.results)
     entries = all_entries(grid)
     per_cell = users / np.bincount(entries)
     assert np.allclose(spread(estimate), per_cell[entries])
@@ -137,7 +137,7 @@ def test_the_map_spreads_each_rectangle_over_its_cells(noise: bool) -> None:
 def test_a_grid_as_fine_as_the_cells_is_the_histogram() -> None:
     method = AdaptiveGrid(grid_side=4, grid_constant=1e-6)
     state = finish(method, 2000, noise=False)
-    assert state.answers[1].encoding.divisions == (8,) * 16
+    assert state.results[1].encoding.divisions == (8,) * 16
     truth = np.bincount([code for _, code, _ in some_rows(2, 2000, 4, DEPTH)], minlength=4**DEPTH)
     assert np.allclose(spread(method.decode(state, DEPTH)), truth)
 

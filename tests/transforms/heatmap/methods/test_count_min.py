@@ -58,17 +58,17 @@ def test_hashes_spread_cells_evenly_and_pairs_collide_as_independent_ones() -> N
 
 def test_every_level_is_sketched_for_an_equal_share_of_epsilon() -> None:
     state = finish(CountMin(), some_rows(1, 400, 4, DEPTH))
-    assert [answer.encoding for answer in state.answers] == [
+    assert [result.encoding for result in state.results] == [
         SketchEncoding(4, level, 2000, 20) for level in (1, 2, 3, 4)
     ]
     assert state.budget.spent == 1
-    for answer in state.answers:
-        assert math.isclose(answer.spent.epsilon, 0.99 / 4)
-        assert answer.spent.vector_length == 40_000
+    for result in state.results:
+        assert math.isclose(result.spent.epsilon, 0.99 / 4)
+        assert result.spent.vector_length == 40_000
         # Noise of sensitivity 20, in four shards: 2 b^2 each, b = 20 / epsilon.
-        assert math.isclose(answer.spent.noise_stddev, math.sqrt(4 * 2) * 80 / 0.99, rel_tol=1e-3)
-        noise = answer.counts.std()
-        assert abs(noise / answer.spent.noise_stddev - 1) < 6.2 * math.sqrt(5 / 40_000)  # kurtosis at most 6
+        assert math.isclose(result.spent.noise_stddev, math.sqrt(4 * 2) * 80 / 0.99, rel_tol=1e-3)
+        noise = result.counts.std()
+        assert abs(noise / result.spent.noise_stddev - 1) < 6.2 * math.sqrt(5 / 40_000)  # kurtosis at most 6
 
 
 @pytest.mark.parametrize("estimate", ["mean", "median", "min"])
@@ -76,7 +76,7 @@ def test_a_cells_count_is_made_of_its_entries(estimate: str) -> None:
     method = CountMin(sketch_width=37, sketch_rows=6, sketch_estimate=estimate)
     state = finish(method, some_rows(2, 400, 4, DEPTH))
     for level, one in enumerate(method.candidates(state, DEPTH), 1):
-        sketch = state.answers[level - 1].counts.tolist()
+        sketch = state.results[level - 1].counts.tolist()
         mean = sum(sketch) / len(sketch)
         for cell, got in enumerate(one.counts.tolist()):
             mine = sorted(sketch[37 * row + column(level, row, cell, 37)] for row in range(6))
@@ -108,7 +108,7 @@ def test_with_noise_the_mean_errs_as_it_says_and_min_is_far_too_low() -> None:
     assert abs(np.mean(errors**2) - 1) < 6.2 * math.sqrt(2 / 256)
     assert abs(np.mean(errors)) < 6.2 / math.sqrt(256)
     low = CountMin(sketch_width=200, sketch_estimate="min").candidates(state, DEPTH)[-1]
-    assert np.mean((low.counts - truth) / state.answers[-1].spent.noise_stddev) < -1  # of 20 noises the least
+    assert np.mean((low.counts - truth) / state.results[-1].spent.noise_stddev) < -1  # of 20 noises the least
 
 
 @pytest.mark.parametrize("estimate", ["mean", "median", "min"])
@@ -143,5 +143,5 @@ def test_the_biased_minimum_chooses_its_level_as_the_mean_does() -> None:
 def test_bad_options_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         CountMin(**options)
-    with pytest.raises(RequestError, match="depth: count_min asks for every cell of a level, at most level 12, got 13"):
+    with pytest.raises(RequestError, match="depth: count_min queries every cell of a level, at most of level 12"):
         HeatmapParameters(depth=13, method=CountMin())

@@ -32,7 +32,7 @@ from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_by_user_group
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.secagg.encodings import TreeEncoding
-from sfumato.transforms.secagg.shards import ShardTotals, sum_shards
+from sfumato.transforms.secagg.shard_sums import ShardTotals, sum_shards
 from tests.admitted import start
 from tests.statistics import FLAKE_RATE
 from tests.transforms.heatmap.methods.test_emd_program import dense_cost, dense_pyramid
@@ -115,7 +115,7 @@ def test_epsilons_follow_the_formula_and_add_up_to_the_budget(
         assert state.query.encoding.length <= 4 * width + 1
         sums = rng.integers(-1000, 20000, state.query.encoding.length)
         state = advance(state, ShardTotals(sums, state.cohort.shards), parameters)
-    spent = [answer.spent.epsilon for answer in state.answers]
+    spent = [result.spent.epsilon for result in state.results]
     assert state.budget.spent == math.fsum([*spent, state.population.epsilon]) == epsilon
     first = min(depth, math.floor(math.log2(math.sqrt(width))))
     weights = [decay ** abs(i - first) for i in range(first, depth + 1)]
@@ -135,7 +135,7 @@ def test_a_run_that_was_cut_short_has_a_map() -> None:
     parameters = parameters_of(6, 5)
     _, pyramid = noisy_pyramid(4, 6)
     state = finish(parameters, pyramid)
-    short = replace(state, answers=state.answers[:3])
+    short = replace(state, results=state.results[:3])
     estimate = parameters.method.decode(short, 6)
     assert estimate.tree.depth == 6
     assert estimate.tree.level == 3
@@ -153,7 +153,7 @@ def test_the_map_is_in_users_and_its_deviations_are_those_of_differences() -> No
     assert estimate.counts.sum() == pytest.approx(200)
     np.testing.assert_allclose(estimate.counts[estimate.counts > 1e-9], [20, 30, 70, 80])
     np.testing.assert_allclose(density(estimate.tree, estimate.counts).max(), 0.4)
-    noise = {1 + place: answer.spent.noise_stddev for place, answer in enumerate(state.answers)}
+    noise = {1 + place: result.spent.noise_stddev for place, result in enumerate(state.results)}
     nodes = set(estimate.tree.nodes.tolist())
     for node, stddev in zip(estimate.tree.entries.tolist(), estimate.stddev, strict=True):
         level = (node.bit_length() - 1) // 2
@@ -227,17 +227,17 @@ def test_distributions_of_users_go_through_shards_and_noise() -> None:
     while state.query is not None:
         totals = [sum_shards(group, state.query, KEY) for group in built]
         state = advance(state, sum(totals[1:], start=totals[0]), parameters)
-    assert {answer.spent.shards_lost for answer in state.answers} == {0}
+    assert {result.spent.shards_lost for result in state.results} == {0}
     truth = np.zeros(4**depth)
     truth[[100, 900]] = 0.75 * users, 0.25 * users
     target = []
-    for level, answer in zip(range(1, depth + 1), state.answers, strict=True):
-        nodes = answer.encoding.tree.entries  # type: ignore[attr-defined]
+    for level, result in zip(range(1, depth + 1), state.results, strict=True):
+        nodes = result.encoding.tree.entries  # type: ignore[attr-defined]
         asked = node_levels(nodes) == level
-        cells = Cells(nodes[asked], answer.counts[asked])
+        cells = Cells(nodes[asked], result.counts[asked])
         exact = truth.reshape(4**level, -1).sum(axis=1)[node_paths(cells.nodes).astype(int)]
         # Four shards' noise is above t if one's is above t / 4; survivors above the required number add less than that.
-        reach = 8 * math.log(8 * len(nodes) * depth / FLAKE_RATE) / answer.spent.epsilon
+        reach = 8 * math.log(8 * len(nodes) * depth / FLAKE_RATE) / result.spent.epsilon
         assert reach < 0.2 * users
         np.testing.assert_allclose(cells.counts, exact, atol=reach)
         kept = cells.largest(8)
@@ -253,11 +253,11 @@ def test_distributions_of_users_go_through_shards_and_noise() -> None:
 
 def test_the_program_stays_small_however_deep_the_grid() -> None:
     method = Emd(emd_fit="refined")
-    assert (method.first_level(20), method.rounds(20)) == (2, 19)
+    assert (method.first_level(20), method.max_rounds(20)) == (2, 19)
     assert [Emd(width).first_level(20) for width in (1, 3, 4, 15, 16, 63, 64, 4096)] == [0, 0, 1, 1, 2, 2, 3, 6]
     assert Emd(4096).first_level(3) == 3
     measured: list[Cells] = []
-    for _ in range(method.rounds(20)):
+    for _ in range(method.max_rounds(20)):
         nodes = method.next_cells(measured, 20)
         measured.append(Cells(nodes, np.random.default_rng(len(measured)).laplace(9, 5, len(nodes))))
     kept, masses = method.solve(measured)

@@ -9,10 +9,9 @@ from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
-from sfumato.transforms.heatmap.methods import Adaptive, few_queries
-from sfumato.transforms.heatmap.methods.trees import tree_of
+from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior.levels import FullTree
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.schedule import plan
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.budget import Budget
@@ -93,18 +92,18 @@ def test_any_cohort_is_asked_within_budget_stages_and_entries(case: dict) -> Non
     state = finished(parameters)
     method = parameters.method
     assert isinstance(method, Adaptive)
-    assert 1 <= len(state.answers) <= method.rounds(parameters.depth)
-    for answer in state.answers:
-        assert answer.spent.vector_length <= method.max_entries
-        assert tree_of(answer).level <= parameters.depth
-    parts, counting = [answer.shards for answer in state.answers], state.population.epsilon
+    assert 1 <= len(state.results) <= method.max_rounds(parameters.depth)
+    for result in state.results:
+        assert result.spent.vector_length <= method.max_entries
+        assert result.tree.level <= parameters.depth
+    parts, counting = [result.shard_range for result in state.results], state.population.epsilon
     if parts[0] is None:
         assert parts == [None] * len(parts)
-        assert math.fsum([counting, *(answer.spent.epsilon for answer in state.answers)]) == parameters.epsilon
+        assert math.fsum([counting, *(result.spent.epsilon for result in state.results)]) == parameters.epsilon
     else:  # one after the other, all shards, each with the whole budget
         assert [first for first, _ in parts] == [0, *(last for _, last in parts[:-1])]
         assert parts[-1][1] == state.cohort.shards
-        assert {math.fsum([counting, answer.spent.epsilon]) for answer in state.answers} == {parameters.epsilon}
+        assert {math.fsum([counting, result.spent.epsilon]) for result in state.results} == {parameters.epsilon}
     assert state.budget.remaining == 0
     found = method.decode(state, parameters.depth)
     assert found.tree.depth == parameters.depth
@@ -122,12 +121,12 @@ def test_any_cohort_is_asked_within_budget_stages_and_entries(case: dict) -> Non
 
 def test_together_the_first_pays_a_fifth_and_the_last_the_rest() -> None:
     state = finished(parameters_of(10_000))
-    assert [answer.spent.epsilon for answer in state.answers] == pytest.approx([0.2 * 0.99, 0.8 * 0.99])
-    assert tree_of(state.answers[0]).complete
-    last = tree_of(state.answers[1])
-    assert FullTree.of(last).tree == last
+    assert [result.spent.epsilon for result in state.results] == pytest.approx([0.2 * 0.99, 0.8 * 0.99])
+    assert state.results[0].tree.complete
+    last = state.results[1].tree
+    assert FullTree.from_trees(last).tree == last
     three = finished(parameters_of(10_000, depth=16))
-    assert [answer.spent.epsilon for answer in three.answers] == pytest.approx(
+    assert [result.spent.epsilon for result in three.results] == pytest.approx(
         [0.99 * share for share in (0.2, 0.8 * 0.2, 0.64)]
     )
 
@@ -156,9 +155,9 @@ def test_as_many_sub_queries_as_levels_need(users: int, depth: int, schedule: st
     level = max(2, round(math.log(cells, 4)))
     assert state.query is not None
     assert tree_of_query(state) == Tree.uniform(depth, level)
-    assert few_queries._shares(parameters.method._plan, state, depth, False) == [1.0] * queries
+    assert parameters.method._algorithm.shard_fractions(state, depth, False) == [1.0] * queries
     assert queries == 2 if schedule == "two_query" else queries == 1 + max(1, math.ceil((depth - level) / 6))
-    assert queries <= parameters.method.rounds(depth)
+    assert queries <= parameters.method.max_rounds(depth)
 
 
 def tree_of_query(state: HeatmapState) -> Tree:
@@ -173,7 +172,7 @@ def test_a_first_grid_has_no_more_entries_than_are_allowed() -> None:
 
 
 def test_fewer_entries_are_refused_than_two_levels_have() -> None:
-    with pytest.raises(RequestError, match="max_entries: 3 categories need 48"):
+    with pytest.raises(RequestError, match="max_entries: 3 categories need at least 48"):
         parameters_of(1_000, categories=3, max_entries=47)
     with pytest.raises(RequestError, match="max_entries"):
         parameters_of(1_000, max_entries=15)
@@ -197,21 +196,21 @@ def test_cohorts_are_disjoint_where_that_has_less_variance() -> None:
         parameters = parameters_of(10_000 * shards, epsilon=epsilon)
         state = begun(parameters)
         assert state.cohort.shards == shards
-        parts = state.query is not None and state.query.asked is not None
+        parts = state.query is not None and state.query.shard_range is not None
         assert parts == (shards >= 2 and better_in_parts(shards, epsilon)), (shards, epsilon)
         seen.add(parts)
         for cohorts, wanted in (("shared", False), ("disjoint", True)):
             if shards > 1 or not wanted:
                 chosen = begun(parameters_of(10_000 * shards, epsilon=epsilon, cohorts=cohorts))
                 assert chosen.query is not None
-                assert (chosen.query.asked is not None) == wanted
+                assert (chosen.query.shard_range is not None) == wanted
     assert seen == {False, True}
 
 
 def test_central_noise_has_no_parts() -> None:
     state = begun(parameters_of(1_000_000, noise="central"))
     assert state.query is not None
-    assert state.query.asked is None
+    assert state.query.shard_range is None
     with pytest.raises(RequestError, match="cohorts"):
         parameters_of(1_000_000, noise="central", cohorts="disjoint")
 
@@ -225,7 +224,7 @@ def test_parts_do_not_overlap_and_are_all() -> None:
     for shards in (2, 3, 4, 5, 11, 15, 37, 100):
         parameters = parameters_of(1_000 * shards, depth=16, shard_size=1_000, cohorts="disjoint")
         state = begun(parameters)
-        shares = few_queries._shares(parameters.method._plan, state, 16, True)
+        shares = parameters.method._algorithm.shard_fractions(state, 16, True)
         borders = np.cumsum([0, *shares]) * shards
         np.testing.assert_allclose(borders, np.round(borders), atol=1e-9)
         assert round(borders[-1]) == shards
@@ -240,8 +239,8 @@ def test_a_warm_start_asks_once_for_everything_and_is_better_for_it() -> None:
     for day in range(1, 5):
         earlier = parameters.method.decode(finished(parameters, seed=day), 8)
         state = finished(parameters, earlier, seed=day + 1)
-        assert [answer.spent.epsilon for answer in state.answers] == [1.0 - state.population.epsilon]
-        assert not tree_of(state.answers[0]).complete
+        assert [result.spent.epsilon for result in state.results] == [1.0 - state.population.epsilon]
+        assert not state.results[0].tree.complete
         warm += squared_error(parameters, state, day + 1)
         cold += squared_error(parameters, finished(parameters, seed=day + 1), day + 1)
     assert warm < 0.95 * cold
@@ -249,7 +248,7 @@ def test_a_warm_start_asks_once_for_everything_and_is_better_for_it() -> None:
 
 def test_a_grid_that_cannot_be_refined_is_asked_again_with_the_rest_of_the_budget() -> None:
     state = finished(parameters_of(200_000, depth=2, shard_size=200_000, cohorts="shared"))
-    assert [tree_of(answer) for answer in state.answers] == [Tree.uniform(2, 2)] * 2
+    assert [result.tree for result in state.results] == [Tree.uniform(2, 2)] * 2
     assert state.budget.remaining == 0
 
 

@@ -20,16 +20,16 @@ def parameters(method: Flat, **options: object) -> HeatmapParameters:
 @pytest.mark.parametrize("level", [None, 0, 2])
 def test_one_sub_query_takes_all_and_counts_every_cell_of_the_level(level: int | None) -> None:
     state = run(parameters(Flat(level=level)), group_of(ROWS, 4, DEPTH), noise=False)
-    (answer,) = state.answers
+    (result,) = state.results
     assert state.budget.spent == 1
     at = DEPTH if level is None else level
-    assert answer.encoding.tree == Tree.uniform(DEPTH, at)
+    assert result.encoding.tree == Tree.uniform(DEPTH, at)
     below = 2 * (DEPTH - at)
     expected = np.bincount([code >> below for _, code, _ in ROWS], minlength=4**at)
     estimate = Flat(level=level).decode(state, DEPTH)
     assert estimate.counts.tolist() == expected.tolist()
     assert np.allclose(spread(estimate), np.repeat(expected / 4 ** (DEPTH - at), 4 ** (DEPTH - at)))
-    check_counts(answer.encoding, lambda code: [code >> below], DEPTH)
+    check_counts(result.encoding, lambda code: [code >> below], DEPTH)
 
 
 @pytest.mark.parametrize("keep_top", [100, 37.5, 12, 0.01])
@@ -43,13 +43,13 @@ def test_the_largest_t_per_cent_are_kept(keep_top: float) -> None:
     assert (kept.counts[dropped] == 0).all()
     if dropped.any():
         assert raw.counts[dropped].max() <= np.sort(raw.counts)[-size]
-    assert kept.stddev.tolist() == [state.answers[0].spent.noise_stddev] * 256
+    assert kept.stddev.tolist() == [state.results[0].spent.noise_stddev] * 256
 
 
 @pytest.mark.parametrize(
     ("method", "depth", "message"),
     [
-        (Flat(), 13, "depth: flat asks for every cell of a level, at most level 12, got 13"),
+        (Flat(), 13, "depth: flat queries every cell of a level, at most of level 12, got 13"),
         (Flat(level=5), 4, "level: must be a whole number in 0..4, got 5"),
         (Flat(level=-1), 4, "level: must be a whole number in 0..4, got -1"),
         (Flat(level=True), 4, "level: must be a whole number in 0..4, got True"),

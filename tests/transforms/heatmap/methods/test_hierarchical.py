@@ -22,13 +22,13 @@ def parameters(**options: object) -> HeatmapParameters:
 @pytest.mark.parametrize("population", [400, None])
 def test_every_level_is_asked_once_for_an_equal_share(population: int | None) -> None:
     state = run(parameters(population=population), group_of(some_rows(1, 400, 4, DEPTH), 4, DEPTH))
-    assert [answer.encoding.tree for answer in state.answers] == [Tree.uniform(DEPTH, i) for i in (1, 2, 3, 4)]
+    assert [result.encoding.tree for result in state.results] == [Tree.uniform(DEPTH, i) for i in (1, 2, 3, 4)]
     left = 1 - state.population.epsilon
     assert math.isclose(left, 0.99)
-    for answer in state.answers:
-        assert math.isclose(answer.spent.epsilon, left / 4)
+    for result in state.results:
+        assert math.isclose(result.spent.epsilon, left / 4)
     assert state.budget.spent == 1
-    assert len(state.answers) == METHOD.rounds(DEPTH)
+    assert len(state.results) == METHOD.max_rounds(DEPTH)
 
 
 def test_candidates_are_the_levels_counts() -> None:
@@ -37,7 +37,7 @@ def test_candidates_are_the_levels_counts() -> None:
     for level, one in enumerate(METHOD.candidates(state, DEPTH), 1):
         below = 2 * (DEPTH - level)
         assert one.counts.tolist() == np.bincount([c >> below for _, c, _ in rows], minlength=4**level).tolist()
-        assert one.stddev.tolist() == [state.answers[level - 1].spent.noise_stddev] * 4**level
+        assert one.stddev.tolist() == [state.results[level - 1].spent.noise_stddev] * 4**level
         check_counts(METHOD.encoding(DEPTH, level), lambda code, below=below: [code >> below], DEPTH)
 
 
@@ -73,6 +73,6 @@ def test_the_level_follows_what_noise_allows() -> None:
 
 
 def test_a_depth_without_complete_levels_is_refused() -> None:
-    with pytest.raises(RequestError, match="depth: hierarchical asks for every cell of a level"):
+    with pytest.raises(RequestError, match="depth: hierarchical queries every cell of a level"):
         parameters(depth=13)
     parameters(depth=12)

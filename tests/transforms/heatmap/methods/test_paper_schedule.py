@@ -11,18 +11,16 @@ import pytest
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.methods.trees import tree_of
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.raster import density
+from sfumato.transforms.heatmap.raster import density, estimate_density
 from sfumato.transforms.heatmap.schedule import advance, plan
-from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace
-from sfumato.transforms.secagg.shards import ShardQuery, sum_shards
+from sfumato.transforms.secagg.shard_sums import ShardQuery, sum_shards
 from tests.keys import earlier_key
 
 KEY = earlier_key(b"golden" * 5, {})
@@ -90,7 +88,7 @@ def test_sub_queries_are_those_that_they_were(
     users, values = run
     monkeypatch.setattr(ShardQuery, "bind", lambda _, key: key)
     state = finish(users, paper(values))
-    assert [(one.spent.vector_length, round(one.spent.epsilon, 4)) for one in state.answers] == known
+    assert [(one.spent.vector_length, round(one.spent.epsilon, 4)) for one in state.results] == known
     assert state.budget.spent == state.budget.total
 
 
@@ -122,10 +120,10 @@ def test_trees_and_epsilons_follow_from_the_answers_by_the_printed_equations(run
     nodes = {node for level in range(method.start_level + 1) for node in range(4**level, 2 * 4**level)}
     asked: list[set[int]] = []
     remaining = state.budget.total - state.population.epsilon
-    for place, answer in enumerate(state.answers):
-        assert set(tree_of(answer).nodes.tolist()) == nodes
+    for place, result in enumerate(state.results):
+        assert set(result.tree.nodes.tolist()) == nodes
         entries = entries_of(nodes)
-        assert tree_of(answer).entries.tolist() == entries
+        assert result.tree.entries.tolist() == entries
         if method.sub_query_share is None:  # Eqs. 7 and 8, c U / T being two deviations of the sum over all shards
             two = 1 if method.target == "printed" else 2
             goal = method.calibration * state.cohort.users / len(entries) / two
@@ -135,14 +133,14 @@ def test_trees_and_epsilons_follow_from_the_answers_by_the_printed_equations(run
             target = method.sub_query_share * state.budget.total
             enough = target < remaining
         final = nodes in asked or not enough or place + 1 == method.max_sub_queries
-        assert math.isclose(answer.spent.epsilon, remaining if final else target, rel_tol=1e-9)
-        assert final == (place + 1 == len(state.answers))
-        remaining -= answer.spent.epsilon
+        assert math.isclose(result.spent.epsilon, remaining if final else target, rel_tol=1e-9)
+        assert final == (place + 1 == len(state.results))
+        remaining -= result.spent.epsilon
         asked.append(nodes)
         if final:
             break
         threshold = method.split_count or method.split_threshold * math.sqrt(sums) * deviation(remaining, unit)
-        known = dict(zip(entries, answer.counts.tolist(), strict=True))
+        known = dict(zip(entries, result.counts.tolist(), strict=True))
         children = {4 * node + child for node, count in known.items() if count > threshold for child in range(4)}
         kept = {node for node in nodes if known.get(node, math.inf) > threshold / 4}
         nodes = {1} | kept | {node for node in children if node < 2 * 4**DEPTH}
@@ -154,16 +152,16 @@ def test_the_last_answer_is_published_bit_for_bit(schedule: str) -> None:
     for values in ({}, {"simulated_dropout": 0.1, "dropout": 0.3}, {"shard_size": 1000, "dropout": 0.3}):
         parameters = paper({**values, "schedule": schedule})
         state = finish(20_000, parameters)
-        made, last = parameters.method.decode(state, DEPTH), state.answers[-1]
-        assert made.tree == tree_of(last)
+        made, last = parameters.method.decode(state, DEPTH), state.results[-1]
+        assert made.tree == last.tree
         assert made.counts.tobytes() == last.counts.tobytes()
         assert made.stddev.tolist() == [last.spent.noise_stddev] * last.spent.vector_length
         assert made.slope == 0
-        assert np.array_equal(density_of(made), density(made.tree, made.counts))
+        assert np.array_equal(estimate_density(made), density(made.tree, made.counts))
 
 
 def test_another_estimator_asks_the_same() -> None:
     last, bayes = (finish(20_000, paper({"estimator": name})) for name in ("last", "bayes"))
-    for one, other in zip(last.answers, bayes.answers, strict=True):
+    for one, other in zip(last.results, bayes.results, strict=True):
         assert one.spent == other.spent
         assert one.counts.tobytes() == other.counts.tobytes()

@@ -40,7 +40,7 @@ def test_budgets_are_geometric_and_every_level_gains(doubling: float) -> None:
     method = SpatialDecomposition(budget_doubling=doubling)
     parameters = HeatmapParameters(depth=DEPTH, shard_size=100, dropout=0.5, population=400, method=method)
     state = run(parameters, group_of(some_rows(5, 400, 4, DEPTH), 4, DEPTH))
-    spent = [answer.spent.epsilon for answer in state.answers]
+    spent = [result.spent.epsilon for result in state.results]
     assert state.budget.spent == 1
     assert np.allclose(np.divide(spent[1:], spent[:-1]), 2 ** (1 / doubling))
     raw, consistent = Pyramid.candidates(method, state, DEPTH), method.candidates(state, DEPTH)
@@ -66,5 +66,5 @@ def test_without_noise_the_tree_is_the_truth() -> None:
 def test_bad_options_are_refused(doubling: float) -> None:
     with pytest.raises(RequestError, match="budget_doubling: must be a number"):
         SpatialDecomposition(budget_doubling=doubling)
-    with pytest.raises(RequestError, match="depth: spatial_decomposition asks for every cell of a level"):
+    with pytest.raises(RequestError, match="depth: spatial_decomposition queries every cell of a level"):
         HeatmapParameters(depth=13, method=SpatialDecomposition())

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.infer import Posterior, infer
-from sfumato.transforms.heatmap.posterior.levels import FullTree
-from sfumato.transforms.heatmap.posterior.measurements import Measured, measure
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.posterior.inference import Posterior, infer
+from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, measure
 
 Node = tuple[int, int]  # level, path
 
@@ -78,13 +78,13 @@ def on(full: FullTree, cells: np.ndarray) -> list[np.ndarray]:
     return [sums[codes.astype(int)] for sums, codes in zip(by_level(cells), full.codes, strict=False)]
 
 
-def answer(cells: np.ndarray, tree: Tree, stddev: float, rng: np.random.Generator) -> Measured:
+def result(cells: np.ndarray, tree: Tree, stddev: float, rng: np.random.Generator) -> TreeMeasurement:
     """Noisy sums of cells at a tree's entries, with normal noise."""
     sums = np.bincount(tree.index.owner, np.add.reduceat(cells, tree.index.boundaries[:-1].astype(int)))
-    return Measured(tree, sums + rng.normal(0, stddev, len(sums)), np.full(len(sums), stddev**2))
+    return TreeMeasurement(tree, sums + rng.normal(0, stddev, len(sums)), np.full(len(sums), stddev**2))
 
 
-def learned(users: float, *answers: Measured, guide: list[np.ndarray] | None = None) -> Posterior:
+def learned(users: float, *results: TreeMeasurement, guide: list[np.ndarray] | None = None) -> Posterior:
     """The posterior of all answers, everybody being in the cohort."""
-    full = FullTree.of(*(one.tree for one in answers))
-    return infer(full, measure(full, answers), users, 0.0, guide=guide)
+    full = FullTree.from_trees(*(one.tree for one in results))
+    return infer(full, measure(full, results), users, 0.0, guide=guide)

@@ -10,7 +10,7 @@ from scipy import stats
 from sfumato.transforms.heatmap.posterior import contrasts
 from sfumato.transforms.heatmap.posterior.contrasts import FLAT, ROUGHNESS, Energies, Learner, project
 
-ENERGIES = Energies.of(np.array([400.0, 25.0]), np.array([20.0, 5.0]), np.array([9.0, 3.0]), 0.6)
+ENERGIES = Energies.from_users(np.array([400.0, 25.0]), np.array([20.0, 5.0]), np.array([9.0, 3.0]), 0.6)
 
 
 def test_energies_of_signal_and_noise() -> None:
@@ -46,7 +46,7 @@ def test_what_is_kept_and_what_stays_unknown_are_a_normal_posteriors() -> None:
 
 
 def test_the_likelihood_does_not_vanish_however_surprising_the_energy() -> None:
-    energies = Energies.of(np.full(3, 1e-6), np.full(3, 1e-3), np.array([0.0, 1e-12, 1e12]), 1.0)
+    energies = Energies.from_users(np.full(3, 1e-6), np.full(3, 1e-3), np.array([0.0, 1e-12, 1e12]), 1.0)
     found = energies.likelihood(np.array([0.0, 1e9, 0.0]))
     assert np.isfinite(found).all()
     assert (found.max(axis=1) > 0).all()
@@ -64,7 +64,7 @@ def test_every_trial_makes_the_weights_more_likely(families: int, monkeypatch: p
     begin = rng.dirichlet(np.full(len(FLAT), 2.0))
     before = objective(begin, likelihood, begin)
     for trials in range(1, 31):
-        monkeypatch.setattr(contrasts, "_TRIALS", trials)
+        monkeypatch.setattr(contrasts, "_ITERATIONS", trials)
         weights = contrasts._learn(likelihood, begin)
         assert weights.sum() == pytest.approx(1)
         assert (weights > 0).all()
@@ -77,7 +77,7 @@ def test_weights_find_the_roughness_that_all_families_share() -> None:
     """2,000 families of one roughness, without noise to speak of."""
     rng, planted = np.random.default_rng(2), 7
     signal = rng.normal(0, np.sqrt(ROUGHNESS[planted] * 100**2 / 3), (2000, 3))
-    energies = Energies.of(np.full(2000, 1e4), np.full(2000, 100.0), np.full(2000, 0.01), 0.0)
+    energies = Energies.from_users(np.full(2000, 1e4), np.full(2000, 100.0), np.full(2000, 0.01), 0.0)
     likelihood = energies.likelihood((signal**2).sum(axis=1))
     weights = Learner().learn(likelihood, np.ones(2000, dtype=bool)).values
     assert weights.shape == (2, len(FLAT))
@@ -95,8 +95,8 @@ def test_strong_and_weak_families_learn_apart_and_begin_where_the_level_above_ha
     first = learner.learn(likelihood, strong)
     assert first.values.argmax(axis=1).tolist() == [11, 2]
     np.testing.assert_allclose(first.values.sum(axis=1), 1)
-    assert (first.of(strong)[:500] == first.values[1]).all()
-    assert (first.of(strong)[500:] == first.values[0]).all()
+    assert (first.of_families(strong)[:500] == first.values[1]).all()
+    assert (first.of_families(strong)[500:] == first.values[0]).all()
     silent = learner.learn(np.ones((1, len(FLAT))), np.array([True]))  # says nothing
     np.testing.assert_allclose(silent.values[1], 0.97 * first.values[1] + 0.03 * FLAT)
     assert (silent.values[0] == first.values[0]).all()

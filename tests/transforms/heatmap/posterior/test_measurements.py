@@ -4,21 +4,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.levels import FullTree
-from sfumato.transforms.heatmap.posterior.measurements import Measured, add_up, measure
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, add_up, measure
 from tests.transforms.heatmap.methods.oracle import least_squares
 from tests.transforms.heatmap.posterior.oracle import Node, all_nodes, below, completed, nodes_of, trees
 
 DEPTH = 3
 
 
-def measured(tree: Tree, seed: int, sampling: float) -> Measured:
+def measured(tree: Tree, seed: int, sampling: float) -> TreeMeasurement:
     rng = np.random.default_rng(seed)
     count = len(tree.entries)
-    return Measured(tree, rng.normal(10, 5, count), rng.uniform(0.5, 4, count), sampling)
+    return TreeMeasurement(tree, rng.normal(10, 5, count), rng.uniform(0.5, 4, count), sampling)
 
 
-def pieces(one: Measured) -> list[tuple[Node, float, float]]:
+def pieces(one: TreeMeasurement) -> list[tuple[Node, float, float]]:
     """The leaves of the least full tree, each with its share, by area, of its entry's count and variance."""
     given_nodes = nodes_of(one.tree)
     entries = [n for n in given_nodes if sum((n[0] + 1, 4 * n[1] + c) in given_nodes for c in range(4)) < 4]
@@ -37,17 +37,17 @@ def pieces(one: Measured) -> list[tuple[Node, float, float]]:
 @settings(max_examples=50, deadline=None)
 def test_sums_are_generalised_least_squares_of_what_lies_below(some: list[Tree], seed: int, sampling: float) -> None:
     """Each node is the best linear unbiased estimate from the measurements of itself and of its descendants."""
-    answers = [measured(tree, seed + i, sampling * i) for i, tree in enumerate(some)]
-    full = FullTree.of(*some)
+    results = [measured(tree, seed + i, sampling * i) for i, tree in enumerate(some)]
+    full = FullTree.from_trees(*some)
     nodes = all_nodes(full)
     rng = np.random.default_rng(seed)
     expected = [rng.uniform(0, 20, len(codes)) for codes in full.codes]
     users = dict(zip(nodes, np.concatenate(expected), strict=True))
     rows = [
-        (node, value, variance + one.sampling * users[node]) for one in answers for node, value, variance in pieces(one)
+        (node, value, variance + one.sampling * users[node]) for one in results for node, value, variance in pieces(one)
     ]
     leaves = [node for node in nodes if (node[0] + 1, 4 * node[1]) not in nodes]
-    sums = add_up(full, measure(full, answers, expected))
+    sums = add_up(full, measure(full, results, expected))
     for node, value, variance in zip(nodes, np.concatenate(sums.users), np.concatenate(sums.variance), strict=True):
         mine = [leaf for leaf in leaves if below(leaf, node)]
         known = [row for row in rows if below(row[0], node)]
@@ -60,8 +60,8 @@ def test_sums_are_generalised_least_squares_of_what_lies_below(some: list[Tree],
 def test_an_entrys_share_has_its_variance_when_it_is_added_up() -> None:
     """A root with one grandchild: the other fifteen sixteenths are three nodes and three smaller ones."""
     tree = Tree.of(2, np.array([16], dtype=np.uint64))
-    full = FullTree.of(tree)
-    own = measure(full, [Measured(tree, np.array([30.0, 7.0]), np.array([15.0, 2.0]))])
+    full = FullTree.from_trees(tree)
+    own = measure(full, [TreeMeasurement(tree, np.array([30.0, 7.0]), np.array([15.0, 2.0]))])
     variance = [1 / weights[leaf] for weights, leaf in zip(own.weights, full.leaves, strict=True)]
     assert [one.tolist() for one in variance] == [[], [4.0, 4.0, 4.0], [2.0, 1.0, 1.0, 1.0]]
     values = [value[leaf] / w[leaf] for value, w, leaf in zip(own.weighted, own.weights, full.leaves, strict=True)]
@@ -71,8 +71,8 @@ def test_an_entrys_share_has_its_variance_when_it_is_added_up() -> None:
 
 def test_sampling_counts_only_where_it_is_known_how_many_users_there_are() -> None:
     tree = Tree.uniform(2, 1)
-    full = FullTree.of(tree)
-    one = Measured(tree, np.arange(4.0), np.full(4, 2.0), 0.5)
+    full = FullTree.from_trees(tree)
+    one = TreeMeasurement(tree, np.arange(4.0), np.full(4, 2.0), 0.5)
     assert add_up(full, measure(full, [one])).variance[1].tolist() == [2, 2, 2, 2]
     expected = [np.array([10.0]), np.array([1.0, 2, 3, 4])]
     assert add_up(full, measure(full, [one], expected)).variance[1].tolist() == [2.5, 3, 3.5, 4]

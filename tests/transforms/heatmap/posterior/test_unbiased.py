@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.levels import FullTree
-from sfumato.transforms.heatmap.posterior.measurements import Measured, add_up, measure
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, add_up, measure
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, Z, interval
 from tests.transforms.heatmap.posterior.oracle import all_nodes, below
 
 DEPTH = 3
 
 
-def measured() -> tuple[FullTree, list[Measured]]:
+def measured() -> tuple[FullTree, list[TreeMeasurement]]:
     """A grid and a finer, uneven tree, with noise of different variances."""
     rng = np.random.default_rng(3)
     deeper = np.concatenate([4 * 4 + np.arange(4), 4 * 16 + np.arange(4)]).astype(np.uint64)
     uneven = Tree.of(DEPTH, np.concatenate([Tree.uniform(DEPTH, 1).nodes, deeper]))
     trees = [Tree.uniform(DEPTH, 2), uneven]
     found = [
-        Measured(tree, rng.normal(10, 5, len(tree.entries)), np.full(len(tree.entries), variance))
+        TreeMeasurement(tree, rng.normal(10, 5, len(tree.entries)), np.full(len(tree.entries), variance))
         for tree, variance in zip(trees, (9.0, 2.0), strict=True)
     ]
-    return FullTree.of(*trees), found
+    return FullTree.from_trees(*trees), found
 
 
 def least_squares(full: FullTree, own, users: float, users_variance: float) -> tuple[np.ndarray, np.ndarray]:
@@ -46,9 +46,9 @@ def test_users_and_errors_of_sums_are_those_of_least_squares(users_variance: flo
     root = add_up(full, own)
     weights = 1 / users_variance, 1 / root.variance[0][0]
     users = (170.0 * weights[0] + root.users[0][0] * weights[1]) / sum(weights)
-    unbiased = UnbiasedCounts.of(full, own, users, 1 / sum(weights))
+    unbiased = UnbiasedCounts.from_measurements(full, own, users, 1 / sum(weights))
     users, covariance = least_squares(full, own, 170.0, users_variance)
-    np.testing.assert_allclose(unbiased.of_cells, users, rtol=1e-5)
+    np.testing.assert_allclose(unbiased.leaf_users, users, rtol=1e-5)
     np.testing.assert_allclose(unbiased.leaf_variances(), np.diag(covariance), rtol=1e-5)
     rng = np.random.default_rng(1)
     for weights in (*(rng.random((5, len(users))) < 0.4).astype(float), rng.random(len(users)), np.ones(len(users))):
@@ -59,11 +59,11 @@ def test_users_and_errors_of_sums_are_those_of_least_squares(users_variance: flo
 
 def test_published_columns_give_the_same_totals() -> None:
     full, found = measured()
-    unbiased = UnbiasedCounts.of(full, measure(full, found), 170.0, 30.0)
+    unbiased = UnbiasedCounts.from_measurements(full, measure(full, found), 170.0, 30.0)
     nodes = np.concatenate([codes | np.uint64(4**level) for level, codes in enumerate(full.codes)])
     variance = np.concatenate([[unbiased.total_variance], *unbiased.variance[1:]])
-    again = UnbiasedCounts.of_nodes(nodes, np.concatenate(unbiased.users), variance)
-    weights = np.random.default_rng(2).random(len(unbiased.of_cells))
+    again = UnbiasedCounts.from_nodes(nodes, np.concatenate(unbiased.users), variance)
+    weights = np.random.default_rng(2).random(len(unbiased.leaf_users))
     assert again.total(weights) == pytest.approx(unbiased.total(weights))
 
 

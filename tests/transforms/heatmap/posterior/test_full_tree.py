@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.tree import Tree, node_levels, node_paths
-from sfumato.transforms.heatmap.posterior.levels import FullTree, children_of, to_children
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, children_of, to_children
 from tests.transforms.heatmap.methods.oracle import position
 from tests.transforms.heatmap.posterior.oracle import Node, all_nodes, completed, trees
 
@@ -23,20 +23,20 @@ def as_dict(full: FullTree, values: list[np.ndarray]) -> dict[Node, float]:
 @given(st.lists(trees(DEPTH), min_size=1, max_size=3))
 @settings(max_examples=80, deadline=None)
 def test_a_full_tree_is_the_least_that_has_all_nodes_and_four_children_or_none(some: list[Tree]) -> None:
-    full = FullTree.of(*some)
+    full = FullTree.from_trees(*some)
     assert set(all_nodes(full)) == completed(*some)
     assert full.depth == DEPTH
     for level, codes in enumerate(full.codes):
         assert (np.diff(codes.astype(np.int64)) > 0).all()
         assert len(codes) == 1 if level == 0 else len(codes) % 4 == 0
         assert (codes[::4] % 4 == 0).all()
-    assert FullTree.of(full.tree).tree == full.tree
+    assert FullTree.from_trees(full.tree).tree == full.tree
 
 
 @given(trees(DEPTH))
 @settings(max_examples=60, deadline=None)
 def test_parents_and_leaves(tree: Tree) -> None:
-    full = FullTree.of(tree)
+    full = FullTree.from_trees(tree)
     nodes = completed(tree)
     for level in range(1, len(full.codes)):
         for family, place in enumerate(full.parents[level]):
@@ -48,11 +48,11 @@ def test_parents_and_leaves(tree: Tree) -> None:
 @given(trees(DEPTH), st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None)
 def test_leaves_are_the_trees_entries_and_nodes_their_sums(tree: Tree, seed: int) -> None:
-    full = FullTree.of(tree)
+    full = FullTree.from_trees(tree)
     values = values_of(full, seed)
     known = as_dict(full, values)
     entries = [(int(level), int(path)) for level, path in zip(*_nodes(full.tree.entries), strict=True)]
-    assert full.of_leaves(values).tolist() == [known[entry] for entry in entries]
+    assert full.leaf_values(values).tolist() == [known[entry] for entry in entries]
 
     def total(level: int, path: int) -> float:
         if (level, path) in entries:
@@ -76,7 +76,7 @@ def value_at(known: dict[Node, float], level: int, path: int) -> float:
 @given(trees(DEPTH), st.integers(0, 2**31), st.integers(0, DEPTH))
 @settings(max_examples=60, deadline=None)
 def test_where_a_node_is_not_there_the_leaf_above_shares_out_by_area(tree: Tree, seed: int, level: int) -> None:
-    full = FullTree.of(tree)
+    full = FullTree.from_trees(tree)
     values = values_of(full, seed)
     known = as_dict(full, values)
     wanted = np.random.default_rng(seed).integers(0, 4**level, 30).astype(np.uint64)
@@ -89,7 +89,7 @@ def test_where_a_node_is_not_there_the_leaf_above_shares_out_by_area(tree: Tree,
 @given(trees(DEPTH), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
 def test_the_gradient_is_that_of_the_four_neighbours(tree: Tree, seed: int) -> None:
-    full = FullTree.of(tree)
+    full = FullTree.from_trees(tree)
     values = values_of(full, seed)
     known = as_dict(full, values)
     for level in range(1, len(full.codes)):
@@ -110,7 +110,7 @@ def test_the_gradient_is_that_of_the_four_neighbours(tree: Tree, seed: int) -> N
 @pytest.mark.parametrize("slope", [(3.0, 0.0), (0.0, -2.0), (1.5, 4.0)])
 def test_the_gradient_foretells_the_children_of_a_plane(slope: tuple[float, float]) -> None:
     """Cells of a density that is linear in x and y: inside the region the prediction is exact."""
-    full = FullTree.of(Tree.uniform(5, 4))
+    full = FullTree.from_trees(Tree.uniform(5, 4))
 
     def plane(level: int) -> np.ndarray:
         x, y = (np.array(axis) for axis in zip(*(position(path, level) for path in range(4**level)), strict=True))

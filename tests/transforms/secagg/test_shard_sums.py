@@ -12,7 +12,7 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
-from sfumato.transforms.secagg.shards import (
+from sfumato.transforms.secagg.shard_sums import (
     ShardQuery,
     client_noise,
     decode,
@@ -83,7 +83,7 @@ def test_sums_are_counts_plus_the_keyed_noise_of_live_shards() -> None:
 def test_counts_of_small_blocks_and_a_second_draw_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     group, q = group_of(10, 120), query(0.5, required=100)
     once = sum_shards(group, q, KEY)
-    monkeypatch.setattr("sfumato.transforms.secagg.shards._BLOCK_ENTRIES", 1)
+    monkeypatch.setattr("sfumato.transforms.secagg.shard_sums._BLOCK_ENTRIES", 1)
     again = sum_shards(group, q, KEY)
     assert np.array_equal(once.sums, again.sums)
 
@@ -206,7 +206,7 @@ def test_no_two_questions_share_noise() -> None:
         replace(one, index=2),
         replace(one, encoding=TreeEncoding(Tree.uniform(one.encoding.tree.depth, 2))),
         replace(one, epsilon=0.5000000001),
-        replace(one, asked=(0, 1)),
+        replace(one, shard_range=(0, 1)),
         replace(one, unit=2),
     ]
     shards = np.arange(8, dtype=np.uint64)

@@ -1,10 +1,10 @@
-"""Beam's local runner without the flush that loses elements; importing this is enough.
+"""Switches off the timed flush of Beam's local runner, which loses elements. Importing this module is enough.
 
 With worker threads or processes, Beam's own local runner flushes its output buffers once a second from another thread.
-The lock it holds does not stop the worker's writes: what is written while the flush hands the buffer over is lost
-without a word (docs/explanation/beam_reports.md). With a limit of 0 buffers are flushed by size alone, by the writer.
-Sfumato's jobs do not run that way; pipelines that use its transforms may. tests/transforms/test_lossless.py fails once
-Beam is mended; then this module can go.
+Its lock does not stop the worker's writes, so what the worker writes during the flush is lost in silence. The report is
+in docs/explanation/beam_reports.md. With a time limit of 0 only the writing thread flushes, by size. Sfumato's own jobs
+do not run in these modes, but other pipelines with its transforms may. tests/transforms/test_beam_patch.py fails as
+soon as Beam is repaired. Then delete this module.
 """
 
 import warnings

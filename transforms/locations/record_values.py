@@ -1,4 +1,4 @@
-"""What a record says beside who and where: its weight or its time, and its category, of Arrow columns. Pure."""
+"""The values of records beside user and location, from Arrow columns: weight or time, and category. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 def read_values(
     block: pa.RecordBatch, columns: LocationColumns
 ) -> tuple[NDArray[np.float64] | None, NDArray[np.uint64] | None, NDArray[np.int8]]:
-    """Weights or times (seconds), float64[n], and categories, uint64[n]; None for what the columns do not ask for.
+    """Reads the values of a batch of n rows.
 
-    The last, int8[n], says what is wrong with a row: nothing (0), or 1 + the index of one of REASONS, the first that
-    holds. Of such a row the other numbers mean nothing.
+    Returns:
+        Weights or times in seconds, float64[n], and categories, uint64[n]; None where the columns name none. Then the
+        fault of each row, int8[n]: 0 for a good row, else 1 + the index in REASONS. The other numbers of a row with a
+        fault have no meaning.
     """
     faults = np.zeros(block.num_rows, dtype=np.int8)
     numbers = categories = None
@@ -43,12 +45,12 @@ def _note(faults: NDArray[np.int8], reason: str, where: NDArray[np.bool_]) -> No
 
 
 def nulls(column: pa.Array) -> NDArray[np.bool_]:
-    """Which values are missing: bool[n]."""
+    """Whether each value is missing: bool[n]."""
     return np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
 
 
 def without_views(column: pa.Array) -> pa.Array:
-    """The column, as bytes where it holds views of strings or bytes, which Arrow does not filter."""
+    """The column. Views of strings or bytes become bytes, because Arrow cannot filter views."""
     if pt.is_string_view(column.type):
         column = column.cast(pa.binary_view())
     return column.cast(pa.large_binary()) if pt.is_binary_view(column.type) else column
@@ -71,15 +73,15 @@ def _seconds(column: pa.Array) -> NDArray[np.float64]:
 
 
 def _categories(column: pa.Array, auxiliary: Auxiliary) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """The place of each value among the categories, and which are there: uint64[n], bool[n]."""
+    """The index of each value among the categories, and whether it is one of them: uint64[n], bool[n]."""
     column = _plain(column)
     if holds_text(column.type):
         texts = pa.array([name.encode() for name in auxiliary.categories], pa.large_binary())
         found = pc.index_in(_bytes(column), value_set=texts).fill_null(-1).to_numpy()
         return np.maximum(found, 0).astype(np.uint64), found >= 0
     values = column.fill_null(False if pt.is_boolean(column.type) else 0).to_numpy(zero_copy_only=False)
-    wanted = [("false", "true").index(name) if auxiliary.boolean else int(name) for name in auxiliary.categories]
-    matches = np.array([values == value for value in wanted], dtype=bool)
+    known = [("false", "true").index(name) if auxiliary.boolean else int(name) for name in auxiliary.categories]
+    matches = np.array([values == value for value in known], dtype=bool)
     return np.argmax(matches, axis=0).astype(np.uint64), np.asarray(np.any(matches, axis=0))
 
 

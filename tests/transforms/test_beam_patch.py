@@ -11,11 +11,11 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner, worker_handlers
 from apache_beam.runners.worker import data_plane
 
-from sfumato.transforms import lossless
+from sfumato.transforms import beam_patch
 
 
 def test_beam_still_loses_what_is_written_while_its_timer_flushes() -> None:
-    """Fails once Beam is mended: then remove transforms/lossless.py and docs/explanation/beam_reports.md."""
+    """Fails once Beam is mended: then remove beam_patch.py and its report in docs/explanation/beam_reports.md."""
     sent: list[bytes] = []
 
     def hand_over(data: bytes) -> None:
@@ -55,5 +55,5 @@ def test_a_beam_that_cannot_be_patched_is_told(monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:
         patch.delattr(worker_handlers, "DATA_BUFFER_TIME_LIMIT_MS")
         with pytest.warns(RuntimeWarning, match="timed flush"):
-            importlib.reload(lossless)
+            importlib.reload(beam_patch)
     assert worker_handlers.DATA_BUFFER_TIME_LIMIT_MS == 0

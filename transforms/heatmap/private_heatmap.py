@@ -11,7 +11,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.refine import AskShards, PlanCohort, StartRefinement
+from sfumato.transforms.heatmap.refine import PlanCohort, RunSubQueries, StartSubQueries
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import digest
 from sfumato.transforms.locations.group import BoundUsers, BuildShards
@@ -66,17 +66,17 @@ class PrivateHeatmap(beam.PTransform):
         bound = BoundUsers(places, spill, parameters.contributes, parameters.distribution_total, columns.dwell_limit)
         chunks, rows = paths | "ReadLocations" >> ReadLocations(columns, grid, key, spill)  # (user group, chunk)
         words, users = chunks | "BoundUsers" >> bound  # bytes
-        state = users | "Start" >> StartRefinement(parameters, key, rows, self._admit, self._prior)  # HeatmapState
+        state = users | "Start" >> StartSubQueries(parameters, key, rows, self._admit, self._prior)  # HeatmapState
         weighted = parameters.distribution_gamma is not None
         build = BuildShards(places, state | PlanCohort(), spill, weighted)
         shards = words | "BuildShards" >> build  # ShardGroup
-        return shards | "Ask" >> AskShards(parameters, key, state)  # HeatmapState
+        return shards | "Ask" >> RunSubQueries(parameters, key, state)  # HeatmapState
 
 
 def check_prior(prior: Estimate | None, parameters: HeatmapParameters) -> None:
     """Raises RequestError where a heatmap of these parameters cannot start from an earlier map."""
     if prior is not None:
-        parameters.method.check_warm()
+        parameters.method.check_warm_start()
     if prior is not None and prior.tree.depth != parameters.depth:
         raise RequestError(f"warm_start: the map has depth {prior.tree.depth}, not {parameters.depth}")
 

@@ -14,13 +14,12 @@ from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
-from sfumato.transforms.heatmap.assemble import add_up_to, heatmap_manifest, release_files
+from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.methods import METHODS
-from sfumato.transforms.heatmap.methods.trees import total_of
 from sfumato.transforms.heatmap.options import heatmap_parameters
-from sfumato.transforms.heatmap.raster import coarsen
+from sfumato.transforms.heatmap.raster import coarsen, estimate_density
 from sfumato.transforms.heatmap.rates import Rates, rates_of
-from sfumato.transforms.heatmap.slopes import density_of
+from sfumato.transforms.heatmap.release_files import add_up_to, release_files
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -31,15 +30,15 @@ from tests.transforms.release.city import REGION, CityRelease, city_release
 def test_a_layer_for_each_answer_that_is_a_map_and_the_release_last(method: str) -> None:
     release = city_release(method)
     state, estimate, layers = release.state, release.estimate, release.layers
-    mapped = [answer for answer in state.answers if isinstance(answer.encoding, TreeEncoding)]
-    assert len(mapped) == (0 if method in {"count_min", "adaptive_grid"} else len(state.answers))
+    mapped = [result for result in state.results if isinstance(result.encoding, TreeEncoding)]
+    assert len(mapped) == (0 if method in {"count_min", "adaptive_grid"} else len(state.results))
     combined = method != "flat"
     assert [layer["combined"] for layer in layers] == [False] * len(mapped) + [True] * combined
-    for layer, answer in zip(layers, mapped, strict=False):
-        assert layer["index"] == answer.spent.index
-        assert layer["entries"] == answer.spent.vector_length
+    for layer, result in zip(layers, mapped, strict=False):
+        assert layer["index"] == result.spent.index
+        assert layer["entries"] == result.spent.vector_length
         assert layer["deviations"] is None
-        shown = answer.counts if combined or layer is not layers[-1] else estimate.counts  # they add up
+        shown = result.counts if combined or layer is not layers[-1] else estimate.counts  # they add up
         np.testing.assert_allclose(layer["count"], shown, atol=0.0501)
     last = layers[-1]
     assert (np.abs(last["count"] - estimate.counts) <= np.minimum(0.0501, estimate.stddev / 19)).all()
@@ -48,7 +47,7 @@ def test_a_layer_for_each_answer_that_is_a_map_and_the_release_last(method: str)
         np.testing.assert_allclose(estimate.stddev, last["stddev"], rtol=1e-5)
     else:
         np.testing.assert_allclose(last["deviations"], estimate.stddev, rtol=1e-3)
-    spent = sum(answer.spent.epsilon for answer in state.answers)
+    spent = sum(result.spent.epsilon for result in state.results)
     assert last["remaining"] == pytest.approx(state.budget.total - state.population.epsilon - spent, abs=1e-8)
     if combined:
         assert last["epsilon"] == pytest.approx(spent, rel=1e-8)
@@ -63,7 +62,7 @@ def test_the_files_hold_one_and_the_same_estimate(method: str) -> None:
     assert np.array_equal(cells["count"].to_numpy(), estimate.counts)
     assert np.array_equal(cells["stddev"].to_numpy(), estimate.stddev)
     raster = np.load(io.BytesIO(release.files["density.npy"]))
-    assert np.array_equal(raster, density_of(estimate))
+    assert np.array_equal(raster, estimate_density(estimate))
     assert release.files["heatmap.png"].startswith(b"\x89PNG")
 
 
@@ -71,16 +70,16 @@ def test_all_layers_of_a_deep_pyramid_fit_a_page() -> None:
     release = city_release("hierarchical", depth=9)
     layers = release.layers
     sizes = [len(layer["level"]) for layer in layers]
-    assert sum(answer.spent.vector_length for answer in release.state.answers) > 300_000
+    assert sum(result.spent.vector_length for result in release.state.results) > 300_000
     assert sum(sizes) <= 100_000
     assert sizes[-1] == len(release.estimate.counts)
     assert sizes[:7] == [4**level for level in range(1, 8)]  # only what is large is made coarser
     assert sizes[7:9] == [4**7, 4**7]
-    for layer, answer in zip(layers[7:9], release.state.answers[7:], strict=True):
-        assert layer["entries"] == len(answer.counts)
-        merged = len(answer.counts) / 4**7
-        np.testing.assert_allclose(layer["count"], answer.counts.reshape(4**7, -1).sum(axis=1), atol=0.0501)
-        assert layer["stddev"] == pytest.approx(answer.spent.noise_stddev * merged**0.5, rel=1e-5)
+    for layer, result in zip(layers[7:9], release.state.results[7:], strict=True):
+        assert layer["entries"] == len(result.counts)
+        merged = len(result.counts) / 4**7
+        np.testing.assert_allclose(layer["count"], result.counts.reshape(4**7, -1).sum(axis=1), atol=0.0501)
+        assert layer["stddev"] == pytest.approx(result.spent.noise_stddev * merged**0.5, rel=1e-5)
     assert len(release.files["index.html"]) < 8_000_000
 
 
@@ -98,9 +97,9 @@ def test_central_noise_names_nothing_of_secure_aggregation() -> None:
     assert manifest["warnings"] == []  # there is no modulus that counts could have wrapped around
     assert manifest["communication"] == {"vector_entries": 4 + 16 + 64 + 256, "bits_per_client": None}
     assert privacy["cohort"]["shards"] is privacy["cohort"]["required_survivors"] is None
-    for told, answer in zip(privacy["sub_queries"], release.state.answers, strict=True):
+    for told, result in zip(privacy["sub_queries"], release.state.results, strict=True):
         unknown: dict[str, Any] = dict.fromkeys(("shards", "shards_lost", "modulus", "bits_per_client"))
-        spent = answer.spent
+        spent = result.spent
         assert told == unknown | {
             "index": spent.index,
             "epsilon": spent.epsilon,
@@ -171,7 +170,7 @@ def test_rates_in_all_files(method: str, options: dict[str, Any], names: tuple[s
     release = rated_release(method, names, **options)
     state, estimate, manifest = release.state, release.estimate, release.manifest
     told = ["true"] if len(names) == 2 else list(names)
-    spent = state.answers[-1].spent
+    spent = state.results[-1].spent
     live = spent.shards - spent.shards_lost
     sums = 1 if options.get("noise") == "central" else live
     rates = rates_of(estimate, names, sums, state.cohort.shards / live)
@@ -204,24 +203,24 @@ def test_rates_in_all_files(method: str, options: dict[str, Any], names: tuple[s
 def test_layers_show_totals_and_each_its_own_rates() -> None:
     names = ("well", "ill", "unsure")
     release = rated_release("adaptive", names, schedule="paper", estimator="last")
-    assert len(release.layers) == len(release.state.answers) > 1
+    assert len(release.layers) == len(release.state.results) > 1
     assert not release.layers[-1]["combined"]
-    for layer, answer in zip(release.layers, release.state.answers, strict=True):
-        by_category = answer.counts.reshape(3, -1)
-        last = answer is release.state.answers[-1]
+    for layer, result in zip(release.layers, release.state.results, strict=True):
+        by_category = result.counts.reshape(3, -1)
+        last = result is release.state.results[-1]
         shown = release.estimate.counts if last else by_category.sum(axis=0)
         np.testing.assert_allclose(layer["count"], shown, atol=0.0501)
-        assert layer["stddev"] == pytest.approx(np.sqrt(3) * answer.spent.noise_stddev, rel=1e-5)
-        assert (layer["vector_length"], layer["entries"]) == (answer.spent.vector_length, by_category.shape[1])
-        assert answer.spent.vector_length == 3 * by_category.shape[1]
-        live = answer.spent.shards - answer.spent.shards_lost
-        mine = rates_of(total_of(answer), names, live, release.state.cohort.shards / live)
+        assert layer["stddev"] == pytest.approx(np.sqrt(3) * result.spent.noise_stddev, rel=1e-5)
+        assert (layer["vector_length"], layer["entries"]) == (result.spent.vector_length, by_category.shape[1])
+        assert result.spent.vector_length == 3 * by_category.shape[1]
+        live = result.spent.shards - result.spent.shards_lost
+        mine = rates_of(result.to_estimate(), names, live, release.state.cohort.shards / live)
         assert mine is not None
         np.testing.assert_allclose(as_page(layer["rates"]["rate"]), shown_on_page(mine), atol=0.0051)
 
 
 def test_a_coarser_page_has_the_rates_of_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sfumato.transforms.heatmap.assemble._MAX_MAP_CELLS", 16)
+    monkeypatch.setattr("sfumato.transforms.heatmap.release_files._MAX_MAP_CELLS", 16)
     names = ("false", "true")
     release = rated_release("flat", names)
     (layer,) = release.layers
@@ -233,7 +232,7 @@ def test_a_coarser_page_has_the_rates_of_its_cells(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("room", [1 << 16, 16])
 def test_the_page_shows_the_intervals_of_the_published_cells(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sfumato.transforms.heatmap.assemble._MAX_MAP_CELLS", room)
+    monkeypatch.setattr("sfumato.transforms.heatmap.release_files._MAX_MAP_CELLS", room)
     release = city_release("adaptive")
     layer = release.layers[-1]
     cells = pq.read_table(io.BytesIO(release.files["cells.parquet"])).to_pandas().set_index("cell_id")
@@ -258,7 +257,7 @@ def test_parts_of_the_users_are_told_as_what_they_are() -> None:
     """Disjoint cohorts: a user answers one sub-query, with the whole budget."""
     release = city_release("adaptive", cohorts="disjoint", simulated_dropout=0.05)
     state, privacy = release.state, release.manifest["privacy"]
-    spent = [answer.spent for answer in state.answers]
+    spent = [result.spent for result in state.results]
     assert len(spent) > 1
     assert sum(one.epsilon for one in spent) > state.budget.total
     assert privacy["composition"] == "parallel"
@@ -282,19 +281,27 @@ def test_parts_of_the_users_are_told_as_what_they_are() -> None:
     ("options", "columns", "words"),
     [
         ({}, {}, "one location a user, chosen uniformly by the key"),
-        ({}, {"weight": "minutes"}, "one location a user, chosen in proportion to her records' weights by the key"),
-        ({}, {"time": "at"}, "one location a user, chosen in proportion to her records' weights by the key"),
-        ({"contribution": "top"}, {}, "one location a user, the place where she is most"),
+        (
+            {},
+            {"weight": "minutes"},
+            "one location a user, chosen in proportion to the weights of the user's records by the key",
+        ),
+        (
+            {},
+            {"time": "at"},
+            "one location a user, chosen in proportion to the weights of the user's records by the key",
+        ),
+        ({"contribution": "top"}, {}, "one location a user, the place that holds most of their records or weight"),
         (
             {"contribution": "all", "gamma": 50},
             {"weight": "minutes"},
-            "one distribution a user over the cells of all her locations, in whole numbers that add up to 50",
+            "one distribution a user over the cells of all their locations, in integers that add up to 50",
         ),
         (
             {"contribution": "all", "gamma": 50, "rounding": "independent"},
             {},
-            "one distribution a user over the cells of all her locations, times 50, every entry of her vector rounded "
-            "on its own: less than that and the vector's length in all",
+            "one distribution a user over the cells of all their locations, times 50, every entry of the vector "
+            "rounded on its own: in all less than that plus the vector's length",
         ),
     ],
 )

@@ -1,6 +1,6 @@
-"""One sub-query in every shard: encode, add noise, sum modulo m, drop what may not be seen, decode, add up.
+"""One sub-query in every shard: encode, add noise, sum modulo m, drop lost shards, decode, add up. Pure.
 
-Clients' vectors and shares are never materialised: the modulo commutes with the sums, so a shard's sum modulo m of
+Clients' vectors and noise shares are never materialised. The modulo commutes with sums, so a shard's sum modulo m of
 (vector + noise) is (counts + noise of all survivors) modulo m (paper 000, Eq. 2).
 """
 
@@ -21,21 +21,26 @@ from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.rounding import Rounding, fraction_bits, l1_sensitivity, rounded_sums
 
 NoiseMode = Literal["shard", "client", "central"]
-# Shards are worked on in blocks of about so many vector entries and users, which fit the cache.
+# A block of shards has about so many vector entries and users, which fit the cache.
 _BLOCK_ENTRIES, _BLOCK_USERS = 1 << 17, 1 << 17
 
 
 @dataclass(frozen=True)
 class ShardQuery:
-    """What every client of every shard is asked in one sub-query.
+    """A sub-query as the clients of all its shards receive it.
 
-    unit: what a client's vector adds up to, for each entry to which a location adds. rounding: independent where her
-    weights, which then have `fraction_bits` behind the point, are still to be rounded, entry by entry.
-    required_survivors: a client's share of the noise is Polya(1 / required_survivors). planned_clients: clients for
-    which a shard is planned; its noise is then that of required_survivors clients, whoever is there, and no shard is
-    lost but by simulated dropout. None is the paper's model: every survivor adds noise, and a shard with fewer than
-    required_survivors reveals nothing. asked: the first of the shards that are asked, and the one after the last; None
-    for all.
+    Attributes:
+        index: of the sub-query in the run, from 1.
+        encoding: of the clients' vectors.
+        epsilon: that it costs.
+        window: of the secure sums.
+        required_survivors: a client's share of the noise is Polya(1 / required_survivors).
+        unit: what a client's vector adds up to, for each entry that a location adds to.
+        rounding: `independent` where the weights, with `fraction_bits`, are rounded entry by entry in this sub-query.
+        shard_range: the first shard to query and the one after the last; None for all.
+        planned_clients: clients that a shard is planned for. Its noise is then that of required_survivors clients,
+            whatever the number of its users, and a shard is lost only by simulated dropout. None is the paper's model:
+            every survivor adds noise, and a shard with fewer than required_survivors reveals nothing.
     """
 
     index: int
@@ -45,7 +50,7 @@ class ShardQuery:
     required_survivors: int
     unit: int = 1
     rounding: Rounding = "systematic"
-    asked: tuple[int, int] | None = None
+    shard_range: tuple[int, int] | None = None
     planned_clients: int | None = None
 
     @property
@@ -54,18 +59,18 @@ class ShardQuery:
         return l1_sensitivity(self.unit, self.rounding, self.encoding.length, self.encoding.sensitivity)
 
     def bind(self, key: RunKey) -> RunKey:
-        """The key for this very question: another one under the same run's key gets other noise.
+        """The key for this query. Any other query under the same run's key gets other noise.
 
-        Which tree a later sub-query asks for follows from noisy counts in floating point, and another machine may round
-        them otherwise: a run that is repeated there must not show two trees' sums under one noise.
+        The tree of a later sub-query follows from noisy counts in floating point, and another machine may round them in
+        another way. A run that is repeated there must not publish sums of two trees under one noise.
         """
-        question = (self.index, self.encoding.fingerprint, self.epsilon.hex(), self.asked, self.unit, self.rounding)
-        return key.narrowed({"question": repr(question)})
+        parts = (self.index, self.encoding.fingerprint, self.epsilon.hex(), self.shard_range, self.unit, self.rounding)
+        return key.narrowed({"question": repr(parts)})
 
 
 @dataclass(frozen=True)
 class ShardTotals:
-    """Decoded sums of the live shards: int64[T] (or int64[0] for none at all), and how many shards lived."""
+    """Decoded sums of the live shards, int64[T] (int64[0] without any shard), and the number of live shards."""
 
     sums: NDArray[np.int64]
     live: int
@@ -86,9 +91,14 @@ def sum_shards(
 ) -> ShardTotals:
     """The decoded sum over the live shards of a group.
 
-    simulated_dropout: chance that a client vanishes, and its value with it; in the paper's model its share of the noise
-    as well. With central noise there is no secure aggregation: no shard is lost and the sum is exact, for
-    `add_central_noise`.
+    With central noise there is no secure aggregation: no shard is lost and the sum is exact, for `add_central_noise`.
+
+    Args:
+        group: of shards.
+        query: the sub-query.
+        key: of the run.
+        noise: how it is made: in closed form by shard, by client, or centrally.
+        simulated_dropout: probability that a client vanishes with its value; in the paper's model with its noise too.
     """
     present = survivors(group, query.index, key, simulated_dropout)
     kept = planned_shards(group.numbers(), query, key, simulated_dropout)
@@ -108,9 +118,9 @@ def sum_shards(
             live = sizes[block] >= query.required_survivors
         else:
             live = kept[block].copy()
-        if query.asked is not None:
+        if query.shard_range is not None:
             numbers = np.arange(group.first + block.start, group.first + block.stop)
-            live &= (numbers >= query.asked[0]) & (numbers < query.asked[1])
+            live &= (numbers >= query.shard_range[0]) & (numbers < query.shard_range[1])
         if not live.any():
             continue
         sums = count_vectors(answering, block, query, key)
@@ -126,7 +136,7 @@ def sum_shards(
 
 
 def count_vectors(group: ShardGroup, block: slice, query: ShardQuery, key: RunKey) -> NDArray[np.int64]:
-    """Sums of what the clients of each shard of the block hold, without noise: int64[shards of block, T]."""
+    """Sums of the clients' vectors in each shard of the block, without noise: int64[shards of block, T]."""
     if query.rounding == "systematic":
         return query.encoding.count(group, block)
     bits = fraction_bits(query.unit)
@@ -134,7 +144,7 @@ def count_vectors(group: ShardGroup, block: slice, query: ShardQuery, key: RunKe
 
 
 def add_central_noise(totals: ShardTotals, query: ShardQuery, key: RunKey) -> ShardTotals:
-    """The exact totals of all shards with the discrete Laplace noise that a trusted server adds, once."""
+    """The exact totals of all shards plus the discrete Laplace noise that a trusted server adds once."""
     noise = discrete_laplace(
         query.bind(key),
         f"central noise {query.index}",
@@ -147,9 +157,9 @@ def add_central_noise(totals: ShardTotals, query: ShardQuery, key: RunKey) -> Sh
 
 
 def encode(sums: NDArray[np.int64], window: Window) -> NDArray[np.int64]:
-    """What secure aggregation shows the server: sums modulo m."""
+    """The sums modulo m, as secure aggregation shows them to the server."""
     modulus = window.modulus
-    if modulus & (modulus - 1) == 0:  # two's complement makes this the modulo, several times as fast
+    if modulus & (modulus - 1) == 0:  # in two's complement this is the modulo, and several times faster
         return sums & (modulus - 1)
     return np.mod(sums, modulus)
 
@@ -160,7 +170,7 @@ def decode(sums: NDArray[np.int64], window: Window) -> NDArray[np.int64]:
 
 
 def survivors(group: ShardGroup, index: int, key: RunKey, dropout: float) -> NDArray[np.bool_] | None:
-    """Which users of the group answer sub-query `index`: bool[users], or None for all of them."""
+    """Whether each user of the group responds to sub-query `index`: bool[users]; None for all of them."""
     if dropout <= 0:
         return None
     shard = np.repeat(np.arange(group.shards), group.sizes())
@@ -169,18 +179,18 @@ def survivors(group: ShardGroup, index: int, key: RunKey, dropout: float) -> NDA
 
 
 def planned_shards(shards: NDArray[np.uint64], query: ShardQuery, key: RunKey, dropout: float) -> NDArray[np.bool_]:
-    """Which shards keep `required_survivors` of their planned clients, each of whom vanishes with this probability.
+    """Whether each shard keeps `required_survivors` of its planned clients, who vanish with this probability.
 
-    The coins belong to the plan: they depend on the key, the sub-query and the shard's number, and not on who is there.
+    The coins depend on the key, the sub-query and the shard's number, and not on the data.
 
     Args:
         shards: uint64[n], the shards' numbers.
-        query: of which the planned and the required number of clients are.
+        query: with the planned and the required number of clients.
         key: of the run.
         dropout: probability, in [0, 1].
 
     Returns:
-        bool[n]; all true without dropout, or in the paper's model, where the users themselves decide.
+        bool[n]; all true without dropout, and in the paper's model, where the number of users decides.
     """
     if query.planned_clients is None or dropout <= 0:
         return np.ones(len(shards), dtype=bool)
@@ -189,7 +199,7 @@ def planned_shards(shards: NDArray[np.uint64], query: ShardQuery, key: RunKey, d
 
 
 def _coins(subkey: bytes, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1), one a pair."""
+    """Uniform numbers in [0, 1), one for each pair."""
     return np.asarray((random_bits(subkey, high, low)[:, 0] >> np.uint64(11)) * 2.0**-53)
 
 
@@ -198,8 +208,8 @@ def shard_noise(
 ) -> NDArray[np.int64]:
     """The noise of each shard in closed form: int64[shards, T].
 
-    Discrete Laplace (exact) and nothing else for planned shards. In the paper's model also what the survivors above the
-    required number add; rows of shards with fewer then lack noise and must not be used.
+    For planned shards it is exact discrete Laplace noise. In the paper's model, the survivors above the required number
+    add more. Rows of shards with fewer survivors lack noise and must not be used.
     """
     entries = query.encoding.length
     noise = discrete_laplace(key, f"shard noise {query.index}", shards, entries, query.epsilon, query.sensitivity)
@@ -222,10 +232,11 @@ def shard_noise(
 def client_noise(
     group: ShardGroup, block: slice, present: NDArray[np.bool_] | None, query: ShardQuery, key: RunKey
 ) -> NDArray[np.int64]:
-    """Every client's share, sparsely, summed over each shard: int64[shards of block, T].
+    """The sum of every client's noise share in each shard: int64[shards of block, T].
 
-    A slot is a (client, entry) pair. Of a planned shard the clients are the required ones, whoever is there, so that
-    the sum is discrete Laplace; in the paper's model they are the survivors, by their rank in the shard.
+    Shares are drawn sparsely. A slot is a (client, entry) pair. A planned shard has the shares of the required number
+    of clients, whatever the number of its users, so that the sum is discrete Laplace. In the paper's model they are the
+    survivors' shares, by their rank in the shard.
     """
     entries = query.encoding.length
     offsets, sizes = group.user_starts[block], group.sizes()[block]

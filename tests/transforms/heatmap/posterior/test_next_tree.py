@@ -6,17 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior import growth
-from sfumato.transforms.heatmap.posterior.growth import next_tree
-from sfumato.transforms.heatmap.posterior.infer import Posterior
-from sfumato.transforms.heatmap.posterior.levels import FullTree
-from tests.transforms.heatmap.posterior.oracle import Node, all_nodes, answer, city, learned, trees
+from sfumato.transforms.heatmap.posterior import next_tree as growth
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.posterior.inference import Posterior
+from sfumato.transforms.heatmap.posterior.next_tree import next_tree
+from tests.transforms.heatmap.posterior.oracle import Node, all_nodes, city, learned, result, trees
 
 NOISE = 2.0**2
 
 
 def seen(cells: np.ndarray, level: int, stddev: float, depth: int) -> Posterior:
-    return learned(cells.sum(), answer(cells, Tree.uniform(depth, level), stddev, np.random.default_rng(0)))
+    return learned(cells.sum(), result(cells, Tree.uniform(depth, level), stddev, np.random.default_rng(0)))
 
 
 def some_city(depth: int, users: int) -> np.ndarray:
@@ -26,7 +26,7 @@ def some_city(depth: int, users: int) -> np.ndarray:
 @st.composite
 def candidates(draw: st.DrawFn) -> tuple[FullTree, list[growth._Candidates]]:
     """A small tree, any of whose families may be left out, and what each split is worth."""
-    full = FullTree.of(draw(trees(4).filter(lambda tree: len(tree.nodes) < 9)))
+    full = FullTree.from_trees(draw(trees(4).filter(lambda tree: len(tree.nodes) < 9)))
     levels = []
     for codes, leaf in zip(full.codes, full.leaves, strict=True):
         profit = np.array(draw(st.lists(st.integers(-9, 9), min_size=len(codes), max_size=len(codes))), dtype=float)
@@ -56,7 +56,7 @@ def test_the_pruning_is_the_best_of_all(given_tree: tuple[FullTree, list[growth.
         return list(split if node[0] < 2 else split | {0.0})
 
     tree = growth._prune(full.depth, levels)
-    kept = FullTree.of(tree)
+    kept = FullTree.from_trees(tree)
     assert kept.tree == tree
     assert set(all_nodes(kept)) <= set(all_nodes(full))
     leaves = {n for n, leaf in zip(all_nodes(kept), np.concatenate(kept.leaves), strict=True) if leaf}
@@ -69,14 +69,14 @@ def test_the_pruning_is_the_best_of_all(given_tree: tuple[FullTree, list[growth.
 )
 @settings(max_examples=50, deadline=None)
 def test_the_next_tree_is_full_and_no_finer_than_the_grid_and_the_levels_asked_for(
-    tree: Tree, seed: int, price: float, toll: float, sampling: float, afresh: bool
+    tree: Tree, seed: int, price: float, split_penalty: float, sampling: float, remeasure: bool
 ) -> None:
-    full = FullTree.of(tree)
+    full = FullTree.from_trees(tree)
     cells = np.random.default_rng(seed).multinomial(3000, city(5, seed)).astype(float)
-    posterior = learned(3000.0, answer(cells, full.tree, 3.0, np.random.default_rng(seed)))
+    posterior = learned(3000.0, result(cells, full.tree, 3.0, np.random.default_rng(seed)))
     for levels in (0, 1, 3):
-        found = next_tree(posterior, NOISE, sampling, price, toll, levels, afresh)
-        grown = FullTree.of(found)
+        found = next_tree(posterior, NOISE, sampling, price, split_penalty, levels, remeasure)
+        grown = FullTree.from_trees(found)
         assert grown.tree == found
         assert found.depth == 5
         assert found.level <= 5
@@ -88,8 +88,11 @@ def test_the_next_tree_is_full_and_no_finer_than_the_grid_and_the_levels_asked_f
 
 def test_a_larger_price_or_toll_gives_a_tree_within_the_other() -> None:
     posterior = seen(some_city(8, 20_000), 5, 6.0, 8)
-    for prices in ([(price, 2.0) for price in (0.1, 0.5, 1, 2, 8, 1e9)], [(1.0, toll) for toll in (0, 1, 4, 20, 1e9)]):
-        grown = [next_tree(posterior, NOISE, 0.0, price, toll, 6) for price, toll in prices]
+    for prices in (
+        [(price, 2.0) for price in (0.1, 0.5, 1, 2, 8, 1e9)],
+        [(1.0, split_penalty) for split_penalty in (0, 1, 4, 20, 1e9)],
+    ):
+        grown = [next_tree(posterior, NOISE, 0.0, price, split_penalty, 6) for price, split_penalty in prices]
         for larger, smaller in itertools.pairwise(grown):
             assert np.isin(smaller.nodes, larger.nodes).all()
         assert len(grown[0].entries) > 3 * len(grown[-2].entries)
@@ -100,7 +103,7 @@ def test_it_splits_where_users_are_and_not_where_there_are_none() -> None:
     """All users in the north-western quarter: the other three stay as coarse as they may."""
     cells = np.zeros(4**8)
     cells[: 4**7] = some_city(7, 20_000)
-    grown = FullTree.of(next_tree(seen(cells, 4, 8.0, 8), NOISE, 0.0, 1.0, 2.0, 6))
+    grown = FullTree.from_trees(next_tree(seen(cells, 4, 8.0, 8), NOISE, 0.0, 1.0, 2.0, 6))
     inside = [codes < 4**level / 4 for level, codes in enumerate(grown.codes)]
     assert len(grown.codes) == 9
     assert inside[8].all()
@@ -121,10 +124,10 @@ def test_a_crowded_cell_is_reached_over_six_levels_at_once() -> None:
     cells, place = np.random.default_rng(0).multinomial(5_000, np.full(4**8, 4.0**-8)).astype(float), 34_567
     cells[place] += 5_000
     posterior = seen(cells, 2, 5.0, 8)
-    grown = FullTree.of(next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 6))
+    grown = FullTree.from_trees(next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 6))
     assert place in grown.codes[8]
     assert len(grown.tree.entries) < 4**8 / 6
-    assert FullTree.of(next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 3)).tree.level == 5
+    assert FullTree.from_trees(next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 3)).tree.level == 5
 
 
 def test_less_noise_buys_more_and_what_is_known_need_not_be_measured_again() -> None:
@@ -132,13 +135,13 @@ def test_less_noise_buys_more_and_what_is_known_need_not_be_measured_again() -> 
     sizes = [len(next_tree(posterior, stddev**2, 0.0, 1.0, 2.0, 6).entries) for stddev in (16, 4, 1)]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1] / 4
-    again, afresh = (next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 0, new) for new in (False, True))
-    assert len(again.entries) < len(afresh.entries)
+    again, remeasure = (next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 0, new) for new in (False, True))
+    assert len(again.entries) < len(remeasure.entries)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_the_smallest_grids(depth: int) -> None:
     cells = np.full(4**depth, 100.0)
     assert next_tree(seen(cells, 1, 2.0, depth), NOISE, 0.0, 1.0, 2.0, 6).level <= depth
-    alone = learned(100.0, answer(cells, Tree.uniform(depth, 0), 2.0, np.random.default_rng(0)))
+    alone = learned(100.0, result(cells, Tree.uniform(depth, 0), 2.0, np.random.default_rng(0)))
     assert next_tree(alone, NOISE, 0.0, 1.0, 2.0, 6).level <= depth

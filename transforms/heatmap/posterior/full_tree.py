@@ -1,4 +1,4 @@
-"""A full quadtree, level by level: every node has four children or none, and siblings stand side by side."""
+"""A full quadtree, level by level: every node has four children or none, and siblings are side by side."""
 
 from __future__ import annotations
 
@@ -14,27 +14,31 @@ from sfumato.schemas.tree import Tree, node_levels, node_paths
 
 _TWO = np.uint64(2)
 _FOUR = np.arange(4, dtype=np.uint64)
-# Signs of a child's side in its parent: -1 in the west and in the north, 1 in the east and in the south.
+# The side of a child in its parent: -1 in the west and in the north, 1 in the east and in the south.
 EAST, SOUTH = (np.where(side == 1, 1.0, -1.0) for side in deinterleave(_FOUR))
 
 
 @dataclass(frozen=True, eq=False)
 class FullTree:
-    """depth: of the finest grid. codes: for each level 0..L the nodes' paths, uint64[n], ascending.
+    """A quadtree whose nodes have four children or none.
 
-    Nodes 4 i .. 4 i + 3 of a level are the children of one node of the level above: family i of that level.
+    Nodes 4 i .. 4 i + 3 of a level are the children of one node of the level above. They are family i of their level.
+
+    Attributes:
+        depth: of the finest grid.
+        codes: for each level 0..L the nodes' paths, uint64[n], ascending.
     """
 
     depth: int
     codes: tuple[NDArray[np.uint64], ...]
 
     @classmethod
-    def of(cls, *trees: Tree) -> FullTree:
-        """The least full tree that has all nodes of some trees: ancestors and siblings are added."""
+    def from_trees(cls, *trees: Tree) -> FullTree:
+        """The smallest full tree with all nodes of some trees: ancestors and siblings are added."""
         nodes = trees[0].nodes if len(trees) == 1 else np.concatenate([tree.nodes for tree in trees])
         level, paths = node_levels(nodes), node_paths(nodes)
         codes = [np.zeros(1, dtype=np.uint64)]
-        above: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)  # parents of the level below, which must be there
+        above: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)  # parents of the nodes of the level below
         for at in range(int(level.max()), 0, -1):
             families = np.unique(np.concatenate([paths[level == at], above]) >> _TWO)
             codes.insert(1, children_of(families))
@@ -43,7 +47,7 @@ class FullTree:
 
     @cached_property
     def parents(self) -> tuple[NDArray[np.int64], ...]:
-        """For each level the place of each family's parent among the nodes of the level above: int64[n / 4]."""
+        """For each level the index of each family's parent among the nodes of the level above: int64[n / 4]."""
         places = [np.zeros(0, dtype=np.int64)]
         for above, here in zip(self.codes, self.codes[1:], strict=False):
             places.append(np.searchsorted(above, here[::4] >> _TWO))
@@ -51,7 +55,7 @@ class FullTree:
 
     @cached_property
     def leaves(self) -> tuple[NDArray[np.bool_], ...]:
-        """For each level which nodes have no children: bool[n]."""
+        """For each level whether a node has no children: bool[n]."""
         leaves = [np.ones(len(codes), dtype=bool) for codes in self.codes]
         for level, places in enumerate(self.parents):
             if level:
@@ -64,31 +68,31 @@ class FullTree:
         nodes = [codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(self.codes)]
         return Tree(self.depth, np.concatenate(nodes))
 
-    def of_leaves(self, values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    def leaf_values(self, values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """Values by level and node, as one array of the leaves' values in the order of `tree`'s entries."""
         return np.concatenate([value[leaf] for value, leaf in zip(values, self.leaves, strict=True)])
 
     def owners(self, tree: Tree) -> NDArray[np.int64]:
-        """The entry of a tree that covers each leaf, int64[leaves]; all the tree's nodes are among this one's."""
+        """The entry of a tree that covers each leaf: int64[leaves]. All nodes of the tree must be nodes of this one."""
         first = [
             codes[leaf] << np.uint64(2 * (self.depth - level))
             for level, (codes, leaf) in enumerate(zip(self.codes, self.leaves, strict=True))
         ]
         return tree.index.owners(np.concatenate(first))
 
-    def by_level(self, of_leaves: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-        """The leaves' values, in the order of `tree`'s entries, by level and node; 0 at inner nodes."""
+    def by_level(self, leaf_values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """Values of the leaves, in the order of `tree`'s entries, by level and node; 0 at inner nodes."""
         values, at = [], 0
         for leaf in self.leaves:
             value = np.zeros(len(leaf))
-            value[leaf] = of_leaves[at : at + (count := int(leaf.sum()))]
+            value[leaf] = leaf_values[at : at + (count := int(leaf.sum()))]
             values.append(value)
             at += count
         return values
 
-    def sums(self, of_leaves: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-        """Values of the leaves, by level and node, added up: for each level float64[n] with every node's total."""
-        totals = [np.where(leaf, value, 0.0) for value, leaf in zip(of_leaves, self.leaves, strict=True)]
+    def sums(self, leaf_values: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        """Every node's total of values of the leaves: by level and node, for both."""
+        totals = [np.where(leaf, value, 0.0) for value, leaf in zip(leaf_values, self.leaves, strict=True)]
         for level in range(len(totals) - 1, 0, -1):
             totals[level - 1][self.parents[level]] = by_family(totals[level]).sum(axis=1)
         return totals
@@ -96,16 +100,16 @@ class FullTree:
     def values_at(
         self, level: int, codes: NDArray[np.uint64], values: Sequence[NDArray[np.float64]]
     ) -> NDArray[np.float64]:
-        """Values of nodes of a level, float64[n]; where a node is not there, its share by area of the leaf above it.
+        """Values of nodes of a level, float64[n]. A node below a leaf has its share, by area, of the leaf's value.
 
-        values: by level and node, as far down as they are known, which is at least down to `level` or to the leaves.
+        values: by level and node, at least down to `level` or to the leaves.
         """
         found = np.zeros(len(codes))
         open_ = np.arange(len(codes))
         for at in range(min(level, len(self.codes) - 1), -1, -1):
-            wanted = codes[open_] >> np.uint64(2 * (level - at))
-            place = self._places(at, wanted)
-            hit = self.codes[at][place] == wanted
+            ancestors = codes[open_] >> np.uint64(2 * (level - at))
+            place = self._places(at, ancestors)
+            hit = self.codes[at][place] == ancestors
             found[open_[hit]] = values[at][place[hit]] / 4.0 ** (level - at)
             open_ = open_[~hit]
             if not len(open_):
@@ -115,12 +119,14 @@ class FullTree:
     def gradient(
         self, level: int, places: NDArray[np.int64], values: Sequence[NDArray[np.float64]]
     ) -> NDArray[np.float64]:
-        """What the neighbours of some nodes of a level say of how their children differ: float64[len(places), 4].
+        """The contrasts of the children of some nodes that their neighbours predict: float64[len(places), 4].
 
-        With E and W the values of the eastern and western neighbours, (E - W) / 2 is the growth over one node's width;
-        a child's centre lies a quarter of that from its parent's, and it has a quarter of the area, so that an eastern
-        child has (E - W) / 32 more than a quarter of the parent. So north and south. Beyond the region lies the node's
-        own value.
+        Let E and W be the values of the eastern and western neighbours. (E - W) / 2 is the growth over one node's
+        width. A child's centre is a quarter of that width from its parent's centre, and it has a quarter of the area.
+        So an eastern child has (E - W) / 32 more than a quarter of the parent. North and south are alike. A neighbour
+        beyond the region's border counts as the node's own value.
+
+        places: indices of the nodes on their level.
         """
         codes, side = self.codes[level][places], 1 << level
         x, y = (axis.astype(np.int64) for axis in deinterleave(codes))
@@ -134,23 +140,24 @@ class FullTree:
         east, south = (near[0] - near[1]) / 32, (near[2] - near[3]) / 32
         return np.asarray(east[:, None] * EAST + south[:, None] * SOUTH)
 
-    def _places(self, level: int, wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def _places(self, level: int, paths: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The index of each path on a level, or of the next node where there is no such node."""
         codes = self.codes[level]
         if len(codes) == 4**level:
-            return wanted.astype(np.int64)
-        return np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
+            return paths.astype(np.int64)
+        return np.minimum(np.searchsorted(codes, paths), len(codes) - 1)
 
 
 def children_of(codes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The paths of all children of some nodes, uint64[4 n], ascending where the nodes are."""
+    """The paths of all children of some nodes: uint64[4 n], ascending if the nodes are."""
     return np.asarray(((codes[:, None] << _TWO) | _FOUR).ravel())
 
 
 def by_family(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Values of a level's nodes as float64[n / 4, 4], a row a family."""
+    """Values of a level's nodes, one row for each family: float64[n / 4, 4]."""
     return values.reshape(-1, 4)
 
 
 def to_children(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each family's value for each of its four members: float64[4 n]."""
+    """Repeats each family's value for its four members: float64[4 n]."""
     return np.repeat(values, 4, axis=0)

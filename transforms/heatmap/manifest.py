@@ -1,0 +1,218 @@
+"""The manifest of a heatmap's release, made of the final state alone. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from typing import Any
+
+from sfumato.schemas.guarantee import (
+    ADD_OR_REMOVE,
+    ASSUMPTIONS,
+    COMPOSITIONS,
+    EXACT_NOISE,
+    FLOATING_NOISE,
+    PARTICIPATION,
+    PRIVACY_UNIT,
+    TRUSTED_SERVER,
+    WARM_START,
+    ZERO_OUT,
+    SubQuery,
+)
+from sfumato.schemas.region import Grid
+from sfumato.schemas.release import (
+    TOTALS_FILE,
+)
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.rates import LEVEL, shown_rates
+from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
+
+# Fields of secure aggregation. With central noise they are null, and vector_length is the number of entries counted.
+_OF_SECURE_AGGREGATION = ("shards", "shards_lost", "required_survivors", "modulus", "bits_per_client")
+_MECHANISM = "distributed discrete Laplace (Polya shares) over secure-aggregation shards"
+_CENTRAL = "discrete Laplace, added once to the sums by a trusted server"
+_ONE = "one location a user, chosen {} by the key"
+_UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to the weights of the user's records"
+_TOP = "one location a user, the place that holds most of their records or weight"
+_ALL = "one distribution a user over the cells of all their locations, in integers that add up to {}"
+_ROUNDED = (
+    "one distribution a user over the cells of all their locations, times {}, every entry of the vector rounded on its "
+    "own: in all less than that plus the vector's length"
+)
+_BINS = "; each location with its category, one of {} bins of its cell"
+_POSTERIOR_STDDEV = (
+    "standard deviation of the posterior, on average over cells; a lower bound for cells chosen because people "
+    "are in them, and for sums of cells"
+)
+_INTERVALS = (
+    "users_low to users_high: 95% for each cell by itself, from the last sub-query's noise alone, without shrinkage"
+)
+_SUMS = "{} has the data for errors of sums: Release.total(cells) gives unbiased users and their standard deviation"
+_NOISE_STDDEV = (
+    "standard deviation of the noise; a lower bound where shards were lost or only a part of the users was queried"
+)
+_LOWER_BOUND = "lower bound: the noise alone, not what the method spreads, drops, collides or shrinks"
+_RATES = (
+    "shares of a cell's users by category, with intervals for the probability of a category; the users are a sample, "
+    "and the intervals include sampling (an upper bound of it where users have distributions) and noise; they hold for "
+    "each cell by itself; a listed cell's second interval holds for all cells at once, and is above the average"
+)
+
+
+def heatmap_manifest(
+    state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata, grid: Grid
+) -> dict[str, Any]:
+    """The manifest: identity, guarantee, spending by sub-query, communication, parameters, versions, warnings.
+
+    With central noise there are no shards and no modulus, and what clients send to the trusted server is not measured.
+    The fields about them are null.
+    """
+    population, cohort = state.population, state.cohort
+    central = parameters.noise == "central"
+    model = parameters.participation
+    users, users_stddev = state.users_estimate()
+    spent = [result.spent for result in state.results]
+    total = combined_sub_query(state)
+    composition = "parallel" if state.has_disjoint_cohorts else "sequential"
+
+    def known(fields: dict[str, Any]) -> dict[str, Any]:
+        return {k: None if central and k in _OF_SECURE_AGGREGATION else value for k, value in fields.items()}
+
+    content = {
+        "region": asdict(grid.region),
+        "grid": {"depth": grid.depth, "side": grid.side},
+        "privacy": {
+            "unit": PRIVACY_UNIT,
+            "contribution_bound": _contribution(parameters, metadata),
+            "adjacency": ZERO_OUT if model == "paper" else ADD_OR_REMOVE,
+            "epsilon": state.budget.total,
+            "epsilon_spent": state.budget.spent,
+            "delta": 0.0,
+            "mechanism": _CENTRAL if central else _MECHANISM,
+            "randomness": metadata.source,
+            "population": {
+                "source": population.source,
+                "users": population.users,
+                "epsilon": population.epsilon,
+                "noise_stddev": population.noise_stddev,
+                "counted": population.counted,
+            },
+            "cohort": known(
+                {
+                    "users": cohort.users,
+                    "sampling_rate": cohort.sampling_rate,
+                    "shards": cohort.shards,
+                    "required_survivors": cohort.required_survivors,
+                }
+            ),
+            "composition": composition,
+            "composition_rule": COMPOSITIONS[composition],
+            "sub_queries": [known(asdict(one)) for one in spent],
+            "participation": {
+                "model": model,
+                "protected": model == "planned",
+                "epsilon": 0.0 if model == "planned" else None,
+                "delta": 0.0 if model == "planned" else 1.0,
+                "description": PARTICIPATION[model],
+            },
+            "assumptions": _assumptions(parameters, metadata),
+        },
+        "results": {"users": users, "users_stddev": users_stddev},
+        "communication": known(
+            {
+                "vector_entries": total.vector_length,
+                "bits_per_client": total.bits_per_client,
+            }
+        ),
+        "errors": _errors(parameters),
+        **_auxiliary(parameters, metadata),
+    }
+    return release_manifest(metadata, content, _warnings(state, parameters))
+
+
+def category_names(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> tuple[str, ...]:
+    """The names of the categories; none without auxiliary data."""
+    return tuple(metadata.parameters["columns"]["auxiliary"]["categories"]) if parameters.categories > 1 else ()
+
+
+def _auxiliary(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> dict[str, Any]:
+    """The manifest's entry on auxiliary data; nothing without."""
+    categories = category_names(parameters, metadata)
+    if not categories:
+        return {}
+    shown = [categories[index] for index in shown_rates(categories)]
+    rates = {"categories": shown, "level": LEVEL, "includes": ["sampling", "noise"], "description": _RATES}
+    column = metadata.parameters["columns"]["auxiliary"]["column"]
+    bins = {"column": column, "categories": list(categories), "entries_per_node": len(categories)}
+    return {"auxiliary": {**bins, "rates": rates}}
+
+
+def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> str:
+    """The most that one user adds, in words."""
+    gamma, columns = parameters.distribution_gamma, metadata.parameters.get("columns", {})
+    if gamma is not None:
+        bound = (_ALL if parameters.rounding == "systematic" else _ROUNDED).format(gamma)
+    elif parameters.contributes == "top":
+        bound = _TOP
+    else:
+        weighted = columns.get("weight") is not None or columns.get("time") is not None
+        bound = _ONE.format(_WEIGHTED if weighted else _UNIFORMLY)
+    return bound + (_BINS.format(parameters.categories) if parameters.categories > 1 else "")
+
+
+def _assumptions(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> list[str]:
+    earlier = [WARM_START] if metadata.parameters.get("warm_start") else []
+    if parameters.noise == "central":
+        return [TRUSTED_SERVER, *ASSUMPTIONS[2:], EXACT_NOISE, *earlier]  # without those of secure aggregation
+    return [*ASSUMPTIONS, FLOATING_NOISE if parameters.noise == "client" else EXACT_NOISE, *earlier]
+
+
+def _warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
+    warnings = []
+    if parameters.users is not None and parameters.users > state.population.users:
+        warnings.append(
+            f"{parameters.users:,} users were requested, and there are about {state.population.users:,.0f} in all."
+        )
+    if parameters.noise == "client":
+        warnings.append(f"{FLOATING_NOISE} Publish a run with --noise shard instead.")
+    if parameters.participation == "paper":
+        warnings.append(f"Who takes part is not protected (participation paper). {PARTICIPATION['paper']}")
+    queried, where = state.results[-1].spent, " in the last sub-query"
+    if state.has_disjoint_cohorts:
+        queried, where = combined_sub_query(state), ""
+    if queried.shards_lost:
+        warnings.append(
+            f"{queried.shards_lost} of {queried.shards} shards were lost{where}; the others represent them."
+        )
+    if parameters.allow_overflow and parameters.noise != "central":
+        warnings.append("Overflow was allowed: counts may have wrapped around the modulus.")
+    return warnings
+
+
+def uses_posterior(parameters: HeatmapParameters) -> bool:
+    """Whether counts are means of the posterior of all sub-queries."""
+    return getattr(parameters.method, "estimator", None) == "bayes"
+
+
+def _errors(parameters: HeatmapParameters) -> dict[str, str]:
+    """The manifest's entry on the meaning of the stated deviations."""
+    if uses_posterior(parameters):
+        return {"stddev": _POSTERIOR_STDDEV, "intervals": _INTERVALS, "sums": _SUMS.format(TOTALS_FILE)}
+    if parameters.method.NAME in ("adaptive", "flat"):
+        return {"stddev": _NOISE_STDDEV, "sums": "errors of cells are independent: variances add up"}
+    return {"stddev": _LOWER_BOUND, "sums": _LOWER_BOUND}
+
+
+def combined_sub_query(state: HeatmapState) -> SubQuery:
+    """All sub-queries as one: what a user takes part in. With disjoint cohorts a user takes part in one of them."""
+    spent = [result.spent for result in state.results]
+    disjoint = state.has_disjoint_cohorts
+    return replace(
+        spent[-1],
+        epsilon=(max if disjoint else math.fsum)(one.epsilon for one in spent),
+        vector_length=state.per_user_total([one.vector_length for one in spent]),
+        bits_per_client=state.per_user_total([one.bits_per_client for one in spent]),
+        shards=sum(one.shards for one in spent) if disjoint else spent[-1].shards,
+        shards_lost=(sum if disjoint else max)(one.shards_lost for one in spent),
+    )

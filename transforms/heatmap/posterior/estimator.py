@@ -1,0 +1,139 @@
+"""From the results of a heatmap's sub-queries to their posterior, and to the map that is published. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.posterior.inference import Posterior, infer
+from sfumato.transforms.heatmap.posterior.measurements import NodeMeasurements, TreeMeasurement, measure
+from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
+
+ESTIMATORS = ("bayes", "last")
+ESTIMATOR_HELP = (
+    "bayes: all results, shrunk by a prior that they show themselves; last: the last result alone; default: bayes for "
+    "adaptive, last for flat"
+)
+
+
+def decode(state: HeatmapState, estimator: str) -> Estimate:
+    """The map that an estimator, one of ESTIMATORS, makes of the results."""
+    return state.results[-1].to_estimate() if estimator == "last" else estimate_of(posterior_of(state), state)
+
+
+def sampling_of(state: HeatmapState) -> float:
+    """The share of its users by which a node's variance grows because the cohort is a sample: 1 - sampling rate."""
+    return 1 - state.cohort.sampling_rate
+
+
+def posterior_of(state: HeatmapState) -> Posterior:
+    """The posterior of the nodes of all queried trees, from all results and from the shares of the prior map."""
+    measured = [_measurement(result, state) for result in state.results]
+    full = FullTree.from_trees(*(one.tree for one in measured))
+    guide = None
+    if state.prior is not None:
+        before = prior_posterior(state.prior, state.cohort.users)
+        guide = [before.full.values_at(level, codes, before.users) for level, codes in enumerate(full.codes)]
+    # The total is what all noisy figures say together. Sums of shrunk counts, none of them negative, are too large.
+    users, sampling = max(state.users_estimate()[0], 1e-6), sampling_of(state)
+    noise = measure(full, measured)
+    if not any(one.sampling for one in measured):
+        return infer(full, noise, users, sampling, None, guide)
+    expected = [np.full(len(codes), max(users, 1.0) / 4.0**level) for level, codes in enumerate(full.codes)]
+    for _ in range(2):  # a sample's variance depends on the users, and so on the first pass
+        posterior = infer(full, measure(full, measured, expected), users, sampling, noise, guide)
+        expected = [np.maximum(one, 0.5) for one in posterior.users]
+    return posterior
+
+
+def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
+    """Unbiased users of an estimate's cells: from the last result, and from earlier ones where cells are finer.
+
+    estimate: what `decode` made of the state with the estimator `bayes`.
+    """
+    full, sampling = FullTree.from_trees(estimate.tree), sampling_of(state)
+    owner = full.owners(estimate.tree)
+    share = 4.0 ** (full.depth - _leaf_levels(full)) / np.maximum(estimate.tree.areas, 1)[owner]
+    expected = full.sums(full.by_level(np.maximum(estimate.counts[owner] * share, 0.5)))
+    own = NodeMeasurements.empty(full)
+    for result in reversed(state.results):
+        missing = [leaf & (weight == 0) for leaf, weight in zip(full.leaves, own.weights, strict=True)]
+        if result is not state.results[-1] and not any(one.any() for one in missing):
+            break
+        one = _measurement(result, state)
+        found = measure(full, [replace(one, sampling=one.sampling + sampling)], expected)
+        if result is state.results[-1]:
+            own = found
+            continue
+        for level, cells in enumerate(missing):
+            own.weighted[level][cells] = found.weighted[level][cells]
+            own.weights[level][cells] = found.weights[level][cells]
+    users, stddev = state.users_estimate()
+    return UnbiasedCounts.from_measurements(full, own, users, stddev**2)
+
+
+def _measurement(result: NoisyCounts, state: HeatmapState) -> TreeMeasurement:
+    """A result's users and their noise."""
+    total = result.to_estimate()
+    # The share of the shards that are in the result. The users of the others are estimated from theirs.
+    share = (result.spent.shards - result.spent.shards_lost) / state.cohort.shards
+    return TreeMeasurement(total.tree, total.counts, total.stddev**2, 1 / share - 1)
+
+
+def prior_posterior(prior: Estimate, users: float) -> Posterior:
+    """The posterior of an earlier map, scaled to so many users."""
+    full = FullTree.from_trees(prior.tree)
+    counts = np.maximum(prior.counts, 0)
+    total = counts.sum()
+    scale = users / total if total > 0 else 0.0
+    least = max(users * 1e-9, 1e-12)
+    variance = np.maximum((prior.stddev * scale) ** 2, least)
+    return infer(full, measure(full, [TreeMeasurement(prior.tree, counts * scale, variance)]), users, 0.0)
+
+
+def estimate_of(posterior: Posterior, state: HeatmapState) -> Estimate:
+    """The map: the leaves of all queried trees. With categories, the entries of the last tree."""
+    full = posterior.full
+    counts, variance = full.leaf_values(posterior.users), full.leaf_values(posterior.variance)
+    if state.categories == 1:
+        return Estimate(full.tree, counts, np.sqrt(variance), slope=posterior.slope)
+    last = state.results[-1].to_estimate()
+    owner = full.owners(last.tree)
+    entries = len(last.tree.entries)
+    return replace(
+        last,
+        counts=_summed(owner, counts, entries),
+        stddev=np.sqrt(_summed(owner, variance, entries)),
+        slope=posterior.slope,
+    )
+
+
+def _leaf_levels(full: FullTree) -> NDArray[np.int64]:
+    """The level of each leaf, in the order of the full tree's entries."""
+    return np.repeat(np.arange(len(full.leaves)), [int(leaf.sum()) for leaf in full.leaves])
+
+
+def _summed(entry: NDArray[np.int64], values: NDArray[np.float64], entries: int) -> NDArray[np.float64]:
+    """Values added up by entry: float64[entries]."""
+    return np.bincount(entry, values, entries).astype(np.float64)
+
+
+def move_to_tree(estimate: Estimate, tree: Tree) -> Estimate:
+    """An estimate on another tree: the users of each entry, by category too, are spread evenly over its area."""
+    before, after = estimate.tree.index, tree.index
+    borders = np.union1d(before.boundaries, after.boundaries)[:-1]
+    area = np.diff(borders, append=np.uint64(4**tree.depth)).astype(np.float64)
+    old, new = before.owners(borders), after.owners(borders)
+    share = area / np.maximum(estimate.tree.areas, 1)[old]
+    entries = len(tree.entries)
+
+    def moved(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return _summed(new, values[old] * share, entries)
+
+    by_category = None if estimate.by_category is None else np.stack([moved(one) for one in estimate.by_category])
+    return Estimate(tree, moved(estimate.counts), np.sqrt(moved(estimate.stddev**2)), by_category)

@@ -1,0 +1,196 @@
+"""The tree to measure next: a node is split where detail below it is worth more than the blur around it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.posterior.contrasts import FLAT, ROUGHNESS, SIGNAL, Energies
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree, children_of, to_children
+from sfumato.transforms.heatmap.posterior.inference import Posterior
+
+_SURPRISE = 0.1  # probability that an unmeasured family has any roughness, whatever was learned
+_CONCENTRATION = 2.0  # see `_child_users`
+_MIN_OWN_GAIN = 0.1  # of its cost, for a split to be a candidate; its descendants' gains may pay for the rest
+_MIN_COST = 0.02  # of the largest cost of a split: users may be where no measurement has shown any
+_ALWAYS_SPLIT = 2  # levels of nodes
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Nodes of a level, measured or possible.
+
+    Attributes:
+        codes: uint64[n], paths, ascending.
+        users, variance: float64[n], posterior means and variances.
+        pooled_noise: float64[n], see `next_tree`.
+        age: int64[n], levels below a measured leaf; -1 for nodes that have children.
+        split: bool[n], whether its children are among the candidates of the next level.
+        profit: float64[n], gain less cost of splitting.
+    """
+
+    codes: NDArray[np.uint64]
+    users: NDArray[np.float64]
+    variance: NDArray[np.float64]
+    pooled_noise: NDArray[np.float64]
+    age: NDArray[np.int64]
+    split: NDArray[np.bool_]
+    profit: NDArray[np.float64]
+
+
+def next_tree(
+    posterior: Posterior,
+    noise: float,
+    sampling: float,
+    blur_weight: float,
+    split_penalty: float,
+    levels: int,
+    remeasure: bool = False,
+    max_nodes: int = 1 << 17,
+) -> Tree:
+    """The full tree of largest total profit.
+
+    Gains and costs are in squared users by area. Let S be the energy of the contrast of a node's children, and E the
+    noise energy in its measurement.
+
+    - Gain: a measurement leaves S E / (S + E) of S unknown, so it gains S^2 / (S + E), on children of a quarter of the
+      node's area.
+    - Cost: the node's own sum becomes a sum of four noisy entries, which adds three noise variances. The noise energy
+      in the contrast of its own family grows by 9/4 of one. Of this, (S / (S + E))^2 shows in the family's estimate, on
+      nodes of the node's area. The family of its parent bears a quarter of that, and so on upwards. A node's
+      `pooled_noise` sums (S / (S + E))^2 over its ancestors' families, at a quarter for each level. Earlier
+      measurements reduce it.
+
+    A node is split where its profit and that of its descendants are together above 0, decided from below: the best
+    pruning of the tree of candidates. Candidates on the first two levels are always split.
+
+    Args:
+        posterior: of the measurements so far.
+        noise: variance of the noise in an entry of the next sub-query.
+        sampling: as for `infer`.
+        blur_weight: cost of a unit of blur, in units of the squared error that a split saves. 1 is even. A larger one
+            makes smaller trees.
+        split_penalty: what a split must gain beyond its blur, in units of `noise`.
+        levels: the most levels by which a measured leaf is refined.
+        remeasure: the posterior is of an earlier time, so all of it has to be measured again as if it were unknown.
+        max_nodes: of the nodes of a level that were never measured, this many are candidates for a split: those with
+            the best gain for the cost.
+    """
+    full = posterior.full
+    pooled = _pooled_noise(posterior, noise, sampling)
+    levels_of: list[_Candidates] = []
+    below: list[NDArray[np.float64]] | None = None  # columns of the nodes of this level that were never measured
+    codes: NDArray[np.uint64] | None = None
+    for level in range(full.depth + 1):
+        here: list[tuple[NDArray[Any], ...]] = []
+        if level < len(full.codes):
+            age = np.where(full.leaves[level], 0, -1)
+            here.append((full.codes[level], posterior.users[level], posterior.variance[level], pooled[level], age))
+        if codes is not None and below is not None:
+            here.append((codes, *below))
+        if not here:
+            break
+        parts = [np.concatenate(part) for part in zip(*here, strict=True)]
+        order = np.argsort(parts[0], kind="stable")
+        node_codes, users, variance, pooled_noise, age = (part[order] for part in parts)
+        if level == full.depth:
+            no_split = np.zeros(len(users), dtype=bool)
+            levels_of.append(
+                _Candidates(node_codes, users, variance, pooled_noise, age, no_split, np.zeros(len(users)))
+            )
+            break
+        weights = _weights(posterior, level + 1, users, noise, sampling)
+        energies = Energies.from_users(users**2 + variance, users, np.full(len(users), 3 * noise), sampling)
+        gain = 4 * (weights * energies.signal * energies.kept).sum(axis=1)
+        has_children = age < 0
+        if has_children.any() and not remeasure:
+            gain[has_children] = _gain_of_remeasuring(posterior, level + 1, noise, sampling)
+        cost = (blur_weight * 9 * np.maximum(pooled_noise, _MIN_COST) + split_penalty) * noise
+        refined = ~has_children & (age < levels) & (gain > _MIN_OWN_GAIN * cost)
+        if refined.sum() > max_nodes:  # pruning would remove most of the others anyway
+            worth = np.where(refined, gain / cost, 0)
+            refined &= worth > np.partition(worth, len(worth) - max_nodes - 1)[len(worth) - max_nodes - 1]
+        levels_of.append(
+            _Candidates(node_codes, users, variance, pooled_noise, age, has_children | refined, gain - cost)
+        )
+        codes, below = None, None
+        if refined.any():
+            child_users = _child_users(users[refined], weights[refined])
+            shows = (weights[refined] * energies.kept[refined] ** 2).sum(axis=1)
+            codes = children_of(node_codes[refined])
+            below = [
+                to_children(one)
+                for one in (child_users, variance[refined] / 16, (shows + pooled_noise[refined]) / 4, age[refined] + 1)
+            ]
+    return _prune(full.depth, levels_of)
+
+
+def _child_users(users: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The users of a child of a node that was never measured, as its own children's gain should see them.
+
+    A quarter, and more where families are rough. The root mean square of four children is sqrt(1 + 4 rho) quarters, and
+    the gain grows faster than the square. So 2 rho stands for rho (_CONCENTRATION, chosen on synthetic maps).
+    """
+    return np.asarray(users / 4 * np.sqrt(1 + 4 * _CONCENTRATION * (weights @ ROUGHNESS)))
+
+
+def _weights(
+    posterior: Posterior, level: int, users: NDArray[np.float64], noise: float, sampling: float
+) -> NDArray[np.float64]:
+    """How common each roughness is among families of a level, by the nearest measured level: float64[n, 14]."""
+    family = posterior.families[min(level, len(posterior.families) - 1)]
+    strong = users > SIGNAL * np.sqrt(3 * noise + sampling * 0.75 * users)
+    weights = np.tile(FLAT, (len(users), 1)) if family is None else family.weights.of_families(strong)
+    return (1 - _SURPRISE) * weights + _SURPRISE * FLAT
+
+
+def _gain_of_remeasuring(posterior: Posterior, level: int, noise: float, sampling: float) -> NDArray[np.float64]:
+    """The gain of measuring the families of a level again, in the order of their parents: float64[families]."""
+    family = posterior.families[level]
+    assert family is not None
+    before = Energies.from_users(family.users**2, family.users, family.noise, sampling)
+    both = 1 / (1 / family.noise + 1 / (3 * noise))
+    after = Energies.from_users(family.users**2, family.users, both, sampling)
+    return 4 * np.asarray((family.posterior * (before.unknown() - after.unknown())).sum(axis=1))
+
+
+def _pooled_noise(posterior: Posterior, noise: float, sampling: float) -> list[NDArray[np.float64]]:
+    """The `pooled_noise` of every node of the posterior, by level (see `next_tree`)."""
+    full, finest = posterior.full, len(posterior.full.codes) - 1
+    pooled_noise = [np.zeros(1)]
+    for level in range(1, finest + 1):
+        family = posterior.families[level]
+        assert family is not None
+        before = posterior.measured.variance[level]
+        reduction = (before / (before + noise)) ** 2
+        # If all of the finest level is measured again, a node here is the sum of 4^(finest - level) entries.
+        variance = 1 / (1 / before + 1 / (noise * 4.0 ** (finest - level)))
+        noisy = 3 * variance.reshape(-1, 4).mean(axis=1)
+        kept = Energies.from_users(family.users**2, family.users, noisy, sampling).kept
+        shows = (family.posterior * kept**2).sum(axis=1)
+        pooled_noise.append(reduction * to_children(shows + pooled_noise[level - 1][full.parents[level]]) / 4)
+    return pooled_noise
+
+
+def _prune(depth: int, levels: list[_Candidates]) -> Tree:
+    """The candidates' tree without the branches that do not pay for themselves."""
+    worth = np.zeros(len(levels[-1].codes))
+    pays = [np.zeros(len(worth), dtype=bool)]
+    for level in range(len(levels) - 2, -1, -1):
+        one = levels[level]
+        total = np.full(len(one.codes), -np.inf)
+        total[one.split] = one.profit[one.split] + worth.reshape(-1, 4).sum(axis=1)
+        pays.append(one.split if level < _ALWAYS_SPLIT else total > 0)
+        worth = np.maximum(total, 0)
+    pays.reverse()
+    codes = [levels[0].codes]
+    for level, one in enumerate(levels[:-1]):
+        split = pays[level] & np.isin(one.codes, codes[level], assume_unique=True)
+        if not split.any():
+            break
+        codes.append(children_of(one.codes[split]))
+    return FullTree(depth, tuple(codes)).tree
