@@ -255,4 +255,5 @@ def _number(number: int, noun: str, many: str | None = None) -> str:
 
 
 def percent(share: float) -> str:
+    """A share as a percentage of three digits."""
     return f"{significant(100 * share)}%"
