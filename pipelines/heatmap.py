@@ -16,8 +16,8 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE
 from sfumato.transforms.heatmap.assemble import release_files
+from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
 from sfumato.transforms.heatmap.plan import heatmap_plan_text
-from sfumato.transforms.heatmap.request import HeatmapOptions
 from sfumato.transforms.heatmap.schedule import check_plan
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.warm_start import WarmStart

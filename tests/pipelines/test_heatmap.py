@@ -28,11 +28,11 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.assemble import add_up_to, release_files
+from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.raster import density
-from sfumato.transforms.heatmap.request import HeatmapRequest
 from sfumato.transforms.heatmap.slopes import density_of
 from sfumato.transforms.heatmap.whole import PrivateHeatmap, bind_key
 from sfumato.transforms.locations.spill import Spill
