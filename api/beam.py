@@ -28,7 +28,7 @@ from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.requests.publishing import region_of
+from sfumato.schemas.requests.publish_request import region_of
 from sfumato.transforms.heatmap.cells import cells_table
 from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters

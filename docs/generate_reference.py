@@ -26,7 +26,7 @@ from sfumato.pipelines.command_line import default_text
 from sfumato.pipelines.run import JOBS, request_class
 from sfumato.schemas import moments, ranges, release
 from sfumato.schemas.errors import SfumatoError
-from sfumato.schemas.requests.request import HELP_GROUPS, option_type, range_text
+from sfumato.schemas.requests.request_base import HELP_GROUPS, option_type, range_text
 from sfumato.transforms.synth.people import record_schema
 
 REFERENCE = Path(__file__).parent / "reference"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, format_amount, parse_amount
-from sfumato.schemas.requests.publishing import ReleaseRequest
+from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits, open_ledger
 from sfumato.transforms.privacy.ledger.stores import absolute_location

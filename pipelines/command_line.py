@@ -14,8 +14,8 @@ from typing import Any, NoReturn, TypeVar
 from pydantic.fields import FieldInfo
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.publishing import RunnerOptions
-from sfumato.schemas.requests.request import HELP_GROUPS, Request, option_type
+from sfumato.schemas.requests.publish_request import RunnerOptions
+from sfumato.schemas.requests.request_base import HELP_GROUPS, Request, option_type
 
 R = TypeVar("R", bound=Request)
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"

@@ -24,14 +24,14 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.release import EVALUATION_FORMAT, TABLE_TEXT_FILE
 from sfumato.transforms.evaluation.cases import Case, make_cases
 from sfumato.transforms.evaluation.compare_methods import CompareMethods
+from sfumato.transforms.evaluation.compare_request import SWEPT, CompareOptions
 from sfumato.transforms.evaluation.comparison_files import comparison_files
 from sfumato.transforms.evaluation.density_metrics import parse_metrics
 from sfumato.transforms.evaluation.earth_mover import MAX_SIDE
 from sfumato.transforms.evaluation.evaluate_case import Evaluation, truth_of
-from sfumato.transforms.evaluation.request import SWEPT, CompareOptions
 from sfumato.transforms.files import read_file
+from sfumato.transforms.heatmap.heatmap_request import lists_of, location_columns
 from sfumato.transforms.heatmap.raster import MAX_RASTER_DEPTH
-from sfumato.transforms.heatmap.request import lists_of, location_columns
 from sfumato.transforms.heatmap.schedule import check_plan
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sfumato.pipelines.inputs import InputFile
 from sfumato.schemas.ledger import Cost, format_amount, parse_amount
-from sfumato.schemas.requests.publishing import ReleaseRequest
+from sfumato.schemas.requests.publish_request import ReleaseRequest
 
 _WIDTH, _MARGIN = 100, 11  # columns of a terminal, and of them for the names of the parts
 

@@ -15,10 +15,10 @@ from sfumato.schemas.ledger import ADD_OR_REMOVE, CENTRAL, SECAGG, ZERO_OUT, Cos
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE
+from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
 from sfumato.transforms.heatmap.plan import heatmap_plan_text
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, check_prior
 from sfumato.transforms.heatmap.release_files import release_files
-from sfumato.transforms.heatmap.request import HeatmapOptions
 from sfumato.transforms.heatmap.schedule import check_plan
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.warm_start import WarmStart

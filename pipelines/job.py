@@ -34,7 +34,7 @@ from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, Re
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reservation, parse_amount
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.release import MANIFEST_FORMAT
-from sfumato.schemas.requests.publishing import PublishRequest, ReleaseRequest
+from sfumato.schemas.requests.publish_request import PublishRequest, ReleaseRequest
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.locations.read import LogFile
 from sfumato.transforms.logs import LATE_ROWS, log_event

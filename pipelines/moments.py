@@ -16,7 +16,7 @@ from sfumato.schemas.ledger import LOCAL, Cost
 from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import BITS_FILE
-from sfumato.schemas.requests.bit_pushing import DEFAULT_MIN_GROUP, MomentsRequest
+from sfumato.schemas.requests.moments_request import DEFAULT_MIN_GROUP, MomentsRequest
 from sfumato.transforms.files import read_file
 from sfumato.transforms.moments.allocation import Tuning, by_variance
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping

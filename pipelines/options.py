@@ -18,7 +18,7 @@ from apache_beam.runners.runner import PipelineRunner, create_runner
 from sfumato.pipelines.flink import flink_runner
 from sfumato.pipelines.local_runner import LocalRunner, processors
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.publishing import RunnerOptions
+from sfumato.schemas.requests.publish_request import RunnerOptions
 from sfumato.transforms.files import read_file
 
 LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")

@@ -25,9 +25,9 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, QUERY_COLUMNS, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MANIFEST_FILE
+from sfumato.transforms.heatmap.heatmap_request import location_columns
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import heatmap_plan_text
-from sfumato.transforms.heatmap.request import location_columns
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import WarmStart
 from sfumato.transforms.logs import log_event
@@ -38,8 +38,8 @@ from sfumato.transforms.ranges.build_ranges import BuildRanges
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.query_files import count_queries, read_queries
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, method_options, method_texts
+from sfumato.transforms.ranges.ranges_request import COUNTING, SHARDS, RangesOptions
 from sfumato.transforms.ranges.release_files import HeatmapRelease, files_of_release, ranges_files
-from sfumato.transforms.ranges.request import COUNTING, SHARDS, RangesOptions
 from sfumato.transforms.ranges.tree_model import TreeModel
 from sfumato.transforms.ranges.tuner import open_tuner
 from sfumato.transforms.release.metadata import ReleaseMetadata

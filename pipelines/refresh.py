@@ -21,11 +21,11 @@ from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReady
 from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.region import Grid
-from sfumato.schemas.requests.publishing import RunnerOptions
+from sfumato.schemas.requests.publish_request import RunnerOptions
 from sfumato.schemas.requests.refresh_days import RefreshRequest
-from sfumato.schemas.requests.request import Request
+from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.files import matching, read_file
-from sfumato.transforms.heatmap.request import HeatmapOptions
+from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import ReusedError, open_ledger

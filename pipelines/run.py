@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.publishing import RunnerOptions
-from sfumato.schemas.requests.request import Request, did_you_mean
+from sfumato.schemas.requests.publish_request import RunnerOptions
+from sfumato.schemas.requests.request_base import Request, did_you_mean
 
 if TYPE_CHECKING:  # Beam is imported once a request is known to be good
     from sfumato.pipelines.options import RunnerSettings
@@ -34,23 +34,23 @@ class Job:
 JOBS = {
     "synth": Job(
         "make location logs of a synthetic city",
-        "transforms.synth.request:SynthRequest",
+        "transforms.synth.synth_request:SynthRequest",
         "pipelines.synth:run",
     ),
     "plan": Job(
         "show what a heatmap will cost and show; no data are read",
-        "transforms.heatmap.request:PlanRequest",
+        "transforms.heatmap.heatmap_request:PlanRequest",
         "pipelines.plan:run",
     ),
     "heatmap": Job(
         "publish a differentially private heatmap of location logs",
-        "transforms.heatmap.request:HeatmapRequest",
+        "transforms.heatmap.heatmap_request:HeatmapRequest",
         "pipelines.heatmap:run",
         publishes=True,
     ),
     "compare": Job(
         "compare heatmap methods on data that you may look at: an evaluation",
-        "transforms.evaluation.request:CompareRequest",
+        "transforms.evaluation.compare_request:CompareRequest",
         "pipelines.compare:run",
     ),
     "histogram": Job(
@@ -73,13 +73,13 @@ JOBS = {
     ),
     "moments": Job(
         "publish means, variances and moments of a number; each user sends one bit of it",
-        "schemas.requests.bit_pushing:MomentsRequest",
+        "schemas.requests.moments_request:MomentsRequest",
         "pipelines.moments:run",
         publishes=True,
     ),
     "ranges build": Job(
         "publish a private model that answers how many users are in any square",
-        "transforms.ranges.request:RangesRequest",
+        "transforms.ranges.ranges_request:RangesRequest",
         "pipelines.ranges_build:run",
         publishes=True,
     ),

@@ -26,7 +26,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
 from sfumato.transforms.files import is_remote, matching
 from sfumato.transforms.synth.generate import GeneratePeople, density_raster
-from sfumato.transforms.synth.request import SynthRequest, SynthSpec
+from sfumato.transforms.synth.synth_request import SynthRequest, SynthSpec
 
 _OWN_FILE = re.compile(r"part-\d{5}-of-\d{5}\.parquet")
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.request import did_you_mean
+from sfumato.schemas.requests.request_base import did_you_mean
 
 DROP_REASONS = (
     "null_user_id",

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.publishing import BudgetOption, DatasetOption, LogOptions
-from sfumato.schemas.requests.request import INPUT, OUTPUT, PRIVACY, option
+from sfumato.schemas.requests.publish_request import BudgetOption, DatasetOption, LogOptions
+from sfumato.schemas.requests.request_base import INPUT, OUTPUT, PRIVACY, option
 
 
 class KeyRequest(LogOptions):

@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.request import COLUMNS, Request, Several, option
+from sfumato.schemas.requests.request_base import COLUMNS, Request, Several, option
 
 DEFAULT_MAX_DWELL = 3600.0
 

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator
 
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
-from sfumato.schemas.requests.publishing import REGION_HELP, REGION_METAVAR, RegionOption, RunnerOptions
-from sfumato.schemas.requests.request import INPUT, MAP, METHOD, PRIVACY, RUN, Several, option, parts_of
+from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, RegionOption, RunnerOptions
+from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, RUN, Several, option, parts_of
 
 SIZES = (25.0, 100.0)
 EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8)  # paper 003, Section 6.1

@@ -9,8 +9,8 @@ from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period, parse_day
-from sfumato.schemas.requests.publishing import RunnerOptions
-from sfumato.schemas.requests.request import INPUT, RUN, option
+from sfumato.schemas.requests.publish_request import RunnerOptions
+from sfumato.schemas.requests.request_base import INPUT, RUN, option
 
 
 def _day(value: Any) -> datetime.date:

@@ -8,8 +8,8 @@ from pydantic import BeforeValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
-from sfumato.schemas.requests.publishing import REGION_HELP, REGION_METAVAR, RegionOption, ReleaseRequest
-from sfumato.schemas.requests.request import COLUMNS, MAP, METHOD, PRIVACY, Several, option, parts_of
+from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, RegionOption, ReleaseRequest
+from sfumato.schemas.requests.request_base import COLUMNS, MAP, METHOD, PRIVACY, Several, option, parts_of
 
 # Levels of the quadtree, digits of integers, characters of text and of dates, where --depth is not given.
 CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10

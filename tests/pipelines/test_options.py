@@ -10,7 +10,7 @@ from sfumato.pipelines.command_line import join_negative_values, parse_command, 
 from sfumato.pipelines.options import load_runner_config, runner_settings
 from sfumato.pipelines.run import JOBS, request_class, request_of
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.requests.request import HELP_GROUPS
+from sfumato.schemas.requests.request_base import HELP_GROUPS
 
 HEATMAP = ["--input", "x", "--output", "y", "--region", "0,0,1,1"]
 SHIPPED = sorted((Path(__file__).parents[2] / "runner_configs").glob("*.yaml"))

@@ -17,7 +17,6 @@ from apache_beam.io.filesystem import BeamIOError
 
 from sfumato.pipelines import cli, heatmap
 from sfumato.pipelines.refresh import read_config
-from sfumato.pipelines.run import JOBS
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.catalog import published_releases
@@ -404,40 +403,6 @@ def test_without_warm_start(place: Place) -> None:
     place.write(warm_start=False)
     assert place.refresh("--backfill", "2026-11-18:2026-11-19") == 0
     assert place.release("2026-11-19").manifest["parameters"]["warm_start"] is None
-
-
-OTHER_JOBS: dict[str, dict[str, Any]] = {
-    "histogram": {"region": "-1,50,1,51", "cells": 2, "delta": 1e-6},
-    "hotspots": {"region": [-1, 50, 1, 51], "depth": 4, "levels": 2, "delta": 1e-6},
-    "quantiles": {"column": "longitude", "range": [-1, 1], "bits": 6, "quantiles": [0.5, 0.9], "delta": 1e-6},
-    "moments": {"column": "latitude", "statistics": ["mean", "variance"]},
-    "ranges build": {"region": [-1, 50, 1, 51], "method": "ag", "sizes": [2000, 20_000]},
-}
-
-
-@pytest.mark.parametrize("job", OTHER_JOBS)
-def test_every_publishing_job_has_a_release_a_day(place: Place, job: str, capsys: pytest.CaptureFixture[str]) -> None:
-    options = {"epsilon": 4, **OTHER_JOBS[job]}
-    delta = options.get("delta", 0)
-    place.write(job=job, budget=[{"epsilon": 4, "delta": delta, "days": 1}], options=options)
-    assert place.refresh("--backfill", "2026-11-18:2026-11-19") == 0
-    assert not (place.folder / "published" / "maps").exists()
-    page = (place.folder / "published" / "index.html").read_text()
-    for day in ("2026-11-18", "2026-11-19"):
-        assert f"releases/{day}" in page
-        manifest = place.release(day).manifest
-        assert (manifest["job"], manifest["release_id"]) == (job.split()[0], f"city-{day}")
-        assert manifest["ledger"]["first_day"] == day
-    charges = open_ledger(str(place.folder / "ledger.db")).history().charges
-    assert [(float(charge.epsilon), float(charge.delta)) for charge in charges] == [(4, delta)] * 2
-    assert place.ledger("verify", "--releases", str(place.folder / "published")) == 0
-    entries = place.entries
-    assert place.refresh("--backfill", "2026-11-18:2026-11-19") == 0  # once more: nothing is charged
-    assert place.entries == entries
-
-
-def test_the_jobs_of_a_refresh_are_those_that_publish() -> None:
-    assert {name for name, job in JOBS.items() if job.publishes} == {"heatmap", *OTHER_JOBS}
 
 
 def test_what_others_publish_meanwhile_is_no_stranger(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import BeforeValidator
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.request import option, parts_of
+from sfumato.schemas.requests.request_base import option, parts_of
 from sfumato.transforms.heatmap.methods import METHODS, Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 

@@ -17,7 +17,7 @@ from sfumato.schemas.region import Grid, deinterleave
 from sfumato.transforms.synth.city import City, build_city
 from sfumato.transforms.synth.day_plan import build_city_on
 from sfumato.transforms.synth.people import make_records, record_schema
-from sfumato.transforms.synth.request import ROW_GROUP_ROWS, SynthSpec
+from sfumato.transforms.synth.synth_request import ROW_GROUP_ROWS, SynthSpec
 
 _CITY_LOCK = threading.Lock()
 

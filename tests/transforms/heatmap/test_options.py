@@ -1,10 +1,10 @@
 import pytest
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.heatmap.heatmap_request import PlanRequest
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive, Flat
 from sfumato.transforms.heatmap.options import heatmap_options, heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.request import PlanRequest
 
 
 def test_every_method_has_its_options_with_help_and_default() -> None:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, PlainValidator, model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Limit, Period, dataset_name
 from sfumato.schemas.rectangle import Region
-from sfumato.schemas.requests.request import INPUT, KEY, LEDGER, MAP, OUTPUT, PRIVACY, RUN, Request, option
+from sfumato.schemas.requests.request_base import INPUT, KEY, LEDGER, MAP, OUTPUT, PRIVACY, RUN, Request, option
 
 
 def region_of(value: Any) -> Region:

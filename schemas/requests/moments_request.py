@@ -10,8 +10,8 @@ from pydantic import model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import MAX_DEPTH
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
-from sfumato.schemas.requests.publishing import REGION_HELP, REGION_METAVAR, RegionOption, ReleaseRequest
-from sfumato.schemas.requests.request import COLUMNS, GROUPS, INPUT, METHOD, PRIVACY, Several, option
+from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, RegionOption, ReleaseRequest
+from sfumato.schemas.requests.request_base import COLUMNS, GROUPS, INPUT, METHOD, PRIVACY, Several, option
 
 DEFAULT_MIN_GROUP = 100
 

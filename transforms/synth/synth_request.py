@@ -13,8 +13,8 @@ from pydantic import PlainValidator, model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.requests.publishing import REGION_HELP, REGION_METAVAR, RegionOption, RunnerOptions
-from sfumato.schemas.requests.request import INPUT, MAP, OUTPUT, option
+from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, RegionOption, RunnerOptions
+from sfumato.schemas.requests.request_base import INPUT, MAP, OUTPUT, option
 from sfumato.transforms.synth.people import DEFAULT_REGION, USER_ID_KINDS, UserIdKind
 
 ROW_GROUP_ROWS = 500_000

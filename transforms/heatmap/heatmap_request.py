@@ -11,8 +11,8 @@ from pydantic import create_model, model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, RateColumn
-from sfumato.schemas.requests.publishing import LogOptions, RegionOfMap, ReleaseRequest
-from sfumato.schemas.requests.request import (
+from sfumato.schemas.requests.publish_request import LogOptions, RegionOfMap, ReleaseRequest
+from sfumato.schemas.requests.request_base import (
     INPUT,
     MAP,
     METHOD,
