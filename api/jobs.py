@@ -305,7 +305,7 @@ def plan(*, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "ad
         **options: any other option of `sfumato plan`.
 
     Returns:
-        The plan, with `noise_stddev` (users), `least_seen` (users), `bits` a client sends, and `sub_queries`.
+        The plan, with `noise_stddev` (users), `min_visible_users` (users), `bits` a client sends, and `sub_queries`.
 
     Raises:
         RequestError: an option is wrong, or no such heatmap can be made.

@@ -25,7 +25,7 @@ def one_round(delta: float) -> list[str]:
     for epsilon in (0.1, 0.25, 0.5, 1.0):
         rate, threshold = corollary_rate(epsilon), corollary_threshold(epsilon, delta)
         larger, chosen = max_rate(epsilon, delta, threshold), choose_sampling(epsilon, delta)
-        paper = type(chosen).of(rate, threshold)
+        paper = type(chosen).from_rate(rate, threshold)
         rows.append(
             f"| {epsilon:g} | {rate:.4f}, {threshold} | {min_threshold(epsilon, delta, rate)} "
             f"| {larger:.4f} ({larger / rate:.2f} times) | {chosen.rate:.4f}, {chosen.threshold} "

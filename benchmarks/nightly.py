@@ -29,7 +29,6 @@ from matplotlib.dates import DateFormatter, WeekdayLocator
 from matplotlib.figure import Figure
 
 from benchmarks.speed import command
-from sfumato.pipelines.synth import parse_days
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Grid
 from sfumato.transforms.evaluation.density_metrics import mean_squared_error
@@ -39,6 +38,7 @@ from sfumato.transforms.synth.city import SIDE
 from sfumato.transforms.synth.day_plan import density_on, event_of
 from sfumato.transforms.synth.generate import count_codes, density_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION
+from sfumato.transforms.synth.synth_request import parse_days
 from sfumato.transforms.text_tables import markdown_table
 
 DEPTH = 10

@@ -74,7 +74,7 @@ def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
         least = window_for(query.encoding, query.epsilon, state, parameters.overflow_probability / rounds)
         assert query.window.modulus >= least.modulus
         total += wraps(users, state, least)
-        first, last = query.asked or (0, state.cohort.shards)
+        first, last = query.shard_range or (0, state.cohort.shards)
         share = users * (last - first) / state.cohort.shards
         sums = np.round(query.encoding.shares * share * state.unit).astype(np.int64)
         state = receive(state, ShardTotals(sums, last - first), parameters, RunKey.derive(FixedSecret(b"x" * 32), {}))

@@ -137,7 +137,7 @@ def ask(
     place = {node: i for i, node in enumerate(nodes)}
     present = set(tree.nodes.tolist())
     total, live = np.zeros(length, dtype=np.int64), 0
-    for shard in range(*(query.asked or (0, state.cohort.shards))):
+    for shard in range(*(query.shard_range or (0, state.cohort.shards))):
         stream = np.array([shard], dtype=np.uint64)
         # Clients are ranked by their place, or by their hash where they have several.
         codes = sorted(shards[shard], key=min) if state.unit == 1 else shards[shard]

@@ -318,9 +318,9 @@ def test_python_m_and_relative_outputs(logs, tmp_path: Path, monkeypatch: pytest
     import subprocess
     import sys
 
-    arguments = command(logs(600), Path("relative/out"))[1:]
+    arguments = command(logs(600), Path("relative/out"))
     done = subprocess.run(
-        [sys.executable, "-m", "sfumato.pipelines.heatmap", *arguments],
+        [sys.executable, "-m", "sfumato.pipelines.cli", *arguments],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -401,7 +401,7 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         (["--region", "-1,50,1"], "region: expected four numbers"),
         (["--input", "nothing/*.parquet"], "input: no file matches 'nothing/*.parquet'"),
         (["--user_id_column", "rider"], "no column 'rider'; set --user_id_column to one of: user_id, latitude"),
-        (["--latitude_column", "user_name"], "no column 'user_name'; set --latitude_column"),
+        (["--latitude_column", "user_name"], "no column 'user_name'; did you mean user_id?"),
         (["--modulus", "100", "--population", "3000"], "modulus: 100 is too small, the least that would do is"),
         (["--modulus", "many"], "modulus"),
         (["--noise", "gaussian"], "noise"),
@@ -419,7 +419,7 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         (["--estimator", "mean"], "estimator: must be one of bayes, last, got 'mean'"),
         (["--cohorts", "all"], "cohorts: must be one of auto, shared, disjoint, got 'all'"),
         (["--cohorts", "disjoint", "--noise", "central"], "cohorts"),
-        (["--refine", "interval"], "refine: interval is about rates; name the column they are of with auxiliary"),
+        (["--refine", "interval"], "refine: interval is about rates; name their column with auxiliary"),
         (["--refine", "interval", "--interval_width", "nan"], "interval_width: must be a number > 0"),
         (["--interval_width", "10%"], "interval_width: must be a number, got '10%'"),
         (["--max_entries", "1e4"], "max_entries: must be a whole number, got '1e4'"),

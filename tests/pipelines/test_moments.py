@@ -161,7 +161,7 @@ def test_rows_that_are_users(folder: Path, pattern: str, tmp_path: Path) -> None
     manifest = open_release(tmp_path / "direct").manifest
     results = manifest["results"]  # how many take part is noisy
     assert abs(results["clients"] - usable(table()).sum()) < 6.2 * results["clients_stddev"] < 100
-    assert manifest["privacy"]["contribution_bound"] == "every row is taken for another user's"
+    assert manifest["privacy"]["contribution_bound"] == "every row counts as another user"
     assert manifest["parameters"]["user_id"] is None
 
 

@@ -183,7 +183,7 @@ def test_a_tenth_of_bad_values_is_left_out_and_counted(tmp_path: Path, capfd: py
     ("rows", "records", "more"),
     [
         (0, 1, []),
-        (15, 1, []),
+        (4, 1, []),
         (40, 4, ["--rows_are_users", "--statistics", "variance,moment:3"]),
         (40, 4, [*LISTED, "--epsilon", "0.5"]),
     ],

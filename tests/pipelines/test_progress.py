@@ -265,11 +265,11 @@ def test_errors_in_json(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str])
 def test_an_error_that_nobody_expected_is_one_line_of_json(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def run(_: object) -> int:
+    def run(*_: object) -> int:
         raise ZeroDivisionError("by nothing")
 
     monkeypatch.setattr("sfumato.pipelines.plan.run", run)
-    assert cli.main(["plan", "--log_format", "json"]) == cli.CRASHED == 70
+    assert cli.main(["plan", "--users", "1000", "--log_format", "json"]) == cli.CRASHED == 70
     (line,) = written(capfd.readouterr().err)
     assert (line["severity"], line["event"], line["message"]) == ("CRITICAL", "crashed", "by nothing")
     assert "ZeroDivisionError" in line["stack_trace"]

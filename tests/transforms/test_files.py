@@ -13,6 +13,7 @@ from sfumato.transforms.files import matching
 
 google = pytest.importorskip("google.api_core.exceptions", reason="needs apache-beam[gcp]")
 files = pytest.importorskip("apache_beam.io.gcp.gcsfilesystem", reason="needs apache-beam[gcp]")
+auth = pytest.importorskip("apache_beam.internal.gcp.auth", reason="needs apache-beam[gcp]")
 
 
 class Storage:
@@ -35,6 +36,7 @@ class Storage:
 
 def use(monkeypatch: pytest.MonkeyPatch, storage: Storage) -> None:
     monkeypatch.setattr(files.GCSFileSystem, "_gcsIO", lambda _: storage)
+    monkeypatch.setattr(auth._Credentials, "_credentials_init", True)  # as if there were credentials
 
 
 def test_on_a_disk(tmp_path: Path) -> None:

@@ -229,8 +229,8 @@ def test_exact_people_reach_one_step_alone(pattern: str) -> None:
     root, consumers = beam.Pipeline(runner=FnApiRunner()), Consumers()
     _ = root | beam.Create([pattern]) | "Build" >> BuildRanges(plan("ug"), KEY)
     root.visit(consumers)
-    exact = [label for label in consumers.found if "/SumExactCounts/" in label]
-    taken = {label for one in exact for label in consumers.found[one] if "/SumExactCounts/" not in label}
+    exact = [label for label in consumers.found if "/CountByCell/" in label]
+    taken = {label for one in exact for label in consumers.found[one] if "/CountByCell/" not in label}
     assert taken == {"Build/Collect/Collect"}
     # What it makes is settled before two steps take it.
     (first,) = consumers.found["Build/Collect/Collect"]

@@ -225,7 +225,7 @@ def test_published_intervals_are_shown_under_the_pointer(browser: Any, layers: l
         visit.page.mouse.move(*visit.place(*middle(layer, i)))
         visit.settle()
         texts.append(visit.page.inner_text("#tip"))
-    visit.context.close()
+    visit.close()
     assert visit.errors == []
     assert f"{low[most]:,.0f} to {high[most]:,.0f} users at 95%" in texts[0]
     assert "±" not in texts[0]
@@ -439,7 +439,7 @@ def test_every_method_tells_all_its_rounds(
 
 def test_a_fitted_map_stands_last_and_its_rounds_before_it(browser: Browser, tmp_path: Path) -> None:
     release = city_release("emd")
-    rounds = len(release.state.answers)
+    rounds = len(release.state.results)
     assert rounds > 2
     visit = opened(browser, tmp_path, release.page)
     step, rows = visit.page.locator("#step"), visit.page.locator("#rows button")
@@ -454,7 +454,7 @@ def test_a_fitted_map_stands_last_and_its_rounds_before_it(browser: Browser, tmp
     rows.nth(1).click()
     assert visit.run("sfumato.layer") == 1
     assert visit.picture() != final
-    asked = release.state.answers[1].spent.vector_length
+    asked = release.state.results[1].spent.vector_length
     assert step.inner_text().startswith(f"Sub-query 2 of {rounds} asked about {asked} cells.")
     assert visit.page.locator("#budget i.off").count() == rounds - 2
     visit.page.locator("#slider").focus()
@@ -496,7 +496,7 @@ def test_central_noise_has_neither_groups_nor_a_modulus(browser: Browser, tmp_pa
     visit = opened(browser, tmp_path, release.page)
     heads, *rows, _ = table_of(visit)
     assert heads == ["Round", "ε spent", "Cells asked", "Noise at 95%", "Noise, std. dev."]
-    for row, answer in zip(rows, release.state.answers, strict=True):
+    for row, answer in zip(rows, release.state.results, strict=True):
         margin = answer.spent.noise_stddev * (1.96 + 0.206)  # one draw, not one a shard
         assert row[3] == f"± {round(margin, 1 if margin < 9.95 else 0):g}"
     report = visit.page.inner_text("#report")
@@ -511,7 +511,7 @@ def test_a_large_level_is_shown_coarser_and_says_so(browser: Browser, tmp_path: 
     visit = opened(browser, tmp_path, release.page)
     assert "asked about 262,144 cells, shown here as 65,536 larger ones" in visit.page.inner_text("#step")
     (layer,) = release.layers
-    noise = release.state.answers[0].spent.noise_stddev
+    noise = release.state.results[0].spent.noise_stddev
     assert layer["stddev"] == pytest.approx(2 * noise, rel=1e-5)  # of four cells' sum
     assert table_of(visit)[1][4] == f"{noise:.3g}"  # as it was asked
     assert "cells.parquet has them all" in visit.page.inner_text("#report")

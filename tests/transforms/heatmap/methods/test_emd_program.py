@@ -13,7 +13,6 @@ from scipy.optimize import linprog
 
 from sfumato.schemas.region import deinterleave, interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
-from sfumato.transforms.heatmap.methods import emd_program
 from sfumato.transforms.heatmap.methods.emd_program import Cells, children, reconstruct
 
 Levels = list[Cells]
@@ -169,6 +168,6 @@ def test_the_largest_cells_are_chosen_and_of_equal_ones_the_first() -> None:
 
 
 def test_a_solver_that_gives_up_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emd_program, "linprog", lambda *_, **__: SimpleNamespace(status=1, message="iteration limit"))
+    monkeypatch.setattr("scipy.optimize.linprog", lambda *_, **__: SimpleNamespace(status=1, message="iteration limit"))
     with pytest.raises(RuntimeError, match=r"linear program of 1 cells was not solved: iteration limit"):
         reconstruct([Cells(np.ones(1, dtype=np.uint64), np.ones(1))])
