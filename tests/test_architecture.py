@@ -129,8 +129,8 @@ DEFERRED = {
 }
 OPTIONAL = ("google", "apache_beam.io.gcp", "apache_beam.internal.gcp", "geopandas", "shapely", "ortools", "pydp")
 OPTIONAL += ("jax", "optax", "tqdm", "sklearn", "matplotlib", "pandas", "IPython")
-# File names in several folders, of one idea: what is recorded, the mechanism, and the command of that name; the files of
-# a release.
+# File names in several folders, of one idea: what is recorded, the mechanism, and the command of that name; a release's
+# files.
 ONE_IDEA = {"ledger.py", "moments.py", "refresh.py", "plan.py", "release_files.py"}
 # Of several ideas, still to be renamed. Nothing is to be added.
 TWO_IDEAS = {"adaptive_grid.py", "options.py"}

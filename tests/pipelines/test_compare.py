@@ -202,7 +202,7 @@ def test_a_comparison_replaces_a_comparison(logs, tmp_path: Path, capsys) -> Non
         (
             ("--methods", "flat", "--users", "300", "--earlier_releases", "1"),
             2,
-            "earlier_releases: method flat cannot start",
+            "method flat cannot start",
         ),
         (("--warm_start", "somewhere"), 2, "warm_start"),
         (("--auxiliary", "infected"), 2, "auxiliary"),

@@ -274,4 +274,4 @@ def test_an_error_that_nobody_expected_is_one_line_of_json(
     assert (line["severity"], line["event"], line["message"]) == ("CRITICAL", "crashed", "by nothing")
     assert "ZeroDivisionError" in line["stack_trace"]
     with pytest.raises(ZeroDivisionError):
-        cli.main(["plan"])
+        cli.main(["plan", "--users", "1000"])

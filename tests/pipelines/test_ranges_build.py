@@ -390,7 +390,10 @@ def test_what_a_heatmap_says_need_not_be_said_again(
         (["--epsilon", "1"], "epsilon: has no effect with --release"),
         (["--input", "x"], "input: has no effect with --release"),
         (["--region=-1,50,1,51"], "region: has no effect with --release"),
-        (["--ledger", "x", "--dataset", "city", "--period", "2026-11-20"], "ledger: has no effect with --release"),
+        (
+            ["--ledger", "x", "--dataset", "city", "--period", "2026-11-20", "--key_file", "k"],
+            "dataset: has no effect with --release",
+        ),
         (["--method", "grid"], "method: must be adaptive with --release, got 'grid'"),
         (["--release_id", "../here"], "release_id: letters, digits, - and _ only"),
         (["--sizes", "500,200000"], "sizes: a square of 200000 m does not fit"),
