@@ -48,7 +48,7 @@ class Accounting:
         """Raises LedgerError if existing releases of the dataset were charged and the ledger lacks their charges."""
         check_not_lost(self.open().history(), self.dataset, output, timeline)
 
-    def charge(self, cost: Cost, key: RunKey, metadata: ReleaseMetadata, files: Sequence[str] = ()) -> Charge:
+    def make_charge(self, cost: Cost, key: RunKey, metadata: ReleaseMetadata, files: Sequence[str] = ()) -> Charge:
         """Returns the charge for a release, bound to the request, the input and the key.
 
         Args:

@@ -126,56 +126,61 @@ class LedgerGate:
     """Charges a ledger from inside a job's graph: once all input is read, before any noise is drawn. A ChargeGate."""
 
     accounting: Accounting
-    bound: Charge
+    planned: Charge
 
     def charge(self) -> str | None:
         """See ChargeGate.charge."""
-        return self.accounting.reserve(self.bound).refusal
+        return self.accounting.reserve(self.planned).refusal
 
     def settle(self, epsilon: float, reason: str) -> None:
         """See ChargeGate.settle."""
         self.accounting.open().settle(
-            self.bound.release_id, rounded_up(epsilon), 0, message_of(reason), binding=self.bound.binding
+            self.planned.release_id, rounded_up(epsilon), 0, message_of(reason), binding=self.planned.binding
         )
 
 
 def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     """Checks a job against the world, then runs the graph to the end, which charges the ledger on its way.
 
-    Prints the path of the release's page. A release that was charged before, under the same release id, is resumed and
-    not charged again; one that stands already is left as it is. In place of a refused one its reason is published.
-    Raises RequestError, DataError, NotReadyError, BudgetError or LedgerError.
+    Prints the path of the release's page. A release that was charged before under the same release id is resumed and
+    not charged again. A release that is published already stays as it is. A refused run publishes its reason.
+
+    Raises:
+        RequestError, NotReadyError, BudgetError or LedgerError: the run cannot start, or the ledger refuses its charge.
+        DataError: the input cannot be read, or the runner failed.
+        RefusedError: the noisy counts refused the run, and the reason was published. A Flex launch does not wait for
+            its job: there the ledger alone holds the reason.
     """
-    request, books = job.request, job.accounting
+    request, ledger = job.request, job.accounting
     identify(job=request.JOB, release_id=request.release_id)
     launched = flex_launch(settings)
-    _check_place(job, settings, launched)
-    resumed = None if books is None else books.reservation(request.release_id)
+    _check_locations(job, settings, launched)
+    resumed = None if ledger is None else ledger.reservation(request.release_id)
     if resumed is None:
         check_output(request.output, request.overwrite, job.FORMAT)
     files = match_files(request.input)
     if isinstance(request, ReleaseRequest) and request.dry_run:
-        charge = None if books is None else books.forecast(job.cost(), request.release_id)
+        charge = None if ledger is None else ledger.forecast(job.cost(), request.release_id)
         forecast = Forecast(job.columns().names(), files, job.cost(), charge, job.plan_text())
         sys.stdout.write(dry_run_text(request, forecast))
         return
-    if books is not None:
-        books.check_not_lost(request.output, job.timeline)
-    files, late, marks = select_input(None if books is None else job.kept_secret, files, resumed)
+    if ledger is not None:
+        ledger.check_not_lost(request.output, job.timeline)
+    files, late, file_digests = select_input(None if ledger is None else job.kept_secret, files, resumed)
     log_late_files(late, str(request.release_id))
     rows, kinds = inspect(files, job.columns())
     key, metadata = key_and_metadata(job, files, settings)
     identify(release_id=metadata.release_id)
-    keep = CommitRelease(metadata.release_id, job.timeline, None if books is None else books.ledger)
+    commit = CommitRelease(metadata.release_id, job.timeline, None if ledger is None else ledger.ledger)
     gate = None
-    if books is not None:
-        gate = LedgerGate(books, books.charge(job.cost(), key, metadata, marks))
-        metadata = replace(metadata, ledger_location=books.ledger)
-        reservation = books.check(gate.bound)
-        standing = reservation is not None and reservation.refusal is None
-        if reservation is not None and standing and published_digest(request.output, reservation) is not None:
+    if ledger is not None:
+        gate = LedgerGate(ledger, ledger.make_charge(job.cost(), key, metadata, file_digests))
+        metadata = replace(metadata, ledger_location=ledger.ledger)
+        reservation = ledger.check(gate.planned)
+        is_reserved = reservation is not None and reservation.refusal is None
+        if reservation is not None and is_reserved and published_digest(request.output, reservation) is not None:
             log_event("already_published", f"{metadata.release_id} is published already; nothing is charged")
-            keep.commit(request.output)
+            commit.commit(request.output)
             if launched:
                 launch_nothing(settings)
             sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
@@ -191,8 +196,10 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
             show_progress(len(files), settings.verbose, settings.log_format),
             settings.pipeline() as root,
         ):
-            _ = job.build(root, Inputs(logs, kinds, spill, Admit(rule, gate)), key, metadata) | "CommitRelease" >> keep
+            inputs = Inputs(logs, kinds, spill, Admit(rule, gate))
+            _ = job.build(root, inputs, key, metadata) | "CommitRelease" >> commit
     except Exception as error:
+        # Beam adds the failing step to a message; the published reason goes without it.
         refusal = type(error)(message_of(error)) if isinstance(error, RefusedError) else worker_error(error)
         if isinstance(refusal, RefusedError):
             _publish_refusal(job, with_charge(metadata), rule, refusal)
@@ -300,7 +307,7 @@ def launch_nothing(settings: RunnerSettings) -> None:
         _ = root | "Nothing" >> beam.Create([None])
 
 
-def _check_place(job: ReleaseJob, settings: RunnerSettings, launched: bool) -> None:
+def _check_locations(job: ReleaseJob, settings: RunnerSettings, launched: bool) -> None:
     """Raises RequestError for what the runner cannot reach, or must not be given."""
     if settings.options.view_as(GoogleCloudOptions).template_location and not launched:
         raise RequestError(

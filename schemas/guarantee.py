@@ -72,7 +72,7 @@ class Population:
     """How many users there are. Every figure is public or differentially private.
 
     users: the figure that a run is planned from, at least 1. source: public, or noisy where it is the count. epsilon,
-    noise_stddev: of the private count, which is made in any case. counted: that count as it came out, which may be
+    noise_stddev: of the noisy user count, which is made in any case. counted: that count as it came out, which may be
     negative; None where there is none.
     """
 

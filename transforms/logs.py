@@ -52,7 +52,7 @@ class Event:
 
 READ_FILE = Event("read_file", "read file {file}")
 COUNTED_USERS = Event(
-    "read_logs", "read and grouped the logs: {users:,.0f} users (private count, epsilon {epsilon:.4g})"
+    "read_logs", "read and grouped the logs: {users:,.0f} users (noisy user count, epsilon {epsilon:.4g})"
 )
 SAMPLED_USERS = Event("read_logs", "read and sampled the logs")
 _SUB_QUERY = (

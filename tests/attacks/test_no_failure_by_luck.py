@@ -62,7 +62,7 @@ def wraps(users: int, state: HeatmapState, window: Window) -> float:
 
 
 def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
-    """The probability of a wrong count in a run whose private count came out with this noise."""
+    """The probability of a wrong count in a run whose noisy user count came out with this noise."""
     epsilon = parameters.admission().epsilon
     counted = users + noise
     population = Population(max(1.0, counted), "noisy", epsilon, discrete_laplace_stddev(epsilon), float(counted))

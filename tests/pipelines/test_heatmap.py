@@ -234,7 +234,7 @@ def test_a_release_holds_what_it_says(published: Path) -> None:
         "cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json", "totals.parquet",
     ]  # fmt: skip
     manifest, privacy = release.manifest, release.manifest["privacy"]
-    # Ten shards: each user answers one sub-query, with all that the private count has left.
+    # Ten shards: each user answers one sub-query, with all that the noisy user count has left.
     assert privacy["composition"] == "parallel"
     assert sum(one["shards"] for one in privacy["sub_queries"]) == privacy["cohort"]["shards"] == 10
     charges = {one["epsilon"] for one in privacy["sub_queries"]}

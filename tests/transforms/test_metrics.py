@@ -39,7 +39,7 @@ from sfumato.transforms.release.publishing import WriteRelease
 from tests.conftest import REGION, make_logs, write_files
 
 ROOT = Path(__file__).parents[2]
-KEY = RunKey.derive(FixedSecret(b"counters" * 4), {"job": "heatmap"})  # the private count is not exact under it
+KEY = RunKey.derive(FixedSecret(b"counters" * 4), {"job": "heatmap"})  # the noisy user count is not exact under it
 FACTS = ReleaseMetadata("heatmap", "counted", "2026-11-21T00:00:00+00:00", "seed", False, {})
 USERS, RECORDS, FILES = 3137, 2, 3
 BAD = {"null_user_id": 4, "null_coordinate": 3, "not_finite": 5, "out_of_range": 2, "out_of_region": 7}

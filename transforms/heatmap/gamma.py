@@ -46,7 +46,7 @@ MIN_QUERY_SHARE = 0.01  # of the budget, for one sub-query
 UNKNOWN_USERS = 1 << 30  # stands for a number of users that is not given
 LARGEST_SHARD = 1 << 24
 SHARD_TOLERANCE = 1.05  # what shards may have above their size (`Cohort.plan`)
-COUNT_SHARE = 0.1  # of the probability that a sum wraps: that there are more users than the private count allows for
+COUNT_SHARE = 0.1  # of the probability that a sum wraps: that there are more users than the noisy user count allows for
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class GammaInputs:
 
     Attributes:
         epsilon: of the whole release.
-        counting_epsilon: of the private counts of users.
+        counting_epsilon: of the noisy user counts.
         max_rounds: the most sub-queries.
         max_cells: the most entries of a tree: cells of the finest grid, times the categories.
         users: at most so many take part; UNKNOWN_USERS where nothing says how many.
@@ -131,7 +131,7 @@ class GammaInputs:
 
 
 def max_counted(population: float, epsilon: float, probability: float) -> float:
-    """The largest private count of this epsilon that does not contradict a public population."""
+    """The largest noisy user count of this epsilon that does not contradict a public population."""
     margin = noise_quantile(epsilon, min(COUNT_SHARE * probability, FALSE_REFUSAL_PROBABILITY))
     return (1 + POPULATION_TOLERANCE) * population + margin
 

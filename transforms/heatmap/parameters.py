@@ -30,7 +30,7 @@ class HeatmapParameters:
     """Everything that shapes the statistics. Raises RequestError naming the first field that is wrong.
 
     users: cohort size, None for everybody. population: public number of users from which the run is planned, None to
-    plan it from the private count, which costs population_share of the budget in any case. modulus: None chooses it.
+    plan it from the noisy user count, which costs population_share of the budget in any case. modulus: None chooses it.
     contribution: None is the method's own. gamma: None is by `GammaInputs`. categories: how many values the
     auxiliary data can take, 1 where there are none.
     """
@@ -50,11 +50,11 @@ class HeatmapParameters:
     population: int | None = option(
         None,
         "number of users in the logs, where that is known from elsewhere: the run is planned for it, and refused where "
-        "a private count disagrees by more than a tenth",
+        "a noisy user count disagrees by more than a tenth",
         common=True,
     )
     population_share: float = option(
-        0.01, "share of epsilon that the private counts of users, with and without a usable record, cost"
+        0.01, "share of epsilon that the noisy user counts, with and without a usable record, cost"
     )
     contribution: Contribution | None = option(
         None,

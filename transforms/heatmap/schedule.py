@@ -28,11 +28,11 @@ from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, Window, choose_window, min_window
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals, add_central_noise
 
-_MIN_SHARE = 1e-5  # of the budget, for one sub-query: wider noise says nothing and is no cheaper
+_MIN_SHARE = 1e-5  # the least share of the budget for one sub-query: with less, its noise would hide everything
 
 
 def admitted(admission: Admission, parameters: HeatmapParameters) -> tuple[Population, Budget]:
-    """The number of users that a run is planned for, public or noisy, and what the count leaves of the budget."""
+    """Returns the number of users to plan for, public or noisy, and the budget that the noisy user count leaves."""
     noisy = max(1.0, admission.users)
     population = Population(noisy, "noisy", admission.epsilon, admission.noise_stddev, admission.users)
     if parameters.population is not None:  # known from elsewhere; the admission checked it against the noisy count
@@ -53,7 +53,7 @@ def plan(
 
     Args:
         population: the users to plan for.
-        budget: what the private count has left.
+        budget: what remains after the noisy user count.
         parameters: of the heatmap.
         prior: the map of an earlier release of the same depth to start from.
 
@@ -99,7 +99,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
     query, cohort = state.query, state.cohort
     if query is None:
         return state
-    central = parameters.noise == "central"  # no shard is lost, and which shards have users must not show
+    central = parameters.noise == "central"  # all shards count as live: how many have users is private
     first, end = query.shard_range or (0, cohort.shards)
     queried = end - first
     live = queried if central else totals.live
@@ -114,7 +114,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
     noise_stddev = state.noise_stddev(query.epsilon, query.encoding.sensitivity, query.encoding.length)
     if not central:
         noise_stddev *= math.sqrt(scale)  # scale * sqrt(live) = sqrt(scale) * sqrt(shards)
-    if query.planned_clients is None and not central:  # survivors above the required number add noise
+    if query.planned_clients is None and not central:  # each survivor above the required number adds its share of noise
         expected = cohort.users / cohort.shards * (1 - parameters.simulated_dropout)
         noise_stddev *= math.sqrt(max(expected / query.required_survivors, 1.0))
     length = query.encoding.length
@@ -150,7 +150,8 @@ def check_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> 
             "leave it to auto"
         )
     epsilon = parameters.admission().epsilon
-    users = float(parameters.population or parameters.users or 2 * parameters.shard_size)  # shards that can be divided
+    # Without a number: two shards, the least that shard_fractions can split.
+    users = float(parameters.population or parameters.users or 2 * parameters.shard_size)
     most = max_counted(users, epsilon, parameters.overflow_probability)
     population = Population(users, "public", epsilon, discrete_laplace_stddev(epsilon), most)
     plan(population, Budget(parameters.epsilon).charge(epsilon), parameters, prior)
@@ -186,7 +187,9 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
         raise RequestError(f"gamma: {state.unit} is too large, the users' sums would exceed 2^62; give a smaller one")
     epsilon = budget.affordable(min(max(query.epsilon, min_epsilon), available))
     if shard_range is not None or available - epsilon < min_epsilon:
-        epsilon = available  # the rest would not pay for another sub-query; a disjoint cohort has only this one
+        epsilon = (
+            available  # the rest would not pay for another sub-query; the users of these shards answer this query alone
+        )
     window = window_for(encoding, epsilon, state, parameters.overflow_probability / max_rounds)
     if parameters.noise != "central":
         window = choose_window(window, parameters.modulus, parameters.allow_overflow)
@@ -220,7 +223,7 @@ def _shard_range(query: Query, state: HeatmapState) -> tuple[int, int] | None:
 def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, probability: float) -> Window:
     """The smallest window in which any sum of a sub-query wraps around with at most this probability.
 
-    A share of the probability is for more users than the private count suggests.
+    A share of the probability covers more users than the noisy user count suggests.
     """
     cohort = state.cohort
     users = state.max_users(COUNT_SHARE * probability) * cohort.sampling_rate

@@ -112,7 +112,7 @@ class HeatmapState:
 
     @property
     def initial_budget(self) -> Budget:
-        """The budget before the first sub-query: of the charges, every user bears that of the private count alone."""
+        """The budget before the first sub-query: the noisy user count is the one charge that every user bears."""
         return self.budget.first(1 if self.population.epsilon else 0)
 
     @property
@@ -145,7 +145,7 @@ class HeatmapState:
         return max(self.budget, mine, key=lambda budget: budget.spent) if in_part else mine
 
     def max_users(self, probability: float) -> float:
-        """A number of users that is exceeded with at most this probability, by the private count alone."""
+        """A number of users that is exceeded with at most this probability, by the noisy user count alone."""
         population = self.population
         if population.counted is None:
             return population.users
@@ -153,15 +153,15 @@ class HeatmapState:
 
     @property
     def counted_users(self) -> float:
-        """The cohort's users by the private count alone, which may be negative; the planned users without a count."""
+        """The cohort's users by the noisy user count, which may be negative; the planned users without a count."""
         counted = self.population.counted
         return self.cohort.users if counted is None else counted * self.cohort.sampling_rate
 
     def users_estimate(self) -> tuple[float, float]:
         """The number of users of the cohort and its standard deviation, from all noisy figures.
 
-        The private count and the total of every result are weighted by inverse variance. The users of a sub-query are
-        a sample of the cohort.
+        The noisy user count and the total of every result are weighted by inverse variance. The users of a sub-query
+        are a sample of the cohort.
 
         Returns:
             Users, at least 0, and the standard deviation, both in users; the public figure and 0 without any count.

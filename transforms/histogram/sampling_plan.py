@@ -3,7 +3,7 @@
 Limited contact (paper 004, Section 3.2): the paper contacts a fixed number s = m + c sqrt(m) of n users, m = n p, and
 each takes part with probability m / s. That is not the Poisson sample: its size, Bin(s, m / s), varies far less than
 Bin(n, p). Exact enumeration of small cases finds up to 240 times the Poisson sample's delta (a test keeps that case).
-A run may not count its participants and end where they are too many either: the end would reveal their exact number.
+A run that counted its participants and stopped if they were too many would be no better: it would reveal their number.
 
 So here each user is contacted independently with a public probability a, and a contacted user takes part with
 probability p / a. The participants are then the Poisson sample at p itself, whatever the number of users. So delta is
@@ -88,16 +88,16 @@ class SamplePlan:
     A share of epsilon pays for the admission, which has its own sample. The rounds have the rest and all of delta.
 
     Attributes:
-        epsilon: of the whole release, > 0.
-        delta: of the whole release, 0 < delta < 1.
+        epsilon: budget of the whole release, > 0.
+        delta: budget of the whole release, 0 < delta < 1.
         population: number of users in the logs, publicly known. A run on other logs is refused. None: unknown.
-        items: about how many different items there are; None: unknown. Like population, it guides the choice only.
+        items: about how many different items there are; None: unknown. It guides the choice of sampling only.
         rounds: number of samples.
         contact: `everybody` decides whether they take part, or a `limited` number of users (see ContactPlan).
         max_bad_fraction: the largest share of users without a usable record, 0..1.
 
     Raises:
-        RequestError: a value is out of range, or no item of this population could be published.
+        RequestError: a value is out of range. On first use of `sampling`: no item could be published.
     """
 
     epsilon: float = 1.0

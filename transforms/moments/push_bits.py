@@ -42,6 +42,7 @@ class _EncodeSliceFn(beam.DoFn):
             with stopwatch:
                 encoded = self._values.encode(batch, self._key)
             if encoded.users is None:
+                # Identifies the block for the random draws: unique, and the same when Beam retries.
                 name = f"{part.file.name or part.path}:{part.row_groups[0]}:{counts.rows}"
                 for block in row_blocks(encoded, name, self._key):
                     yield 0, pack(block, self._spill)
@@ -200,7 +201,7 @@ class PushBits(beam.PTransform):
         """Adds a stage with noise on its tallies: from here on they are public."""
         self._meter.check_queries([*(query for query, _ in state.rounds), *queries])
         if not exact:  # no user has a usable value, and only noisy counts may show that
-            groups = 1 if self._grouping is None else len(self._grouping.groups) + 1
+            groups = 1 if self._grouping is None else len(self._grouping.groups) + 1  # the last: in no group
             exact = [Tally(*np.zeros((2, groups, len(query.quantity.slots)), np.int64)) for query in queries]
         tallies = self._plan.protect(queries, exact, self._key)
         for query, one in zip(queries, tallies, strict=True):

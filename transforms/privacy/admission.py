@@ -30,7 +30,7 @@ class UserCounts:
 
     Attributes:
         usable: users with a usable record.
-        unusable: users without one. A row without a user id counts as a user.
+        unusable: users without one. Each row without a user id counts as one more such user.
     """
 
     usable: int = 0
@@ -50,7 +50,7 @@ class AdmissionRule:
     """The conditions under which a run continues.
 
     Attributes:
-        epsilon: of both counts together.
+        epsilon: cost of both noisy counts together.
         max_bad_fraction: largest share of users without a usable record, in 0..1.
         min_users: smallest number of users; 0 for any.
         population: a public number of users; None if there is none.
@@ -74,13 +74,15 @@ class AdmissionRule:
 
 @dataclass(frozen=True)
 class Admission:
-    """The noisy counts, scaled to all users. Neither is rounded or clipped, so both are unbiased.
+    """The noisy user counts of a run, admitted or refused, scaled to all users.
+
+    Neither is rounded or clipped, so both are unbiased.
 
     Attributes:
-        users: with a usable record.
-        unusable: users without one.
+        users: noisy number of users with a usable record.
+        unusable: noisy number of users without one.
         epsilon: cost of both counts together.
-        noise_stddev: of either count, in users.
+        noise_stddev: standard deviation of either count, in users.
     """
 
     users: float
@@ -161,19 +163,20 @@ def check_admission(admission: Admission, rule: AdmissionRule) -> None:
     """
     margin = noise_quantile(rule.noise_epsilon, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
     users, unusable = admission.users, admission.unusable
-    error = 2 * admission.noise_stddev
+    error = 2 * admission.noise_stddev  # two standard deviations, for messages
     limit = rule.max_bad_fraction
-    present = max(users + unusable + 2 * margin, 0.0)
-    # The statistic is at most 0 in expectation where the share is within the limit; its noise is at most the margin.
+    max_total = max(users + unusable + 2 * margin, 0.0)  # an upper bound on all users
+    # A bad user adds 1 - limit and a good one subtracts limit, so the excess is at most 0 in expectation where the
+    # share of bad users is within the limit. At that share the squares add up to total limit (1 - limit).
     excess = (1 - limit) * unusable - limit * users
-    if excess > margin + _sampling_slack(present * limit * (1 - limit), rule.sampling_rate):
+    if excess > margin + _sampling_slack(max_total * limit * (1 - limit), rule.sampling_rate):
         raise NotAdmittedError(
             f"about {max(unusable, 0):,.0f} of {max(users + unusable, 0):,.0f} users (+-{error:,.0f}) have no usable "
             f"record, more than --max_bad_fraction {limit:g} allows; check the columns and the region, mend the files, "
             "or raise --max_bad_fraction (--verbose shows the operator the reasons)"
         )
     if rule.population is not None:
-        allowed = POPULATION_TOLERANCE * rule.population + margin + _sampling_slack(present, rule.sampling_rate)
+        allowed = POPULATION_TOLERANCE * rule.population + margin + _sampling_slack(max_total, rule.sampling_rate)
         if abs(users - rule.population) > allowed:
             raise NotAdmittedError(
                 f"--population says {rule.population:,} users, and the logs hold about {max(users, 0):,.0f} "
@@ -185,12 +188,12 @@ def check_admission(admission: Admission, rule: AdmissionRule) -> None:
         )
 
 
-def _sampling_slack(variance: float, rate: float) -> float:
+def _sampling_slack(squares: float, rate: float) -> float:
     """Bounds how far a scaled-up sum over a Poisson sample exceeds its expectation (Bernstein's inequality).
 
     Args:
-        variance: sum of the squared contributions of all users.
-        rate: of the sample.
+        squares: sum of the squared contributions of all users.
+        rate: sampling rate of the sample, in 0..1.
 
     Returns:
         The bound in users, exceeded with probability FALSE_REFUSAL_PROBABILITY at most; 0 if everybody is counted.
@@ -198,7 +201,7 @@ def _sampling_slack(variance: float, rate: float) -> float:
     if rate >= 1:
         return 0.0
     exponent = -math.log(FALSE_REFUSAL_PROBABILITY)
-    return math.sqrt(2 * exponent * variance * (1 - rate) / rate) + exponent / (3 * rate)
+    return math.sqrt(2 * exponent * squares * (1 - rate) / rate) + exponent / (3 * rate)
 
 
 def noise_quantile(epsilon: float, probability: float, sensitivity: int = 1) -> int:

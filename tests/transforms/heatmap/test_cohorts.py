@@ -245,7 +245,7 @@ def test_each_part_has_the_whole_rest_of_the_budget_and_nobody_spends_more(
     )
     population, budget = count_population(users, parameters, KEY)
     if Cohort.plan(population.users, users, 100, parameters.dropout).shards != shards:
-        return  # the private count came out far lower
+        return  # the noisy user count came out far lower
     state, rng = plan(population, budget, parameters), np.random.default_rng(0)
     counted = state.population.epsilon
     assert counted > 0  # also where a public figure makes the plan

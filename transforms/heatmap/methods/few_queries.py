@@ -82,7 +82,7 @@ class FewQueries:
         Let n be the shards, f the share of them that is queried first, and s^2(e) the noise variance of one shard. With
         disjoint cohorts the last sub-query has the variance n s^2(eps) / (1 - f) + f / (1 - f) T for a cell of T users.
         With shared ones it has n s^2(0.8 eps). `auto` takes the smaller one for the cells that matter, those of T = 2
-        standard deviations of the noise. Cohorts are shared too where the private count plans a single shard, and in
+        standard deviations of the noise. Cohorts are shared too where the noisy user count plans a single shard, and in
         the paper's model where all of the first cohort's few shards might be lost: their sizes are Poisson numbers.
 
         Raises:

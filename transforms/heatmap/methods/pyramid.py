@@ -48,7 +48,7 @@ class Pyramid(Method):
         return depth
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
-        """See Method.next_query. The levels share what the private count has left; the last spends all that remains."""
+        """See Method.next_query. The levels share the budget that remains; the last spends all of it."""
         done = len(state.results)
         if done == depth:
             return None

@@ -55,7 +55,7 @@ def crowd(users: int, shards: int) -> ShardGroup:
 
 
 def earlier_start(users: int, parameters: HeatmapParameters) -> HeatmapState:
-    """A run's begin as it was: a public number of users cost nothing, and a private count had a label of its own."""
+    """A run's begin as it was: a public number of users cost nothing, and a noisy user count had a label of its own."""
     budget = Budget(parameters.epsilon)
     if parameters.population is not None:
         return plan(Population(float(parameters.population), "public"), budget, parameters)
