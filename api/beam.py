@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.options.pipeline_options import DirectOptions
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import CATEGORIES, NUMBERS, ItemColumns
@@ -30,7 +31,7 @@ from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import region_of
 from sfumato.transforms.heatmap.cells import cells_table
-from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.options import heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap as HeatmapRounds
 from sfumato.transforms.heatmap.release_files import published_estimate
@@ -51,6 +52,7 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
 from sfumato.transforms.ranges.build_ranges import BuildRanges
 from sfumato.transforms.ranges.ranges_plan import RangesPlan
+from sfumato.transforms.release.metadata import code_digest, package_versions
 
 Area = Region | Sequence[float] | str
 Row = dict[str, Any]
@@ -60,7 +62,6 @@ _LOCAL_RUNNERS = {
     "SwitchingDirectRunner",
     "BundleBasedDirectRunner",
     "FnApiRunner",
-    "InteractiveRunner",
 }
 _QUANTILE_BITS, _QUANTILE_LEVELS = 12, 3
 
@@ -74,9 +75,27 @@ def run_key(key_file: str, name: str) -> RunKey:
         name: of the input and the result, such as "visits 2026-11-17". Never use a name for two inputs.
 
     Raises:
-        RequestError: the file cannot be read, or is no key.
+        RequestError: the file cannot be read, is no key, or others can read it.
     """
-    return RunKey.derive(FileSecret(key_file), {"name": name})
+    secret = FileSecret(key_file)
+    secret.check_private()
+    # Other code may add the same noise to other numbers, so the key is bound to the code as a job's key is.
+    return RunKey.derive(secret, {"name": name, "versions": package_versions(), "code": code_digest()})
+
+
+def check_options(options: Row) -> Row:
+    """Returns further options of a heatmap. Raises RequestError for an unknown one, or one of another type."""
+    known = heatmap_options()
+    for name, value in options.items():
+        if name in ("epsilon", "depth"):
+            raise RequestError(f"options: {name} is an argument of its own")
+        if name not in known:
+            raise RequestError(f"options: there is no {name!r}")
+        kind = known[name].kind
+        types = (int, float) if kind is float else kind
+        if isinstance(value, bool) is not (kind is bool) or not isinstance(value, types):
+            raise RequestError(f"options: {name} must be of type {kind.__name__}, got {value!r}")
+    return options
 
 
 @dataclass(kw_only=True, eq=False)
@@ -117,7 +136,7 @@ class PrivateHeatmap(beam.PTransform):
     key: RunKey | None = None
 
     def __post_init__(self) -> None:
-        values = {"epsilon": self.epsilon, "depth": self.depth, **(self.options or {})}
+        values = {"epsilon": self.epsilon, "depth": self.depth, **check_options(self.options or {})}
         self._parameters = heatmap_parameters(self.method, values, self.columns.categories)
         self._grid = Grid(region_of(self.region), self.depth)
 
@@ -299,6 +318,8 @@ class PrivateMoments(beam.PTransform):
     key: RunKey | None = None
 
     def __post_init__(self) -> None:
+        if self.epsilon is None:
+            raise RequestError("epsilon: must be a number; without one the reports would have no differential privacy")
         form = FixedPoint(self.bits, self.fraction_bits)
         statistics = tuple(Statistic(name) for name in self.statistics)
         self._plan = MomentsPlan(form=form, statistics=statistics, epsilon=self.epsilon)
@@ -358,14 +379,29 @@ class PrivateRanges(beam.PTransform):
         return paths | "Build" >> build | "Model" >> beam.Map(lambda built: built.model)
 
 
+def _runner_name(runner: Any) -> str:
+    """The class that runs the pipeline: not its bases, since Dask's runner is a kind of direct runner."""
+    while (inner := getattr(runner, "_underlying_runner", None)) is not None:
+        runner = inner
+    return type(runner).__name__
+
+
 def _key(given: RunKey | None, paths: beam.PCollection) -> RunKey:
     """The key that was given, or a fresh one. Raises RequestError for a fresh one where other machines would see it."""
+    runner = _runner_name(paths.pipeline.runner)
+    if "Dask" in runner:
+        raise RequestError("runner: Beam's DaskRunner leaves out stages of a job without a word; choose another")
+    mode = paths.pipeline.options.view_as(DirectOptions).direct_running_mode
+    if runner in _LOCAL_RUNNERS and mode in ("multi_threading", "multi_processing"):
+        raise RequestError(
+            f"direct_running_mode: in {mode} Beam's servers listen on all network interfaces and send any file to "
+            "whoever asks; use in_memory"
+        )
     if given is not None:
         return given
-    runner = type(paths.pipeline.runner)
-    if _LOCAL_RUNNERS.isdisjoint(one.__name__ for one in runner.__mro__):
+    if runner not in _LOCAL_RUNNERS:
         raise RequestError(
-            f"key: {runner.__name__} would show a fresh key in the job's graph; make one with "
+            f"key: {runner} would show a fresh key in the job's graph; make one with "
             "sfumato.beam.run_key(key_file, name)"
         )
     return RunKey.derive(entropy_secret(), {})

@@ -169,8 +169,11 @@ class Refresh:
             "key_secret": config.key_secret,
             "dry_run": self.dry_run,
         }
-        if epsilon is not None:
-            values["epsilon"] = epsilon
+        if epsilon is not None:  # the most that the release may cost: it lowers what is configured and never raises it
+            for name in ("epsilon", "group_epsilon"):
+                configured = getattr(example_request(config), name, None)
+                if configured is not None:
+                    values[name] = format_amount(min(parse_amount(name, configured), parse_amount("epsilon", epsilon)))
         if (start := self._earlier(day, releases, reservation)) is not None:
             values["warm_start"] = start
         run_job(request_of(config.job, values), self.settings)

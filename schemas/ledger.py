@@ -97,8 +97,8 @@ class Limit:
     adjacency: str = ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        if not (self.epsilon > 0):
-            raise RequestError(f"budget: epsilon must be above 0, got {self.epsilon}")
+        if not (self.epsilon > 0 and self.epsilon.is_finite()):
+            raise RequestError(f"budget: epsilon must be a finite number above 0, got {self.epsilon}")
         if not (self.delta < 1):
             raise RequestError(f"budget: delta must be below 1, got {self.delta}")
         if not 1 <= self.days <= _MAX_DAYS:
@@ -168,6 +168,8 @@ class Period:
     last: date
 
     def __post_init__(self) -> None:
+        if type(self.first) is not date or type(self.last) is not date:
+            raise RequestError(f"period: must be days, got {self.first!r} to {self.last!r}")
         if self.last < self.first:
             raise RequestError(f"period: ends on {self.last}, before it begins on {self.first}")
         if self.length > _MAX_DAYS:

@@ -274,8 +274,12 @@ def test_airflow_imports_the_dag_and_tries_again_what_may_help(airflow: Path) ->
     assert facts["max_active_runs"] == 1
     assert facts["catchup"] is True
     assert facts["retries"] >= 5
-    command = facts["command"].replace(str(airflow / "sfumato"), SFUMATO).replace("{{ data_interval_start | ds }}", "D")
-    assert parse(shlex.split(command))["date"] == "D"
+    command = (
+        facts["command"]
+        .replace(str(airflow / "sfumato"), SFUMATO)
+        .replace("{{ data_interval_start | ds }}", "2026-11-20")
+    )
+    assert parse(shlex.split(command))["date"] == "2026-11-20"
     expected = {"0": "success", str(LATER): "up for retry", str(CRASH): "up for retry"}
     assert facts["fates"] == {**expected, **{str(status): "failed" for status in NEEDS_A_PERSON}}
 

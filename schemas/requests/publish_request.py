@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
+from datetime import date, datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import Limit, Period, dataset_name
+from sfumato.schemas.ledger import Limit, Period, dataset_name, ordered
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.request_base import INPUT, KEY, LEDGER, MAP, OUTPUT, PRIVACY, RUN, Request, option
 
@@ -26,11 +26,16 @@ def region_of(value: Any) -> Region:
 def _period(value: Any) -> Period:
     if isinstance(value, Period):
         return value
+    if isinstance(value, datetime):  # pandas' Timestamp is one; it would be written with its time
+        value = value.date()
     return Period(value, value) if isinstance(value, date) else Period.parse(str(value))
 
 
 def _limits(value: Any) -> tuple[Limit, ...]:
-    return Limit.parse_all(value) if isinstance(value, str) else tuple(value)
+    if isinstance(value, str):
+        return Limit.parse_all(value)
+    limits = [one for part in value for one in ([part] if isinstance(part, Limit) else Limit.parse_all(str(part)))]
+    return ordered(limits)
 
 
 def check_release_id(release_id: str) -> str:

@@ -36,6 +36,7 @@ def option(
     group: str,
     *,
     common: bool = False,
+    auto: bool = False,
     metavar: str | None = None,
     style: Literal["option", "positional", "several", "repeated"] = "option",
     **bounds: Any,
@@ -47,12 +48,13 @@ def option(
         help: what it is, with its unit.
         group: the group of HELP_GROUPS under which the help text shows it.
         common: whether `--help` shows it; `--help-all` shows every option.
+        auto: the text `auto` means that the job chooses the value, as where it is not given.
         metavar: the name of its value in the help text; None chooses one by its type.
         style: on a command line, `positional` has no name, `several` takes several values, and `repeated` is given
             several times.
         bounds: `ge`, `gt`, `le` and `lt` of Pydantic's Field.
     """
-    extra: dict[str, Any] = {"group": group, "common": common, "metavar": metavar, "style": style}
+    extra: dict[str, Any] = {"group": group, "common": common, "auto": auto, "metavar": metavar, "style": style}
     return Field(default, description=help, json_schema_extra=extra, **bounds)
 
 
@@ -89,10 +91,14 @@ class Request(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_defaults(cls, values: Any) -> Any:
-        """Drops None, and `auto` of an option that is chosen where it is not given. Paths become text."""
+        """Drops None, and `auto` where the job then chooses the value. Paths become text."""
         if not isinstance(values, Mapping):
             return values
-        chosen = {name for name, field in cls.model_fields.items() if field.default is None}
+        chosen = {
+            name
+            for name, field in cls.model_fields.items()
+            if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("auto")
+        }
         return {
             name: os.fspath(value) if isinstance(value, os.PathLike) else value
             for name, value in values.items()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import pytest
 
+from sfumato.pipelines.refresh import Refresh, read_config
 from sfumato.pipelines.run import JOBS
+from sfumato.schemas.requests.refresh_days import RefreshRequest
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.pipelines.test_refresh import Place, days, place  # noqa: F401  (fixtures)
 
@@ -42,3 +45,20 @@ def test_every_publishing_job_has_a_release_a_day(place: Place, job: str) -> Non
 
 def test_the_jobs_of_a_refresh_are_those_that_publish() -> None:
     assert {name for name, job in JOBS.items() if job.publishes} == {"heatmap", *OTHER_JOBS}
+
+
+@pytest.mark.parametrize(("left", "expected"), [("4", (1, 4)), ("2", (1, 2)), ("0.5", (0.5, 0.5))])
+def test_what_is_left_of_a_charge_lowers_both_epsilons_and_raises_none(
+    place: Place,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    left: str,
+    expected: tuple[float, float],
+) -> None:
+    """A release of moments may cost more than the local epsilon, and a day is resumed with what its charge left."""
+    options = {"column": "latitude", "epsilon": 1, "group_by": "user_id", "groups": "a,b", "group_epsilon": 4}
+    place.write(job="moments", budget=[{"epsilon": 4, "days": 1}], options=options)
+    ran: list[Any] = []
+    monkeypatch.setattr("sfumato.pipelines.refresh.run_job", lambda request, _: ran.append(request))
+    runner = RefreshRequest.of({"config": str(place.config)})
+    Refresh(read_config(str(place.config)), runner)._run(date(2026, 11, 18), {}, None, left)
+    assert (ran[0].epsilon, ran[0].group_epsilon) == expected

@@ -63,7 +63,7 @@ def test_limits_and_defaults() -> None:
         ({"budget": [{"epsilon": 1, "dayz": 1}]}, "unknown key 'dayz'; did you mean 'days'?"),
         ({"budget": [{"epsilon": 1}]}, "a limit needs epsilon and days"),
         ({"budget": [{"epsilon": 1, "days": 1.5}]}, "days must be a whole number"),
-        ({"budget": [{"epsilon": 0, "days": 1}]}, "epsilon must be above 0"),
+        ({"budget": [{"epsilon": 0, "days": 1}]}, "epsilon must be a finite number above 0"),
         ({"budget": [{"epsilon": float("nan"), "days": 1}]}, "epsilon: must be a finite number"),
         (
             {"budget": [{"epsilon": 1, "days": 1}, {"epsilon": 2, "days": 1}]},

@@ -47,7 +47,8 @@ class Option:
                 tuple[kind, ...], BeforeValidator(parts_of if self.default is not None else _parts_or_auto)
             ]
             return parts | None, option(None, text, group, common=self.common, metavar=f"{metavar},...")
-        return kind, option(self.default, text, group, common=self.common, metavar=metavar)
+        may_be_chosen = self.default is None
+        return kind, option(self.default, text, group, common=self.common, auto=may_be_chosen, metavar=metavar)
 
 
 def _parts_or_auto(value: Any) -> Any:

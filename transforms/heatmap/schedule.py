@@ -187,9 +187,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
         raise RequestError(f"gamma: {state.unit} is too large, the users' sums would exceed 2^62; give a smaller one")
     epsilon = budget.affordable(min(max(query.epsilon, min_epsilon), available))
     if shard_range is not None or available - epsilon < min_epsilon:
-        epsilon = (
-            available  # the rest would not pay for another sub-query; the users of these shards answer this query alone
-        )
+        epsilon = available  # the rest pays for no other sub-query, or these users answer this one alone
     window = window_for(encoding, epsilon, state, parameters.overflow_probability / max_rounds)
     if parameters.noise != "central":
         window = choose_window(window, parameters.modulus, parameters.allow_overflow)

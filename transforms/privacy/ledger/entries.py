@@ -50,6 +50,11 @@ def read_entries(entries: Sequence[bytes]) -> list[dict[str, Any]]:
     for index, entry in enumerate(entries):
         try:
             body = json.loads(entry)
+            if isinstance(body, dict) and body.get("format", FORMAT) != FORMAT:
+                raise LedgerError(
+                    f"ledger: entry {index} has format {body['format']!r}, and this version of sfumato reads "
+                    f"{FORMAT!r}; use the version that wrote it. A new ledger would forget what was spent"
+                )
             complete = isinstance(body, dict) and set(body) == {*_FIELDS, "hash"} and isinstance(body["content"], dict)
             if (
                 not complete
@@ -58,8 +63,6 @@ def read_entries(entries: Sequence[bytes]) -> list[dict[str, Any]]:
             ):
                 raise ValueError("not in this program's form")
             stated = body.pop("hash")
-            if body["format"] != FORMAT:
-                raise ValueError(f"of format {body['format']!r}, not {FORMAT!r}")
             if type(body["index"]) is not int or body["index"] != index:
                 raise ValueError(f"numbered {body['index']}")
             if body["previous"] != previous:

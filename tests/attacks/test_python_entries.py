@@ -1,0 +1,121 @@
+"""The Python calls and the transforms keep what the command line keeps: no silent loss of privacy, charge or ledger."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pandas as pd
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from sfumato.beam import PrivateHeatmap, PrivateMoments, _key, run_key
+from sfumato.pipelines.run import request_of
+from sfumato.schemas.errors import LedgerError, RequestError
+from sfumato.schemas.ledger import Limit, Period
+from sfumato.transforms.privacy.ledger.entries import read_entries
+from tests.keys import write_key
+
+REGION = (-1.0, 50.0, 1.0, 51.0)
+REQUEST: dict[str, Any] = {"input": "x", "output": "y", "region": REGION}
+
+
+class Runner(beam.runners.runner.PipelineRunner):
+    """A runner that is never run."""
+
+
+class DaskRunner(beam.runners.portability.fn_api_runner.FnApiRunner):
+    """In place of Beam's, which is a kind of direct runner too and sends the graph to other machines."""
+
+
+class InteractiveRunner(beam.runners.runner.PipelineRunner):
+    """In place of Beam's, which runs another runner."""
+
+    def __init__(self, underlying_runner: beam.runners.runner.PipelineRunner):
+        self._underlying_runner = underlying_runner
+
+
+def key_on(runner: Any, *flags: str) -> object:
+    """The fresh key of a transform on a runner."""
+    return _key(None, beam.Pipeline(runner=runner, options=PipelineOptions(list(flags))) | beam.Create(["x"]))
+
+
+def test_a_fresh_key_stays_in_this_process() -> None:
+    local = beam.runners.portability.fn_api_runner.FnApiRunner()
+    assert key_on(local) != key_on(local)
+    assert key_on(InteractiveRunner(local))
+    for runner in (Runner(), InteractiveRunner(Runner())):
+        with pytest.raises(RequestError, match="would show a fresh key"):
+            key_on(runner)
+    with pytest.raises(RequestError, match="leaves out stages"):
+        key_on(DaskRunner())
+    with pytest.raises(RequestError, match="listen on all network interfaces"):
+        key_on(local, "--direct_running_mode=multi_processing")
+
+
+def test_a_kept_key_is_private_and_bound_to_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_key(tmp_path / "key")
+    key = run_key(str(tmp_path / "key"), "monday")
+    assert run_key(str(tmp_path / "key"), "monday").subkey("x") == key.subkey("x")
+    assert run_key(str(tmp_path / "key"), "tuesday").subkey("x") != key.subkey("x")
+    with monkeypatch.context() as patch:
+        patch.setattr("sfumato.beam.code_digest", lambda: "0" * 64)
+        assert run_key(str(tmp_path / "key"), "monday").subkey("x") != key.subkey("x")
+    (tmp_path / "key").chmod(0o666)
+    with pytest.raises(RequestError, match="key_file"):
+        run_key(str(tmp_path / "key"), "monday")
+
+
+def test_a_missing_epsilon_is_an_error() -> None:
+    with pytest.raises(RequestError, match="epsilon"):
+        PrivateMoments(column="km", epsilon=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options", [{"epsilon": 8.0}, {"depth": 4}, {"allow_overflow": "false"}, {"shard_size": True}, {"shardsize": 5000}]
+)
+def test_further_options_do_not_replace_the_stated_ones(options: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="options"):
+        PrivateHeatmap(region=REGION, epsilon=1.0, depth=6, options=options)
+    PrivateHeatmap(region=REGION, depth=6, options={"shard_size": 5000, "dropout": 0, "allow_overflow": False})
+
+
+@pytest.mark.parametrize("name", ["ledger", "timeline", "key_file", "weight_column", "auxiliary", "warm_start"])
+def test_auto_is_a_value_where_nothing_is_chosen(name: str) -> None:
+    """Otherwise `--ledger auto` would publish without a charge."""
+    if name == "ledger":
+        with pytest.raises(RequestError, match="dataset"):
+            request_of("heatmap", {**REQUEST, name: "auto"})
+    else:
+        assert getattr(request_of("heatmap", {**REQUEST, name: "auto"}), name) == "auto"
+    assert request_of("heatmap", {**REQUEST, "gamma": "auto"}).gamma is None  # type: ignore[attr-defined]
+
+
+def test_what_a_ledger_could_not_read_again_is_not_written() -> None:
+    charged = {**REQUEST, "ledger": "l.db", "dataset": "city", "key_file": "k"}
+    for day in (pd.Timestamp("2026-11-20 05:00"), datetime(2026, 11, 20, 5), date(2026, 11, 20), "2026-11-20"):
+        period = request_of("heatmap", {**charged, "period": day}).period  # type: ignore[attr-defined]
+        assert type(period.first) is type(period.last) is date
+        assert period == Period.parse("2026-11-20")
+    with pytest.raises(RequestError, match="period"):
+        Period(pd.Timestamp("2026-11-20"), pd.Timestamp("2026-11-20"))
+    limit = Limit.parse_all("1/1d")[0]
+    for budget, found in ((["1/1d"], (limit,)), ([limit], (limit,)), ("1/1d", (limit,))):
+        values = {**charged, "period": "2026-11-20", "budget": budget}
+        assert request_of("heatmap", values).budget == found  # type: ignore[attr-defined]
+    for budget in (["rubbish"], [5], [limit, limit]):
+        with pytest.raises(RequestError, match="budget"):
+            request_of("heatmap", {**charged, "period": "2026-11-20", "budget": budget})
+    with pytest.raises(RequestError):
+        Limit(Decimal("Infinity"), Decimal(0), 1)
+
+
+def test_a_ledger_of_an_earlier_format_is_not_taken_for_a_damaged_one() -> None:
+    """Whoever believed that would begin a new ledger, and a new budget."""
+    old = {"format": "sfumato-ledger/1", "index": 0, "mark": "x", "content": {}, "hash": "y"}
+    with pytest.raises(LedgerError, match="use the version that wrote it"):
+        read_entries([json.dumps(old).encode()])
