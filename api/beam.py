@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import DirectOptions
 
+from sfumato.pipelines.options import check_runner, check_running_mode
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import CATEGORIES, NUMBERS, ItemColumns
 from sfumato.schemas.locations import Auxiliary, LocationColumns
@@ -389,14 +389,9 @@ def _runner_name(runner: Any) -> str:
 def _key(given: RunKey | None, paths: beam.PCollection) -> RunKey:
     """The key that was given, or a fresh one. Raises RequestError for a fresh one where other machines would see it."""
     runner = _runner_name(paths.pipeline.runner)
-    if "Dask" in runner:
-        raise RequestError("runner: Beam's DaskRunner leaves out stages of a job without a word; choose another")
-    mode = paths.pipeline.options.view_as(DirectOptions).direct_running_mode
-    if runner in _LOCAL_RUNNERS and mode in ("multi_threading", "multi_processing"):
-        raise RequestError(
-            f"direct_running_mode: in {mode} Beam's servers listen on all network interfaces and send any file to "
-            "whoever asks; use in_memory"
-        )
+    check_runner(runner)
+    if runner in _LOCAL_RUNNERS:
+        check_running_mode(paths.pipeline.options, "use in_memory")
     if given is not None:
         return given
     if runner not in _LOCAL_RUNNERS:

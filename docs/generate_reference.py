@@ -26,7 +26,7 @@ from sfumato.pipelines.command_line import default_text
 from sfumato.pipelines.run import JOBS, request_class
 from sfumato.schemas import moments, ranges, release
 from sfumato.schemas.errors import SfumatoError
-from sfumato.schemas.requests.request_base import HELP_GROUPS, option_type, range_text
+from sfumato.schemas.requests.request_base import HELP_GROUPS, extra_of, metavar_of, option_type, range_text
 from sfumato.transforms.synth.people import record_schema
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -204,9 +204,8 @@ def command_options(command: str) -> list[Option]:
 
 
 def _option(name: str, field: FieldInfo) -> Option:
-    extra: Any = field.json_schema_extra
-    kind, positional = option_type(field.annotation), extra["style"] == "positional"
-    value = extra["metavar"] or {int: "N", float: "X"}.get(kind, "NAME")
+    extra = extra_of(field)
+    kind, positional, value = option_type(field.annotation), extra["style"] == "positional", metavar_of(field)
     if get_origin(kind) is Literal:
         value = "|".join(map(str, get_args(kind)))
     default = "" if field.default in (None, False, (), PydanticUndefined) else default_text(field.default)

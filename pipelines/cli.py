@@ -80,7 +80,7 @@ def command(arguments: Sequence[str] | None = None) -> int:
     with ended_by_signals():
         try:
             return main(arguments)
-        except Exception:  # noqa: BLE001  (whatever it is, it is told)
+        except Exception:  # noqa: BLE001  (whatever it is, it is printed)
             traceback.print_exc()
             return CRASHED
 

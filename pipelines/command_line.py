@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.publish_request import RunnerOptions
-from sfumato.schemas.requests.request_base import HELP_GROUPS, Request, option_type
+from sfumato.schemas.requests.request_base import HELP_GROUPS, Request, extra_of, metavar_of, option_type
 
 R = TypeVar("R", bound=Request)
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
@@ -60,8 +60,8 @@ def help_text(kind: type[Request], *, everything: bool) -> str:
     fields = kind.model_fields
     hidden = 0
     for group in HELP_GROUPS:
-        mine = {name: one for name, one in fields.items() if _extra(one)["group"] == group}
-        shown = {name: one for name, one in mine.items() if everything or _extra(one)["common"] or one.is_required()}
+        mine = {name: one for name, one in fields.items() if extra_of(one)["group"] == group}
+        shown = {name: one for name, one in mine.items() if everything or extra_of(one)["common"] or one.is_required()}
         hidden += len(mine) - len(shown)
         if shown:
             lines += ["", f"{group}:"]
@@ -103,7 +103,7 @@ def _parser(kind: type[Request]) -> argparse.ArgumentParser:
     """A parser of text alone: the request reads and checks the values."""
     parser = _Parser(prog=f"sfumato {kind.COMMAND}", allow_abbrev=False, add_help=False)
     for name, one in kind.model_fields.items():
-        style: str = _extra(one)["style"]
+        style: str = extra_of(one)["style"]
         if style == "positional":
             parser.add_argument(name, nargs="?", default=argparse.SUPPRESS)
         elif option_type(one.annotation) is bool:
@@ -114,15 +114,8 @@ def _parser(kind: type[Request]) -> argparse.ArgumentParser:
     return parser
 
 
-def _extra(field: FieldInfo) -> dict[str, Any]:
-    extra = field.json_schema_extra
-    assert isinstance(extra, dict)
-    return extra
-
-
 def _option_lines(name: str, field: FieldInfo, width: int) -> list[str]:
-    extra, kind = _extra(field), option_type(field.annotation)
-    metavar = extra["metavar"] or {int: "N", float: "X"}.get(kind, "NAME")
+    extra, kind, metavar = extra_of(field), option_type(field.annotation), metavar_of(field)
     more = {"several": f" [{metavar} ...]"}.get(extra["style"], "")
     value = "" if kind is bool else f" {metavar}{more}"
     head = f"  {metavar}" if extra["style"] == "positional" else f"  --{name}{value}"

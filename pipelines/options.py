@@ -82,15 +82,28 @@ def runner_settings(config: str | None, dataflow_region: str | None, beam_argume
     local = name in LOCAL_RUNNERS
     flags = [flag for flag in flags if not (local and flag.startswith("--runner="))]
     options = PipelineOptions(flags)
-    mode = options.view_as(DirectOptions).direct_running_mode
-    if local and mode in _SERVING_MODES:
-        raise RequestError(
-            f"direct_running_mode: in {mode} Beam's servers listen on all network interfaces and send any file to "
-            "whoever asks; leave it out, and give --runner_config direct_threads, or --direct_num_workers N for more"
-        )
+    if local:
+        advice = "leave it out, and give --runner_config direct_threads, or --direct_num_workers N for more"
+        check_running_mode(options, advice)
     FileSystems.set_options(options)  # for what is read before there is a pipeline
     workers_chosen = any(flag.startswith("--direct_num_workers") for flag in flags)
     return RunnerSettings(_runner(name, options), options, local, workers_chosen)
+
+
+def check_running_mode(options: PipelineOptions, advice: str) -> None:
+    """Raises RequestError where a local runner of Beam's would open servers. advice: what to do instead."""
+    mode = options.view_as(DirectOptions).direct_running_mode
+    if mode in _SERVING_MODES:
+        raise RequestError(
+            f"direct_running_mode: in {mode} Beam's servers listen on all network interfaces and send any file to "
+            f"whoever asks; {advice}"
+        )
+
+
+def check_runner(name: str) -> None:
+    """Raises RequestError for a runner whose results are wrong."""
+    if "dask" in name.lower():
+        raise RequestError("runner: Beam's DaskRunner leaves out stages of a job without a word; choose another")
 
 
 def _runner(name: str, options: PipelineOptions) -> PipelineRunner:
@@ -98,8 +111,7 @@ def _runner(name: str, options: PipelineOptions) -> PipelineRunner:
         return LocalRunner()
     if name.lower() == "flinkrunner":
         return flink_runner(options)
-    if "dask" in name.lower():
-        raise RequestError("runner: Beam's DaskRunner leaves out stages of a job without a word; choose another")
+    check_runner(name)
     try:
         return create_runner(name)
     except (ImportError, ValueError) as error:  # a runner that is not installed, or that there is not

@@ -58,6 +58,13 @@ def option(
     return Field(default, description=help, json_schema_extra=extra, **bounds)
 
 
+def extra_of(field: FieldInfo) -> dict[str, Any]:
+    """What `option` says of a field beside its type, default, help and bounds."""
+    extra = field.json_schema_extra
+    assert isinstance(extra, dict)
+    return extra
+
+
 def parts_of(value: Any) -> Any:
     """The parts of text that separates them by commas; any other value as it is."""
     if isinstance(value, str):
@@ -94,11 +101,7 @@ class Request(BaseModel):
         """Drops None, and `auto` where the job then chooses the value. Paths become text."""
         if not isinstance(values, Mapping):
             return values
-        chosen = {
-            name
-            for name, field in cls.model_fields.items()
-            if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("auto")
-        }
+        chosen = {name for name, field in cls.model_fields.items() if extra_of(field)["auto"]}
         return {
             name: os.fspath(value) if isinstance(value, os.PathLike) else value
             for name, value in values.items()
@@ -177,11 +180,17 @@ def has_several(annotation: Any) -> bool:
     return get_origin(annotation) is tuple
 
 
+def metavar_of(field: FieldInfo) -> str:
+    """The name of an option's value in help texts."""
+    by_type = {int: "N", float: "X"}.get(option_type(field.annotation), "NAME")
+    return str(extra_of(field)["metavar"] or by_type)
+
+
 def range_text(field: FieldInfo) -> str:
     """What an option's value may be, in words: `a whole number in 1..20`."""
-    kind, extra = option_type(field.annotation), field.json_schema_extra
-    if has_several(field.annotation) and isinstance(extra, dict):
-        return f"{ {int: 'whole numbers', float: 'numbers'}.get(kind, 'values') } {extra['metavar']}"
+    kind = option_type(field.annotation)
+    if has_several(field.annotation):
+        return f"{ {int: 'whole numbers', float: 'numbers'}.get(kind, 'values') } {extra_of(field)['metavar']}"
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
     if kind is bool:

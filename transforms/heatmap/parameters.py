@@ -58,8 +58,8 @@ class HeatmapParameters:
     )
     contribution: Contribution | None = option(
         None,
-        "what a user adds: one of her locations, drawn; top, where she is most; or all, a distribution over all of "
-        "them; default: all for emd, else one",
+        "what a user adds: one of their locations, drawn; top, the location where they are most; or all, a "
+        "distribution over all of them; default: all for emd, else one",
     )
     gamma: int | None = option(
         None, "whole number that a user's distribution adds up to, with contribution all; auto: by noise and modulus"
@@ -69,7 +69,9 @@ class HeatmapParameters:
         "how a distribution becomes whole numbers: systematic (sensitivity gamma), or independent, entry by entry "
         "(gamma + the vector's length)",
     )
-    overflow_probability: float = option(1e-9, "chance that any shard's sum wraps around the modulus, in the whole run")
+    overflow_probability: float = option(
+        1e-9, "probability that any shard's sum wraps around the modulus, in the whole run"
+    )
     modulus: int | None = option(None, "auto, or the modulus m of the secure sums")
     allow_overflow: bool = option(False, "run with a modulus that is too small")
     noise: NoiseMode = option(
@@ -77,7 +79,7 @@ class HeatmapParameters:
         "shard: a shard's noise in closed form; client: every client's share (slow); central: no secure aggregation, "
         "a trusted server adds noise once",
     )
-    simulated_dropout: float = option(0.0, "chance that a client vanishes once the noise is decided")
+    simulated_dropout: float = option(0.0, "probability that a client vanishes once the noise is decided")
     max_bad_fraction: float = option(
         0.1, "refuse where a larger share of the users has no usable record, by noisy counts"
     )
