@@ -71,8 +71,8 @@ class Scale(_Model):
     """How values become colours.
 
     Attributes:
-        kind: `log`: colour position log(1 + value / knee) / log(1 + high / knee), from 0 to `high`; `linear`: from `low`
-            to `high`; `diverging`: linear, with the middle colour at 0 and low = -high.
+        kind: `log`: colour position log(1 + value / knee) / log(1 + high / knee), from 0 to `high`; `linear`: from
+            `low` to `high`; `diverging`: linear, with the middle colour at 0 and low = -high.
         low, high: the values of the first and last colour.
         knee: of the log scale, in the value's unit; None for the others.
         unit: of the values, such as `users per km²`.
