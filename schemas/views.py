@@ -315,7 +315,7 @@ class ComparisonBody(_Model):
 
 
 class Night(_Model):
-    """A dated release of a timeline."""
+    """A dated release of a timeline; see `schemas.timeline.DatedRelease`."""
 
     date: str
     release_id: str
@@ -327,7 +327,26 @@ class Night(_Model):
     warm_start: str | None
     map: str | None  # the script that holds the night's map, relative to the page
     safe: bool
-    # More fields as `schemas.timeline.DatedRelease` has them.
+
+
+class NightMap(_Model):
+    """One night's map, in a script of its own that the timeline's page loads when its date is chosen.
+
+    Attributes:
+        format: of the file; a page shows maps of its own format alone.
+        layer: the published cells with one measure, `Users`; fine cells may be added up.
+        users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
+        stddev: one per cell: standard deviation of the error of `users`.
+    """
+
+    format: int
+    date: str
+    region: Bounds
+    depth: int
+    finest_metres: tuple[float, float]
+    layer: Layer
+    users: list[float]
+    stddev: list[float]
 
 
 class SpendingRow(_Model):

@@ -42,6 +42,9 @@ export interface PageView {
 }
 /**
  * A term and what is said of it.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "Fact".
  */
 export interface Fact {
   term: string;
@@ -49,6 +52,9 @@ export interface Fact {
 }
 /**
  * A file that lies beside the page.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "FileLink".
  */
 export interface FileLink {
   name: string;
@@ -56,6 +62,9 @@ export interface FileLink {
 }
 /**
  * A part of the report under the first screen. It is plain HTML and needs no script.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "Section".
  */
 export interface Section {
   title: string;
@@ -67,6 +76,9 @@ export interface Section {
 }
 /**
  * A table of texts. `numeric` marks the columns that hold numbers; a reader can sort by each column.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "Table".
  */
 export interface Table {
   title: string;
@@ -83,6 +95,9 @@ export interface Table {
  *     lines: coast, streets, borders over the cells; each a list of [longitude, latitude].
  *     zones: named polygons, drawn as outlines over the cells.
  *     places: names.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "Basemap".
  */
 export interface Basemap {
   source: string;
@@ -94,6 +109,9 @@ export interface Basemap {
 }
 /**
  * A named polygon of the basemap: rings of [longitude, latitude] in turn, the first the outer one.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "Zone".
  */
 export interface Zone {
   name: string;
@@ -101,6 +119,9 @@ export interface Zone {
 }
 /**
  * A name on the basemap. `rank` 0 is the most important.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "Place".
  */
 export interface Place {
   name: string;
@@ -115,6 +136,9 @@ export interface Place {
  *     layers: coarse to fine or first to last; the last is shown first.
  *     missing: what a place without a cell means, in one sentence; None where cells cover the region.
  *     finest_metres: width and height of the finest cell.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "MapBody".
  */
 export interface MapBody {
   kind: "map";
@@ -130,6 +154,9 @@ export interface MapBody {
 }
 /**
  * A region in degrees.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "Bounds".
  */
 export interface Bounds {
   west: number;
@@ -148,6 +175,9 @@ export interface Bounds {
  *     area: the finest cells that it owns, as a share of its own area in 0..1.
  *     cell_id: names such as r213.
  *     measures: at least one.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "Layer".
  */
 export interface Layer {
   title: string;
@@ -173,6 +203,9 @@ export interface Layer {
  *     listed: cells for the list of the highest (rows of the layer), in the order of what is surely high, with an
  *         interval that holds for all cells at once where the method has one; [row, value, low, high].
  *     listed_note: one sentence on how the list was chosen.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "Measure".
  */
 export interface Measure {
   name: string;
@@ -196,6 +229,9 @@ export interface Measure {
  *     knee: of the log scale, in the value's unit; None for the others.
  *     unit: of the values, such as `users per km²`.
  *     ticks: (value, text) pairs for the legend, ascending. A text starts with ≥ or ≤ where values lie beyond.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "Scale".
  */
 export interface Scale {
   kind: "log" | "linear" | "diverging";
@@ -207,6 +243,9 @@ export interface Scale {
 }
 /**
  * Ranked items, groups or prefixes.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "BarsBody".
  */
 export interface BarsBody {
   kind: "bars";
@@ -218,6 +257,9 @@ export interface BarsBody {
 }
 /**
  * A ranked item, group or prefix. `parent` is the row of the prefix that it extends, -1 for none.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "Bar".
  */
 export interface Bar {
   name: string;
@@ -231,6 +273,9 @@ export interface Bar {
 }
 /**
  * A distribution function with its 95% band, quantiles and ranges of values.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "CurveBody".
  */
 export interface CurveBody {
   kind: "curve";
@@ -244,6 +289,9 @@ export interface CurveBody {
 }
 /**
  * `share` of the users lie below `value`, itself in low..high at 95%.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "QuantileRow".
  */
 export interface QuantileRow {
   share: number;
@@ -253,6 +301,9 @@ export interface QuantileRow {
 }
 /**
  * Users with a value from `low` to below `high`, with their 95% interval.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "RangeRow".
  */
 export interface RangeRow {
   low: number;
@@ -263,6 +314,9 @@ export interface RangeRow {
 }
 /**
  * Statistics of everybody, of groups or cells, and the bits that they were computed from.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "MomentsBody".
  */
 export interface MomentsBody {
   kind: "moments";
@@ -274,6 +328,9 @@ export interface MomentsBody {
 }
 /**
  * A statistic of everybody with its 95% interval, written with the digits that are known.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "StatisticRow".
  */
 export interface StatisticRow {
   name: string;
@@ -285,6 +342,9 @@ export interface StatisticRow {
 }
 /**
  * How often a bit is set: its place value, share of users with it, interval, and whether it was dropped.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "BitRow".
  */
 export interface BitRow {
   quantity: string;
@@ -303,6 +363,9 @@ export interface BitRow {
  *     start: x, y of the centre in degrees and side in metres of the square that is shown first.
  *     model: arrays and numbers of the model in JSON, by the model's kind.
  *     background: a coarse map of the model's own answers.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "RangesBody".
  */
 export interface RangesBody {
   kind: "ranges";
@@ -324,6 +387,9 @@ export interface RangesBody {
 }
 /**
  * Methods compared on exact data: methods first, then error curves, then the table.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "ComparisonBody".
  */
 export interface ComparisonBody {
   kind: "comparison";
@@ -342,6 +408,9 @@ export interface ComparisonBody {
 }
 /**
  * A setting of a comparison: method, options, metrics as [mean, standard error, text], and its picture.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "MethodRow".
  */
 export interface MethodRow {
   method: string;
@@ -363,6 +432,9 @@ export interface MethodRow {
 }
 /**
  * A metric of a comparison, what it is, and whether lower or higher is better.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "MetricName".
  */
 export interface MetricName {
   name: string;
@@ -371,6 +443,9 @@ export interface MetricName {
 }
 /**
  * Nightly releases: spending, one night's map, the change between two nights.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "TimelineBody".
  */
 export interface TimelineBody {
   kind: "timeline";
@@ -379,7 +454,10 @@ export interface TimelineBody {
   spending: SpendingRow[];
 }
 /**
- * A dated release of a timeline.
+ * A dated release of a timeline; see `schemas.timeline.DatedRelease`.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "Night".
  */
 export interface Night {
   date: string;
@@ -395,10 +473,39 @@ export interface Night {
 }
 /**
  * A limit of the ledger and what had been spent in the window that ends on each day.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "SpendingRow".
  */
 export interface SpendingRow {
   epsilon: number;
   delta: number;
   days: number;
   spent: [string, number][];
+}
+/**
+ * One night's map, in a script of its own that the timeline's page loads when its date is chosen.
+ *
+ * Attributes:
+ *     format: of the file; a page shows maps of its own format alone.
+ *     layer: the published cells with one measure, `Users`; fine cells may be added up.
+ *     users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
+ *     stddev: one per cell: standard deviation of the error of `users`.
+ *
+ * This interface was referenced by `PageView`'s JSON-Schema
+ * via the `definition` "NightMap".
+ */
+export interface NightMap {
+  format: number;
+  date: string;
+  region: Bounds;
+  depth: number;
+  /**
+   * @minItems 2
+   * @maxItems 2
+   */
+  finest_metres: [number, number];
+  layer: Layer;
+  users: number[];
+  stddev: number[];
 }
