@@ -33,17 +33,23 @@ class FileLink(_Model):
 
 
 class Table(_Model):
-    """A table of texts. `numeric` marks the columns that hold numbers; a reader can sort by each column."""
+    """A table of texts. `numeric` marks the columns that hold numbers; a reader can sort by each column.
+
+    `links` holds the relative address that each row's first text leads to; it is empty where they lead nowhere.
+    """
 
     title: str
     heads: list[str]
     rows: list[list[str]]
     numeric: list[bool]
+    links: list[str] = []
 
     @model_validator(mode="after")
     def _check(self) -> Table:
         if len(self.numeric) != len(self.heads) or any(len(row) != len(self.heads) for row in self.rows):
             raise ValueError(f"rows: each must have {len(self.heads)} texts, as `heads`")
+        if self.links and len(self.links) != len(self.rows):
+            raise ValueError(f"links: must hold one for each of {len(self.rows)} rows, got {len(self.links)}")
         return self
 
 
@@ -337,6 +343,7 @@ class NightMap(_Model):
         layer: the published cells with one measure, `Users`; fine cells may be added up.
         users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
         stddev: one per cell: standard deviation of the error of `users`.
+        lower_bound: whether the method states but a lower bound of these deviations.
     """
 
     format: int
@@ -347,6 +354,7 @@ class NightMap(_Model):
     layer: Layer
     users: list[float]
     stddev: list[float]
+    lower_bound: bool
 
 
 class SpendingRow(_Model):
