@@ -42,9 +42,6 @@ export interface PageView {
 }
 /**
  * A term and what is said of it.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "Fact".
  */
 export interface Fact {
   term: string;
@@ -52,9 +49,6 @@ export interface Fact {
 }
 /**
  * A file that lies beside the page.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "FileLink".
  */
 export interface FileLink {
   name: string;
@@ -62,9 +56,6 @@ export interface FileLink {
 }
 /**
  * A part of the report under the first screen. It is plain HTML and needs no script.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "Section".
  */
 export interface Section {
   title: string;
@@ -76,9 +67,6 @@ export interface Section {
 }
 /**
  * A table of texts. `numeric` marks the columns that hold numbers; a reader can sort by each column.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "Table".
  */
 export interface Table {
   title: string;
@@ -95,9 +83,6 @@ export interface Table {
  *     lines: coast, streets, borders over the cells; each a list of [longitude, latitude].
  *     zones: named polygons, drawn as outlines over the cells.
  *     places: names.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "Basemap".
  */
 export interface Basemap {
   source: string;
@@ -109,9 +94,6 @@ export interface Basemap {
 }
 /**
  * A named polygon of the basemap: rings of [longitude, latitude] in turn, the first the outer one.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "Zone".
  */
 export interface Zone {
   name: string;
@@ -119,9 +101,6 @@ export interface Zone {
 }
 /**
  * A name on the basemap. `rank` 0 is the most important.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "Place".
  */
 export interface Place {
   name: string;
@@ -136,9 +115,6 @@ export interface Place {
  *     layers: coarse to fine or first to last; the last is shown first.
  *     missing: what a place without a cell means, in one sentence; None where cells cover the region.
  *     finest_metres: width and height of the finest cell.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "MapBody".
  */
 export interface MapBody {
   kind: "map";
@@ -154,9 +130,6 @@ export interface MapBody {
 }
 /**
  * A region in degrees.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "Bounds".
  */
 export interface Bounds {
   west: number;
@@ -175,9 +148,6 @@ export interface Bounds {
  *     area: the finest cells that it owns, as a share of its own area in 0..1.
  *     cell_id: names such as r213.
  *     measures: at least one.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "Layer".
  */
 export interface Layer {
   title: string;
@@ -203,9 +173,6 @@ export interface Layer {
  *     listed: cells for the list of the highest (rows of the layer), in the order of what is surely high, with an
  *         interval that holds for all cells at once where the method has one; [row, value, low, high].
  *     listed_note: one sentence on how the list was chosen.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "Measure".
  */
 export interface Measure {
   name: string;
@@ -229,9 +196,6 @@ export interface Measure {
  *     knee: of the log scale, in the value's unit; None for the others.
  *     unit: of the values, such as `users per km²`.
  *     ticks: (value, text) pairs for the legend, ascending. A text starts with ≥ or ≤ where values lie beyond.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "Scale".
  */
 export interface Scale {
   kind: "log" | "linear" | "diverging";
@@ -243,9 +207,6 @@ export interface Scale {
 }
 /**
  * Ranked items, groups or prefixes.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "BarsBody".
  */
 export interface BarsBody {
   kind: "bars";
@@ -257,9 +218,6 @@ export interface BarsBody {
 }
 /**
  * A ranked item, group or prefix. `parent` is the row of the prefix that it extends, -1 for none.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "Bar".
  */
 export interface Bar {
   name: string;
@@ -273,9 +231,6 @@ export interface Bar {
 }
 /**
  * A distribution function with its 95% band, quantiles and ranges of values.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "CurveBody".
  */
 export interface CurveBody {
   kind: "curve";
@@ -289,9 +244,6 @@ export interface CurveBody {
 }
 /**
  * `share` of the users lie below `value`, itself in low..high at 95%.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "QuantileRow".
  */
 export interface QuantileRow {
   share: number;
@@ -301,9 +253,6 @@ export interface QuantileRow {
 }
 /**
  * Users with a value from `low` to below `high`, with their 95% interval.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "RangeRow".
  */
 export interface RangeRow {
   low: number;
@@ -314,9 +263,6 @@ export interface RangeRow {
 }
 /**
  * Statistics of everybody, of groups or cells, and the bits that they were computed from.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "MomentsBody".
  */
 export interface MomentsBody {
   kind: "moments";
@@ -328,9 +274,6 @@ export interface MomentsBody {
 }
 /**
  * A statistic of everybody with its 95% interval, written with the digits that are known.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "StatisticRow".
  */
 export interface StatisticRow {
   name: string;
@@ -342,9 +285,6 @@ export interface StatisticRow {
 }
 /**
  * How often a bit is set: its place value, share of users with it, interval, and whether it was dropped.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "BitRow".
  */
 export interface BitRow {
   quantity: string;
@@ -363,9 +303,6 @@ export interface BitRow {
  *     start: x, y of the centre in degrees and side in metres of the square that is shown first.
  *     model: arrays and numbers of the model in JSON, by the model's kind.
  *     background: a coarse map of the model's own answers.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "RangesBody".
  */
 export interface RangesBody {
   kind: "ranges";
@@ -387,9 +324,6 @@ export interface RangesBody {
 }
 /**
  * Methods compared on exact data: methods first, then error curves, then the table.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "ComparisonBody".
  */
 export interface ComparisonBody {
   kind: "comparison";
@@ -408,9 +342,6 @@ export interface ComparisonBody {
 }
 /**
  * A setting of a comparison: method, options, metrics as [mean, standard error, text], and its picture.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "MethodRow".
  */
 export interface MethodRow {
   method: string;
@@ -432,9 +363,6 @@ export interface MethodRow {
 }
 /**
  * A metric of a comparison, what it is, and whether lower or higher is better.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "MetricName".
  */
 export interface MetricName {
   name: string;
@@ -443,9 +371,6 @@ export interface MetricName {
 }
 /**
  * Nightly releases: spending, one night's map, the change between two nights.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "TimelineBody".
  */
 export interface TimelineBody {
   kind: "timeline";
@@ -455,9 +380,6 @@ export interface TimelineBody {
 }
 /**
  * A dated release of a timeline; see `schemas.timeline.DatedRelease`.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "Night".
  */
 export interface Night {
   date: string;
@@ -473,9 +395,6 @@ export interface Night {
 }
 /**
  * A limit of the ledger and what had been spent in the window that ends on each day.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "SpendingRow".
  */
 export interface SpendingRow {
   epsilon: number;
@@ -491,9 +410,6 @@ export interface SpendingRow {
  *     layer: the published cells with one measure, `Users`; fine cells may be added up.
  *     users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
  *     stddev: one per cell: standard deviation of the error of `users`.
- *
- * This interface was referenced by `PageView`'s JSON-Schema
- * via the `definition` "NightMap".
  */
 export interface NightMap {
   format: number;
