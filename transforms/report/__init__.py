@@ -1,0 +1,1 @@
+"""Pages and pictures made of views (`schemas.views`) alone. Pure."""
