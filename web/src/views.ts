@@ -67,12 +67,15 @@ export interface Section {
 }
 /**
  * A table of texts. `numeric` marks the columns that hold numbers; a reader can sort by each column.
+ *
+ * `links` holds the relative address that each row's first text leads to; it is empty where they lead nowhere.
  */
 export interface Table {
   title: string;
   heads: string[];
   rows: string[][];
   numeric: boolean[];
+  links: string[];
 }
 /**
  * Geography under and over the cells, clipped to the region and simplified.
@@ -410,6 +413,7 @@ export interface SpendingRow {
  *     layer: the published cells with one measure, `Users`; fine cells may be added up.
  *     users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
  *     stddev: one per cell: standard deviation of the error of `users`.
+ *     lower_bound: whether the method states but a lower bound of these deviations.
  */
 export interface NightMap {
   format: number;
@@ -424,4 +428,5 @@ export interface NightMap {
   layer: Layer;
   users: number[];
   stddev: number[];
+  lower_bound: boolean;
 }
