@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,14 +12,17 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes
 from sfumato.schemas.region import interleave
+from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
 from sfumato.schemas.tree import node_names
-from sfumato.schemas.views import Bounds, Layer, MapBody, Measure, RangesBody
+from sfumato.schemas.views import Bounds, Fact, Layer, MapBody, Measure, PageView, RangesBody, Section
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
 from sfumato.transforms.ranges.model import Answers, Model, RangeModel
+from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.ranges.networks.features import AROUND
 from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.ranges.noisy_counts import MIN_CLUMPING, NoisyGrid, PartIndex, clumping, strip_edges
 from sfumato.transforms.ranges.tree_model import TreeModel
+from sfumato.transforms.report import sections
 from sfumato.transforms.report.scales import density_scale
 
 MAX_NUMBERS = 1_000_000  # that a page holds of a model
@@ -28,6 +33,120 @@ _START_PLACES = 24  # places a side among which the first square's is chosen
 _AT_ONCE = 1 << 17  # boxes
 _ALIKE = 0.02  # four cells whose densities differ by at most this share of the largest are drawn as one
 _Z = 1.96
+_FILES = (
+    (MODEL_FILE, "the model, which answers any square without data or network"),
+    (RANGES_PICTURE, "the released density as a picture"),
+    (MANIFEST_FILE, "the guarantee, every parameter, every version"),
+)
+_METHODS = {
+    "grid": "the noisy counts of a uniform grid",
+    "ug": "a uniform grid whose cells are as wide as the number of users and the budget suggest",
+    "ag": "a grid whose crowded cells were cut again",
+    "privtree": "a tree of squares, cut again wherever a noisy count said that people are (PrivTree)",
+    "dawa": "neighbouring cells joined where they looked alike (DAWA)",
+    "adaptive": "the cells of a private heatmap",
+    "snh": "neural networks that learned from the noisy counts of a grid",
+}
+_TRUST = {
+    "central": "by whoever runs the job, who sees the exact counts",
+    "secagg": "in every group's sum, of which the server sees no single report (secure aggregation)",
+}
+_ANSWERS = {
+    "grid": "An answer adds up all that was counted in the square. Where the square's border cuts a cell, people are "
+    "taken to be spread evenly in it, and the share inside counts.",
+    "raster": "The model answers any square, but what it computes is too much for a page. This page holds its answers "
+    f"to a raster of {MAX_STRIPS} × {MAX_STRIPS} cells and adds these up. The model's own answers, by the command "
+    "below, may differ a little.",
+    "network": "An answer is what neural networks make of the noisy counts in and around the square. They learned from "
+    "simulated people how far such counts can be trusted. Squares that are larger than they were made for are answered "
+    "by the counts as they are. Answers are of squares about people, and lean to the high side where nobody is: do not "
+    "add up many small ones, ask for a large one.",
+}
+_ERRORS = {
+    "lower bound": "The stated interval is too narrow for some squares. It holds the noise and what the part at the "
+    "square's centre may hide. What is released cannot say how unevenly people are spread inside parts, or how errors "
+    "of neighbouring parts go together.",
+    "estimate": "In squares about people, the truth lies in the stated interval about 95 times in 100. The interval "
+    "holds the noise and what people who are spread unevenly do, as far as the model can tell.",
+}
+
+
+def ranges_view(files: Mapping[str, bytes]) -> PageView:
+    """The page of a release's published files, by name: the manifest and the model."""
+    manifest = {name: value for name, value in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
+    model = read_model(files[MODEL_FILE], MODEL_FILE)
+    sizes = manifest["sizes_metres"]
+    body = ranges_body(model, (float(sizes[0]), float(sizes[1])))
+    users = sections.number(manifest, "privacy.population.users") or sections.number(manifest, "results.users") or 0.0
+    stddev = sections.number(manifest, "privacy.population.noise_stddev") or 0.0
+    known = f"Draw a square: how many of about {sections.about(users, sections.Z * stddev)} users are in it"
+    width, height = model.field.metres
+    between = f"{sections.metres(sizes[0])} to {sections.metres(sizes[1])}"
+    return sections.page_view(
+        manifest,
+        title="Private range queries",
+        noun="map",
+        headline=known if users > 0 else "Draw a square: how many users are in it",
+        description="Draw a square on a map and read how many users are in it, from differentially private counts.",
+        chips=[
+            Fact(term="Ground", text=f"{sections.metres(width)} × {sections.metres(height)}"),
+            Fact(term="Made for squares of", text=between),
+        ],
+        sections=[
+            sections.promise(manifest, "map", _noise_facts(manifest)),
+            Section(title="How to read an answer", paragraphs=_reading(body, between)),
+            _making(manifest, model),
+        ],
+        files=_FILES,
+        body=body,
+        picture=RANGES_PICTURE,
+    )
+
+
+def _noise_facts(manifest: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    noise = sections.number(manifest, "privacy.noise_stddev")
+    users = sections.number(manifest, "privacy.population.users")
+    error = sections.number(manifest, "privacy.population.noise_stddev") or 0.0
+    margin = f" ± {sections.whole(sections.Z * error)} at 95%" if error > 0 else ""
+    return [
+        ("Where noise is added", _TRUST.get(str(sections.get(manifest, "privacy.trust")))),
+        ("Noise of a count", None if noise is None else f"{sections.significant(noise)} users (standard deviation)"),
+        ("Number of users", None if users is None else sections.whole(users) + margin),
+    ]
+
+
+def _reading(body: RangesBody, sizes: str) -> list[str]:
+    kind, lost = body.model["kind"], any(body.background.layers[0].measures[0].uncertain)
+    found = [_ANSWERS[kind] if kind in _ANSWERS else _ANSWERS["grid"], _ERRORS[body.model["error"]]]
+    if lost:
+        found.append("Parts that noise may have made up alone are hatched on the map. They still count in squares.")
+    return [
+        *found,
+        f"The model was made for squares of {sizes}. It answers others too, perhaps less well. A small square where "
+        "few people are can only be said to hold few.",
+        "However many squares are asked about, the promise stays the same. All answers come from what was released "
+        "once; nobody's data are looked at again.",
+    ]
+
+
+def _making(manifest: Mapping[str, Any], model: RangeModel) -> Section:
+    method, parts = str(sections.get(manifest, "method", model.method)), sections.number(manifest, "results.parts")
+    cell = sections.get(manifest, "cell_metres")
+    width = f" of {sections.metres(cell[0])} × {sections.metres(cell[1])}" if cell else ""
+    counted = {
+        "grid": f"cells{width}, and the users in each were counted once, with noise",
+        "network": f"cells{width}, and the users in each were counted once, with noise",
+        "partition": "rectangles, by what noisy counts said of where people are",
+    }.get(model.model.KIND)
+    texts = [f"Method “{method}”: {_METHODS.get(method, 'see the documents of the command')}."]
+    if counted and parts:
+        texts.append(f"The region was cut into {sections.whole(parts)} {counted}.")
+    texts.append(
+        "For thousands of squares, ask the model on your own machine. It needs no data and no network: sfumato ranges "
+        "answer --model . --queries squares.parquet --output answers.parquet, where squares.parquet has the columns x "
+        "and y (degrees, of the centre) and size (metres)."
+    )
+    return Section(title="How it was made", paragraphs=texts)
 
 
 def ranges_body(model: RangeModel, sizes_metres: tuple[float, float]) -> RangesBody:

@@ -3,12 +3,13 @@ import { button, h } from "./dom";
 import { Permalink } from "./permalink";
 import type { Product, Tools } from "./product";
 import { showMap } from "./products/map";
+import { showRanges } from "./products/ranges";
 import { Theme } from "./theme";
 import type { PageView } from "./views";
 
 type Kind = PageView["body"]["kind"];
 /** A module of products/ for each kind of body. */
-const PRODUCTS: Partial<Record<Kind, Product>> = { map: showMap };
+const PRODUCTS: Partial<Record<Kind, Product>> = { map: showMap, ranges: showRanges };
 
 /** The view that the page carries: base64 of gzip of JSON. */
 export async function readView(text: string): Promise<PageView> {
