@@ -140,7 +140,7 @@ class Layer(_Model):
     @model_validator(mode="after")
     def _check(self) -> Layer:
         n = len(self.level)
-        columns = {"x": self.x, "y": self.y, "area": self.area, "cell_id": self.cell_id}
+        columns: dict[str, list[Any]] = {"x": self.x, "y": self.y, "area": self.area, "cell_id": self.cell_id}
         for measure in self.measures:
             columns |= {f"{measure.name}.{name}": getattr(measure, name) for name in ("value", "low", "high")}
             columns[f"{measure.name}.uncertain"] = measure.uncertain
