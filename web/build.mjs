@@ -1,0 +1,7 @@
+// Bundles the script and the style of all pages into transforms/report/bundle.
+import { build } from "esbuild";
+
+const out = new URL("../transforms/report/bundle/", import.meta.url).pathname;
+const common = { bundle: true, minify: true, legalComments: "none", charset: "utf8", logLevel: "warning", target: ["chrome100", "firefox102", "safari16"] };
+await build({ ...common, entryPoints: ["src/main.ts"], outfile: `${out}page.js`, format: "iife" });
+await build({ ...common, entryPoints: ["src/style/page.css"], outfile: `${out}page.css`, external: ["images/*"] });
