@@ -188,6 +188,7 @@ class Bar(_Model):
     parent: int = -1
     level: int = 0
     cut: bool = False  # the name is the beginning of longer ones
+    users: float | None = None  # who answered for a group
 
 
 class BarsBody(_Model):
@@ -221,7 +222,15 @@ class RangeRow(_Model):
 
 
 class CurveBody(_Model):
-    """A distribution function with its 95% band, quantiles and ranges of values."""
+    """A distribution function with its 95% band, quantiles and ranges of values.
+
+    Attributes:
+        value, share, low, high: points of the function, ascending, and its band.
+        points: values at which alone the function was asked, drawn as dots; empty where it is known everywhere.
+        histogram: published counts of intervals of equal width, ascending. One that is absent has too few users.
+        hidden: the largest number of users that an absent interval can have; None where there is no histogram.
+        note: one sentence on the accuracy.
+    """
 
     kind: Literal["curve"] = "curve"
     column: str
@@ -231,6 +240,10 @@ class CurveBody(_Model):
     high: list[float]
     quantiles: list[QuantileRow]
     ranges: list[RangeRow]
+    points: list[float] = []
+    histogram: list[RangeRow] = []
+    hidden: float | None = None
+    note: str = ""
 
 
 class StatisticRow(_Model):
@@ -245,22 +258,35 @@ class StatisticRow(_Model):
 
 
 class BitRow(_Model):
-    """How often a bit is set: its place value, share of users with it, interval, and whether it was dropped."""
+    """How often a bit is set: its place value, share of users with it, interval, and whether it was dropped.
+
+    Attributes:
+        quantity: what the bits are of, in words.
+        share, low, high: noise may move them outside 0..1; None where nothing is known.
+        dropped: probably empty.
+    """
 
     quantity: str
     place: str
-    share: float
-    low: float
-    high: float
+    share: float | None
+    low: float | None
+    high: float | None
     reports: float
     dropped: bool
 
 
 class MomentsBody(_Model):
-    """Statistics of everybody, of groups or cells, and the bits that they were computed from."""
+    """Statistics of everybody, of groups or cells, and the bits that they were computed from.
+
+    Attributes:
+        limits: the least and the greatest value that counts.
+        deviation: of the values, the square root of their variance; None where no variance was estimated.
+    """
 
     kind: Literal["moments"] = "moments"
     column: str
+    limits: tuple[float, float]
+    deviation: float | None = None
     statistics: list[StatisticRow]
     groups: list[BarsBody]  # one for each statistic; empty without groups
     map: MapBody | None = None
