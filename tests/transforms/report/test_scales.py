@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from sfumato.transforms.report.scales import KNEE, density_scale, nice, rate_scale, value_scale
+from sfumato.transforms.report.scales import KNEE, density_scale, linear_scale, nice, rate_scale
 from sfumato.transforms.shrinkage import shrink
 
 
@@ -64,7 +64,7 @@ def test_ticks_ascend_with_room_between_them(seed: int) -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.7, 12.2), (1e-9, 3e-9), (200.0, 1_000_000.0)])
 def test_a_linear_scale_names_its_ends(low: float, high: float) -> None:
-    scale = value_scale(low, high, "kg")
+    scale = linear_scale(low, high, "kg")
     values = [value for value, _ in scale.ticks]
     assert (values[0], values[-1], values) == (low, high, sorted(values))
     assert 3 <= len(values) <= 8
