@@ -27,6 +27,7 @@ MOMENTS_PICTURE = "moments.png"
 MODEL_FILE = "model.npz"
 RANGES_PICTURE = "ranges.png"
 TOTALS_FILE = "totals.parquet"
+BASEMAP_FILE = "basemap.json"
 RELEASE_FILES = frozenset(
     {
         MANIFEST_FILE,
@@ -49,6 +50,7 @@ RELEASE_FILES = frozenset(
         MODEL_FILE,
         RANGES_PICTURE,
         TOTALS_FILE,
+        BASEMAP_FILE,
     }
 )
 MANIFEST_FORMAT = "sfumato-release/2"

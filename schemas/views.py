@@ -7,11 +7,17 @@ are generated from these classes (`web/src/views.ts`).
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Numbers = list[float | None]  # None where a value is not known
+_TILES = re.compile(
+    r"(https://[a-z0-9-]+(?:\.[a-z0-9-]+)+(?::[0-9]{1,5})?|http://(?:localhost|127\.0\.0\.1)(?::[0-9]{1,5})?)"
+    r"/(?:[A-Za-z0-9._~@=&?/+%-]|\{[zxyr]\})+"
+)
 
 
 class _Model(BaseModel):
@@ -140,7 +146,7 @@ class Layer(_Model):
     @model_validator(mode="after")
     def _check(self) -> Layer:
         n = len(self.level)
-        columns = {"x": self.x, "y": self.y, "area": self.area, "cell_id": self.cell_id}
+        columns: dict[str, list[Any]] = {"x": self.x, "y": self.y, "area": self.area, "cell_id": self.cell_id}
         for measure in self.measures:
             columns |= {f"{measure.name}.{name}": getattr(measure, name) for name in ("value", "low", "high")}
             columns[f"{measure.name}.uncertain"] = measure.uncertain
@@ -389,11 +395,14 @@ class Place(_Model):
     rank: int = 0
 
 
+Path = list[tuple[float, float]]  # points [longitude, latitude]; a ring's last is its first
+
+
 class Zone(_Model):
-    """A named polygon of the basemap: rings of [longitude, latitude] in turn, the first the outer one."""
+    """A named area of the basemap: its rings, those of its holes among them (even-odd)."""
 
     name: str
-    rings: list[list[tuple[float, float]]]
+    rings: list[Path]
 
 
 class Basemap(_Model):
@@ -401,18 +410,52 @@ class Basemap(_Model):
 
     Attributes:
         source: what to name as its source.
-        water, land: areas under the cells, as rings of [longitude, latitude].
-        lines: coast, streets, borders over the cells; each a list of [longitude, latitude].
+        water, land: areas under the cells; each is its outer ring and then its holes. Shores are drawn over the cells.
+        lines: streets, borders and the like, over the cells.
         zones: named polygons, drawn as outlines over the cells.
         places: names.
     """
 
     source: str
-    water: list[list[tuple[float, float]]] = []
-    land: list[list[tuple[float, float]]] = []
-    lines: list[list[tuple[float, float]]] = []
+    water: list[list[Path]] = []
+    land: list[list[Path]] = []
+    lines: list[Path] = []
     zones: list[Zone] = []
     places: list[Place] = []
+
+
+def tile_host(tiles: str) -> str:
+    """The origin that a page with these tiles may load images from, such as `https://tile.example.org`.
+
+    Args:
+        tiles: pattern of a tile server's addresses, with {z}, {x} and {y}.
+
+    Raises:
+        ValueError: no such pattern. What it says may go into a page's content security policy, so nothing else passes.
+    """
+    found = _TILES.fullmatch(tiles)
+    if found is None or not all(tiles.count(name) == 1 for name in ("{z}", "{x}", "{y}")):
+        raise ValueError(
+            "tiles: must be the address of a tile server's pictures with {z}, {x} and {y} in it, such as "
+            f"https://tile.example.org/{{z}}/{{x}}/{{y}}.png (http:// for this machine alone), got {tiles!r}"
+        )
+    return found[1]
+
+
+Tiles = Annotated[str, AfterValidator(lambda tiles: tile_host(tiles) and tiles)]
+
+
+class Geography(_Model):
+    """What `basemap.json` holds: the geography of a release's maps."""
+
+    basemap: Basemap | None = None
+    tiles: Tiles | None = None
+
+    @classmethod
+    def of(cls, files: Mapping[str, bytes]) -> Geography:
+        """The geography among a release's files; an empty one without such a file. Raises ValueError."""
+        content = files.get("basemap.json")
+        return cls() if content is None else cls.model_validate_json(content)
 
 
 class PageView(_Model):
@@ -450,5 +493,5 @@ class PageView(_Model):
     sections: list[Section] = []
     manifest: dict[str, Any]
     basemap: Basemap | None = None
-    tiles: str | None = None
+    tiles: Tiles | None = None
     body: Body
