@@ -48,7 +48,7 @@ export class BarRows {
   /** 1: the name holds the filter's text; 2: only a row inside it does; 0: neither. */
   private found(): number[] {
     const text = this.filter.toLowerCase();
-    const found = this.body.bars.map((bar) => (bar.name.toLowerCase().includes(text) ? 1 : 0));
+    const found: number[] = this.body.bars.map((bar) => (bar.name.toLowerCase().includes(text) ? 1 : 0));
     if (text) for (let i = found.length - 1; i >= 0; i--) {
       const { parent } = this.body.bars[i]; // a prefix stands before what extends it
       if (found[i] && parent >= 0 && !found[parent]) found[parent] = 2;

@@ -88,7 +88,7 @@ export const showCurve: Product = (view, root, tools) => {
   const paint = (): void => {
     const options = kinds[shown]();
     figure.draw(options);
-    note.textContent = [options.description, kinds[shown] === userChart ? "" : ""].filter(Boolean).join(" ");
+    note.textContent = options.description ?? "";
     tips();
   };
   const control = kinds.length > 1 ? choice("Show", names, shown, (place) => {
@@ -117,7 +117,7 @@ export const showCurve: Product = (view, root, tools) => {
   const quantiles = answers("Quantiles", body.quantiles.map((one, i) => [`${quantileWords[i].split(":")[0]} below`, known(one.value, (one.high - one.low) / 2), interval(one.low, one.high)]), (place) => (picked = place));
   const ranges = answers("Ranges", body.ranges.map((one) => [`${written(one.low)} to below ${written(one.high)}`, usersWords(one).replace(/ users$/, ""), interval(one.users_low, one.users_high)]), (place) => (chosen = place));
   const pledge = h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words")));
-  root.append(board, h("aside", { class: "panel", "aria-label": "Answers" }, ...[quantiles, ranges, h("p", { class: "quiet" }, body.note), pledge].filter((one) => one !== null)));
+  root.append(board, h("aside", { class: "panel", "aria-label": "Answers" }, ...[quantiles, ranges, pledge].filter((one) => one !== null)));
   tools.link.onChange(() => {
     shown = tools.link.index("chart", kinds.length, 0);
     control?.querySelectorAll("input").forEach((one, i) => (one.checked = i === shown));
