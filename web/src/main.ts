@@ -2,14 +2,17 @@
 import { button, h } from "./dom";
 import { Permalink } from "./permalink";
 import type { Product, Tools } from "./product";
+import { showBars } from "./products/bars";
+import { showCurve } from "./products/curve";
 import { showMap } from "./products/map";
 import { showRanges } from "./products/ranges";
+import { showMoments } from "./products/moments";
 import { Theme } from "./theme";
 import type { PageView } from "./views";
 
 type Kind = PageView["body"]["kind"];
 /** A module of products/ for each kind of body. */
-const PRODUCTS: Partial<Record<Kind, Product>> = { map: showMap, ranges: showRanges };
+const PRODUCTS: Partial<Record<Kind, Product>> = { bars: showBars, curve: showCurve, map: showMap, moments: showMoments, ranges: showRanges };
 
 /** The view that the page carries: base64 of gzip of JSON. */
 export async function readView(text: string): Promise<PageView> {
