@@ -14,7 +14,7 @@ from sfumato.schemas.ranges import BASE_DEPTH, Boxes
 from sfumato.schemas.region import interleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
 from sfumato.schemas.tree import node_names
-from sfumato.schemas.views import Bounds, Fact, Layer, MapBody, Measure, PageView, RangesBody, Section
+from sfumato.schemas.views import Bounds, Fact, FileLink, Layer, MapBody, Measure, PageView, RangesBody, Section
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
 from sfumato.transforms.ranges.model import Answers, Model, RangeModel
 from sfumato.transforms.ranges.model_file import read_model
@@ -22,8 +22,18 @@ from sfumato.transforms.ranges.networks.features import AROUND
 from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.ranges.noisy_counts import MIN_CLUMPING, NoisyGrid, PartIndex, clumping, strip_edges
 from sfumato.transforms.ranges.tree_model import TreeModel
-from sfumato.transforms.report import sections
+from sfumato.transforms.report.numbers import about, length
 from sfumato.transforms.report.scales import density_scale
+from sfumato.transforms.report.sections import (
+    alarm,
+    chips,
+    common_sections,
+    facts,
+    get,
+    guarantee,
+    number,
+    problems,
+)
 
 MAX_NUMBERS = 1_000_000  # that a page holds of a model
 MAX_STRIPS = 512  # along a side, of the raster of a model that a page cannot hold itself
@@ -33,11 +43,11 @@ _START_PLACES = 24  # places a side among which the first square's is chosen
 _AT_ONCE = 1 << 17  # boxes
 _ALIKE = 0.02  # four cells whose densities differ by at most this share of the largest are drawn as one
 _Z = 1.96
-_FILES = (
-    (MODEL_FILE, "the model, which answers any square without data or network"),
-    (RANGES_PICTURE, "the released density as a picture"),
-    (MANIFEST_FILE, "the guarantee, every parameter, every version"),
-)
+_FILES = [
+    FileLink(name=MODEL_FILE, description="the model, which answers any square without data or network"),
+    FileLink(name=RANGES_PICTURE, description="the released density as a picture"),
+    FileLink(name=MANIFEST_FILE, description="the guarantee, every parameter, every version"),
+]
 _METHODS = {
     "grid": "the noisy counts of a uniform grid",
     "ug": "a uniform grid whose cells are as wide as the number of users and the budget suggest",
@@ -77,42 +87,44 @@ def ranges_view(files: Mapping[str, bytes]) -> PageView:
     model = read_model(files[MODEL_FILE], MODEL_FILE)
     sizes = manifest["sizes_metres"]
     body = ranges_body(model, (float(sizes[0]), float(sizes[1])))
-    users = sections.number(manifest, "privacy.population.users") or sections.number(manifest, "results.users") or 0.0
-    stddev = sections.number(manifest, "privacy.population.noise_stddev") or 0.0
-    known = f"Draw a square: how many of about {sections.about(users, sections.Z * stddev)} users are in it"
+    users = number(manifest, "privacy.population.users") or number(manifest, "results.users") or 0.0
+    stddev = number(manifest, "privacy.population.noise_stddev") or 0.0
+    many = f"how many of about {about(users, max(stddev, users / 1000))} users are in it"
     width, height = model.field.metres
-    between = f"{sections.metres(sizes[0])} to {sections.metres(sizes[1])}"
-    return sections.page_view(
-        manifest,
+    between = f"{length(sizes[0])} to {length(sizes[1])}"
+    ground = Fact(term="Ground", text=f"{length(width)} × {length(height)}")
+    return PageView(
         title="Private range queries",
-        noun="map",
-        headline=known if users > 0 else "Draw a square: how many users are in it",
+        headline=f"Draw a square: {many if users > 0 else 'how many users are in it'}",
         description="Draw a square on a map and read how many users are in it, from differentially private counts.",
-        chips=[
-            Fact(term="Ground", text=f"{sections.metres(width)} × {sections.metres(height)}"),
-            Fact(term="Made for squares of", text=between),
-        ],
-        sections=[
-            sections.promise(manifest, "map", _noise_facts(manifest)),
-            Section(title="How to read an answer", paragraphs=_reading(body, between)),
-            _making(manifest, model),
-        ],
+        job="ranges build",
+        release_id=str(manifest.get("release_id", "")),
+        created=str(manifest.get("created", "")),
+        chips=chips(manifest, ground, Fact(term="Made for squares of", text=between)),
+        guarantee=guarantee(manifest),
+        alarm=alarm(manifest),
+        problems=problems(manifest),
         files=_FILES,
-        body=body,
         picture=RANGES_PICTURE,
+        timeline=get(manifest, "timeline"),
+        sections=[
+            Section(title="How to read an answer", paragraphs=_reading(body, between), facts=_noise_facts(manifest)),
+            _making(manifest, model),
+            *common_sections(manifest),
+        ],
+        manifest=manifest,
+        body=body,
     )
 
 
-def _noise_facts(manifest: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    noise = sections.number(manifest, "privacy.noise_stddev")
-    users = sections.number(manifest, "privacy.population.users")
-    error = sections.number(manifest, "privacy.population.noise_stddev") or 0.0
-    margin = f" ± {sections.whole(sections.Z * error)} at 95%" if error > 0 else ""
-    return [
-        ("Where noise is added", _TRUST.get(str(sections.get(manifest, "privacy.trust")))),
-        ("Noise of a count", None if noise is None else f"{sections.significant(noise)} users (standard deviation)"),
-        ("Number of users", None if users is None else sections.whole(users) + margin),
-    ]
+def _noise_facts(manifest: Mapping[str, Any]) -> list[Fact]:
+    noise, users = number(manifest, "privacy.noise_stddev"), number(manifest, "privacy.population.users")
+    error = number(manifest, "privacy.population.noise_stddev") or 0.0
+    return facts(
+        ("Where noise is added", _TRUST.get(str(get(manifest, "privacy.trust")))),
+        ("Noise of a count", None if noise is None else f"{noise:.3g} users (standard deviation)"),
+        ("Number of users", None if users is None else f"{users:,.0f}" + (f" ± {_Z * error:,.0f}" if error else "")),
+    )
 
 
 def _reading(body: RangesBody, sizes: str) -> list[str]:
@@ -130,9 +142,9 @@ def _reading(body: RangesBody, sizes: str) -> list[str]:
 
 
 def _making(manifest: Mapping[str, Any], model: RangeModel) -> Section:
-    method, parts = str(sections.get(manifest, "method", model.method)), sections.number(manifest, "results.parts")
-    cell = sections.get(manifest, "cell_metres")
-    width = f" of {sections.metres(cell[0])} × {sections.metres(cell[1])}" if cell else ""
+    method, parts = str(get(manifest, "method", model.method)), number(manifest, "results.parts")
+    cell = get(manifest, "cell_metres")
+    width = f" of {length(cell[0])} × {length(cell[1])}" if cell else ""
     counted = {
         "grid": f"cells{width}, and the users in each were counted once, with noise",
         "network": f"cells{width}, and the users in each were counted once, with noise",
@@ -140,7 +152,7 @@ def _making(manifest: Mapping[str, Any], model: RangeModel) -> Section:
     }.get(model.model.KIND)
     texts = [f"Method “{method}”: {_METHODS.get(method, 'see the documents of the command')}."]
     if counted and parts:
-        texts.append(f"The region was cut into {sections.whole(parts)} {counted}.")
+        texts.append(f"The region was cut into {parts:,.0f} {counted}.")
     texts.append(
         "For thousands of squares, ask the model on your own machine. It needs no data and no network: sfumato ranges "
         "answer --model . --queries squares.parquet --output answers.parquet, where squares.parquet has the columns x "

@@ -3,16 +3,18 @@ import { button, h } from "./dom";
 import { Permalink } from "./permalink";
 import type { Product, Tools } from "./product";
 import { showBars } from "./products/bars";
+import { showComparison } from "./products/comparison";
 import { showCurve } from "./products/curve";
 import { showMap } from "./products/map";
 import { showRanges } from "./products/ranges";
 import { showMoments } from "./products/moments";
+import { makeSortable } from "./tables";
 import { Theme } from "./theme";
 import type { PageView } from "./views";
 
 type Kind = PageView["body"]["kind"];
 /** A module of products/ for each kind of body. */
-const PRODUCTS: Partial<Record<Kind, Product>> = { bars: showBars, curve: showCurve, map: showMap, moments: showMoments, ranges: showRanges };
+const PRODUCTS: Partial<Record<Kind, Product>> = { bars: showBars, comparison: showComparison, curve: showCurve, map: showMap, moments: showMoments, ranges: showRanges };
 
 /** The view that the page carries: base64 of gzip of JSON. */
 export async function readView(text: string): Promise<PageView> {
@@ -58,6 +60,7 @@ async function begin(): Promise<void> {
   stage.append(root);
   document.documentElement.classList.add("live");
   product(view, root, toolsOf(bar));
+  makeSortable(document.getElementById("report") ?? document);
 }
 
 void begin();
