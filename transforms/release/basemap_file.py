@@ -146,7 +146,7 @@ class _Cut:
         spare = longer * _MARGIN
         self.box = (region.west - spare, region.south - spare, region.east + spare, region.north + spare)
         self.finest = longer / _RESOLUTION
-        self.digits = max(math.ceil(-math.log10(self.finest)) + 1, 0)
+        self.digits = max(math.ceil(0.5 - math.log10(self.finest)), 0)  # to a third of it, or finer
 
     @property
     def is_empty(self) -> bool:
