@@ -31,7 +31,17 @@ from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, M
 from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it
 from sfumato.transforms.report.numbers import about, length, plural
 from sfumato.transforms.report.scales import WIDE, density_scale, rate_scale
-from sfumato.transforms.report.sections import alarm, chips, facts, get, guarantee, is_safe, number, problems
+from sfumato.transforms.report.sections import (
+    Manifest,
+    alarm,
+    chips,
+    facts,
+    get,
+    guarantee,
+    is_safe,
+    number,
+    problems,
+)
 
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
 _MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
@@ -115,7 +125,7 @@ class _Cells:
         return _Cells(nodes, area, users, np.sqrt(variance), users - margin, users + margin)
 
 
-def _map(files: Mapping[str, bytes], manifest: Mapping[str, Any], grid: Grid) -> tuple[MapBody, int]:
+def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[MapBody, int]:
     """The map with all its layers, and how many cells the release has."""
     table = _table(files[CELLS_FILE])
     published = _cells(table, grid.depth, manifest)
@@ -133,7 +143,7 @@ def _map(files: Mapping[str, bytes], manifest: Mapping[str, Any], grid: Grid) ->
         few = cells.merged(max(room // (len(rounds) - done), 1), _deviations(manifest, query))
         room -= len(few.nodes)
         title = f"Sub-query {done + 1} of {len(rounds)}"
-        note = f"Its own answers: {plural(len(cells.nodes), 'cell')}, for ε = {query['epsilon']:.3g}. Later ones sharpened them."
+        note = f"Its own answers, of {plural(len(cells.nodes), 'cell')}, for ε = {query['epsilon']:.3g}."
         layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, None)]))
     note = "All answers together make this map." if rounds else "The map as it was published."
     if len(shown.nodes) < len(published.nodes):
@@ -154,7 +164,7 @@ def _map(files: Mapping[str, bytes], manifest: Mapping[str, Any], grid: Grid) ->
     return body, len(published.nodes)
 
 
-def _cells(table: pa.Table, depth: int, manifest: Mapping[str, Any]) -> _Cells:
+def _cells(table: pa.Table, depth: int, manifest: Manifest) -> _Cells:
     nodes = named_nodes(table["cell_id"].to_pylist())
     users, stddev = (np.asarray(table[name]) for name in ("count", "stddev"))
     margin = _deviations(manifest, None) * stddev
@@ -165,9 +175,7 @@ def _cells(table: pa.Table, depth: int, manifest: Mapping[str, Any]) -> _Cells:
     return _Cells(nodes, _areas(nodes, depth), users, stddev, low, high)
 
 
-def _answers(
-    files: Mapping[str, bytes], manifest: Mapping[str, Any], depth: int
-) -> list[tuple[Mapping[str, Any], _Cells]]:
+def _answers(files: Mapping[str, bytes], manifest: Manifest, depth: int) -> list[tuple[Mapping[str, Any], _Cells]]:
     """The sub-queries whose answers were published, each with its cells."""
     if ANSWERS_FILE not in files:
         return []
@@ -186,7 +194,7 @@ def _answers(
     return found
 
 
-def _deviations(manifest: Mapping[str, Any], query: Mapping[str, Any] | None) -> float:
+def _deviations(manifest: Manifest, query: Mapping[str, Any] | None) -> float:
     """Standard deviations to each side that hold 95%, of a sub-query's answers or of the published counts.
 
     A sum of discrete Laplace variables, one a shard, lies between the normal distribution's 1.96 and one variable's
@@ -276,12 +284,12 @@ def _simultaneous(cells: int, noisy_sums: int) -> float:
     return float((exponent / steps).min())
 
 
-def _rate_names(manifest: Mapping[str, Any], one: bool = False) -> list[str]:
+def _rate_names(manifest: Manifest, one: bool = False) -> list[str]:
     names = list(get(manifest, "auxiliary.rates.categories", []))
     return names if not one or len(names) == 1 else []
 
 
-def _rates(table: pa.Table, manifest: Mapping[str, Any]) -> list[Measure]:
+def _rates(table: pa.Table, manifest: Manifest) -> list[Measure]:
     """A measure for each category: the shrunk rate within its interval."""
     names, column = _rate_names(manifest), get(manifest, "auxiliary.column", "category")
     measures = []
@@ -315,7 +323,7 @@ def _rates(table: pa.Table, manifest: Mapping[str, Any]) -> list[Measure]:
     return measures
 
 
-def _round_table(manifest: Mapping[str, Any]) -> Section:
+def _round_table(manifest: Manifest) -> Section:
     """What each sub-query cost, and how noisy its answers are."""
     queries, central = get(manifest, "privacy.sub_queries", []), get(manifest, "parameters.noise") == "central"
     bins = get(manifest, "auxiliary.entries_per_node", 1)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from sfumato.schemas.release import CELLS_FILE
 from sfumato.schemas.views import MapBody, Section
 from sfumato.transforms.report.numbers import about, plural
-from sfumato.transforms.report.sections import get
+from sfumato.transforms.report.sections import Manifest, get
 
 _LEVELS = "It has one sub-query for each level of the grid, from a few large cells to many small ones."
 _BEST = "is the level that should err least, judged by the noisy sums: large cells blur, small ones drown in noise."
@@ -20,8 +19,8 @@ _METHODS = {
     "without negative counts that differs least from all noisy sums, where a large cell weighs more than a small one.",
     "flat": "It has one sub-query, of one level of the grid.",
     "hierarchical": f"{_LEVELS} The map {_BEST} The other levels are not used.",
-    "spatial_decomposition": f"{_LEVELS} Then all levels are made to agree: every cell holds the sum of the four inside "
-    f"it, and the surer a count, the more it weighs. The map {_BEST}",
+    "spatial_decomposition": f"{_LEVELS} Then all levels are made to agree: every cell holds the sum of the four "
+    f"inside it, and the surer a count, the more it weighs. The map {_BEST}",
     "count_min": f"{_LEVELS} Each is a sketch, in which many cells share an entry. The map {_BEST}",
     "adaptive_grid": "The first sub-query asks about a coarse grid. The second divides every cell by its noisy count, "
     "the more finely the more users it has. Both answers make the map; the surer one weighs more.",
@@ -44,10 +43,9 @@ _AS_COUNTED = (
 )
 _RATES = (
     "A rate is the share of a cell's users in a category, shrunk towards the average where little is known. Its 95% "
-    "interval holds for each cell by itself and includes noise and how few the users are. A cell is listed as high only "
-    "where an interval that holds for all cells at once lies above the average."
+    "interval holds for each cell by itself and includes noise and how few the users are. A cell is listed as high "
+    "only where an interval that holds for all cells at once lies above the average."
 )
-Manifest = Mapping[str, Any]
 
 
 def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
@@ -59,10 +57,10 @@ def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
     margin = float(np.median(margins)) if margins else 0.0
     is_bayes = get(manifest, "parameters.estimator") == "bayes"
     texts = [
-        f"{_POSTERIOR if is_bayes else _AS_COUNTED} The 95% interval of a typical cell reaches {about(margin, margin / 10)} "
-        "users to each side. Crowded places are known well and quiet places poorly.",
-        f"{hatched:,} of the {plural(len(users.uncertain), 'cell')} are hatched: they may be empty. Several cells together "
-        "are known better than each alone.",
+        f"{_POSTERIOR if is_bayes else _AS_COUNTED} The 95% interval of a typical cell reaches "
+        f"{about(margin, margin / 10)} users to each side. Crowded places are known well and quiet places poorly.",
+        f"{hatched:,} of the {plural(len(users.uncertain), 'cell')} are hatched: they may be empty. Several cells "
+        "together are known better than each alone.",
         _sizes(manifest, body),
     ]
     if cells > len(users.value):
@@ -89,14 +87,14 @@ def how_it_was_made(manifest: Manifest) -> Section:
         texts.append(f"Only the {manifest['parameters']['keep_top']:g}% of cells with the largest noisy sums are kept.")
     if parallel and len(queries) > 1:
         texts.append(
-            "Each user answered one sub-query alone, so no user spends more than the dearest one costs. The key drew who "
-            "answered which."
+            "Each user answered one sub-query alone, so no user spends more than the dearest one costs. The key drew "
+            "who answered which."
         )
     if (earlier := get(manifest, "parameters.warm_start")) is not None:
         name = earlier.get("release_id", "") if isinstance(earlier, Mapping) else ""
         texts.append(
-            f"It began with an earlier release{f', {name},' if name else ''} which said where to look closely. That release "
-            "had a budget of its own: for a user whose records are in both, the two add up."
+            f"It began with an earlier release{f', {name},' if name else ''} which said where to look closely. That "
+            "release had a budget of its own: for a user whose records are in both, the two add up."
         )
     groups = plural(get(manifest, "privacy.cohort.shards") or 1, "group")
     texts.append(_NOISE.get(noise, _NOISE["shard"]).format(groups=groups))

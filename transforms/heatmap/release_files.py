@@ -11,7 +11,6 @@ import numpy as np
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import (
     ANSWERS_FILE,
-    BASEMAP_FILE,
     CELLS_FILE,
     DENSITY_FILE,
     MANIFEST_FILE,
@@ -77,12 +76,7 @@ def published_estimate(
 
 
 def release_files(
-    state: HeatmapState,
-    parameters: HeatmapParameters,
-    metadata: ReleaseMetadata,
-    grid: Grid,
-    blur: float = 0.0,
-    geography: bytes | None = None,
+    state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata, grid: Grid, blur: float = 0.0
 ) -> dict[str, bytes]:
     """The release's files by name, the manifest last. With two categories a picture of their rate is among them.
 
@@ -90,7 +84,6 @@ def release_files(
         state: after the last sub-query.
         blur: standard deviation, in sides of the region, of a Gaussian filter over the density (paper 001, Section
             2.3); the cells, the page and the pictures stay as they are.
-        geography: the content of `basemap.json`; None without one.
     """
     manifest = heatmap_manifest(state, parameters, metadata, grid)
     categories = category_names(parameters, metadata)
@@ -102,7 +95,7 @@ def release_files(
         CELLS_FILE: parquet_bytes(cells_table(estimate, grid, categories, rates, unbiased)),
         **({} if unbiased is None else {TOTALS_FILE: parquet_bytes(totals_table(estimate, unbiased))}),
         **({ANSWERS_FILE: parquet_bytes(answers_table(answers))} if answers else {}),
-        **({} if geography is None else {BASEMAP_FILE: geography}),
+        **metadata.geography_files,
         DENSITY_FILE: array.getvalue(),
         MANIFEST_FILE: manifest_bytes(manifest),
     }
