@@ -376,6 +376,7 @@ class NightMap(_Model):
         users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
         stddev: one per cell: standard deviation of the error of `users`.
         lower_bound: whether the method states but a lower bound of these deviations.
+        noisy_sums: how many sums with a noise of their own were added up.
     """
 
     format: int
@@ -387,6 +388,7 @@ class NightMap(_Model):
     users: list[float]
     stddev: list[float]
     lower_bound: bool
+    noisy_sums: int
 
 
 class SpendingRow(_Model):
