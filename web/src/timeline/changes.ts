@@ -53,15 +53,29 @@ export function qValues(p: number[]): number[] {
   return q;
 }
 
-/** Squares that no larger cell owns a part of: the cells, and squares whose four quarters are such. */
-function wholeSquares(ids: string[]): Set<string> {
-  const found = new Set(["r", ...ids]);
-  for (let todo = ids; todo.length; ) {
-    const above = new Set(todo.map((id) => id.slice(0, -1)).filter((id) => id && !found.has(id) && ["0", "1", "2", "3"].every((digit) => found.has(id + digit))));
-    for (const id of above) found.add(id);
-    todo = [...above];
+const DIGITS = ["0", "1", "2", "3"];
+
+/**
+ * The squares that no larger cell owns a part of, and for each cell the smallest of them around it: itself, or a quarter of
+ * it (and so on) if the other three quarters have cells of their own.
+ */
+function squares(ids: string[]): { whole: Set<string>; of: string[] } {
+  const whole = new Set(["r"]);
+  const of = [...ids];
+  const deepest = Math.max(...ids.map((id) => id.length));
+  for (let length = deepest; length > 0; length--) {
+    ids.forEach((id, i) => {
+      if (id.length !== length) return;
+      whole.add(id);
+      for (let quarters = [""]; quarters.length; whole.add(of[i])) {
+        quarters = DIGITS.filter((digit) => !whole.has(of[i] + digit));
+        if (quarters.length !== 1) break;
+        of[i] += quarters[0];
+      }
+    });
+    for (const id of whole) if (id.length === length && id.length > 1 && DIGITS.every((digit) => whole.has(id.slice(0, -1) + digit))) whole.add(id.slice(0, -1));
   }
-  return found;
+  return { whole, of };
 }
 
 interface Sum {
@@ -69,11 +83,11 @@ interface Sum {
   variance: number;
   area: number;
 }
-/** A night's cells, each added to the smallest square around it that is whole in both nights. */
-function sums(night: NightMap, common: (id: string) => boolean): Map<string, Sum> {
+/** A night's cells, each added to the smallest square around it that is whole in both nights. of: see `squares`. */
+function sums(night: NightMap, of: string[], common: (id: string) => boolean): Map<string, Sum> {
   const found = new Map<string, Sum>();
   night.layer.cell_id.forEach((cell, i) => {
-    let id = cell;
+    let id = of[i];
     while (!common(id)) id = id.slice(0, -1);
     const sum = found.get(id) ?? { users: 0, variance: 0, area: 0 };
     sum.users += night.users[i];
@@ -90,9 +104,9 @@ function sums(night: NightMap, common: (id: string) => boolean): Map<string, Sum
  * variance of two counts of their common mean, because other people are out every night.
  */
 export function compare(a: NightMap, b: NightMap): Change[] {
-  const [squaresA, squaresB] = [a, b].map((night) => wholeSquares(night.layer.cell_id));
-  const common = (id: string): boolean => squaresA.has(id) && squaresB.has(id);
-  const [before, after] = [sums(a, common), sums(b, common)];
+  const [ofA, ofB] = [squares(a.layer.cell_id), squares(b.layer.cell_id)];
+  const common = (id: string): boolean => ofA.whole.has(id) && ofB.whole.has(id);
+  const [before, after] = [sums(a, ofA.of, common), sums(b, ofB.of, common)];
   const total = (cells: Map<string, Sum>): number => Math.max([...cells.values()].reduce((sum, { users }) => sum + users, 0), 1);
   const [usersA, usersB] = [total(before), total(after)];
   const scale = usersB / usersA;
