@@ -71,7 +71,8 @@ def heatmap_view(files: Mapping[str, bytes]) -> PageView:
     users, deviation = (number(manifest, f"results.{name}") or 0.0 for name in ("users", "users_stddev"))
     wide, tall = ground_metres(region)
     margin = 1.96 * deviation
-    headline = f"About {about(users, deviation)} users" + (", no one in particular" if is_safe(manifest) else "")
+    some = about(users, max(deviation, users / 200))
+    headline = f"About {some} users" + (", no one in particular" if is_safe(manifest) else "")
     if users < margin:
         headline = f"Fewer than {about(users + margin, deviation)} users, too few to tell from none"
     ground = f"{length(wide)} × {length(tall)}"
@@ -80,7 +81,7 @@ def heatmap_view(files: Mapping[str, bytes]) -> PageView:
     return PageView(
         title="Private heatmap",
         headline=headline,
-        description=f"Where about {about(users, deviation)} users are, on {ground}, without exposing anyone.",
+        description=f"Where about {some} users are, on {ground}, without exposing anyone.",
         job="heatmap",
         release_id=manifest["release_id"],
         created=manifest["created"],
@@ -267,7 +268,7 @@ def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None) -> M
         listed_note=""
         if noisy_sums is None
         else (
-            "By users per km² that are there with 95% certainty in all listed cells at once."
+            "Ordered by the users per km² that are surely there: the bounds hold for all cells at once, at 95%."
             if listed
             else "No cell surely has users: noise could explain every count."
         ),
