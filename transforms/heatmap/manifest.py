@@ -24,7 +24,7 @@ from sfumato.schemas.release import (
     TOTALS_FILE,
 )
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.rates import LEVEL, shown_rates
+from sfumato.transforms.heatmap.rates import LEVEL, published_categories
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 
@@ -141,7 +141,7 @@ def _auxiliary(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> dict
     categories = category_names(parameters, metadata)
     if not categories:
         return {}
-    shown = [categories[index] for index in shown_rates(categories)]
+    shown = [categories[index] for index in published_categories(categories)]
     rates = {"categories": shown, "level": LEVEL, "includes": ["sampling", "noise"], "description": _RATES}
     column = metadata.parameters["columns"]["auxiliary"]["column"]
     bins = {"column": column, "categories": list(categories), "entries_per_node": len(categories)}
