@@ -126,7 +126,7 @@ class Emd(Method):
         finest = self.finest_share(depth) * state.budget.remaining
         if finest / state.sensitivity(4 * self.emd_width + 1) < _MIN_RATIO:
             raise RequestError(
-                f"gamma: {state.unit} is too large for the finest level's epsilon of {finest:.3g}: their ratio must be "
+                f"gamma: {state.gamma} is too large for the finest level's epsilon {finest:.3g}: their ratio must be "
                 f"at least {_MIN_RATIO:g}; give a smaller gamma or depth, or a larger epsilon or emd_decay"
             )
 
