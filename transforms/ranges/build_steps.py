@@ -13,7 +13,7 @@ import numpy as np
 
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.ranges import BASE_DEPTH
-from sfumato.transforms.heatmap.raster import by_row
+from sfumato.schemas.region import by_row
 from sfumato.transforms.heatmap.schedule import population_and_budget
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.admission import NoisyUserCounts

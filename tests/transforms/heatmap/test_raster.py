@@ -2,9 +2,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.schemas.region import deinterleave
+from sfumato.schemas.region import by_row, deinterleave
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.raster import by_row, coarsen, density, painted
+from sfumato.transforms.heatmap.raster import coarsen, density, painted
 from sfumato.transforms.heatmap.state import Estimate
 from tests.schemas.test_tree import DEPTH, brute_owner, trees
 

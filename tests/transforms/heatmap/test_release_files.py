@@ -92,7 +92,7 @@ def test_one_large_map_has_the_room_of_a_map() -> None:
 def test_central_noise_names_nothing_of_secure_aggregation() -> None:
     release = city_release("hierarchical", depth=4, noise="central", allow_overflow=True)
     privacy, manifest = release.manifest["privacy"], release.manifest
-    assert "still answers" not in privacy["adjacency"]
+    assert "still reports" not in privacy["adjacency"]
     assert not any("secure-aggregation server" in one for one in privacy["assumptions"])
     assert manifest["warnings"] == []  # there is no modulus that counts could have wrapped around
     assert manifest["communication"] == {"vector_entries": 4 + 16 + 64 + 256, "bits_per_client": None}

@@ -3,10 +3,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sfumato.schemas.region import by_row
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap import raster as slopes
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.raster import by_row, density, estimate_density
+from sfumato.transforms.heatmap.raster import density, estimate_density
 from sfumato.transforms.heatmap.state import Estimate
 from tests.transforms.heatmap.posterior.oracle import trees
 
