@@ -50,10 +50,10 @@ class MomentsJob(ReleaseJob):
         prior = self.warm_start
         if prior is None:
             return
-        if not set(self.plan.kinds) & set(prior.bits):
+        if not set(self.plan.quantities) & set(prior.bits):
             raise RequestError(
                 f"warm_start: the release has bits of {', '.join(prior.bits)}; this request needs "
-                f"{', '.join(self.plan.kinds)}"
+                f"{', '.join(self.plan.quantities)}"
             )
         if not prior.safe and self.request.seed is None:
             raise RequestError(
@@ -207,9 +207,9 @@ def open_prior(path: str | None, column: str, form: FixedPoint) -> PriorRelease 
 def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
     """What a client of bit pushing sends, and what the release shows."""
     response, form = plan.response, plan.form
-    bits = f"{response.reports} bit{'s'[: response.reports != 1]}"
+    quantities, bits = plan.quantities, f"{response.reports} bit{'s'[: response.reports != 1]}"
     lines = [
-        f"bit pushing, {plan.method}: a client sends {bits} of one of {len(plan.kinds)}: {', '.join(plan.kinds)}",
+        f"bit pushing, {plan.method}: a client sends {bits} of one of {len(quantities)}: {', '.join(quantities)}",
         f"values lie in {form.low:.10g} to {form.high:.10g}, in steps of {form.step:.6g}; others count as an end",
     ]
     if response.epsilon is None:
@@ -242,5 +242,5 @@ def _mean_errors(plan: MomentsPlan) -> list[tuple[str, str]]:
     half = np.full(len(slots), 0.5)
     probabilities = by_variance(slots, half, np.ones(len(slots)), plan.response, 0.5, plan.bits_per_client)
     each = float((slots.weight**2 * plan.response.variance(half) / probabilities).sum())
-    reports = plan.bits_per_client / len(plan.kinds)
+    reports = plan.bits_per_client / len(plan.quantities)
     return [(f"{users:,}", f"±{significant(1.96 * math.sqrt(each / (users * reports)))}") for users in EXAMPLE_USERS]

@@ -166,10 +166,10 @@ def sum_row_counts(counts: Iterable[RowCounts]) -> RowCounts:
 
 @dataclass(frozen=True)
 class FileMetadata:
-    """What a file's footer tells: its rows, and what kinds of values columns hold (see Columns.check)."""
+    """A file's footer: the number of rows, and the type of each column's values (see Columns.check)."""
 
     rows: int
-    kinds: dict[str, str]
+    column_types: dict[str, str]
 
 
 def inspect_file(path: str, columns: Columns) -> FileMetadata:
