@@ -38,7 +38,7 @@ def parse_command(kind: type[R], arguments: Sequence[str]) -> tuple[R, list[str]
         RequestError: an option is wrong, missing or misspelt, or unknown in a request without a runner.
     """
     values, left = _parser(kind).parse_known_args(join_negative_values(arguments))
-    unknown = [one.split("=")[0] for one in left if one.startswith("-")]
+    unknown = [argument.split("=")[0] for argument in left if argument.startswith("-")]
     names = [f"--{name}" for name in kind.model_fields]
     for name in unknown:
         near = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
@@ -63,13 +63,17 @@ def help_text(kind: type[Request], *, everything: bool) -> str:
     fields = kind.model_fields
     hidden = 0
     for group in HELP_GROUPS:
-        mine = {name: one for name, one in fields.items() if extra_of(one)["group"] == group}
-        shown = {name: one for name, one in mine.items() if everything or extra_of(one)["common"] or one.is_required()}
+        mine = {name: field for name, field in fields.items() if extra_of(field)["group"] == group}
+        shown = {
+            name: field
+            for name, field in mine.items()
+            if everything or extra_of(field)["common"] or field.is_required()
+        }
         hidden += len(mine) - len(shown)
         if shown:
             lines += ["", f"{group}:"]
-        for name, one in shown.items():
-            lines += _option_lines(name, one, width)
+        for name, field in shown.items():
+            lines += _option_lines(name, field, width)
     lines.append("")
     if hidden:
         lines.append(f"{hidden} more options: sfumato {kind.COMMAND} {HELP_ALL}")
@@ -82,7 +86,7 @@ def wants_help(arguments: Sequence[str]) -> bool | None:
     """Which help a command line requests: of common options (False), of all (True), or none (None)."""
     if HELP_ALL in arguments or "--help_all" in arguments:
         return True
-    return False if any(one in arguments for one in HELP) else None
+    return False if any(option in arguments for option in HELP) else None
 
 
 def join_negative_values(arguments: Sequence[str]) -> list[str]:
@@ -105,11 +109,11 @@ def quoted_command(kind: type[Request]) -> list[str]:
 def _parser(kind: type[Request]) -> argparse.ArgumentParser:
     """A parser that returns text; the request parses and checks the values."""
     parser = _Parser(prog=f"sfumato {kind.COMMAND}", allow_abbrev=False, add_help=False)
-    for name, one in kind.model_fields.items():
-        style: str = extra_of(one)["style"]
+    for name, field in kind.model_fields.items():
+        style: str = extra_of(field)["style"]
         if style == "positional":
             parser.add_argument(name, nargs="?", default=argparse.SUPPRESS)
-        elif option_type(one.annotation) is bool:
+        elif option_type(field.annotation) is bool:
             parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS)
         else:
             more: dict[str, Any] = {"several": {"nargs": "+"}, "repeated": {"action": "append"}}.get(style, {})

@@ -27,7 +27,7 @@ from sfumato.transforms.privacy.keys import RunKey
 
 @dataclass(frozen=True)
 class HotspotsJob(SampledJob):
-    """Hot spots that were requested."""
+    """Requested hot spots."""
 
     request: HotspotsRequest
 
