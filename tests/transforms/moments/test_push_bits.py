@@ -312,8 +312,8 @@ def test_whoever_tells_too_much_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouping: Grouping | None
 ) -> None:
     """Planted: clients answer twice. The meter, which counts what was reported, must notice."""
-    pattern, honest = write_files(logs(300, 1), tmp_path / "logs", 2), push_bits.tally
-    monkeypatch.setattr(push_bits, "tally", lambda *a: honest(*a) + honest(*a))
+    pattern, honest = write_files(logs(300, 1), tmp_path / "logs", 2), push_bits.count_reports
+    monkeypatch.setattr(push_bits, "count_reports", lambda *a: honest(*a) + honest(*a))
     with pytest.raises(Exception, match="meter: clients reported more or fewer bits than the query has"):
         run(pattern, transform(grouping=grouping))
     with pytest.raises(RequestError, match="bits_per_client: 2 is more than --max_bits_per_client 1 allows"):
@@ -354,7 +354,7 @@ def test_users_without_a_usable_value_are_counted_and_refused(
         with pytest.raises(Exception, match=r"users .* have no usable record"):
             run(pattern, push)
     else:
-        assert run(pattern, push).stages == 2
+        assert run(pattern, push).finished_stages == 2
 
 
 @pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
@@ -364,7 +364,7 @@ def test_tallies_of_nobody_are_noise_alone(grouping: Grouping | None) -> None:
     start = push._begin(None, read.RowCounts(rows=100), UserCounts(100))
     queries = push._plan.next_queries(start)
     none = push._add_noise(start, queries, [])
-    ((query, counted),) = none.rounds
+    ((query, counted),) = none.tallies
     zeros = np.zeros((1 if grouping is None else 4, len(query.quantity.slots)), np.int64)
     wanted = with_noise(Tally(zeros, zeros), query.name, 1, 0.99 * 2.0, query.bound_key(push._key))
     assert np.array_equal(counted.ones, wanted.ones)
