@@ -258,7 +258,7 @@ def test_limited_contact_and_columns_of_any_length() -> None:
     assert "else its text" in text
     cells = sample_plan_text(SamplePlan(), CellItems(LocationColumns(), Grid(REGION, 9)))
     assert "sends one item: 18 bits\n" in cells
-    assert f"what {SamplePlan().hidden_count() + 1:,} users or more share" in cells
+    assert f"an item of {SamplePlan().hidden_count() + 1:,} users or more is shown" in cells
 
 
 def test_what_is_wrong_with_a_request_is_wrong_before_it_runs(
