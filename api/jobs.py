@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sfumato.pipelines.cli import worker_error
 from sfumato.pipelines.console import Console, shown_on
@@ -17,9 +17,14 @@ from sfumato.pipelines.run import request_of, run_request
 from sfumato.releases import Release, open_release
 from sfumato.schemas.errors import RequestError, SfumatoError
 from sfumato.schemas.region import Region
+from sfumato.transforms.heatmap.changes_files import compare_releases, finer_grid
 from sfumato.transforms.heatmap.heatmap_request import PLANNED, PlanOptions, lists_of
 from sfumato.transforms.heatmap.options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.plan import Plan, make_plan
+from sfumato.transforms.release.published_release import data_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Area = Region | Sequence[float] | str
 Folder = str | os.PathLike[str]
@@ -270,6 +275,49 @@ def ranges(
     """
     given = {"region": region, "epsilon": epsilon, "method": method, "sizes": sizes}
     return _publish("ranges build", input, output, given, options)
+
+
+def changes(
+    before: Release | Folder,
+    after: Release | Folder,
+    *,
+    rate: float = 0.05,
+    shares: bool = False,
+    output: Folder | None = None,
+    overwrite: bool = False,
+) -> pd.DataFrame:
+    """Finds where two heatmaps of one region differ by more than noise and chance explain. It costs no privacy budget.
+
+    Args:
+        before: a release of `heatmap`, or its folder.
+        after: another.
+        rate: false discovery rate: the expected share of wrong ones among the changed rows, at most.
+        shares: compare shares of all users, for maps of different numbers of users.
+        output: folder for the table, its manifest and a page; by default nothing is written.
+        overwrite: replace the changes that are there.
+
+    Returns:
+        A (Geo)DataFrame with one row for each place that both maps know, from single cells to the whole region:
+        `before`, `after`, `difference` and its 95% interval `low`, `high`, `q_value` and `changed`. `shown` marks
+        disjoint changed places. Their interval `changed_low`, `changed_high` allows for having been selected.
+
+    Raises:
+        RequestError: the releases cannot be compared.
+
+    Example:
+        >>> maps = [sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), depth=6) for _ in range(2)]
+        >>> table = sfumato.changes(*maps)
+        >>> int(table["changed"].sum()) <= 3  # the same logs twice
+        True
+    """
+    pair = [one if isinstance(one, Release) else open_release(one) for one in (before, after)]
+    places = [one.path for one in pair]
+    values = {"before": places[0], "after": places[1], "rate": rate, "shares": shares, "overwrite": overwrite}
+    request_of("changes", values)  # raises where the rate is out of its range
+    if output is not None:
+        _run("changes", {**values, "output": output})
+    found = compare_releases(pair[0], pair[1], rate, shares=shares)
+    return data_frame(found.table(finer_grid(*pair)))
 
 
 def synth(output: Folder, *, users: int, records_per_user: int = 1, seed: int = 0, **options: Any) -> str:

@@ -58,7 +58,9 @@ def night(codes: np.ndarray, name: str, trial: int, options: dict[str, object], 
     state = run_in_memory(Rows(places, hashes, codes), users, parameters, key, prior)
     estimate = parameters.method.decode(state, DEPTH)
     sums = 1 if state.is_central else state.results[-1].spent.shards - state.results[-1].spent.shards_lost
-    return Night(MapCounts(DEFAULT_REGION, unbiased_counts(estimate, state), sums), estimate)
+    counts = unbiased_counts(estimate, state)
+    levels = node_levels(estimate.tree.entries)[counts.full.owners(estimate.tree)]
+    return Night(MapCounts(DEFAULT_REGION, counts, levels, sums), estimate)
 
 
 def nodes_of(codes: np.ndarray, level: int) -> np.ndarray:

@@ -61,6 +61,12 @@ TABLE_TEXT_FILE = "table.md"
 EVALUATION_FILES = frozenset({RUNS_FILE, TABLE_FILE, TABLE_TEXT_FILE, PAGE_FILE, MANIFEST_FILE})
 EVALUATION_FORMAT = "sfumato-evaluation/2"
 
+# What `sfumato changes` writes: post-processing of two releases.
+CHANGES_FILE = "changes.parquet"
+CHANGES_PICTURE = "changes.png"
+CHANGES_FILES = frozenset({CHANGES_FILE, CHANGES_PICTURE, PAGE_FILE, MANIFEST_FILE})
+CHANGES_FORMAT = "sfumato-changes/1"
+
 _GEO = {
     "version": "1.1.0",
     "primary_column": "geometry",

@@ -31,21 +31,43 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import changes_schema
 from sfumato.schemas.tree import node_names, node_positions
 from sfumato.transforms.bisection import bisect_each
+from sfumato.transforms.heatmap.posterior.full_tree import by_family
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 
 FALSE_DISCOVERY_RATE = 0.05
 MIN_SNR = 2.0  # of the mean of both maps; a change of z standard deviations has at least an expected mean of z
-_SHAPES = 400  # points of the Gamma distribution that a p-value is summed over
+_SHAPES = 200  # points of the Gamma distribution that a p-value is summed over
+_BLOCK = 256  # nodes at a time, whose values for all points fit a processor's cache
 _MIN_MEAN = 0.25  # users that a node is taken to have at least, so that empty ones are no certainty
 
 
 @dataclass(frozen=True)
 class MapCounts:
-    """Unbiased users of a map's nodes, and of how many sums with a noise of their own they were made."""
+    """Unbiased users of a map's nodes.
+
+    Attributes:
+        region: of the map.
+        counts: of the full tree over the map's cells.
+        cell_levels: int64[leaves], level of the cell's node, for each leaf of the full tree in the order of entries.
+            Where it is above the leaf's own, the cell is a node less some descendants, and has several leaves.
+        noisy_sums: how many sums with a noise of their own were added up.
+    """
 
     region: Region
     counts: UnbiasedCounts
+    cell_levels: NDArray[np.int64]
     noisy_sums: int
+
+    def known(self) -> list[NDArray[np.bool_]]:
+        """By level and node: whether the node is a union of whole cells.
+
+        Within a cell that has several leaves users are only spread by area.
+        """
+        full = self.counts.full
+        least = full.by_level(self.cell_levels.astype(np.float64))
+        for level in range(len(full.codes) - 1, 0, -1):
+            least[level - 1][full.parents[level]] = by_family(least[level]).min(axis=1)
+        return [values >= level for level, values in enumerate(least)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +151,11 @@ def find_changes(
         raise ValueError(f"regions: the maps must cover the same region, got {before.region} and {after.region}")
     if not 0 < rate < 1:
         raise ValueError(f"rate: must lie between 0 and 1, got {rate}")
-    rows = [_shared(one, two) for one, two in ((before.counts, after.counts), (after.counts, before.counts))]
-    (node, leaf_before, users_before, noise_before), (_, leaf_after, users_after, noise_after) = rows
+    rows = [_known_nodes(one) for one in (before, after)]
+    node, *places = np.intersect1d(rows[0][0], rows[1][0], assume_unique=True, return_indices=True)
+    (users_before, noise_before), (users_after, noise_after) = (
+        (users[place], variance[place]) for (_, users, variance), place in zip(rows, places, strict=True)
+    )
     scale, scale_variance = 1.0, 0.0
     if shares and users_before[0] > 0 and users_after[0] > 0:
         scale = float(users_after[0] / users_before[0])
@@ -151,7 +176,7 @@ def find_changes(
     selected = np.where(changed, stddev * tails.quantile(rate * changed.sum() / max(tested.sum(), 1)), np.nan)
     return Changes(
         node=node,
-        leaf=leaf_before | leaf_after,
+        leaf=~np.isin(node, node >> np.uint64(2)),
         before=users_before,
         after=users_after,
         difference=difference,
@@ -168,17 +193,15 @@ def find_changes(
     )
 
 
-def _shared(
-    mine: UnbiasedCounts, other: UnbiasedCounts
-) -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:
-    """(node, whether a leaf of `mine`, users, variance) of the nodes that `other` has too, level by level."""
-    parts, variances = [], mine.node_variances()
-    for level, (codes, theirs) in enumerate(zip(mine.full.codes, other.full.codes, strict=False)):
-        both = np.isin(codes, theirs, assume_unique=True)
-        node = codes[both] | np.uint64(1 << (2 * level))
-        parts.append((node, mine.full.leaves[level][both], mine.users[level][both], variances[level][both]))
-    node, leaf, users, variance = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return node, leaf, users, np.maximum(variance, np.finfo(np.float64).tiny)
+def _known_nodes(one: MapCounts) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
+    """(node, users, variance of their noise) of the nodes that a map knows, level by level."""
+    counts, known = one.counts, one.known()
+    columns = ([codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(counts.full.codes)], counts.users,
+               counts.node_variances())  # fmt: skip
+    node, users, variance = (
+        np.concatenate([values[kept] for values, kept in zip(column, known, strict=True)]) for column in columns
+    )
+    return node, users, np.maximum(variance, np.finfo(np.float64).tiny)
 
 
 def _noise_shape(share: NDArray[np.float64], sums_before: int, sums_after: int) -> float:
@@ -213,13 +236,15 @@ class _Tails:
         """float64[n]: z with P(|X| >= z) = alpha; read off at 65 shares of the noise."""
         shares = np.linspace(0, 1, 65)
         zero, far = np.zeros(65), np.full(65, 200.0)
-        found, _ = bisect_each(lambda z: self._probability(z, shares) >= alpha, zero, far, 60)
+        found, _ = bisect_each(lambda z: self._probability(z, shares) >= alpha, zero, far, 40)
         return np.asarray(np.interp(self._share, shares, found))
 
     def _probability(self, z: NDArray[np.float64], share: NDArray[np.float64]) -> NDArray[np.float64]:
         found = np.zeros(len(z))
-        for variance, weight in zip(self._variance.tolist(), self._weight.tolist(), strict=True):
-            found += weight * special.erfc(z / np.sqrt(2 * (share * variance + 1 - share)))
+        for first in range(0, len(z), _BLOCK):
+            block = slice(first, first + _BLOCK)
+            spread = np.sqrt(2 * (1 + share[block, None] * (self._variance - 1)))
+            found[block] = special.erfc(z[block, None] / spread) @ self._weight
         return found
 
 

@@ -22,6 +22,8 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import (
     CELLS_FILE,
+    CHANGES_FILE,
+    CHANGES_FORMAT,
     DENSITY_FILE,
     EVALUATION_FORMAT,
     MANIFEST_FILE,
@@ -102,18 +104,7 @@ class Release:
         Raises:
             RequestError: the release has no such table, or it is damaged.
         """
-        frame: pd.DataFrame = self.arrow_table(name.removesuffix(_PARQUET) + _PARQUET).to_pandas()
-        if "geometry" not in frame:
-            return frame
-        try:
-            import geopandas
-        except ImportError:
-            return frame
-        import shapely
-
-        shapes = shapely.from_wkb(frame["geometry"].to_numpy())
-        located: pd.DataFrame = geopandas.GeoDataFrame(frame.drop(columns="geometry"), geometry=shapes, crs="OGC:CRS84")
-        return located
+        return data_frame(self.arrow_table(name.removesuffix(_PARQUET) + _PARQUET))
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -245,6 +236,22 @@ class Release:
         return np.asarray(np.load(io.BytesIO(self.read(DENSITY_FILE)), allow_pickle=False))
 
 
+def data_frame(table: pa.Table) -> pd.DataFrame:
+    """A table as a DataFrame; one with geometries as a GeoDataFrame where geopandas is installed, else with WKB."""
+    frame: pd.DataFrame = table.to_pandas()
+    if "geometry" not in frame:
+        return frame
+    try:
+        import geopandas
+    except ImportError:
+        return frame
+    import shapely
+
+    shapes = shapely.from_wkb(frame["geometry"].to_numpy())
+    located: pd.DataFrame = geopandas.GeoDataFrame(frame.drop(columns="geometry"), geometry=shapes, crs="OGC:CRS84")
+    return located
+
+
 def open_release(path: str | os.PathLike[str]) -> Release:
     """Opens the release in a folder, local or gs://. Raises RequestError where there is none."""
     text = os.fspath(path)
@@ -257,6 +264,8 @@ def open_release(path: str | os.PathLike[str]) -> Release:
         raise RequestError(f"{text}: no release here (no {MANIFEST_FILE} that can be read)") from None
     if manifest.get("format") == EVALUATION_FORMAT:
         raise RequestError(f"{text}: an evaluation of methods on exact data, no release")
+    if manifest.get("format") == CHANGES_FORMAT:
+        raise RequestError(f"{text}: changes between two releases, no release; read {CHANGES_FILE}")
     if manifest.get("format") == REFUSAL_FORMAT:
         raise RequestError(f"{text}: this release was refused and holds no result: {manifest.get('reason')}")
     if manifest.get("format") != MANIFEST_FORMAT:
