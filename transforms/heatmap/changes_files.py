@@ -12,7 +12,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid
 from sfumato.schemas.release import CELLS_FILE, CHANGES_FILE, CHANGES_FORMAT, MANIFEST_FILE, TOTALS_FILE
 from sfumato.schemas.tree import node_positions
-from sfumato.transforms.heatmap.changes import Changes, MapCounts, find_changes
+from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, find_changes
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.release.metadata import UNSAFE, manifest_bytes, package_versions, parquet_bytes
 from sfumato.transforms.release.published_release import Release

@@ -16,7 +16,7 @@ from sfumato.pipelines.cli import main
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree, node_levels
-from sfumato.transforms.heatmap.changes import Changes, MapCounts, _Tails, find_changes
+from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, _Tails, find_changes
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, measure
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
