@@ -22,8 +22,8 @@ NUMBERS = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1,
 def exact_codes(values: list[float], form: FixedPoint) -> tuple[list[int], int]:
     """Signed steps by exact arithmetic, and how many had to be moved; halves go to even as everywhere in Python."""
     steps = [round(Fraction(value) * Fraction(2) ** form.fraction_bits) for value in values]
-    low = -form.most if form.signed == "split" else 0
-    inside = [min(max(step, low), form.most) for step in steps]
+    low = -form.max_magnitude if form.signed == "split" else 0
+    inside = [min(max(step, low), form.max_magnitude) for step in steps]
     return inside, sum(a != b for a, b in zip(inside, steps, strict=True))
 
 
@@ -31,7 +31,7 @@ def signed(codes: np.ndarray, form: FixedPoint) -> list[int]:
     """The steps that codes stand for."""
     if form.signed != "split":
         return [int(code) for code in codes]
-    return [(-1) ** (int(code) >> form.bits) * (int(code) & form.most) for code in codes]
+    return [(-1) ** (int(code) >> form.bits) * (int(code) & form.max_magnitude) for code in codes]
 
 
 @given(FORMS, NUMBERS)
@@ -67,7 +67,7 @@ def test_an_offset_is_added_before_and_taken_away_after(
 
 @given(FORMS, st.lists(st.integers(0, 2**52 - 1), min_size=1), st.booleans())
 def test_decoding_is_exact_and_what_encoding_undoes(form: FixedPoint, steps: list[int], negative: bool) -> None:
-    steps = [step & form.most for step in steps]
+    steps = [step & form.max_magnitude for step in steps]
     sign = -1 if negative and form.signed == "split" else 1
     values = [float(sign * step * Fraction(2) ** -form.fraction_bits) for step in steps]
     codes, clamped = encode(np.array(values), form)

@@ -100,7 +100,7 @@ def test_the_mean_is_right_however_large_a_unit_is(bits: int) -> None:
 @example(FixedPoint(52, 0, "shift", 1000.0), "square", 1.0, [0.999])
 @example(FixedPoint(1, 49, "shift", 17.0), "value", 0.0, [])
 def test_quantities_of_any_form(form: FixedPoint, kind: str, centre: float, places: list[float]) -> None:
-    steps = np.array([0, form.most, *(int(place * form.most) for place in places)])
+    steps = np.array([0, form.max_magnitude, *(int(place * form.max_magnitude) for place in places)])
     codes = steps.astype(code_type(form))
     if form.signed == "split":
         codes = np.concatenate([codes, codes[1:] | (codes.dtype.type(1) << codes.dtype.type(form.bits))])
@@ -113,9 +113,9 @@ def test_quantities_of_any_form(form: FixedPoint, kind: str, centre: float, plac
 def test_logarithms_to_half_a_unit_and_zeros_as_the_smallest_step(bits: int, fraction_bits: int) -> None:
     form = FixedPoint(bits, fraction_bits)
     quantity = Quantity(form, "log2")
-    steps = sorted({0, 1, *(form.most // part for part in (1, 2, 3, 5, 1000)), form.most - 1})
+    steps = sorted({0, 1, *(form.max_magnitude // part for part in (1, 2, 3, 5, 1000)), form.max_magnitude - 1})
     if bits <= 8:
-        steps = list(range(form.most + 1))
+        steps = list(range(form.max_magnitude + 1))
     codes = np.array(steps).astype(code_type(form))
     for step, found in zip(steps, weighted(quantity, codes), strict=True):
         value = max(step, 1) * form.step
