@@ -139,16 +139,16 @@ def _outcome(
 ) -> Outcome:
     """The outcome of the estimate of least squared error."""
     depth = len(exact).bit_length() - 1
-    shown = [evaluation.blurred(estimate_density(one, depth)) for one in estimates]
-    best = min(shown, key=lambda one: float(np.mean((one - exact) ** 2)))
+    shown = [evaluation.blurred(estimate_density(estimate, depth)) for estimate in estimates]
+    best = min(shown, key=lambda density: float(np.mean((density - exact) ** 2)))
     spent = [answer.spent for answer in state.results]
     return Outcome(
         setting,
         number,
         evaluate(best, exact, evaluation.metrics),
-        state.per_user_total([one.vector_length for one in spent]),
-        state.per_user_total([one.bits_per_client for one in spent]),
-        sum(one.shards_lost for one in spent) / sum(one.shards for one in spent),
+        state.per_user_total([cost.vector_length for cost in spent]),
+        state.per_user_total([cost.bits_per_client for cost in spent]),
+        sum(cost.shards_lost for cost in spent) / sum(cost.shards for cost in spent),
         _picture(best, number),
     )
 

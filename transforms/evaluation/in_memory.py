@@ -61,7 +61,7 @@ class Rows:
     @classmethod
     def concatenated(cls, stored: Iterable[bytes], places: Places) -> Rows:
         """Joins rows that `store` stored, in the order of their users."""
-        parts = [load(one) for one in stored]
+        parts = [load(part) for part in stored]
         column_types = (np.uint64, np.uint64, np.int64)[: len(parts[0])]
         columns = [
             np.concatenate([np.frombuffer(part[i], kind) for part in parts]) for i, kind in enumerate(column_types)
@@ -116,7 +116,7 @@ class Rows:
         chunks = {number: [empty] for number, empty in empty_shard_groups(cohort, self.weights is not None)}
         for number, chunk in split:
             chunks[number].append(chunk)
-        return [build(number, mine, cohort, places, spill) for number, mine in chunks.items()]
+        return [build(number, parts, cohort, places, spill) for number, parts in chunks.items()]
 
 
 def run_in_memory(

@@ -58,11 +58,11 @@ class NumberPrefixes:
 
     def parents(self, below: Histogram, above: Histogram) -> NDArray[np.int64]:
         """See Prefixes.parents."""
-        wanted = below.items // np.uint64(self.base ** (below.level - above.level))
+        parent_items = below.items // np.uint64(self.base ** (below.level - above.level))
         if not len(above):
             return np.full(len(below), -1)
-        rows = np.minimum(np.searchsorted(above.items, wanted), len(above) - 1)
-        return np.where(above.items[rows] == wanted, rows, -1)
+        rows = np.minimum(np.searchsorted(above.items, parent_items), len(above) - 1)
+        return np.where(above.items[rows] == parent_items, rows, -1)
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Trie:
     @property
     def deepest(self) -> Histogram | None:
         """The finest level that is not empty."""
-        return next((one for one in reversed(self.levels) if len(one)), None)
+        return next((histogram for histogram in reversed(self.levels) if len(histogram)), None)
 
     @property
     def published(self) -> int:

@@ -174,10 +174,10 @@ def sum_row_counts(counts: Iterable[RowCounts]) -> RowCounts:
 
 @dataclass(frozen=True)
 class FileMetadata:
-    """The contents of a file's footer: its rows, and the kinds of values of its columns (see `Columns.check`)."""
+    """A file's footer: the number of rows, and the type of each column's values (see Columns.check)."""
 
     rows: int
-    kinds: dict[str, str]
+    column_types: dict[str, str]
 
 
 def inspect_file(path: str, columns: Columns) -> FileMetadata:

@@ -114,7 +114,7 @@ def _grid_from_estimate(estimate: Estimate) -> NoisyGrid:
 def build(collected: Collected, plan: RangesPlan, trained: Sequence[Any]) -> Built:
     """Makes the model. trained: the results of all trainings, in their order; None for those that diverged."""
     model, method = collected.model(trained), collected.method_name
-    diverged = sum(one is None for one in trained)
+    diverged = sum(network is None for network in trained)
     if diverged and diverged == len(trained):
         method = PlainGrid.NAME
     return Built(collected, RangeModel(plan.field, model, method, plan.counting.epsilon), diverged)

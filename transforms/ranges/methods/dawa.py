@@ -98,7 +98,7 @@ def bucket_deviations(counts: NDArray[np.int64], level: int) -> NDArray[np.int64
 
 def cost_sensitivity(level: int, levels: int) -> int:
     """s of a bucket of 2^level cells, in units, where the longest bucket has 2^levels cells."""
-    return sum(-(-2 * UNITS * ((1 << one) - 1) // (1 << one)) for one in (level, levels))
+    return sum(-(-2 * UNITS * ((1 << height) - 1) // (1 << height)) for height in (level, levels))
 
 
 def cheapest_partition(

@@ -97,12 +97,12 @@ class SpatialNeural(RangeMethod):
 
     def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
         """See RangeMethod.model. It has the networks that did not diverge; if all did, the counts answer."""
-        grid, found = _grid(counts), [one for one in trained if one is not None]
-        if not found:
+        grid, networks = _grid(counts), [network for network in trained if network is not None]
+        if not networks:
             return GridModel(grid)
         if self.network == "paper":
-            return PaperNetworks.from_grid(grid, spec, found)
-        return LocalNetwork(grid, spec.smoothing, self._queries(spec), found)
+            return PaperNetworks.from_grid(grid, spec, networks)
+        return LocalNetwork(grid, spec.smoothing, self._queries(spec), networks)
 
     def _queries(self, spec: CollectionSpec) -> QueryDistribution:
         (width, height), sizes = spec.field.cell_metres, spec.sizes
