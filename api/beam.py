@@ -1,17 +1,17 @@
-"""The jobs as PTransforms, for pipelines of your own.
+"""The jobs as PTransforms, for your own pipelines.
 
-Each transform takes paths of Parquet files, local or gs://, and yields plain rows. Constructors check their options at
-once, and raise RequestError. A run is refused with NotAdmittedError where noisy counts find too many unusable records.
+Each transform takes paths of Parquet files, local or gs://, and yields plain rows. Constructors check their options
+and raise RequestError. A run raises NotAdmittedError if noisy counts find too many unusable records.
 
-No transform charges a ledger. Each result costs `epsilon`, and of counts by sample and threshold `delta`: add both to
-what the same users have spent before. To have a ledger do that, call `sfumato.heatmap(..., ledger=...)` and the like.
+No transform charges a ledger. Each result costs `epsilon`, and counts by sample and threshold also cost `delta`. Add
+both to the earlier releases of the same users. For a ledger, call `sfumato.heatmap(..., ledger=...)` and the like.
 
-A key draws the noise. Without one, each use of a transform draws a key of its own, which is safe in runners that work
-in this process; a remote runner would show the key in the job's graph. There make one with `run_key`. One key serves
-one input, once: the difference of two inputs with the same noise has no noise. So run a pipeline once, and build it
-again for other data.
+A key draws the noise. Without one, each use of a transform draws a new key. This is safe in runners that work in this
+process. A remote runner would reveal the key in the job's graph; there, make a key with `run_key`. Use a key for one
+input, once: the difference of two results with the same noise has no noise. So run a pipeline once, and build it again
+for other data.
 
-The classes are dataclasses, not frozen ones: Beam itself assigns a label to a transform.
+The dataclasses are not frozen, because Beam assigns a label to a transform.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ class PrivateMoments(beam.PTransform):
         return (
             paths
             | "Push" >> push
-            | "Rows" >> beam.FlatMap(lambda progress: [asdict(one) for one in progress.estimates(plan)])
+            | "Rows" >> beam.FlatMap(lambda state: [asdict(estimate) for estimate in state.estimates(plan)])
         )
 
 
@@ -387,7 +387,7 @@ def _runner_name(runner: Any) -> str:
 
 
 def _key(given: RunKey | None, paths: beam.PCollection) -> RunKey:
-    """The key that was given, or a fresh one. Raises RequestError for a fresh one where other machines would see it."""
+    """The key that was given, or a fresh one. Raises RequestError for a fresh one if other machines would see it."""
     runner = _runner_name(paths.pipeline.runner)
     check_runner(runner)
     if runner in _LOCAL_RUNNERS:

@@ -40,7 +40,7 @@ class Rows:
         places: the grid of places.
         users: hashes, uint64[n].
         codes: places, uint64[n].
-        weights: of the place in the user's distribution, int64[n]; None where each user has one row, of weight 1.
+        weights: of the cell in the user's distribution, int64[n]; None if each user has one row, of weight 1.
     """
 
     places: Places
@@ -82,7 +82,7 @@ class Rows:
     def rehashed(self, subkey: bytes) -> Rows:
         """The same rows with new hashes of their users.
 
-        The new upper bits depend on the old upper bits alone, so a draw picks the same users whether they have one
+        The new upper bits depend on the old upper bits only, so a draw picks the same users whether they have one
         location or a distribution. The lower bits still distinguish users.
         """
         upper = self.users & ~self.places.mask
