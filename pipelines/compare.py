@@ -97,7 +97,7 @@ class CompareJob(ReleaseJob):
             * self.request.keys
             * sum(min(users, rows) for users in sizes)
         )
-        values = VALUE_BYTES_PER_ROW * self.columns().weighs
+        values = VALUE_BYTES_PER_ROW * self.columns().has_weights
         return rows * (BYTES_PER_ROW + DISTRIBUTION_BYTES_PER_ROW + values) + draws
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:

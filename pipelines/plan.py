@@ -31,7 +31,7 @@ def summary(plans: Sequence[Plan], varied: Sequence[str]) -> str:
     header += ["noise, users", "seen from, users", "level seen", "shards lost"]
     rows = []
     for plan in plans:
-        metadata, last, central = plan.parameters.metadata(), plan.sub_queries[-1], plan.central
+        metadata, last, central = plan.parameters.metadata(), plan.sub_queries[-1], plan.is_central
         row = [plan.parameters.method.NAME, *(_value(metadata.get(name, "")) for name in varied)]
         row += [f"{len(plan.sub_queries)}", f"{plan.entries:,}"]
         row += ["-", "-"] if central else [significant(plan.bits / 8000), f"{(last.modulus - 1).bit_length()}"]

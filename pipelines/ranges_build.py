@@ -89,7 +89,7 @@ class RangesJob(ReleaseJob):
         return {**self.plan.metadata(), "columns": asdict(self.columns())}
 
     def stored_bytes(self, rows: int) -> int:
-        return rows * (BYTES_PER_ROW + VALUE_BYTES_PER_ROW * self.columns().weighs)
+        return rows * (BYTES_PER_ROW + VALUE_BYTES_PER_ROW * self.columns().has_weights)
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         plan = self.plan

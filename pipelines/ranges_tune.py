@@ -27,7 +27,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.range_queries import TuneRequest
-from sfumato.transforms.heatmap.checks import check_between
+from sfumato.transforms.checks import check_between
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.read import open_parquet
 from sfumato.transforms.ranges.collection_spec import CollectionSpec

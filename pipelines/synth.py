@@ -108,7 +108,7 @@ def generate(
         new_files = [FileSystems.join(output, name) for name in names]
         if density is not None:
             # Staged beside its target, because a rename cannot move a file to another disk.
-            _write_array(density_raster(total, request.grid), staged_density)
+            _write_array(density_raster(total), staged_density)
             FileSystems.rename([*staged, staged_density], [*new_files, density])
         else:
             FileSystems.rename(staged, new_files)

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.comparison import BY_TRUTH, YARDSTICK, Outcome, Setting
 from sfumato.schemas.errors import DataError
+from sfumato.schemas.region import by_row
 from sfumato.transforms.evaluation.cases import Case
 from sfumato.transforms.evaluation.density_metrics import coarsen, evaluate
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.evaluation.uniform_levels import uniform_densities
 from sfumato.transforms.heatmap.methods.pyramid import Pyramid
-from sfumato.transforms.heatmap.raster import by_row, estimate_density, gaussian_heatmap
+from sfumato.transforms.heatmap.raster import estimate_density, gaussian_heatmap
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 

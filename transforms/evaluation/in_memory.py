@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.schedule import admitted, plan, receive
+from sfumato.transforms.heatmap.schedule import plan, population_and_budget, receive
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.locations.distributions import (
     Distributions,
@@ -134,7 +134,9 @@ def run_in_memory(
     Raises:
         RefusedError: every shard of a sub-query was lost.
     """
-    counted, budget = admitted(count_users(UserCounts(population), parameters.admission(), key), parameters)
+    counted, budget = population_and_budget(
+        count_users(UserCounts(population), parameters.admission(), key), parameters
+    )
     state = plan(replace(counted, users=float(population), source="public"), budget, parameters, prior)
     groups = rows.shard_groups(state.cohort)
     while state.query is not None:

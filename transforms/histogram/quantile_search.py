@@ -16,7 +16,7 @@ from sfumato.schemas.charts import Curve, Quantile
 from sfumato.transforms.histogram.curve import DEVIATIONS, banded, bounds, quantile, unknown_curve
 from sfumato.transforms.histogram.sampling_round import Sampling, hidden_count
 from sfumato.transforms.histogram.user_sample import SampledCounts, threshold
-from sfumato.transforms.privacy.admission import Admission
+from sfumato.transforms.privacy.admission import NoisyUserCounts
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Search:
     quantiles: tuple[Quantile, ...]
     users: tuple[float, ...]
     published: tuple[int, ...]
-    admission: Admission | None = None
+    admission: NoisyUserCounts | None = None
 
 
 def search_quantiles(

@@ -42,7 +42,7 @@ from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import by_user_group
 from sfumato.transforms.logs import SAMPLED_USERS
 from sfumato.transforms.metrics import COUNT_TIME, Stopwatch
-from sfumato.transforms.privacy.admission import Admission, Admit, UserCounts, sum_user_counts
+from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
 
 _COMPACT_ROWS = 1 << 20  # the fewest new records that make an accumulator merge its samples
@@ -232,7 +232,7 @@ class SampledRounds:
     """Raw counts of every round, for a step that thresholds them, and the run's admission, None without one."""
 
     counts: list[SampledCounts]
-    admission: Admission | None
+    admission: NoisyUserCounts | None
 
 
 class CountSamples(beam.PTransform):

@@ -40,7 +40,7 @@ from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberI
 from sfumato.transforms.histogram.quantile_search import Search
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import WHOLE, Trie
-from sfumato.transforms.privacy.admission import Admission
+from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page_charts import render_cells_page, render_items_page, render_quantiles_page
 from sfumato.transforms.release.picture_cells import render_cells_picture
@@ -70,7 +70,7 @@ def sample_manifest(
     metadata: SampleMetadata,
     rounds: Sequence[tuple[int, int]],
     users: float,
-    admission: Admission | None,
+    admission: NoisyUserCounts | None,
     warnings: Sequence[str] = (),
     cut: int | None = None,
 ) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.sampling_round import Histogram
-from sfumato.transforms.privacy.admission import Admission
+from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import keyed_hash
 
 WHOLE = 0  # the level of whole items
@@ -120,7 +120,7 @@ class Trie:
     parents: tuple[NDArray[np.int64], ...]
     users: float
     cut: int | None = None
-    admission: Admission | None = None
+    admission: NoisyUserCounts | None = None
 
     @property
     def deepest(self) -> Histogram | None:

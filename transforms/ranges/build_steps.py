@@ -13,10 +13,10 @@ import numpy as np
 
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.ranges import BASE_DEPTH
-from sfumato.transforms.heatmap.raster import by_row
-from sfumato.transforms.heatmap.schedule import admitted
+from sfumato.schemas.region import by_row
+from sfumato.transforms.heatmap.schedule import population_and_budget
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
-from sfumato.transforms.privacy.admission import Admission
+from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import epsilon_for_stddev
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -81,9 +81,9 @@ class Built:
     diverged: int = 0
 
 
-def collect(exact: ExactCounts, admission: Admission, plan: RangesPlan, key: RunKey) -> Collected:
+def collect(exact: ExactCounts, admission: NoisyUserCounts, plan: RangesPlan, key: RunKey) -> Collected:
     """Collects noisy counts with a trusted server. It is the only access to the exact counts."""
-    population, budget = admitted(admission, plan.counting)
+    population, budget = population_and_budget(admission, plan.counting)
     spec = plan.collection_spec(population.users, budget.remaining)
     method = make_method(plan.method, plan.options, spec)
     return Collected(method.collect(exact, spec, key), spec, method, population)

@@ -14,7 +14,7 @@ import numpy as np
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.heatmap.checks import check_choice
+from sfumato.transforms.checks import check_choice
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.methods.flat import Flat
 from sfumato.transforms.heatmap.options import Option

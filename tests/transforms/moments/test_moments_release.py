@@ -136,7 +136,7 @@ def test_the_manifest_is_the_contract() -> None:
     assert privacy["collector"]["adjacency"].startswith("replace one user's value by any other")
     assert "randomised response" in privacy["mechanism"]
     assert "discrete Laplace noise on every count of reports" in privacy["mechanism"]
-    assert not any("Which group a user is in" in one for one in privacy["assumptions"])
+    assert not any("knows the group of each user" in one for one in privacy["assumptions"])
     probabilities = [one.read_probability.max() for one in state.bit_charts(asked)]
     assert privacy["meter"] == {
         "bits_per_client": 2,
@@ -224,7 +224,7 @@ def test_small_groups_are_merged_into_other() -> None:
     privacy = manifest["privacy"]
     assert privacy["groups"] == {"epsilon": 4.0, "min_group": 100, "noise_stddev": asked.noise_stddev}
     assert "discrete Laplace noise on every count of reports" in privacy["mechanism"]
-    assert any("Which group a user is in" in one for one in privacy["assumptions"])
+    assert any("knows the group of each user" in one for one in privacy["assumptions"])
 
 
 def test_other_is_left_out_where_it_is_too_small_itself() -> None:
