@@ -40,7 +40,10 @@ _PARQUET = ".parquet"
 class Release:
     """A published release. Each file is read, and checked against the manifest, when it is used.
 
-    path: its folder. manifest: its manifest.json. digest: the SHA-256 of the manifest's bytes.
+    Attributes:
+        path: its folder.
+        manifest: the content of manifest.json.
+        digest: the SHA-256 of the manifest's bytes.
     """
 
     path: str
