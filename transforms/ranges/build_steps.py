@@ -59,7 +59,6 @@ class Collected:
         return chosen.NAME
 
     def trainings(self) -> Sequence[Any]:
-        """See RangeMethod.trainings."""
         if self.method is None or isinstance(self.counts, Estimate):
             return ()
         return self.method.trainings(self.counts, self.spec)
