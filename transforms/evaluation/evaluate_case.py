@@ -139,16 +139,16 @@ def _outcome(
 ) -> Outcome:
     """The outcome of the estimate with the least squared error."""
     depth = len(exact).bit_length() - 1
-    shown = [evaluation.blurred(estimate_density(estimate, depth)) for estimate in estimates]
-    best = min(shown, key=lambda density: float(np.mean((density - exact) ** 2)))
-    spent = [answer.spent for answer in state.results]
+    densities = [evaluation.blurred(estimate_density(estimate, depth)) for estimate in estimates]
+    best = min(densities, key=lambda density: float(np.mean((density - exact) ** 2)))
+    costs = [result.spent for result in state.results]
     return Outcome(
         setting,
         number,
         evaluate(best, exact, evaluation.metrics),
-        state.per_user_total([cost.vector_length for cost in spent]),
-        state.per_user_total([cost.bits_per_client for cost in spent]),
-        sum(cost.shards_lost for cost in spent) / sum(cost.shards for cost in spent),
+        state.per_user_total([cost.vector_length for cost in costs]),
+        state.per_user_total([cost.bits_per_client for cost in costs]),
+        sum(cost.shards_lost for cost in costs) / sum(cost.shards for cost in costs),
         _picture(best, number),
     )
 
