@@ -100,11 +100,11 @@ def check_options(options: Row) -> Row:
 
 @dataclass(kw_only=True, eq=False)
 class PrivateHeatmap(beam.PTransform):
-    """Paths of Parquet files -> a row a cell of a private heatmap: `cells.parquet` of `sfumato heatmap`, as dicts.
+    """Paths of Parquet files -> one dict for each cell of a private heatmap, as in its `cells.parquet`.
 
     Args:
         region: borders in degrees: a Region, (west, south, east, north), or "W,S,E,N".
-        epsilon: privacy budget of the whole heatmap.
+        epsilon: privacy budget of the complete heatmap.
         depth: the finest grid has 2^depth x 2^depth cells.
         method: see `sfumato.heatmap`.
         options: further options of the heatmap by name, such as {"shard_size": 5_000}.
@@ -157,7 +157,7 @@ def _heatmap_rows(
 
 @dataclass(kw_only=True, eq=False)
 class PrivateHistogram(beam.PTransform):
-    """Paths of Parquet files -> a row an item that enough users hold, as dicts, by sample and threshold.
+    """Paths of Parquet files -> one row for each item that enough users hold, as dicts, by sample and threshold.
 
     The rows are those of `items.parquet`, or with a region `cells.parquet`, of `sfumato histogram`.
 
@@ -198,7 +198,7 @@ class PrivateHistogram(beam.PTransform):
         self._grid = None if self.region is None else Grid(region_of(self.region), self.cells or 0)
         items = None if self._grid is None else 4**self._grid.depth
         self._plan = SamplePlan(epsilon=self.epsilon, delta=self.delta, items=items)
-        _ = self._plan.sampling  # raises where no item could pass
+        _ = self._plan.sampling  # raises RequestError if no item could pass
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         counted: Items
@@ -218,7 +218,7 @@ def _histogram_rows(trie: Trie, grid: Grid | None) -> Iterator[Row]:
 
 @dataclass(kw_only=True, eq=False)
 class PrivateQuantiles(beam.PTransform):
-    """Paths of Parquet files -> a row a quantile of a number over users, as dicts, by sample and threshold.
+    """Paths of Parquet files -> one row for each quantile of a number over users, as dicts, by sample and threshold.
 
     The rows are those of `quantiles.parquet` of `sfumato quantiles`: share, value, low, high.
 
@@ -259,7 +259,7 @@ class PrivateQuantiles(beam.PTransform):
         self._plan = SamplePlan(
             epsilon=self.epsilon, delta=self.delta, items=1 << _QUANTILE_BITS, rounds=_QUANTILE_LEVELS
         )
-        _ = self._plan.sampling  # raises where no value could pass
+        _ = self._plan.sampling  # raises RequestError if no value could pass
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         count = TrieHeavyHitters(
@@ -290,7 +290,7 @@ class PrivateMoments(beam.PTransform):
         column: of integers or floating-point numbers, not negative.
         epsilon: local privacy budget of all that a user sends, and budget of the result.
         bits: bits of a value's magnitude, 1 to 52.
-        fraction_bits: how many of them are below the point.
+        fraction_bits: number of them after the binary point.
         statistics: of mean, variance, moment:K, geometric_mean, log_product.
         user_id: name of the column of user ids.
         key: see the module.
@@ -337,7 +337,7 @@ class PrivateMoments(beam.PTransform):
 
 @dataclass(kw_only=True, eq=False)
 class PrivateRanges(beam.PTransform):
-    """Paths of Parquet files -> one RangeModel, which answers how many users are in any square.
+    """Paths of Parquet files -> one RangeModel, which answers the number of users in any square.
 
     `sfumato.transforms.ranges.model_file.model_bytes` makes a file of it, which `sfumato.open_model` reads.
 
