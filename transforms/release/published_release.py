@@ -42,7 +42,10 @@ _PARQUET = ".parquet"
 class Release:
     """A published release. Each file is read, and checked against the manifest, when it is used.
 
-    path: its folder. manifest: its manifest.json. digest: the SHA-256 of the manifest's bytes.
+    Attributes:
+        path: its folder.
+        manifest: the content of manifest.json.
+        digest: the SHA-256 of the manifest's bytes.
     """
 
     path: str
@@ -62,7 +65,7 @@ class Release:
 
     @property
     def guarantee(self) -> str:
-        """Two sentences: what the release promises each user, and on which condition or to whom."""
+        """Two sentences: the promise of the release to each user, and its condition."""
         return guarantee.two_sentences(self.manifest)
 
     @property
@@ -84,7 +87,7 @@ class Release:
 
     @property
     def grid(self) -> Grid | None:
-        """The map's region and depth; None where the manifest states none."""
+        """The map's region and depth; None if the manifest states none."""
         try:
             region = Region(*(float(self.manifest["region"][side]) for side in ("west", "south", "east", "north")))
             return Grid(region, self.manifest["grid"]["depth"])
@@ -176,7 +179,7 @@ class Release:
         return self.table("bins")
 
     def arrow_table(self, name: str) -> pa.Table:
-        """A Parquet file of the release. Raises RequestError where there is none or it is damaged."""
+        """A Parquet file of the release. Raises RequestError if there is none or it is damaged."""
         content = self.read(name)
         try:
             return pq.read_table(io.BytesIO(content))
@@ -186,7 +189,7 @@ class Release:
     def read(self, name: str) -> bytes:
         """The content of a file of the release, checked against the manifest's digest of it.
 
-        Raises RequestError where there is none, or it is not what was published. Releases of earlier versions list no
+        Raises RequestError if there is none, or it is not what was published. Releases of earlier versions list no
         digests, and are read unchecked.
         """
         listed = self.listed
@@ -207,7 +210,7 @@ class Release:
 
     @property
     def listed(self) -> dict[str, str] | None:
-        """The SHA-256 of every other file by name; None where the manifest lists none. Raises RequestError."""
+        """The SHA-256 of every other file by name; None if the manifest lists none. Raises RequestError."""
         files = self.manifest.get("files")
         if files is None:
             return None
@@ -217,7 +220,7 @@ class Release:
             raise RequestError(f"{self.path}: the manifest's list of files is damaged") from None
 
     def damage(self) -> list[str]:
-        """What is not as it was published, in words; reads every file that the manifest lists."""
+        """A message for each file that is missing or changed since publication. Reads every listed file."""
         try:
             names = list(self.listed or ())
         except RequestError as error:
@@ -253,7 +256,7 @@ def data_frame(table: pa.Table) -> pd.DataFrame:
 
 
 def open_release(path: str | os.PathLike[str]) -> Release:
-    """Opens the release in a folder, local or gs://. Raises RequestError where there is none."""
+    """Opens the release in a folder, local or gs://. Raises RequestError if there is none."""
     text = os.fspath(path)
     try:
         content = read_part(text, MANIFEST_FILE)
