@@ -7,6 +7,7 @@ are generated from these classes (`web/src/views.ts`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -140,7 +141,7 @@ class Layer(_Model):
     @model_validator(mode="after")
     def _check(self) -> Layer:
         n = len(self.level)
-        columns = {"x": self.x, "y": self.y, "area": self.area, "cell_id": self.cell_id}
+        columns: dict[str, Sequence[object]] = {"x": self.x, "y": self.y, "area": self.area, "cell_id": self.cell_id}
         for measure in self.measures:
             columns |= {f"{measure.name}.{name}": getattr(measure, name) for name in ("value", "low", "high")}
             columns[f"{measure.name}.uncertain"] = measure.uncertain

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.region import deinterleave
+from sfumato.schemas.region import by_row, deinterleave
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap import raster
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.raster import by_row, coarsen, density, estimate_density, gaussian_heatmap, painted
+from sfumato.transforms.heatmap.raster import coarsen, density, estimate_density, gaussian_heatmap, painted
 from sfumato.transforms.heatmap.state import Estimate
 from tests.schemas.test_tree import DEPTH, brute_owner, trees
 from tests.transforms.heatmap.posterior.oracle import trees as trees_of_depth

@@ -212,7 +212,7 @@ def test_no_two_questions_share_noise() -> None:
         replace(one, encoding=TreeEncoding(Tree.uniform(one.encoding.tree.depth, 2))),
         replace(one, epsilon=0.5000000001),
         replace(one, shard_range=(0, 1)),
-        replace(one, unit=2),
+        replace(one, gamma=2),
     ]
     shards = np.arange(8, dtype=np.uint64)
     drawn = [
