@@ -29,6 +29,7 @@ setup(
         "sfumato.schemas": ["py.typed"],
         "sfumato.transforms": ["py.typed"],
         "sfumato.transforms.release": ["*.html", "*.css", "*.js", "*.json.gz"],
+        "sfumato.transforms.report": ["*.j2", "bundle/*"],
         "sfumato.pipelines": ["py.typed"],
     },
 )

@@ -8,6 +8,7 @@ than four children owns one vector entry; a location counts at the deepest node 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -186,3 +187,8 @@ def node_names(nodes: NDArray[np.uint64]) -> list[str]:
             node >>= 2
         names.append("r" + digits)
     return names
+
+
+def named_nodes(names: Sequence[str]) -> NDArray[np.uint64]:
+    """The nodes of ids such as r213, the inverse of `node_names`: uint64[n]."""
+    return np.array([int(f"1{name[1:]}", 4) for name in names], dtype=np.uint64)

@@ -48,7 +48,8 @@ export async function pngOfSvg(chart: SVGSVGElement, ground: string): Promise<Bl
   const bytes = new Uint8Array(await svgOf(chart).arrayBuffer());
   picture.src = `data:image/svg+xml;base64,${btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""))}`;
   await picture.decode();
-  const pen = canvas.getContext("2d")!;
+  const pen = canvas.getContext("2d");
+  if (!pen) throw new Error("the browser has no canvas");
   pen.fillStyle = ground;
   pen.fillRect(0, 0, canvas.width, canvas.height);
   pen.drawImage(picture, 0, 0, canvas.width, canvas.height);

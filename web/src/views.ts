@@ -67,33 +67,36 @@ export interface Section {
 }
 /**
  * A table of texts. `numeric` marks the columns that hold numbers; a reader can sort by each column.
+ *
+ * `links` holds the relative address that each row's first text leads to; it is empty where they lead nowhere.
  */
 export interface Table {
   title: string;
   heads: string[];
   rows: string[][];
   numeric: boolean[];
+  links: string[];
 }
 /**
  * Geography under and over the cells, clipped to the region and simplified.
  *
  * Attributes:
  *     source: what to name as its source.
- *     water, land: areas under the cells, as rings of [longitude, latitude].
- *     lines: coast, streets, borders over the cells; each a list of [longitude, latitude].
+ *     water, land: areas under the cells; each is its outer ring and then its holes. Shores are drawn over the cells.
+ *     lines: streets, borders and the like, over the cells.
  *     zones: named polygons, drawn as outlines over the cells.
  *     places: names.
  */
 export interface Basemap {
   source: string;
-  water: [number, number][][];
-  land: [number, number][][];
+  water: [number, number][][][];
+  land: [number, number][][][];
   lines: [number, number][][];
   zones: Zone[];
   places: Place[];
 }
 /**
- * A named polygon of the basemap: rings of [longitude, latitude] in turn, the first the outer one.
+ * A named area of the basemap: its rings, those of its holes among them (even-odd).
  */
 export interface Zone {
   name: string;
@@ -228,9 +231,17 @@ export interface Bar {
   parent: number;
   level: number;
   cut: boolean;
+  users: number | null;
 }
 /**
  * A distribution function with its 95% band, quantiles and ranges of values.
+ *
+ * Attributes:
+ *     value, share, low, high: points of the function, ascending, and its band.
+ *     points: values at which alone the function was asked, drawn as dots; empty where it is known everywhere.
+ *     histogram: published counts of intervals of equal width, ascending. One that is absent has too few users.
+ *     hidden: the largest number of users that an absent interval can have; None where there is no histogram.
+ *     note: one sentence on the accuracy.
  */
 export interface CurveBody {
   kind: "curve";
@@ -241,6 +252,10 @@ export interface CurveBody {
   high: number[];
   quantiles: QuantileRow[];
   ranges: RangeRow[];
+  points: number[];
+  histogram: RangeRow[];
+  hidden: number | null;
+  note: string;
 }
 /**
  * `share` of the users lie below `value`, itself in low..high at 95%.
@@ -263,10 +278,20 @@ export interface RangeRow {
 }
 /**
  * Statistics of everybody, of groups or cells, and the bits that they were computed from.
+ *
+ * Attributes:
+ *     limits: the least and the greatest value that counts.
+ *     deviation: of the values, the square root of their variance; None where no variance was estimated.
  */
 export interface MomentsBody {
   kind: "moments";
   column: string;
+  /**
+   * @minItems 2
+   * @maxItems 2
+   */
+  limits: [number, number];
+  deviation: number | null;
   statistics: StatisticRow[];
   groups: BarsBody[];
   map: MapBody | null;
@@ -285,13 +310,18 @@ export interface StatisticRow {
 }
 /**
  * How often a bit is set: its place value, share of users with it, interval, and whether it was dropped.
+ *
+ * Attributes:
+ *     quantity: what the bits are of, in words.
+ *     share, low, high: noise may move them outside 0..1; None where nothing is known.
+ *     dropped: probably empty.
  */
 export interface BitRow {
   quantity: string;
   place: string;
-  share: number;
-  low: number;
-  high: number;
+  share: number | null;
+  low: number | null;
+  high: number | null;
   reports: number;
   dropped: boolean;
 }
@@ -379,7 +409,7 @@ export interface TimelineBody {
   spending: SpendingRow[];
 }
 /**
- * A dated release of a timeline.
+ * A dated release of a timeline; see `schemas.timeline.DatedRelease`.
  */
 export interface Night {
   date: string;
@@ -401,4 +431,29 @@ export interface SpendingRow {
   delta: number;
   days: number;
   spent: [string, number][];
+}
+/**
+ * One night's map, in a script of its own that the timeline's page loads when its date is chosen.
+ *
+ * Attributes:
+ *     format: of the file; a page shows maps of its own format alone.
+ *     layer: the published cells with one measure, `Users`; fine cells may be added up.
+ *     users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
+ *     stddev: one per cell: standard deviation of the error of `users`.
+ *     lower_bound: whether the method states but a lower bound of these deviations.
+ */
+export interface NightMap {
+  format: number;
+  date: string;
+  region: Bounds;
+  depth: number;
+  /**
+   * @minItems 2
+   * @maxItems 2
+   */
+  finest_metres: [number, number];
+  layer: Layer;
+  users: number[];
+  stddev: number[];
+  lower_bound: boolean;
 }
