@@ -39,7 +39,7 @@ _MARGIN = 0.03  # of the region's longer side, around it, where geography goes o
 _HATCH_STEP = 12  # pixels from line to line
 _MOST_NAMES = 16
 _AREAS = {"land": "#17151d", "water": "#0d1119"}
-_HATCHED = "Hatched: the 95% interval leaves the colour open."
+_HATCHED = {"count": "Hatched: perhaps nobody."}
 
 
 def map_picture(
@@ -126,7 +126,7 @@ def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np
 def _notes(body: MapBody, measure: Measure, basemap: Basemap | None, is_bare: bool) -> list[str]:
     value = np.array([one is not None for one in measure.value], dtype=bool)
     return [
-        _HATCHED if (value & measure.uncertain).any() else "",
+        _HATCHED.get(measure.kind, "Hatched: too uncertain to tell.") if (value & measure.uncertain).any() else "",
         "Dark: too few users to tell." if not value.all() else "",
         body.missing or "" if is_bare else "",
         f"Geography: {basemap.source}." if basemap else "",
