@@ -124,9 +124,9 @@ def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np
 
 
 def _notes(body: MapBody, measure: Measure, basemap: Basemap | None, is_bare: bool) -> list[str]:
-    value = np.array([one is not None for one in measure.value], dtype=bool)
+    value, hatched = np.array([one is not None for one in measure.value], bool), np.array(measure.uncertain, bool)
     return [
-        _HATCHED.get(measure.kind, "Hatched: too uncertain to tell.") if (value & measure.uncertain).any() else "",
+        _HATCHED.get(measure.kind, "Hatched: too uncertain to tell.") if (value & hatched).any() else "",
         "Dark: too few users to tell." if not value.all() else "",
         body.missing or "" if is_bare else "",
         f"Geography: {basemap.source}." if basemap else "",
