@@ -46,6 +46,7 @@ from sfumato.transforms.report.sections import (
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
 _MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
 _LISTED = 24
+_FINEST = 0.01  # users: no count is written finer than a hundredth of it
 _TAIL = 0.025  # of each end of the intervals
 _FILES = {
     CELLS_FILE: "one row for each cell: bounds, estimated users with their intervals, density, shape, rates",
@@ -71,7 +72,8 @@ def heatmap_view(files: Mapping[str, bytes]) -> PageView:
     users, deviation = (number(manifest, f"results.{name}") or 0.0 for name in ("users", "users_stddev"))
     wide, tall = ground_metres(region)
     margin = 1.96 * deviation
-    headline = f"About {about(users, deviation)} users" + (", no one in particular" if is_safe(manifest) else "")
+    some = about(users, max(deviation, users / 200))
+    headline = f"About {some} users" + (", no one in particular" if is_safe(manifest) else "")
     if users < margin:
         headline = f"Fewer than {about(users + margin, deviation)} users, too few to tell from none"
     ground = f"{length(wide)} × {length(tall)}"
@@ -80,7 +82,7 @@ def heatmap_view(files: Mapping[str, bytes]) -> PageView:
     return PageView(
         title="Private heatmap",
         headline=headline,
-        description=f"Where about {about(users, deviation)} users are, on {ground}, without exposing anyone.",
+        description=f"Where about {some} users are, on {ground}, without exposing anyone.",
         job="heatmap",
         release_id=manifest["release_id"],
         created=manifest["created"],
@@ -130,6 +132,8 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
     table = _table(files[CELLS_FILE])
     published = _cells(table, grid.depth, manifest)
     rounds = _answers(files, manifest, grid.depth)
+    if rounds and _are_same(rounds[-1][1], published):
+        rounds = rounds[:-1]
     map_room = min(len(published.nodes), _MAX_MAP_CELLS)
     shown = published.merged(map_room, _deviations(manifest, None))
     area = _area_km2(shown, grid)
@@ -192,6 +196,13 @@ def _answers(files: Mapping[str, bytes], manifest: Manifest, depth: int) -> list
         margin = _deviations(manifest, queries[one]) * stddev
         found.append((queries[one], _Cells(nodes, _areas(nodes, depth), users, stddev, users - margin, users + margin)))
     return found
+
+
+def _are_same(answers: _Cells, published: _Cells) -> bool:
+    """Whether the map is a sub-query's answers as they came, up to the sum of all users."""
+    if not np.array_equal(answers.nodes, published.nodes) or not np.allclose(answers.stddev, published.stddev):
+        return False
+    return not bool(np.any((published.users == 0) & (answers.users != 0)))
 
 
 def _deviations(manifest: Manifest, query: Mapping[str, Any] | None) -> float:
@@ -258,16 +269,16 @@ def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None) -> M
         name="Users",
         kind="count",
         unit="users",
-        value=_rounded(cells.users, cells.stddev),
-        low=_rounded(cells.low, cells.stddev),
-        high=_rounded(cells.high, cells.stddev),
+        value=_rounded(cells.users, np.maximum(cells.stddev, _FINEST)),
+        low=_rounded(cells.low, np.maximum((cells.high - cells.low) / 4, _FINEST)),
+        high=_rounded(cells.high, np.maximum((cells.high - cells.low) / 4, _FINEST)),
         uncertain=(cells.users <= 1.96 * cells.stddev).tolist(),
         scale=scale,
         listed=listed,
         listed_note=""
         if noisy_sums is None
         else (
-            "By users per km² that are there with 95% certainty in all listed cells at once."
+            "Ordered by the users per km² that are surely there: the bounds hold for all cells at once, at 95%."
             if listed
             else "No cell surely has users: noise could explain every count."
         ),

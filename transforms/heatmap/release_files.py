@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +14,6 @@ from sfumato.schemas.release import (
     CELLS_FILE,
     DENSITY_FILE,
     MANIFEST_FILE,
-    PAGE_FILE,
-    PICTURE_FILE,
-    RATES_PICTURE,
     TOTALS_FILE,
 )
 from sfumato.transforms.heatmap.cells import answers_table, cells_table, totals_table
@@ -29,9 +26,7 @@ from sfumato.transforms.heatmap.raster import estimate_density, gaussian_heatmap
 from sfumato.transforms.heatmap.rates import Rates, rates_of
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes
-from sfumato.transforms.report.map_figure import map_picture
-from sfumato.transforms.report.pictures import picture
-from sfumato.transforms.report.report import render_page
+from sfumato.transforms.report.pages import page_files
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 
@@ -99,17 +94,7 @@ def release_files(
         DENSITY_FILE: array.getvalue(),
         MANIFEST_FILE: manifest_bytes(manifest),
     }
-    return {**page_files(files), **files}
-
-
-def page_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The page and the pictures by name, made of a release's other files."""
-    view = heatmap_view(files)
-    made = {PAGE_FILE: render_page(view).encode(), PICTURE_FILE: picture(view)}
-    rates = [place for place, one in enumerate(view.body.layers[-1].measures) if one.kind == "rate"]
-    if len(rates) == 1:
-        made[RATES_PICTURE] = map_picture(view, view.body, measure=rates[0])
-    return made
+    return {**page_files(heatmap_view(files)), **files}
 
 
 def _rates(estimate: Estimate, categories: Sequence[str], state: HeatmapState, result: NoisyCounts) -> Rates | None:
