@@ -16,7 +16,8 @@ const scene = (width = 400): Scene => ({ width, height: 400, zoom: 10, mode: "da
 
 class Path {
   readonly points: [number, number][] = [];
-  moveTo(x: number, y: number): void { this.points.push([x, y]); }
+  moves = 0;
+  moveTo(x: number, y: number): void { this.moves += 1; this.points.push([x, y]); }
   lineTo(x: number, y: number): void { this.points.push([x, y]); }
 }
 beforeAll(() => vi.stubGlobal("Path2D", Path));
@@ -37,8 +38,9 @@ function penOf(): { pen: CanvasRenderingContext2D; written: string[]; filled: [s
 
 test("a place in a zone has its name, but not in the zone's hole", () => {
   const ground = new BasemapGround(BASEMAP);
-  expect(ground.nearest(3.02, 1.02)).toBe("Old town");
-  expect(ground.nearest(3.05, 1.05)).not.toBe("Old town");
+  expect(ground.nearest(3.02, 1.02)).toBe("Old town, 18 km south-west of City");
+  expect(new BasemapGround({ ...BASEMAP, places: [] }).nearest(3.02, 1.02)).toBe("Old town");
+  expect(ground.nearest(3.05, 1.05)).not.toContain("Old town");
   expect(inside(BASEMAP.zones[0].rings, 3.05, 1.05)).toBe(false);
 });
 
@@ -68,6 +70,17 @@ test("areas lie under the cells; with land alone the rest is water", () => {
   const bare = penOf();
   new BasemapGround({ ...BASEMAP, water: [] }).under(bare.pen, scene());
   expect(bare.filled).toEqual([]);
+});
+
+test("shores do not follow the edge at which the geography was cut", () => {
+  const drawn: Path[] = [];
+  const { pen } = penOf();
+  Object.assign(pen, { stroke: (path?: Path) => path && drawn.push(path) });
+  // Water that was cut in the west and the south; its other sides are shores.
+  new BasemapGround({ ...BASEMAP, water: [[square(3, 1, 3.1, 1.1)]], lines: [[[3, 1], [3.2, 1.2]]], places: [], zones: [] }).over(pen, scene());
+  const [, shore] = drawn;
+  expect(shore.points.length).toBe(5);
+  expect(shore.moves).toBe(3); // the beginning, then past the southern and past the western side
 });
 
 test("names do not overlap, important ones first, and those outside are left out", () => {
@@ -106,5 +119,5 @@ test("without tiles there is no button, and a basemap's source is named", () => 
   showGeography({ element, setBasemap } as unknown as MapFigure, { basemap: BASEMAP, tiles: null } as PageView, { addButton } as unknown as Tools);
   expect(addButton).not.toHaveBeenCalled();
   expect(setBasemap).toHaveBeenCalledOnce();
-  expect(element.textContent).toBe("Geography: Survey");
+  expect(element.textContent).toBe("Geography: Survey. ");
 });

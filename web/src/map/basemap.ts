@@ -57,6 +57,7 @@ export class BasemapGround implements Ground {
   private readonly zones: { name: string; rings: Point[][]; box: Box }[];
   private readonly near: number; // metres
   private readonly places: Place[];
+  private readonly box: Box; // of all geography, which was cut there
   private readonly hasAreas: boolean;
   private readonly hasLand: boolean;
 
@@ -65,22 +66,27 @@ export class BasemapGround implements Ground {
     this.places = [...basemap.places].sort((a, b) => a.rank - b.rank);
     const areas = [...basemap.land.flat(), ...basemap.water.flat()];
     const zones = basemap.zones.flatMap((zone) => zone.rings);
-    const [west, south, east, north] = boxOf([...areas.flat(), ...basemap.lines.flat(), ...zones.flat(), ...this.places.map((one): Point => [one.longitude, one.latitude])]);
+    const box = boxOf([...areas.flat(), ...basemap.lines.flat(), ...zones.flat(), ...this.places.map((one): Point => [one.longitude, one.latitude])]);
+    const [west, south, east, north] = (this.box = box);
     this.origin = [unitX(west), unitY(north)];
     this.unit = Math.max(unitX(east) - this.origin[0], unitY(south) - this.origin[1], 1e-12) / 1000;
     this.near = NEAR * wayTo([west, south], [east, north]).length;
-    this.paths = { land: this.path(basemap.land.flat()), water: this.path(basemap.water.flat()), shore: this.path(areas), line: this.path(basemap.lines), zone: this.path(zones) };
+    this.paths = { land: this.path(basemap.land.flat()), water: this.path(basemap.water.flat()), shore: this.path(areas, true), line: this.path(basemap.lines), zone: this.path(zones) };
     this.zones = basemap.zones.map(({ name, rings }) => ({ name, rings, box: boxOf(rings.flat()) }));
     this.hasAreas = areas.length > 0;
     this.hasLand = basemap.land.length > 0;
   }
 
-  private path(lines: Point[][]): Path2D {
+  /** Lines or rings as one path. A shore does not follow the edge at which the geography was cut. */
+  private path(lines: Point[][], isShore = false): Path2D {
     const path = new Path2D();
+    const [west, south, east, north] = this.box;
     for (const line of lines) {
       line.forEach(([longitude, latitude], i) => {
         const [x, y] = [(unitX(longitude) - this.origin[0]) / this.unit, (unitY(latitude) - this.origin[1]) / this.unit];
-        if (i) path.lineTo(x, y);
+        const [before, above] = line[Math.max(i - 1, 0)];
+        const isCut = isShore && ((longitude === before && (longitude === west || longitude === east)) || (latitude === above && (latitude === south || latitude === north)));
+        if (i && !isCut) path.lineTo(x, y);
         else path.moveTo(x, y);
       });
     }
@@ -103,7 +109,8 @@ export class BasemapGround implements Ground {
     if (!this.hasAreas) return;
     const colours = COLOURS[scene.mode];
     pen.fillStyle = this.hasLand ? colours.water : colours.land; // with land alone, the rest is water
-    pen.fillRect(0, 0, scene.width, scene.height);
+    const [[x0, y0], [x1, y1]] = [scene.project(this.box[0], this.box[3]), scene.project(this.box[2], this.box[1])];
+    pen.fillRect(x0, y0, x1 - x0, y1 - y0);
     this.placed(pen, scene, () => {
       for (const name of ["land", "water"] as const) {
         pen.fillStyle = colours[name];
@@ -165,14 +172,13 @@ export class BasemapGround implements Ground {
 
   nearest(longitude: number, latitude: number): string | null {
     const zone = this.zones.find(({ rings, box }) => longitude >= box[0] && longitude <= box[2] && latitude >= box[1] && latitude <= box[3] && inside(rings, longitude, latitude));
-    if (zone) return zone.name;
     let [best, length, direction] = ["", Infinity, ""];
     for (const place of this.places) {
       const way = wayTo([place.longitude, place.latitude], [longitude, latitude]);
       if (way.length < length) [best, length, direction] = [place.name, way.length, way.direction];
     }
-    if (best === "") return null;
-    return length < this.near ? `near ${best}` : `${metres(Number(length.toPrecision(2)))} ${direction} of ${best}`;
+    const way = length < this.near ? `near ${best}` : `${metres(Number(length.toPrecision(2)))} ${direction} of ${best}`;
+    return [zone?.name, best && way].filter(Boolean).join(", ") || null;
   }
 }
 
@@ -180,14 +186,18 @@ const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", A
 
 /** Gives a map the page's geography: its basemap, its source under the map, and a button for the operator's tiles. */
 export function showGeography(figure: MapFigure, view: PageView, tools: Tools): void {
+  const source = h("p", { class: "source" });
   if (view.basemap) {
     figure.setBasemap(new BasemapGround(view.basemap));
-    figure.element.append(h("p", { class: "source" }, `Geography: ${view.basemap.source}`));
+    source.append(`Geography: ${view.basemap.source}. `);
+    figure.element.append(source);
   }
   const pattern = view.tiles;
   if (pattern === null) return;
   const host = new URL(pattern.replace(/[{}]/g, "")).host;
-  const warning = h("p", { class: "source" }, `The street map comes from ${host}: while it is on, that server sees which parts of the map you look at.`);
+  const warning = `The street map comes from ${host}: while it is on, that server sees which parts of the map you look at.`;
+  source.append(warning);
+  figure.element.append(source);
   let on = false;
   const button = tools.addButton("Street map from the web", () => {
     on = !on;
@@ -196,6 +206,5 @@ export function showGeography(figure: MapFigure, view: PageView, tools: Tools): 
     tools.say(on ? `Street map on. ${host} sees which parts you look at.` : "Street map off");
   });
   button.setAttribute("aria-pressed", "false");
-  button.title = warning.textContent;
-  figure.element.append(warning);
+  button.title = warning;
 }
