@@ -26,7 +26,7 @@ from sfumato.schemas.release import (
     TOTALS_FILE,
     rate_columns,
 )
-from sfumato.schemas.tree import Tree, named_nodes, node_levels, node_names, node_positions
+from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions, nodes_from_names
 from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, Measure, PageView, Scale, Section, Table
 from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it
 from sfumato.transforms.report.numbers import about, length, plural
@@ -169,7 +169,7 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
 
 
 def _cells(table: pa.Table, depth: int, manifest: Manifest) -> _Cells:
-    nodes = named_nodes(table["cell_id"].to_pylist())
+    nodes = nodes_from_names(table["cell_id"].to_pylist(), depth)
     users, stddev = (np.asarray(table[name]) for name in ("count", "stddev"))
     margin = _deviations(manifest, None) * stddev
     low, high = users - margin, users + margin
@@ -191,7 +191,7 @@ def _answers(files: Mapping[str, bytes], manifest: Manifest, depth: int) -> list
     found = []
     for one in np.unique(index).tolist():
         part = table.filter(pa.array(index == one))
-        nodes = named_nodes(part["cell_id"].to_pylist())
+        nodes = nodes_from_names(part["cell_id"].to_pylist(), depth)
         users, stddev = (np.asarray(part[name]) for name in ("users", "stddev"))
         margin = _deviations(manifest, queries[one]) * stddev
         found.append((queries[one], _Cells(nodes, _areas(nodes, depth), users, stddev, users - margin, users + margin)))

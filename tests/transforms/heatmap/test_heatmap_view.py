@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.tree import Tree, named_nodes, node_levels
+from sfumato.schemas.tree import Tree, node_levels, nodes_from_names
 from sfumato.schemas.views import Layer, PageView
 from sfumato.transforms.heatmap import heatmap_view as module
 from sfumato.transforms.heatmap.heatmap_view import heatmap_view
@@ -65,8 +65,8 @@ def test_a_layer_for_each_sub_query_and_the_published_map_last(method: str) -> N
     assert (np.abs(shown - expected) <= 0.1 * spread).all()
     full = 4.0 ** (6 - np.array(last.level))
     assert (np.array(last.area) * full).sum() == pytest.approx(4**6, rel=1e-4)
-    tree = Tree.of(6, named_nodes(last.cell_id))
-    areas = tree.areas[np.searchsorted(tree.entries, named_nodes(last.cell_id))]
+    tree = Tree.of(6, nodes_from_names(last.cell_id, 6))
+    areas = tree.areas[np.searchsorted(tree.entries, nodes_from_names(last.cell_id, 6))]
     np.testing.assert_allclose(np.array(last.area) * full, areas, atol=1e-2)
 
 
@@ -106,8 +106,10 @@ def test_layers_that_are_too_large_are_added_up(monkeypatch: pytest.MonkeyPatch)
     for index, layer in enumerate(layers[:-1]):
         mine = answers[answers["sub_query"] == index + 1]
         shown = numbers(layer.measures[0].value)
-        up = 2 * (node_levels(named_nodes(mine["cell_id"].tolist()))[0] - layer.level[0])
-        place = np.searchsorted(named_nodes(layer.cell_id), named_nodes(mine["cell_id"].tolist()) >> np.uint64(up))
+        up = 2 * (node_levels(nodes_from_names(mine["cell_id"].tolist(), 6))[0] - layer.level[0])
+        place = np.searchsorted(
+            nodes_from_names(layer.cell_id, 6), nodes_from_names(mine["cell_id"].tolist(), 6) >> np.uint64(up)
+        )
         np.testing.assert_allclose(shown, np.bincount(place, mine["users"]), atol=0.06 * mine["stddev"].iloc[0] * 2**up)
     assert "added up to 64 on this page" in words(heatmap_view(release.files))
 
@@ -125,7 +127,7 @@ def test_cells_are_listed_by_what_is_surely_there() -> None:
 
 
 def cells_of(layer: Layer) -> module._Cells:
-    nodes = named_nodes(layer.cell_id)
+    nodes = nodes_from_names(layer.cell_id, 6)
     zero = np.zeros(len(nodes))
     return module._Cells(nodes, np.array(layer.area) * 4.0 ** (6 - np.array(layer.level)), zero, zero, zero, zero)
 

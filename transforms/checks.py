@@ -14,29 +14,29 @@ from sfumato.schemas.errors import RequestError
 
 
 def option(default: Any, text: str, *, common: bool = False) -> Any:
-    """A field of a frozen dataclass that a request offers as an option. common: `--help` shows it."""
+    """A dataclass field that is also an option of a request. text: its help. common: whether `--help` shows it."""
     return field(default=default, metadata={"help": text, "common": common})
 
 
 def check_choice(name: str, value: object, known: Collection[str]) -> None:
-    """One of the known names."""
+    """Checks for one of the known names."""
     if value not in known:
         raise RequestError(f"{name}: must be one of {', '.join(known)}, got {value!r}")
 
 
-def check_whole(name: str, value: object, low: int, high: int) -> None:
-    """A whole number in low..high."""
+def check_integer(name: str, value: object, low: int, high: int) -> None:
+    """Checks for an integer in low..high."""
     if not (isinstance(value, int) and not isinstance(value, bool) and low <= value <= high):
         raise RequestError(f"{name}: must be a whole number in {low}..{high}, got {value}")
 
 
 def check_within(name: str, value: float, low: float, high: float) -> None:
-    """A number in [low, high]; NaN is none."""
+    """Checks for a number in [low, high], not NaN."""
     if not (math.isfinite(value) and low <= value <= high):
         raise RequestError(f"{name}: must be a number in [{low}, {high}], got {value}")
 
 
 def check_between(name: str, value: float, low: float, high: float) -> None:
-    """A number in (low, high); NaN is none."""
+    """Checks for a number in (low, high), not NaN."""
     if not (math.isfinite(value) and low < value < high):
         raise RequestError(f"{name}: must be a number > {low} and < {high}, got {value}")
