@@ -3,6 +3,7 @@ import { ChartFigure, type ChartOptions } from "../chart/figure";
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
 import { capital, clamp, interval, known, metres, percent, place, plural, significant, whole } from "../format";
+import { showGeography } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import type { Product, Tools } from "../product";
 import { changeLayer, compare, RATE, type Change } from "../timeline/changes";
@@ -64,6 +65,7 @@ class Timeline {
   private against = "before"; // a name in RELATIVE, or a date
   private shown = B;
   private asked = 0;
+  private hasTiles = false;
   private figure: MapFigure | null = null;
   private current: { layer: Layer; changes: Change[]; maps: (NightMap | null)[] } | null = null;
   private readonly chart: ChartFigure;
@@ -74,7 +76,7 @@ class Timeline {
   private readonly kinds = h("div");
   private readonly listed = h("section", { class: "listed" });
 
-  constructor(view: PageView, private readonly root: HTMLElement, private readonly tools: Tools) {
+  constructor(private readonly view: PageView, private readonly root: HTMLElement, private readonly tools: Tools) {
     const body = view.body as TimelineBody;
     this.nights = body.nights;
     this.maps = new NightMaps(body.map_format);
@@ -221,6 +223,8 @@ class Timeline {
     this.mapPlace.replaceChildren();
     this.figure = new MapFigure(this.mapPlace, map.region, { label: "Map", finestMetres: map.finest_metres }, this.tools);
     this.figure.setTip((hit) => this.tip(hit));
+    showGeography(this.figure, { ...this.view, tiles: this.hasTiles ? null : this.view.tiles }, this.tools);
+    this.hasTiles = true; // the button for tiles is there once
     return this.figure;
   }
 
