@@ -42,11 +42,11 @@ def slope_model() -> RangeModel:
     return RangeModel(FIELD, Slope(), "snh", 0.2)
 
 
-def network_model() -> RangeModel:
+def network_model(width: int = WIDTH) -> RangeModel:
     """Networks of weights at random on a grid: what they answer is of no use, but the page must answer the same."""
     grid = grid_model(60).model.grid  # type: ignore[attr-defined]
     rng = np.random.default_rng(3)
-    shapes = {"w1": (INPUTS, WIDTH), "w2": (WIDTH, WIDTH), "w3": (WIDTH, 2), "w4": (WIDTH, 1)}
+    shapes = {"w1": (INPUTS, width), "w2": (width, width), "w3": (width, 2), "w4": (width, 1)}
     shapes |= {name: (shapes[f"w{name[1]}"][1],) for name in ("b1", "b2", "b3", "b4")}
     networks = [
         {name: (0.15 * rng.normal(size=shape)).astype(np.float32) for name, shape in shapes.items()} for _ in range(2)
