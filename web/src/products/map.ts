@@ -46,13 +46,24 @@ export function layerCsv(figure: MapFigure, layer: Layer): string {
   }));
 }
 
+/** What the list says of a cell, and in more words. Cells of several sizes are told by their density. */
+function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, value, low, high]: Measure["listed"][number], sameSize: boolean): [string, string] {
+  if (measure.kind === "rate") return [shareWords(value, low, high), shareWords(value, low, high)];
+  if (measure.kind !== "count") return [`${known(value, (high - low) / 2)} (${interval(low, high)})`, interval(low, high)];
+  const side = 2 ** (body.depth - (figure.cells?.layer.level[row] ?? 0));
+  const users = `at least ${known(Math.floor(low), (high - low) / 20)} ${measure.unit}`;
+  const density = `at least ${significant(low / (figure.cells?.area(row) ?? 1), 2)} per km²`;
+  return [sameSize ? users : density, `${users} in ${metres(body.finest_metres[0] * side)} × ${metres(body.finest_metres[1] * side)}`];
+}
+
 /** The list of what is surely high. A click shows the cell on the map. */
 function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
-  const title = measure.kind === "count" ? "Surely crowded" : `Surely high: ${measure.name.toLowerCase()}`;
+  const title = measure.kind === "count" ? "Surely crowded" : `Surely high: ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
   const finest = Math.min(...body.finest_metres);
   /** How high a cell surely is: what the bars show and the list is ordered by. */
   const surely = ([row, , low]: Measure["listed"][number]): number => (measure.kind === "count" ? low / (figure.cells?.area(row) ?? 1) : low);
   const most = Math.max(...measure.listed.map(surely), 1e-12);
+  const sameSize = new Set(measure.listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
   let shown = LISTED;
   const list = h("ol", { class: "places" });
   const more = button("Show more", () => {
@@ -63,17 +74,15 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   }, { class: "link" });
   const fill = (): void => {
     list.replaceChildren(...measure.listed.slice(0, shown).map((one) => {
-      const [row, value, low, high] = one;
+      const [row] = one;
       const cell = figure.cells?.bounds(row);
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
-      const size = metres(body.finest_metres[0] * 2 ** (body.depth - (figure.cells?.layer.level[row] ?? 0)));
-      const words = measure.kind === "rate" ? shareWords(value, low, high)
-        : measure.kind === "count" ? `at least ${known(Math.floor(low), (high - low) / 20)} in ${size}` : `${known(value, (high - low) / 2)} (${interval(low, high)})`;
+      const [words, detail] = listWords(figure, body, measure, one, sameSize);
       const bar = h("i");
       bar.style.width = `${clamp((100 * surely(one)) / most, 1, 100)}%`;
       bar.style.background = figure.cells?.colour(row) ?? "";
       const name = figure.nearest(longitude, latitude) ?? place(longitude, latitude, finest * 4);
-      const item = button("", () => figure.goTo(row), { title: "Show on the map" });
+      const item = button("", () => figure.goTo(row), { title: `Show on the map: ${detail}` });
       item.append(h("span", {}, name), h("b", {}, words), h("span", { class: "bar", "aria-hidden": "true" }, bar));
       return h("li", {}, item);
     }));
