@@ -84,7 +84,7 @@ def test_what_is_missing_is_named(tmp_path: Path, jar: str, monkeypatch: pytest.
     ):
         settings("--job_server_java_launcher=/nowhere/java")
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    with pytest.raises(RequestError, match="there is no 'java'"):
+    with pytest.raises(RequestError, match="there is no program 'java'"):
         settings()
 
 
