@@ -140,6 +140,7 @@ def test_a_release_of_one_file_and_of_many_are_of_the_same_people(
 # --- its key, its charge, its log ---
 
 
+@pytest.mark.drawn
 def test_the_same_key_gives_the_same_release_on_every_runner(folder: Path, published: Path, tmp_path: Path) -> None:
     assert build(folder, tmp_path / "out", *GRID, "--runner_config", "direct_threads") == 0
     assert contents(tmp_path / "out") == contents(published)
