@@ -1,4 +1,4 @@
-"""Samples against a dictionary of sets: who is drawn, what counts, and that no order shows."""
+"""Samples against a dictionary of sets, and the released histogram of adjacent inputs against its exact law."""
 
 from __future__ import annotations
 
