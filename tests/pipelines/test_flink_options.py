@@ -24,7 +24,7 @@ from tests.keys import SECRET, write_key
 
 
 def launcher(folder: Path, script: str = "exit 0") -> str:
-    """A program that stands for `java`."""
+    """A program in place of `java`."""
     path = folder / "java"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o700)
