@@ -37,9 +37,10 @@ _LEFT, _RIGHT, _ABOVE, _BELOW = 0.95, 1.45, 0.14, 0.42  # inches round the map, 
 _NARROWEST = 7.4  # inches, of a picture
 _MARGIN = 0.03  # of the region's longer side, around it, where geography goes on
 _HATCH_STEP = 12  # pixels from line to line
-_MOST_NAMES = 16
+_MOST_NAMES = 24
+_ZONE = 1000  # the rank of a zone's name, behind those of all places
 _AREAS = {"land": "#17151d", "water": "#0d1119"}
-_HATCHED = "Hatched: the 95% interval leaves the colour open."
+_HATCHED = {"count": "Hatched: perhaps nobody."}
 
 
 def map_picture(
@@ -124,9 +125,9 @@ def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np
 
 
 def _notes(body: MapBody, measure: Measure, basemap: Basemap | None, is_bare: bool) -> list[str]:
-    value = np.array([one is not None for one in measure.value], dtype=bool)
+    value, hatched = np.array([one is not None for one in measure.value], bool), np.array(measure.uncertain, bool)
     return [
-        _HATCHED if (value & measure.uncertain).any() else "",
+        _HATCHED.get(measure.kind, "Hatched: too uncertain to tell.") if (value & hatched).any() else "",
         "Dark: too few users to tell." if not value.all() else "",
         body.missing or "" if is_bare else "",
         f"Geography: {basemap.source}." if basemap else "",
@@ -179,12 +180,15 @@ def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds) -> N
 
 
 def _draw_names(axes: Axes, basemap: Basemap, frame: Frame) -> None:
-    """The most important places that have room; no two names overlap."""
+    """The most important places that have room, then zones in the middle of their extent; no two names overlap."""
     taken: list[tuple[float, float, float, float]] = []
-    for place in sorted(basemap.places, key=lambda place: (place.rank, place.name)):
-        x = float(frame.columns(np.array(place.longitude)))
-        y = float(frame.rows(np.array(place.latitude)))
-        text, size = label(place.name, 24), 9.5 if place.rank == 0 else 8
+    names = [(place.name, place.longitude, place.latitude, place.rank) for place in basemap.places]
+    for zone in basemap.zones:
+        x, y = np.array([point for ring in zone.rings for point in ring]).T
+        names.append((zone.name, float(x.min() + x.max()) / 2, float(y.min() + y.max()) / 2, _ZONE))
+    for name, longitude, latitude, rank in sorted(names, key=lambda one: one[3]):
+        x, y = float(frame.columns(np.array(longitude))), float(frame.rows(np.array(latitude)))
+        text, size = label(name, 24), 9.5 if rank == 0 else 8
         wide, high = len(text) * size * 0.62 * DPI / 72, size * 1.5 * DPI / 72
         box = (x - wide / 2, y - high, x + wide / 2, y + 8)
         if len(taken) >= _MOST_NAMES:
@@ -195,10 +199,11 @@ def _draw_names(axes: Axes, basemap: Basemap, frame: Frame) -> None:
             continue
         taken.append(box)
         outline = [withStroke(linewidth=2.2, foreground=VOID, alpha=0.75)]
-        axes.plot([x], [y], "o", ms=2.6, color=INK, mec=VOID, mew=0.6, zorder=4)
+        if rank != _ZONE:
+            axes.plot([x], [y], "o", ms=2.6, color=INK, mec=VOID, mew=0.6, zorder=4)
         axes.annotate(
             text, (x, y), (0, 4), textcoords="offset points", ha="center", va="bottom", color=INK, fontsize=size,
-            path_effects=outline, parse_math=False, zorder=4,
+            path_effects=outline, style="italic" if rank == _ZONE else "normal", parse_math=False, zorder=4,
         )  # fmt: skip
 
 
