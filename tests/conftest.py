@@ -51,6 +51,8 @@ def fast_pipelines() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, beam_caches():
         for module in ("picture", "picture_charts", "picture_moments"):
             patch.setattr(f"sfumato.transforms.release.{module}.DPI", SMALL_DPI)
+        for module in ("canvas", "map_figure", "chart_figure"):
+            patch.setattr(f"sfumato.transforms.report.{module}.DPI", SMALL_DPI)
         yield
 
 

@@ -32,7 +32,7 @@ from sfumato.transforms.report.canvas import (
 from sfumato.transforms.report.mercator import Frame, cell_raster
 
 UNKNOWN = "#1b1922"  # a cell without a value: none of any scale's colours
-_SIDE = 1280  # pixels of the map's longer side
+_INCHES = 8.0  # the map's longer side
 _LEFT, _RIGHT, _ABOVE, _BELOW = 0.95, 1.45, 0.14, 0.42  # inches round the map, for ticks and colour bar
 _NARROWEST = 7.4  # inches, of a picture
 _MARGIN = 0.03  # of the region's longer side, around it, where geography goes on
@@ -57,7 +57,7 @@ def map_picture(
     """
     shown = body.layers[layer]
     values, basemap = shown.measures[measure], view.basemap
-    frame = Frame.around(body.region, _SIDE, _MARGIN if basemap else 0.0)
+    frame = Frame.around(body.region, round(_INCHES * DPI), _MARGIN if basemap else 0.0)
     colours = cell_colours(shown, values, body, frame)
     wide, tall = frame.width / DPI, frame.height / DPI
     canvas = Canvas(
@@ -190,10 +190,10 @@ def _draw_names(axes: Axes, basemap: Basemap, frame: Frame) -> None:
         x, y = float(frame.columns(np.array(longitude))), float(frame.rows(np.array(latitude)))
         text, size = label(name, 24), 9.5 if rank == 0 else 8
         wide, high = len(text) * size * 0.62 * DPI / 72, size * 1.5 * DPI / 72
-        box = (x - wide / 2, y - high, x + wide / 2, y + 8)
+        box = (x - wide / 2, y - high, x + wide / 2, y + 0.05 * DPI)
         if len(taken) >= _MOST_NAMES:
             break
-        if box[0] < 0 or box[2] > frame.width or box[1] < 0 or box[3] > frame.height - 60:
+        if box[0] < 0 or box[2] > frame.width or box[1] < 0 or box[3] > frame.height - 0.4 * DPI:
             continue
         if any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken):
             continue
@@ -231,21 +231,21 @@ def _draw_scale_bar(axes: Axes, frame: Frame) -> None:
     degrees = frame.bounds.east - frame.bounds.west
     metres = EARTH_RADIUS_KM * 1000 * math.radians(degrees) * max(math.cos(math.radians(middle)), 0.01)
     length = nice(metres / frame.width * max(frame.width / 9, DPI / 2))
-    bar = frame.width * length / metres
+    bar, unit = frame.width * length / metres, DPI / 160
     if bar > 0.9 * frame.width:  # a sliver of a region: no room for a bar
         return
-    x, y = frame.width - 40 - bar, frame.height - 36
+    x, y = frame.width - 40 * unit - bar, frame.height - 36 * unit
     for left, top, width, height, colour, alpha in (
-        (x - 20, y - 50, bar + 40, 68, VOID, 0.6),
-        (x, y, bar / 2, 7, INK, 1.0),
-        (x + bar / 2, y, bar / 2, 7, "#77717f", 1.0),
+        (x - 20 * unit, y - 50 * unit, bar + 40 * unit, 68 * unit, VOID, 0.6),
+        (x, y, bar / 2, 7 * unit, INK, 1.0),
+        (x + bar / 2, y, bar / 2, 7 * unit, "#77717f", 1.0),
     ):
         axes.add_patch(Rectangle((left, top), width, height, lw=0, color=colour, alpha=alpha, zorder=5))
     text = f"{length / 1000:,g} km" if length >= 1000 else f"{length:g} m"
     if frame.bounds.north - frame.bounds.south > 2:  # the scale differs visibly from south to north
         text += " at the equator" if abs(middle) < 0.5 else f" at {abs(middle):.0f}° {'S' if middle < 0 else 'N'}"
-    at = (x + bar / 2, "center") if bar > 170 else (x + bar, "right")
-    axes.text(at[0], y - 9, text, color=INK, fontsize=9, zorder=5, ha=at[1])
+    at = (x + bar / 2, "center") if bar > 170 * unit else (x + bar, "right")
+    axes.text(at[0], y - 9 * unit, text, color=INK, fontsize=9, zorder=5, ha=at[1])
 
 
 def _draw_colours(axes: Axes, scale: Scale, colours: NDArray[np.float64]) -> None:
