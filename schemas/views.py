@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-Numbers = list[float | None]  # None where a value is not known
+Numbers = Sequence[float | None]  # None where a value is not known
 _TILES = re.compile(
     r"(https://[a-z0-9-]+(?:\.[a-z0-9-]+)+(?::[0-9]{1,5})?|http://(?:localhost|127\.0\.0\.1)(?::[0-9]{1,5})?)"
     r"/(?:[A-Za-z0-9._~@=&?/+%-]|\{[zxyr]\})+"
@@ -376,6 +376,7 @@ class NightMap(_Model):
         users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
         stddev: one per cell: standard deviation of the error of `users`.
         lower_bound: whether the method states but a lower bound of these deviations.
+        noisy_sums: how many sums with a noise of their own were added up.
     """
 
     format: int
@@ -387,6 +388,7 @@ class NightMap(_Model):
     users: list[float]
     stddev: list[float]
     lower_bound: bool
+    noisy_sums: int
 
 
 class SpendingRow(_Model):
