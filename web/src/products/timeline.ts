@@ -3,6 +3,7 @@ import { ChartFigure, type ChartOptions } from "../chart/figure";
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
 import { capital, clamp, interval, known, metres, percent, place, plural, significant, whole } from "../format";
+import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import type { Product, Tools } from "../product";
 import { changeLayer, compare, RATE, type Change } from "../timeline/changes";
@@ -73,10 +74,12 @@ class Timeline {
   private readonly words = h("section", { class: "night-words", "aria-live": "polite" });
   private readonly kinds = h("div");
   private readonly listed = h("section", { class: "listed" });
+  private readonly showGeography: (figure: MapFigure) => void;
 
   constructor(view: PageView, private readonly root: HTMLElement, private readonly tools: Tools) {
     const body = view.body as TimelineBody;
     this.nights = body.nights;
+    this.showGeography = geographyOf(view, tools);
     this.maps = new NightMaps(body.map_format);
     this.night = this.nights[this.nights.length - 1];
     this.readLink();
@@ -221,6 +224,7 @@ class Timeline {
     this.mapPlace.replaceChildren();
     this.figure = new MapFigure(this.mapPlace, map.region, { label: "Map", finestMetres: map.finest_metres }, this.tools);
     this.figure.setTip((hit) => this.tip(hit));
+    this.showGeography(this.figure);
     return this.figure;
   }
 
