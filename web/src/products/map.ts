@@ -2,7 +2,7 @@
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
 import { capital, clamp, interval, known, metres, percent, place, shareWords, significant } from "../format";
-import { showGeography } from "../map/basemap";
+import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import type { Product, Tools } from "../product";
 import type { Layer, MapBody, Measure, PageView } from "../views";
@@ -142,7 +142,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
 export const showMap: Product = (view: PageView, root: HTMLElement, tools: Tools) => {
   const body = view.body as MapBody;
   const figure = new MapFigure(root, body.region, { label: view.title, finestMetres: body.finest_metres, missing: body.missing }, tools);
-  showGeography(figure, view, tools);
+  geographyOf(view, tools)(figure);
   const { panel, current } = mapPanel(figure, body, tools);
   root.append(panel);
   panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words"))));

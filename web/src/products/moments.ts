@@ -3,6 +3,7 @@ import { ChartFigure, type ChartOptions, type Tip } from "../chart/figure";
 import { choice, h } from "../dom";
 import { csv, offer, pngOfSvg } from "../download";
 import { clamp, rounded, whole } from "../format";
+import { geographyOf } from "../map/basemap";
 import { MapFigure } from "../map/figure";
 import type { Product, Tools } from "../product";
 import type { BitRow, MomentsBody, PageView, StatisticRow } from "../views";
@@ -87,6 +88,7 @@ export const showMoments: Product = (view: PageView, root: HTMLElement, tools: T
     const inner = h("div", { class: "product map" });
     root.append(answer(body), inner);
     const figure = new MapFigure(inner, body.map.region, { label: view.title, finestMetres: body.map.finest_metres, missing: body.map.missing }, tools);
+    geographyOf(view, tools)(figure);
     const { panel, current } = mapPanel(figure, body.map, tools);
     panel.append(pledge);
     inner.append(panel);
