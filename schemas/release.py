@@ -60,8 +60,19 @@ REFUSAL_FORMAT = "sfumato-refusal/2"  # of what stands in the place of a release
 RUNS_FILE = "runs.csv"
 TABLE_FILE = "table.csv"
 TABLE_TEXT_FILE = "table.md"
-EVALUATION_FILES = frozenset({RUNS_FILE, TABLE_FILE, TABLE_TEXT_FILE, PAGE_FILE, MANIFEST_FILE})
+DENSITIES_FILE = "densities.parquet"
+EVALUATION_FILES = frozenset({RUNS_FILE, TABLE_FILE, TABLE_TEXT_FILE, DENSITIES_FILE, PAGE_FILE, MANIFEST_FILE})
 EVALUATION_FORMAT = "sfumato-evaluation/2"
+DENSITIES_SCHEMA = pa.schema(
+    [
+        pa.field(
+            "settings", pa.list_(pa.int32()), False, {"description": "rows of table.csv, from 0; none: the truth"}
+        ),
+        pa.field(
+            "density", pa.list_(pa.float32()), False, {"description": "shares of the users by row from the north"}
+        ),
+    ]
+)
 
 _GEO = {
     "version": "1.1.0",

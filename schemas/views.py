@@ -39,17 +39,23 @@ class FileLink(_Model):
 
 
 class Table(_Model):
-    """A table of texts. `numeric` marks the columns that hold numbers; a reader can sort by each column."""
+    """A table of texts. `numeric` marks the columns that hold numbers; a reader can sort by each column.
+
+    `links` holds the relative address that each row's first text leads to; it is empty where they lead nowhere.
+    """
 
     title: str
     heads: list[str]
     rows: list[list[str]]
     numeric: list[bool]
+    links: list[str] = []
 
     @model_validator(mode="after")
     def _check(self) -> Table:
         if len(self.numeric) != len(self.heads) or any(len(row) != len(self.heads) for row in self.rows):
             raise ValueError(f"rows: each must have {len(self.heads)} texts, as `heads`")
+        if self.links and len(self.links) != len(self.rows):
+            raise ValueError(f"links: must hold one for each of {len(self.rows)} rows, got {len(self.links)}")
         return self
 
 
@@ -347,7 +353,7 @@ class ComparisonBody(_Model):
 
 
 class Night(_Model):
-    """A dated release of a timeline."""
+    """A dated release of a timeline; see `schemas.timeline.DatedRelease`."""
 
     date: str
     release_id: str
@@ -359,7 +365,28 @@ class Night(_Model):
     warm_start: str | None
     map: str | None  # the script that holds the night's map, relative to the page
     safe: bool
-    # More fields as `schemas.timeline.DatedRelease` has them.
+
+
+class NightMap(_Model):
+    """One night's map, in a script of its own that the timeline's page loads when its date is chosen.
+
+    Attributes:
+        format: of the file; a page shows maps of its own format alone.
+        layer: the published cells with one measure, `Users`; fine cells may be added up.
+        users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
+        stddev: one per cell: standard deviation of the error of `users`.
+        lower_bound: whether the method states but a lower bound of these deviations.
+    """
+
+    format: int
+    date: str
+    region: Bounds
+    depth: int
+    finest_metres: tuple[float, float]
+    layer: Layer
+    users: list[float]
+    stddev: list[float]
+    lower_bound: bool
 
 
 class SpendingRow(_Model):

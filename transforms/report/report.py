@@ -11,12 +11,13 @@ import base64
 import gzip
 import hashlib
 from importlib import resources
-from urllib.parse import urlsplit
 
 import jinja2
 from markupsafe import Markup
 
 from sfumato.schemas.views import PageView, TimelineBody
+from sfumato.schemas.views import tile_host as host_of
+from sfumato.transforms.report.sections import common_sections
 
 _PACKAGE = "sfumato.transforms.report"
 _FETCHED = " 'self' file:"  # a page that is opened from a disk has no origin that 'self' could name
@@ -32,7 +33,7 @@ def render_page(view: PageView) -> str:
             pictures beside the page and the maps of a timeline's nights.
     """
     script, style = (_text("bundle", name) for name in ("page.js", "page.css"))
-    tile_host = "" if view.tiles is None else _origin(view.tiles)
+    tile_host = "" if view.tiles is None else host_of(view.tiles)
     others = _FETCHED if isinstance(view.body, TimelineBody) else ""
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'; "
@@ -43,6 +44,7 @@ def render_page(view: PageView) -> str:
         .get_template("page.html.j2")
         .render(
             view=view,
+            sections=[*view.sections, *common_sections(view.manifest)],
             policy=policy,
             tile_host=tile_host,
             style=Markup(style),
@@ -69,9 +71,3 @@ def _packed(view: PageView) -> str:
     """The view without the report, which is in the page already."""
     text = view.model_copy(update={"sections": [], "files": []}).model_dump_json()
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
-
-
-def _origin(pattern: str) -> str:
-    """Scheme and host of a URL pattern, such as https://tile.example.org; {s} stands for any one label."""
-    parts = urlsplit(pattern.replace("{s}", "*"))
-    return f"{parts.scheme}://{parts.netloc}"

@@ -67,33 +67,36 @@ export interface Section {
 }
 /**
  * A table of texts. `numeric` marks the columns that hold numbers; a reader can sort by each column.
+ *
+ * `links` holds the relative address that each row's first text leads to; it is empty where they lead nowhere.
  */
 export interface Table {
   title: string;
   heads: string[];
   rows: string[][];
   numeric: boolean[];
+  links: string[];
 }
 /**
  * Geography under and over the cells, clipped to the region and simplified.
  *
  * Attributes:
  *     source: what to name as its source.
- *     water, land: areas under the cells, as rings of [longitude, latitude].
- *     lines: coast, streets, borders over the cells; each a list of [longitude, latitude].
+ *     water, land: areas under the cells; each is its outer ring and then its holes. Shores are drawn over the cells.
+ *     lines: streets, borders and the like, over the cells.
  *     zones: named polygons, drawn as outlines over the cells.
  *     places: names.
  */
 export interface Basemap {
   source: string;
-  water: [number, number][][];
-  land: [number, number][][];
+  water: [number, number][][][];
+  land: [number, number][][][];
   lines: [number, number][][];
   zones: Zone[];
   places: Place[];
 }
 /**
- * A named polygon of the basemap: rings of [longitude, latitude] in turn, the first the outer one.
+ * A named area of the basemap: its rings, those of its holes among them (even-odd).
  */
 export interface Zone {
   name: string;
@@ -406,7 +409,7 @@ export interface TimelineBody {
   spending: SpendingRow[];
 }
 /**
- * A dated release of a timeline.
+ * A dated release of a timeline; see `schemas.timeline.DatedRelease`.
  */
 export interface Night {
   date: string;
@@ -428,4 +431,29 @@ export interface SpendingRow {
   delta: number;
   days: number;
   spent: [string, number][];
+}
+/**
+ * One night's map, in a script of its own that the timeline's page loads when its date is chosen.
+ *
+ * Attributes:
+ *     format: of the file; a page shows maps of its own format alone.
+ *     layer: the published cells with one measure, `Users`; fine cells may be added up.
+ *     users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
+ *     stddev: one per cell: standard deviation of the error of `users`.
+ *     lower_bound: whether the method states but a lower bound of these deviations.
+ */
+export interface NightMap {
+  format: number;
+  date: string;
+  region: Bounds;
+  depth: number;
+  /**
+   * @minItems 2
+   * @maxItems 2
+   */
+  finest_metres: [number, number];
+  layer: Layer;
+  users: number[];
+  stddev: number[];
+  lower_bound: boolean;
 }
