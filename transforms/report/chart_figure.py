@@ -218,25 +218,25 @@ def _draw_curve(axes: Axes, body: CurveBody) -> None:
         axes.plot([low, one.value, one.value], [one.share, one.share, 0], color=INK, lw=0.7, ls=(0, (2, 3)), alpha=0.7)
         axes.plot([one.low, one.high], [one.share, one.share], color=INK, lw=1.3, marker="|", ms=7, zorder=4)
         axes.plot([one.value], [one.share], color=INK, marker="o", ms=6, mec=GROUND, mew=1.5, zorder=5, clip_on=False)
-    _mark(axes, body.quantiles, max(0, math.ceil(-math.log10((high - low or 1.0) / 2000))))
+    _mark(axes, body.quantiles, high - 0.12 * (high - low), max(0, math.ceil(-math.log10((high - low or 1.0) / 2000))))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.0f}%"))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     _number_axis(axes, label(body.column, 60))
     axes.grid(color="#ffffff14", lw=0.7)
 
 
-def _mark(axes: Axes, quantiles: Sequence[QuantileRow], digits: int) -> None:
-    """Writes shares and values, with so many decimals, beside quantiles, where there is room."""
+def _mark(axes: Axes, quantiles: Sequence[QuantileRow], edge: float, digits: int) -> None:
+    """Writes shares and values, with so many decimals, beside quantiles with room; to the left of those past `edge`."""
     last = -1.0
     for one in sorted(quantiles, key=lambda one: one.share):
         if one.share - last < 0.045:
             continue
         last = one.share
         text = f"{100 * one.share:g}%: {one.value:,.{digits}f}".replace("-", "−")
+        x, gap, side = (one.low, -9, "right") if one.high > edge else (one.high, 9, "left")
         axes.annotate(
-            text, (max(one.value, one.high), one.share), (9, -13),
-            textcoords="offset points", color=INK, fontsize=9, annotation_clip=False,
-            bbox={"facecolor": GROUND, "edgecolor": "none", "alpha": 0.85, "pad": 1.5}, zorder=6,
+            text, (x, one.share), (gap, -13), textcoords="offset points", ha=side, color=INK, fontsize=9,
+            annotation_clip=False, bbox={"facecolor": GROUND, "edgecolor": "none", "alpha": 0.85, "pad": 1.5}, zorder=6,
         )  # fmt: skip
 
 
@@ -253,7 +253,7 @@ def _draw_spending(axes: Axes, body: TimelineBody) -> None:
         axes.step([place[day] for day, _ in row.spent], spent, where="mid", color=colour, lw=2, label=text)
     axes.axhline(1, color=SOFT, lw=1, ls=(0, (4, 3)))
     axes.set_ylim(0, 1.08 * top)
-    every = max(len(days) // 8, 1)
+    every = max(math.ceil(len(days) / 7), 1)
     axes.xaxis.set_major_locator(FixedLocator(list(range(0, len(days), every))))
     axes.xaxis.set_major_formatter(FixedFormatter(days[::every]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.0f}%"))
@@ -325,13 +325,13 @@ def _legend(axes: Axes, handles: Sequence[Artist], texts: Sequence[str]) -> None
 
 
 def _is_known(bit: BitRow) -> bool:
-    """Whether a share's interval leaves out something of 0..1."""
-    return bit.dropped or bit.high - bit.low < 1.75
+    """Whether anything is known of a share."""
+    return bit.share is not None
 
 
 def _draw_bits(axes: Axes, bits: list[BitRow], step: float) -> None:
     """Bars in the order of the rows. step: of the shares' ticks."""
-    share, low, high = (np.array([getattr(bit, name) for bit in bits]) for name in ("share", "low", "high"))
+    share, low, high = (np.array([getattr(bit, name) or 0.0 for bit in bits]) for name in ("share", "low", "high"))
     known, dropped = np.array([_is_known(bit) for bit in bits]), np.array([bit.dropped for bit in bits])
     place = np.arange(len(bits), dtype=np.float64)
     axes.axhspan(0, 1, color="#ffffff0d", lw=0, zorder=0)

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.patches import Rectangle
+from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 from numpy.typing import NDArray
@@ -146,13 +147,24 @@ def _draw_areas(axes: Axes, basemap: Basemap, frame: Frame) -> None:
     if basemap.land:
         axes.set_facecolor(_AREAS["water"])
     for name in ("land", "water"):
-        rings = [_pixels(frame, ring) for ring in getattr(basemap, name)]
-        axes.add_collection(PolyCollection(rings, facecolors=_AREAS[name], edgecolors="none", zorder=1))
+        areas = [_area([_pixels(frame, ring) for ring in one]) for one in getattr(basemap, name)]
+        axes.add_collection(PathCollection(areas, facecolors=_AREAS[name], edgecolors="none", zorder=1))
+
+
+def _area(rings: list[NDArray[np.float64]]) -> Path:
+    """A path whose holes go round the other way than its outer ring, as Agg wants it."""
+
+    def is_left(ring: NDArray[np.float64]) -> bool:
+        x, y = ring.T
+        return float(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1])) > 0
+
+    turned = [ring if is_left(ring) == (i == 0) else ring[::-1] for i, ring in enumerate(rings)]
+    return Path.make_compound_path(*(Path(ring, closed=True) for ring in turned))
 
 
 def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds) -> None:
     """Shores, lines and zones over the cells, and the region's border."""
-    shores = [_pixels(frame, ring) for ring in (*basemap.land, *basemap.water)]
+    shores = [_pixels(frame, ring) for area in (*basemap.land, *basemap.water) for ring in area]
     zones = [_pixels(frame, ring) for zone in basemap.zones for ring in zone.rings]
     lines = [_pixels(frame, line) for line in basemap.lines]
     for paths, style in (
@@ -167,7 +179,7 @@ def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds) -> N
 
 
 def _draw_names(axes: Axes, basemap: Basemap, frame: Frame) -> None:
-    """The most important places that have room, of the zones those in the middle of them; no two overlap."""
+    """The most important places that have room; no two names overlap."""
     taken: list[tuple[float, float, float, float]] = []
     for place in sorted(basemap.places, key=lambda place: (place.rank, place.name)):
         x = float(frame.columns(np.array(place.longitude)))
@@ -226,7 +238,7 @@ def _draw_scale_bar(axes: Axes, frame: Frame) -> None:
         axes.add_patch(Rectangle((left, top), width, height, lw=0, color=colour, alpha=alpha, zorder=5))
     text = f"{length / 1000:,g} km" if length >= 1000 else f"{length:g} m"
     if frame.bounds.north - frame.bounds.south > 2:  # the scale differs visibly from south to north
-        text += f" at {abs(middle):.0f}° {'S' if middle < 0 else 'N'}"
+        text += " at the equator" if abs(middle) < 0.5 else f" at {abs(middle):.0f}° {'S' if middle < 0 else 'N'}"
     at = (x + bar / 2, "center") if bar > 170 else (x + bar, "right")
     axes.text(at[0], y - 9, text, color=INK, fontsize=9, zorder=5, ha=at[1])
 
@@ -238,11 +250,10 @@ def _draw_colours(axes: Axes, scale: Scale, colours: NDArray[np.float64]) -> Non
     axes.yaxis.tick_right()
     places = shade(scale, np.array([value for value, _ in scale.ticks], dtype=np.float64)).tolist()
     ticks: list[tuple[float, str]] = []
-    for place, (_, text) in reversed(
-        list(zip(places, scale.ticks, strict=True))
-    ):  # the top's label has the right of way
-        if not ticks or ticks[-1][0] - place > 0.025:
-            ticks.append((place, text))
+    order = [len(places) - 1, *range(len(places) - 1)] if places else []  # the top has the right of way, then zero
+    for tick in order:
+        if all(abs(places[tick] - place) > 0.025 for place, _ in ticks):
+            ticks.append((places[tick], scale.ticks[tick][1]))
     axes.yaxis.set_major_locator(FixedLocator([place for place, _ in ticks]))
     axes.yaxis.set_major_formatter(FixedFormatter([text for _, text in ticks]))
     axes.tick_params(colors=SOFT, labelsize=9, length=3, width=0.7, pad=3)
