@@ -126,7 +126,7 @@ def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np
 def _notes(body: MapBody, measure: Measure, basemap: Basemap | None, is_bare: bool) -> list[str]:
     value = np.array([one is not None for one in measure.value], dtype=bool)
     return [
-        _HATCHED if (value & measure.uncertain).any() else "",
+        _HATCHED if (value & np.array(measure.uncertain, dtype=bool)).any() else "",
         "Dark: too few users to tell." if not value.all() else "",
         body.missing or "" if is_bare else "",
         f"Geography: {basemap.source}." if basemap else "",
