@@ -27,6 +27,7 @@ MOMENTS_PICTURE = "moments.png"
 MODEL_FILE = "model.npz"
 RANGES_PICTURE = "ranges.png"
 TOTALS_FILE = "totals.parquet"
+ANSWERS_FILE = "answers.parquet"
 BASEMAP_FILE = "basemap.json"
 RELEASE_FILES = frozenset(
     {
@@ -50,6 +51,7 @@ RELEASE_FILES = frozenset(
         MODEL_FILE,
         RANGES_PICTURE,
         TOTALS_FILE,
+        ANSWERS_FILE,
         BASEMAP_FILE,
     }
 )
@@ -119,6 +121,16 @@ TOTALS_SCHEMA = pa.schema(
         pa.field("cell", pa.int64(), False, {"description": "row of cells.parquet the leaf is of; -1 for inner nodes"}),
         pa.field("users", pa.float64(), False, {"description": "unbiased users"}),
         pa.field("variance", pa.float64(), False, {"description": _MEASURED}),
+    ]
+)
+
+
+ANSWERS_SCHEMA = pa.schema(
+    [
+        pa.field("sub_query", pa.int16(), False, {"description": "its index in the manifest's sub_queries"}),
+        pa.field("cell_id", pa.string(), False, {"description": "r and one digit 0..3 a level of the quadtree"}),
+        pa.field("users", pa.float64(), False, {"description": "noisy users by this sub-query alone; may be negative"}),
+        pa.field("stddev", pa.float64(), False, {"description": "standard deviation of the noise, in users"}),
     ]
 )
 

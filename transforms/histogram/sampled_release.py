@@ -18,7 +18,6 @@ from sfumato.schemas.release import (
     CURVE_SCHEMA,
     ITEMS_FILE,
     MANIFEST_FILE,
-    PAGE_FILE,
     QUANTILES_FILE,
     QUANTILES_SCHEMA,
     RANGES_FILE,
@@ -34,8 +33,7 @@ from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import WHOLE, Trie
 from sfumato.transforms.privacy.admission import Admission
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
-from sfumato.transforms.report.pictures import picture
-from sfumato.transforms.report.report import render_page
+from sfumato.transforms.report.pages import page_files
 
 _BOUND = "one record a user, chosen uniformly among their records by the key"
 _BORDER_SHARE = 0.01  # of the users; more of them in a bin at a border of the range bring a warning
@@ -156,7 +154,7 @@ def _with_page(
     files = {name: parquet_bytes(table) for name, table in tables.items()}
     stated = {MANIFEST_FILE: manifest_bytes(manifest)}
     view = sampled_view({**metadata.release.geography_files, **files, **stated})
-    return {**files, str(view.picture): picture(view), PAGE_FILE: render_page(view).encode(), **stated}
+    return {**files, **page_files(view), **stated}
 
 
 def search_files(search: Search, metadata: SampleMetadata) -> dict[str, bytes]:

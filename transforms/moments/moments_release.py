@@ -42,8 +42,6 @@ from sfumato.schemas.release import (
     CELLS_FILE,
     MANIFEST_FILE,
     MOMENTS_FILE,
-    MOMENTS_PICTURE,
-    PAGE_FILE,
 )
 from sfumato.transforms.moments.derived_statistics import shrunk, value_range
 from sfumato.transforms.moments.groups import CellGroups, Grouping
@@ -51,8 +49,7 @@ from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
-from sfumato.transforms.report.pictures import picture
-from sfumato.transforms.report.report import render_page
+from sfumato.transforms.report.pages import page_files
 
 _BOUND = {
     True: "one record a user, chosen uniformly among their records by the key",
@@ -104,7 +101,7 @@ def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, b
     files = {name: parquet_bytes(table) for name, table in tables.items()}
     stated = {MANIFEST_FILE: manifest_bytes(manifest)}
     view = moments_view({**metadata.release.geography_files, **files, **stated})
-    return {**files, MOMENTS_PICTURE: picture(view), PAGE_FILE: render_page(view).encode(), **stated}
+    return {**files, **page_files(view), **stated}
 
 
 def _large_groups(names: Sequence[str], clients: Sequence[float], min_clients: int) -> set[str]:

@@ -80,7 +80,10 @@ def alarm(manifest: Manifest, what: str = "The noise") -> str | None:
     if is_safe(manifest):
         return None
     source = get(manifest, "privacy.randomness.source", "unknown")
-    return f"{what} came from a known source ({source}): anyone who has it can undo it. Do not publish this release."
+    return (
+        f"Demonstration seed: NOT private. {what} came from a known source ({source}): anyone who has it can undo it. "
+        "Do not publish this release."
+    )
 
 
 def problems(manifest: Manifest) -> list[str]:

@@ -1,7 +1,7 @@
 // A map of cells: what its colours show, its layers, the list of what is surely high, and the value under the pointer.
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
-import { capital, interval, known, metres, percent, place, shareWords, significant } from "../format";
+import { capital, clamp, interval, known, metres, percent, place, shareWords, significant } from "../format";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import type { Product, Tools } from "../product";
 import type { Layer, MapBody, Measure, PageView } from "../views";
@@ -15,7 +15,7 @@ export function valueWords(measure: Measure, row: number): [string, string] {
   if (low === null || high === null) return [`about ${significant(value, 2)} ${measure.unit}`.trim(), "its interval is not known"];
   const level = "95% interval, for this cell by itself";
   if (measure.kind === "rate") return [shareWords(value, low, high), level];
-  if (measure.kind === "count" && low <= 0) return [`no more than about ${known(Math.max(high, 0), Math.max(high / 10, 0.1))} ${measure.unit}`, "perhaps nobody: not told apart from zero"];
+  if (measure.kind === "count" && measure.uncertain[row]) return [`no more than about ${known(Math.max(high, 0), Math.max(high / 10, 0.1))} ${measure.unit}`, "perhaps nobody: not told apart from zero"];
   return [`about ${known(value, (high - low) / 2)} ${measure.unit}`.trim(), `${interval(low, high)}, ${level}`];
 }
 
@@ -30,7 +30,7 @@ export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measur
   const share = layer.area[row] < 0.9995 ? `, ${percent(layer.area[row])} of it: the rest has finer cells` : "";
   const facts: [string, string][] = layer.measures.filter((one) => one !== measure).map((one) => [one.name, valueWords(one, row)[0]]);
   const users = measure.value[row];
-  if (measure.kind === "count" && users !== null && (measure.low[row] ?? 0) > 0) facts.push(["Density", `about ${significant(users / figure.cells.area(row), 2)} per km²`]);
+  if (measure.kind === "count" && users !== null && !measure.uncertain[row]) facts.push(["Density", `about ${significant(users / figure.cells.area(row), 2)} per km²`]);
   facts.push(["Cell", `${metres(body.finest_metres[0] * side)} × ${metres(body.finest_metres[1] * side)}${share}`], ...where);
   return { value: capital(value), margin, facts };
 }
@@ -49,7 +49,9 @@ export function layerCsv(figure: MapFigure, layer: Layer): string {
 function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
   const title = measure.kind === "count" ? "Surely crowded" : `Surely high: ${measure.name.toLowerCase()}`;
   const finest = Math.min(...body.finest_metres);
-  const most = Math.max(...measure.listed.map((one) => Math.abs(one[3])), 1e-12);
+  /** How high a cell surely is: what the bars show and the list is ordered by. */
+  const surely = ([row, , low]: Measure["listed"][number]): number => (measure.kind === "count" ? low / (figure.cells?.area(row) ?? 1) : low);
+  const most = Math.max(...measure.listed.map(surely), 1e-12);
   let shown = LISTED;
   const list = h("ol", { class: "places" });
   const more = button("Show more", () => {
@@ -59,12 +61,15 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
     list.children[before]?.querySelector("button")?.focus();
   }, { class: "link" });
   const fill = (): void => {
-    list.replaceChildren(...measure.listed.slice(0, shown).map(([row, value, low, high]) => {
+    list.replaceChildren(...measure.listed.slice(0, shown).map((one) => {
+      const [row, value, low, high] = one;
       const cell = figure.cells?.bounds(row);
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
-      const words = measure.kind === "rate" ? shareWords(value, low, high) : `${known(value, (high - low) / 2)} (${interval(low, high)})`;
+      const size = metres(body.finest_metres[0] * 2 ** (body.depth - (figure.cells?.layer.level[row] ?? 0)));
+      const words = measure.kind === "rate" ? shareWords(value, low, high)
+        : measure.kind === "count" ? `at least ${known(Math.floor(low), (high - low) / 20)} in ${size}` : `${known(value, (high - low) / 2)} (${interval(low, high)})`;
       const bar = h("i");
-      bar.style.width = `${(100 * Math.abs(value)) / most}%`;
+      bar.style.width = `${clamp((100 * surely(one)) / most, 1, 100)}%`;
       bar.style.background = figure.cells?.colour(row) ?? "";
       const name = figure.nearest(longitude, latitude) ?? place(longitude, latitude, finest * 4);
       const item = button("", () => figure.goTo(row), { title: "Show on the map" });
