@@ -28,11 +28,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import DateFormatter, WeekdayLocator
 from matplotlib.figure import Figure
 
+from benchmarks.baselines.level_errors import best_uniform_level
 from benchmarks.speed import command
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Grid
 from sfumato.transforms.evaluation.density_metrics import mean_squared_error
-from sfumato.transforms.evaluation.uniform_levels import best_uniform_level
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.synth.city import SIDE
 from sfumato.transforms.synth.day_plan import density_on, event_of
@@ -72,7 +72,7 @@ def yardsticks(folder: Path, days: list[date]) -> list[tuple[np.ndarray, float, 
         fine = density_on(day, 0, (DEFAULT_REGION.west + DEFAULT_REGION.east) / 2)
         truth = fine.reshape(1 << DEPTH, block, 1 << DEPTH, block).sum(axis=(1, 3))
         table = pq.read_table(folder / f"dt={day}", columns=["longitude", "latitude"], partitioning=None)
-        sample = density_raster(count_codes(table, grid), grid)
+        sample = density_raster(count_codes(table, grid))
         found.append((truth, best_uniform_level(sample, truth)[1], table.num_rows))
     return found
 

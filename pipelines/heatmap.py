@@ -31,7 +31,7 @@ from sfumato.transforms.release.publishing import WriteRelease, with_charge
 
 @dataclass(frozen=True)
 class HeatmapJob(ReleaseJob):
-    """A heatmap that was requested, and the earlier release from which it starts, if any. Raises RequestError."""
+    """A requested heatmap, and the earlier release from which it starts, if any. Raises RequestError."""
 
     request: HeatmapOptions
     warm_start: WarmStart | None = None
@@ -40,8 +40,8 @@ class HeatmapJob(ReleaseJob):
         check_prior(self.prior, self.request.parameters)
         if self.warm_start is not None and not self.warm_start.safe and self.request.seed is None:
             raise RequestError(
-                "warm_start: anybody can guess the key of that release and take its noise away, and this one would "
-                "show some of what is under it; start from one that was made without --seed"
+                "warm_start: anybody can guess the key of that release and remove its noise, and the new release "
+                "would reveal some of the exact counts; start from a release that was made without --seed"
             )
 
     @classmethod
@@ -85,7 +85,7 @@ class HeatmapJob(ReleaseJob):
 
     def stored_bytes(self, rows: int) -> int:
         size = DISTRIBUTION_BYTES_PER_ROW if self.request.parameters.distribution_gamma else BYTES_PER_ROW
-        return rows * (size + VALUE_BYTES_PER_ROW * self.request.columns.weighs)
+        return rows * (size + VALUE_BYTES_PER_ROW * self.request.columns.has_weights)
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         request, parameters = self.request, self.request.parameters
@@ -107,7 +107,7 @@ class HeatmapJob(ReleaseJob):
 
 
 def open_warm_start(path: str | None, grid: Grid) -> WarmStart | None:
-    """The earlier release at a path, None without one. Raises RequestError where there is none that fits the grid."""
+    """The earlier release at a path; None without a path. Raises RequestError unless it fits the grid."""
     if path is None:
         return None
     try:

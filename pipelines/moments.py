@@ -37,7 +37,7 @@ from sfumato.transforms.text_tables import EXAMPLE_USERS, markdown_table, signif
 
 @dataclass(frozen=True)
 class MomentsJob(ReleaseJob):
-    """Moments that were requested. Raises RequestError."""
+    """Requested moments. Raises RequestError."""
 
     request: MomentsRequest
     values: Values
@@ -50,20 +50,20 @@ class MomentsJob(ReleaseJob):
         prior = self.warm_start
         if prior is None:
             return
-        if not set(self.plan.kinds) & set(prior.bits):
+        if not set(self.plan.quantities) & set(prior.bits):
             raise RequestError(
                 f"warm_start: the release has bits of {', '.join(prior.bits)}; this request needs "
-                f"{', '.join(self.plan.kinds)}"
+                f"{', '.join(self.plan.quantities)}"
             )
         if not prior.safe and self.request.seed is None:
             raise RequestError(
-                "warm_start: anybody can guess the key of that release and undo its coins, and this one would show "
-                "some of what is under them; start from one that was made without --seed"
+                "warm_start: anybody can guess the key of that release and undo its randomised response, and the new "
+                "release would reveal some of the bits; start from a release that was made without --seed"
             )
         if not prior.local and self.plan.epsilon is not None:
             raise RequestError(
-                "warm_start: that release has no differential privacy (--no_ldp), and this one would show some of its "
-                "bits; start from one that was made with --epsilon"
+                "warm_start: that release has no differential privacy (--no_ldp), and the new release would reveal "
+                "some of its bits; start from a release that was made with --epsilon"
             )
 
     @classmethod
@@ -96,7 +96,7 @@ class MomentsJob(ReleaseJob):
     def cost(self) -> Cost:
         if self.plan.epsilon is None:
             return Cost(math.inf, trust=LOCAL)
-        # Whoever reads the release learns no more than the one; whoever collects the reports, no more than the other.
+        # One bounds what the collector of the reports learns of a user, the other what readers of the release learn.
         return Cost(max(self.plan.epsilon, self.plan.released_epsilon or 0.0), trust=LOCAL)
 
     def parameters(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class MomentsJob(ReleaseJob):
         return {
             **asdict(self.values.columns),
             **asdict(plan.form),
-            "statistics": [one.name for one in plan.statistics],
+            "statistics": [statistic.name for statistic in plan.statistics],
             "method": plan.method,
             "epsilon": plan.epsilon,
             "release_epsilon": plan.released_epsilon,
@@ -122,7 +122,7 @@ class MomentsJob(ReleaseJob):
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         bounded = self.values.columns.user_id is not None
-        described = self.plan, self.grouping, self.meter, self.values.columns.column, bounded
+        described = self.plan, self.grouping, self.meter, self.values.columns.column, bounded  # of MomentsMetadata
         push = PushBits(
             self.values,
             self.plan,
@@ -135,9 +135,9 @@ class MomentsJob(ReleaseJob):
         return (
             root
             | "Files" >> beam.Create(inputs.files)
-            | "Push" >> push  # Progress
+            | "Push" >> push  # MomentsState
             | "Assemble"
-            >> beam.Map(lambda progress: moments_files(progress, MomentsMetadata(with_charge(metadata), *described)))
+            >> beam.Map(lambda state: moments_files(state, MomentsMetadata(with_charge(metadata), *described)))
             | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
 
@@ -194,7 +194,7 @@ def _columns(request: MomentsRequest) -> ValueColumns:
 
 
 def open_prior(path: str | None, column: str, form: FixedPoint) -> PriorRelease | None:
-    """The earlier release at a path, None without one. Raises RequestError where there is none that fits."""
+    """The earlier release at a path; None without a path. Raises RequestError unless it fits."""
     if path is None:
         return None
     try:
@@ -205,11 +205,11 @@ def open_prior(path: str | None, column: str, form: FixedPoint) -> PriorRelease 
 
 
 def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
-    """What a client of bit pushing sends, and what the release shows."""
+    """The reports of a client, and the noise and error of the release, as text for a terminal."""
     response, form = plan.response, plan.form
-    bits = f"{response.reports} bit{'s'[: response.reports != 1]}"
+    quantities, bits = plan.quantities, f"{response.reports} bit{'s'[: response.reports != 1]}"
     lines = [
-        f"bit pushing, {plan.method}: a client sends {bits} of one of {len(plan.kinds)}: {', '.join(plan.kinds)}",
+        f"bit pushing, {plan.method}: a client sends {bits} of one of {len(quantities)}: {', '.join(quantities)}",
         f"values lie in {form.low:.10g} to {form.high:.10g}, in steps of {form.step:.6g}; others count as an end",
     ]
     if response.epsilon is None:
@@ -231,9 +231,7 @@ def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
         )
     each = [("users", "error of the mean, 95%"), *_mean_errors(plan)]
     table = markdown_table([list(row) for row in each], left=())
-    return "\n".join(
-        [*lines, "", "What the mean's error would be, with values spread evenly over the range:", "", table]
-    )
+    return "\n".join([*lines, "", "Error of the mean, for values spread evenly over the range:", "", table])
 
 
 def _mean_errors(plan: MomentsPlan) -> list[tuple[str, str]]:
@@ -242,5 +240,5 @@ def _mean_errors(plan: MomentsPlan) -> list[tuple[str, str]]:
     half = np.full(len(slots), 0.5)
     probabilities = by_variance(slots, half, np.ones(len(slots)), plan.response, 0.5, plan.bits_per_client)
     each = float((slots.weight**2 * plan.response.variance(half) / probabilities).sum())
-    reports = plan.bits_per_client / len(plan.kinds)
+    reports = plan.bits_per_client / len(plan.quantities)
     return [(f"{users:,}", f"±{significant(1.96 * math.sqrt(each / (users * reports)))}") for users in EXAMPLE_USERS]

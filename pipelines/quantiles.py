@@ -22,7 +22,7 @@ from sfumato.transforms.privacy.keys import RunKey
 
 @dataclass(frozen=True)
 class QuantilesJob(SampledJob):
-    """A distribution that was requested. levels: of the hierarchical method."""
+    """A requested distribution. levels: of the hierarchical method."""
 
     request: QuantilesRequest
     counted: NumberItems
@@ -45,11 +45,11 @@ class QuantilesJob(SampledJob):
         return {**super().parameters(), **own}
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
-        sampling, settled = self.plan.sampling, limits(inputs)
+        sampling, options = self.plan.sampling, limits(inputs)
         if self.request.method == "interactive":
-            return InteractiveQuantiles(self.counted, sampling, key, self.request.quantiles, **settled)
+            return InteractiveQuantiles(self.counted, sampling, key, self.request.quantiles, **options)
         prefixes = NumberPrefixes(2, self.request.bits)
-        return TrieHeavyHitters(self.counted, sampling, key, prefixes, self.levels, **settled)
+        return TrieHeavyHitters(self.counted, sampling, key, prefixes, self.levels, **options)
 
     def assembler(self) -> Assemble:
         if self.request.method == "interactive":

@@ -1,4 +1,4 @@
-"""What the jobs of sample and threshold share: their plan, their graph, what a client sends."""
+"""The common part of the jobs that sample and threshold: histogram, hotspots and quantiles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Assemble = Callable[[Any, SampleMetadata], dict[str, bytes]]
 
 @dataclass(frozen=True)
 class SampledJob(ReleaseJob):
-    """A count that was requested. plan: its budget and rounds; counted: its items. Jobs add their own fields."""
+    """A requested count. plan: its budget and rounds. counted: its items. Jobs add their own fields."""
 
     request: SampledRequest
     plan: SamplePlan
@@ -40,11 +40,11 @@ class SampledJob(ReleaseJob):
 
     @abstractmethod
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
-        """What makes the published result of files."""
+        """The transform from files to the published result."""
 
     @abstractmethod
     def assembler(self) -> Assemble:
-        """What makes a release's files of the published result."""
+        """The function from the published result to the release's files."""
 
     def columns(self) -> Columns:
         return self.counted.columns
@@ -69,7 +69,7 @@ class SampledJob(ReleaseJob):
         return (
             root
             | "Files" >> beam.Create(inputs.files)
-            | "Publish" >> self.count(inputs, key)  # what is public from here on
+            | "Publish" >> self.count(inputs, key)  # published from here on
             | "Assemble" >> beam.Map(lambda result: assemble(result, SampleMetadata(with_charge(metadata), *described)))
             | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
@@ -77,13 +77,13 @@ class SampledJob(ReleaseJob):
 
 def run_sampled(job: SampledJob, settings: RunnerSettings) -> int:
     """Runs a job to the end. Raises RequestError or DataError."""
-    _ = job.plan.sampling  # a plan that cannot be kept is a bad request
+    _ = job.plan.sampling  # raises RequestError if no sampling meets the plan
     run_release(job, settings)
     return 0
 
 
 def plan_of(request: SampledRequest, rounds: int, items: int | None = None) -> SamplePlan:
-    """A request's plan. items: how many there are, unless --items says it. Raises RequestError."""
+    """A request's plan. items: number of different items, unless the request has it. Raises RequestError."""
     return SamplePlan(
         epsilon=request.epsilon,
         delta=request.delta,
@@ -103,20 +103,20 @@ def cell_items(request: ItemRequest, depth: int) -> CellItems:
 
 
 def limits(inputs: Inputs) -> CountOptions:
-    """How counts run on these inputs."""
+    """Options of CountSamples for these inputs."""
     return {"admit": inputs.admit, "spill": inputs.spill}
 
 
 def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
-    """What a count by sample and threshold costs a client and shows. Raises RequestError."""
+    """The cost of a count for a client, and what the release shows. Raises RequestError."""
     sampling, rounds = plan.sampling, plan.rounds
-    each = "" if rounds == 1 else f" in each of {rounds} rounds, every time drawn anew"
+    each = "" if rounds == 1 else f" in each of {rounds} rounds, drawn independently"
     bits = _item_bits(counted)
     lines = [
         f"sample and threshold: epsilon {plan.rounds_epsilon:g}, delta {plan.delta_spent:.3g} of {plan.delta:g}",
         f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users",
         f"p = {sampling.rate:.4g}: the probability that a user takes part{each}",
-        f"tau = {sampling.threshold}: an item is shown if so many of those who take part share it",
+        f"tau = {sampling.threshold}: an item is shown if this many of the users who take part share it",
     ]
     if (contact := plan.contact_plan) is not None:
         users = f"{contact.contacted_users:,} of {contact.population:,} users"
@@ -124,18 +124,18 @@ def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
     if bits is None:
         lines.append("a client who takes part sends one of their values: 64 bits if it is an integer, else its text")
     else:
-        most = "" if rounds == 1 else f", {rounds * bits} bits in {rounds} rounds at most"
-        lines.append(f"a client who takes part sends one item: {bits} bits{' at most' if rounds > 1 else ''}{most}")
-        lines.append(f"(over all users that is {significant(sampling.rate * bits * rounds)} bits each on average)")
+        total = "" if rounds == 1 else f", {rounds * bits} bits in {rounds} rounds at most"
+        lines.append(f"a client who takes part sends one item: {bits} bits{' at most' if rounds > 1 else ''}{total}")
+        lines.append(f"(the mean over all users is {significant(sampling.rate * bits * rounds)} bits)")
     lines += [
-        f"nothing that fewer than {sampling.threshold} users share can be seen",
-        f"what {plan.hidden_count() + 1:,} users or more share is shown with a probability of 99% at least",
+        f"an item of fewer than {sampling.threshold} users is never shown",
+        f"an item of {plan.hidden_count() + 1:,} users or more is shown with a probability of at least 99%",
     ]
     return "\n".join(lines) + "\n"
 
 
 def _item_bits(counted: Items) -> int | None:
-    """Bits of a whole item's code; None where the values of a column are sent as they are."""
+    """Bits of an item's code; None if clients send the values of a column unchanged."""
     if isinstance(counted, CellItems):
         return 2 * counted.grid.depth
     return counted.bits if isinstance(counted, NumberItems) else None

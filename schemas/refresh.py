@@ -1,4 +1,4 @@
-"""The configuration of a scheduled refresh: a YAML file of what every night's run shares."""
+"""The configuration of a scheduled refresh: a YAML file with the settings that all nightly runs share."""
 
 from __future__ import annotations
 
@@ -12,18 +12,30 @@ from typing import Any
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, NAME, Limit, ordered
 
-_PLACES = ("input", "output", "ledger", "key_file")
+_PATHS = ("input", "output", "ledger", "key_file")
 _LIMIT_KEYS = ("epsilon", "delta", "days", "adjacency")
 
 
 @dataclass(frozen=True)
 class RefreshConfig:
-    """What every run of a refresh shares. Raises RequestError.
+    """The settings of all runs of a refresh. Relative paths are relative to the configuration file.
 
-    dataset: its name in the ledger and in release ids. input: a folder with a folder `dt=YYYY-MM-DD` of Parquet files a
-    day. output: where releases, `latest.json` and the page go. budget: the dataset's limits. job: what is run, with its
-    `options` by name. warm_start: heatmaps start from the last one before. min_users: fewest users, by a noisy count.
-    beam: options of Beam's. Relative places are relative to the configuration file.
+    Attributes:
+        dataset: its name in the ledger and in release ids.
+        input: a folder with a folder `dt=YYYY-MM-DD` of Parquet files for each day.
+        output: folder of the releases, `latest.json` and the page.
+        ledger: of the budget.
+        budget: the dataset's limits.
+        options: of the job, by name.
+        key_file, key_secret: of the run's key; one of the two.
+        job: the command.
+        warm_start: whether a heatmap starts from the last release before it.
+        min_users: smallest number of users, by the noisy count.
+        runner_config: a file with options of Beam, or its name.
+        beam: options of Beam.
+
+    Raises:
+        RequestError: the dataset's name is invalid, or not exactly one key is given.
     """
 
     dataset: str
@@ -48,7 +60,7 @@ class RefreshConfig:
 
     @classmethod
     def of(cls, settings: Any, folder: str) -> RefreshConfig:
-        """From what a YAML file holds. folder: the file's, local or gs://. Raises RequestError."""
+        """Reads the content of a YAML file. folder: of the file, local or gs://. Raises RequestError."""
         if not isinstance(settings, dict):
             raise RequestError("config: must map names to values, as in `dataset: taxis`")
         names = [one.name for one in fields(cls)]
@@ -58,17 +70,17 @@ class RefreshConfig:
             if settings.get(name) is None:
                 raise RequestError(f"config: {name} is missing")
         values = {name: value for name, value in settings.items() if value is not None}
-        for name in ("dataset", *_PLACES, "key_secret", "job", "runner_config"):
+        for name in ("dataset", *_PATHS, "key_secret", "job", "runner_config"):
             if name in values and not isinstance(values[name], str):
                 raise RequestError(f"config: {name} must be text, got {values[name]!r}")
-        for name in _PLACES:
+        for name in _PATHS:
             if name in values:
-                values[name] = _placed(values[name], folder)
+                values[name] = _resolved(values[name], folder)
         for name in ("input", "output"):
             if re.search(r"[*?\[]", values[name]):
                 raise RequestError(f"config: {name} is a folder without * ? or [ in its name, got {values[name]!r}")
         if str(values.get("runner_config", "")).endswith((".yaml", ".yml")):
-            values["runner_config"] = _placed(values["runner_config"], folder)
+            values["runner_config"] = _resolved(values["runner_config"], folder)
         kinds = {"options": (dict, "a map"), "beam": (dict, "a map"), "warm_start": (bool, "true or false")}
         for name, (kind, noun) in kinds.items():
             if name in values and not isinstance(values[name], kind):
@@ -94,7 +106,7 @@ def _limits(value: Any) -> tuple[Limit, ...]:
     return ordered(limits)
 
 
-def _placed(place: str, folder: str) -> str:
+def _resolved(place: str, folder: str) -> str:
     if "://" in place and not place.startswith("gs://"):
         raise RequestError(f"config: places are files and folders, or gs://BUCKET/...; got {place!r}")
     if "://" in place or os.path.isabs(place):
@@ -104,7 +116,7 @@ def _placed(place: str, folder: str) -> str:
 
 
 def check_known(found: Iterable[Any], known: Iterable[str], where: str) -> None:
-    """Raises RequestError for a key that there is not, with the nearest that there is."""
+    """Raises RequestError for an unknown key, with the nearest known one. where: begins the message."""
     names = list(known)
     for key in found:
         if key not in names:

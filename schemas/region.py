@@ -1,15 +1,16 @@
-"""The region of a map and the grid of its quadtree.
+"""The grid of a region's quadtree, and the codes of its cells.
 
-A grid of depth d has 2^d x 2^d cells of equal size in degrees. A cell's code is its quadtree path: two bits a
-level, the x (east) bit before the y (south) bit, as in the worked example of paper 000, Section 5.6
-(x = 1100, y = 0101 gives 10/11/00/01). So 00 is the north-west quadrant, 01 the south-west, 10 the north-east
-and 11 the south-east. x counts from the west, y from the north.
+A grid of depth d has 2^d x 2^d cells of equal size in degrees. A cell's code is its quadtree path: two bits a level,
+the x (east) bit before the y (south) bit, as in the example of paper 000, Section 5.6 (x = 1100, y = 0101 gives
+10/11/00/01). So 00 is the north-west quadrant, 01 the south-west, 10 the north-east and 11 the south-east. x counts
+from the west, y from the north.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ class Grid:
         return 1 << self.depth
 
     def codes(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.uint64]:
-        """Codes of the cells that hold the points, uint64[n]. The points must lie in the region, borders included."""
+        """Codes of the cells of points, uint64[n]. The points must be in the region, borders included."""
         region, side = self.region, self.side
         x = (longitude - region.west) * (side / (region.east - region.west))
         y = (region.north - latitude) * (side / (region.north - region.south))
@@ -117,3 +118,10 @@ def _gather(codes: NDArray[np.uint64]) -> NDArray[np.int64]:
     ):
         bits = (bits | (bits >> np.uint64(shift))) & np.uint64(mask)
     return bits.astype(np.int64)
+
+
+def by_row(values: NDArray[Any]) -> NDArray[Any]:
+    """Arranges values by code, [4^d], as a raster, [2^d, 2^d], row 0 in the north, column 0 in the west."""
+    side = 1 << ((len(values).bit_length() - 1) // 2)
+    axis, zero = np.arange(side, dtype=np.uint32), np.zeros(side, dtype=np.uint32)
+    return np.asarray(values[interleave(axis, zero)[None, :] | interleave(zero, axis)[:, None]])

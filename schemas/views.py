@@ -8,7 +8,7 @@ are generated from these classes (`web/src/views.ts`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -152,7 +152,7 @@ class Layer(_Model):
     @model_validator(mode="after")
     def _check(self) -> Layer:
         n = len(self.level)
-        columns: dict[str, list[Any]] = {"x": self.x, "y": self.y, "area": self.area, "cell_id": self.cell_id}
+        columns: dict[str, Sequence[object]] = {"x": self.x, "y": self.y, "area": self.area, "cell_id": self.cell_id}
         for measure in self.measures:
             columns |= {f"{measure.name}.{name}": getattr(measure, name) for name in ("value", "low", "high")}
             columns[f"{measure.name}.uncertain"] = measure.uncertain
@@ -376,6 +376,7 @@ class NightMap(_Model):
         users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
         stddev: one per cell: standard deviation of the error of `users`.
         lower_bound: whether the method states but a lower bound of these deviations.
+        noisy_sums: how many sums with a noise of their own were added up.
     """
 
     format: int
@@ -387,6 +388,7 @@ class NightMap(_Model):
     users: list[float]
     stddev: list[float]
     lower_bound: bool
+    noisy_sums: int
 
 
 class SpendingRow(_Model):

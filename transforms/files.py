@@ -1,6 +1,6 @@
-"""Files, local or in a bucket, whose every failure is an OSError that names the file, or a NotReadyError.
+"""Files, local or in a bucket. Every failure is an OSError that names the file, or a NotReadyError.
 
-Beam's file systems let through whatever a storage's client raises; Google's errors are no OSErrors.
+Beam's file systems pass on the errors of the storage's client; Google's are no OSErrors.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from sfumato.schemas.errors import NotReadyError, RequestError
 from sfumato.transforms.google_errors import may_pass
 
-CREDENTIALS_S = 6  # to find credentials; Google's client looks on the network as well, again and again
-# Without options Beam's file systems would parse this process's command line once more, and end it for an option of
-# ours that looks wrong to them. Pipelines and workers set their own.
+CREDENTIALS_S = 6  # seconds to find credentials; Google's client also tries the network, repeatedly
+# Without options Beam's file systems would parse the command line themselves, and could end the process because of an
+# option that is not Beam's. Pipelines and workers set their own options.
 if FileSystems._pipeline_options is None:
     FileSystems.set_options(PipelineOptions([]))
 
@@ -41,15 +41,15 @@ else:
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path names something that only Beam's file systems reach."""
+    """Whether a path is in a bucket or another storage of Beam's file systems."""
     return "://" in path
 
 
 @contextmanager
 def storage_errors(path: str) -> Iterator[None]:
-    """Turns the errors of a storage's client into OSErrors, or NotReadyError where it cannot be reached now.
+    """Converts the errors of a storage's client into OSErrors, or NotReadyError if it cannot be reached now.
 
-    Raises RequestError at once for a bucket of Google's where there are no credentials.
+    Raises RequestError at once for a bucket of Google's without credentials.
     """
     if path.startswith("gs://"):
         _check_credentials()
@@ -66,9 +66,9 @@ def storage_errors(path: str) -> Iterator[None]:
 
 @cache
 def _check_credentials() -> None:
-    """Raises RequestError where no credentials for Google Cloud are found in CREDENTIALS_S seconds.
+    """Raises RequestError if no credentials for Google Cloud are found in CREDENTIALS_S seconds.
 
-    Beam would look for a minute, then ask without any, and Google's client would repeat that for two.
+    Beam would search for one minute, and then Google's client would retry without credentials for two.
     """
     try:
         import google.auth
@@ -77,16 +77,16 @@ def _check_credentials() -> None:
         return
     if os.environ.get("STORAGE_EMULATOR_HOST") or auth.is_running_in_gce or auth._Credentials._credentials_init:
         return
-    found: list[Any] = []
+    credentials: list[Any] = []
 
-    def look() -> None:
+    def find() -> None:
         with suppress(GoogleAuthError):
-            found.append(google.auth.default())
+            credentials.append(google.auth.default())
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=find, daemon=True)
     thread.start()
     thread.join(CREDENTIALS_S)
-    if not found:
+    if not credentials:
         raise RequestError(
             "no credentials for Google Cloud; log in with 'gcloud auth application-default login' or set "
             "GOOGLE_APPLICATION_CREDENTIALS"
@@ -94,17 +94,17 @@ def _check_credentials() -> None:
 
 
 def _cause(error: Exception) -> Exception:
-    """What a storage's client raised, which Beam's file systems wrap, some of them twice."""
+    """The error of a storage's client. Beam's file systems wrap it, some of them twice."""
     while isinstance(error, BeamIOError) and error.exception_details:
         error = next(iter(error.exception_details.values()))
     return error
 
 
 def matching(pattern: str, limit: int | None = None) -> list[FileMetadata]:
-    """The files that match a pattern, at most so many; none where there is no such folder.
+    """The files that match a pattern; none if the folder does not exist. limit: the largest number of files.
 
-    Raises NotReadyError where a storage cannot be listed now, RequestError where it cannot be listed: neither is taken
-    for one that holds nothing.
+    Raises NotReadyError if the storage cannot be listed now, and RequestError if it cannot be listed at all. So a
+    storage that cannot be listed never looks empty.
     """
     if not is_remote(pattern) and "/" not in pattern:
         pattern = f"./{pattern}"  # a pattern without a folder matches nothing in Beam
@@ -117,9 +117,9 @@ def matching(pattern: str, limit: int | None = None) -> list[FileMetadata]:
 
 
 def content_version(path: str) -> str:
-    """What changes whenever a file in a storage does. Raises OSError.
+    """A text that changes with every change of a file in a storage. Raises OSError.
 
-    In Google's it is the generation, since checksums there have 32 bits; elsewhere the storage's own checksum.
+    In Google's storage it has the generation, because checksums have 32 bits only. Elsewhere it is the checksum.
     """
     with storage_errors(path):
         if not path.startswith("gs://"):
@@ -130,10 +130,10 @@ def content_version(path: str) -> str:
 
 
 def content_digest(path: str) -> str:
-    """What tells a file's content wherever it lies: SHA-256 of a local file, in Google's storage size and MD5.
+    """A digest of a file's content, equal for all copies. Raises OSError.
 
-    An object that was composed of others has no MD5; its version stands for it, which a copy does not share.
-    Raises OSError.
+    It is the SHA-256 of a local file, and size and MD5 in Google's storage. An object that was composed of others has
+    no MD5. Then the digest is its version, which a copy does not share.
     """
     if not is_remote(path):
         with open(path, "rb") as file:
@@ -147,11 +147,11 @@ def content_digest(path: str) -> str:
 
 
 def file_version(path: str) -> str:
-    """What changes whenever somebody writes or replaces a file; cheap, so it can be asked often. Raises OSError."""
+    """A text that changes whenever a file is written or replaced. It is cheap. Raises OSError."""
     if is_remote(path):
         return content_version(path)
-    found = os.stat(path)
-    return f"{found.st_dev}-{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+    status = os.stat(path)
+    return f"{status.st_dev}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 
 def _blob(path: str) -> Any:
@@ -169,7 +169,7 @@ def content_type(path: str) -> str:
 
 @contextmanager
 def open_file(path: str) -> Iterator[BinaryIO]:
-    """Opens a file for reading, as it is (nothing is decompressed). Raises OSError."""
+    """Opens a file for reading, without decompression. Raises OSError."""
     with storage_errors(path):
         try:
             file = FileSystems.open(path, "application/octet-stream", CompressionTypes.UNCOMPRESSED)
@@ -186,9 +186,9 @@ def read_file(path: str) -> bytes:
 
 
 def write_file(path: str, content: bytes) -> None:
-    """Writes a file in one step: readers see the old content or the new, never a part. Raises OSError.
+    """Writes a file in one step: readers see the old or the new content, never a part. Raises OSError.
 
-    In Google's storage with the type that browsers show, and so that they do not keep yesterday's.
+    In Google's storage it sets the media type, and tells browsers not to cache the file.
     """
     if path.startswith("gs://"):
         with storage_errors(path):
@@ -196,11 +196,11 @@ def write_file(path: str, content: bytes) -> None:
             blob.cache_control = "no-cache"
             blob.upload_from_string(content, content_type=content_type(path))
         return
-    place = Path(path).absolute()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    partial = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
+    target = Path(path).absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         partial.write_bytes(content)
-        partial.replace(place)
+        partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfumato.transforms.privacy.admission import Admission
+from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.build_steps import collect
@@ -27,7 +27,7 @@ from tests.transforms.ranges.oracle import people_at, run_key, spec_of
 from tests.transforms.ranges.test_ranges_plan import plan
 
 KEY = RunKey.derive(FixedSecret(b"add or remove one user"), {"job": "ranges"})
-ADMISSION = Admission(
+ADMISSION = NoisyUserCounts(
     300.0, 0.0, 2.0**-7, discrete_laplace_stddev(2.0**-7)
 )  # noisy, so that it may be the same for both
 

@@ -19,11 +19,10 @@ from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.comparison import EVALUATION
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid
+from sfumato.schemas.region import Grid, by_row
 from sfumato.transforms.evaluation.cases import make_cases
 from sfumato.transforms.evaluation.compare_methods import CompareMethods, _DrawFn
 from sfumato.transforms.evaluation.evaluate_case import Evaluation
-from sfumato.transforms.heatmap.raster import by_row
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.published_release import open_release
@@ -221,8 +220,8 @@ def test_a_plan_in_full_and_as_a_table(capsys) -> None:
     assert cli.main(["plan", "--users", "100000"]) == 0
     shown = capsys.readouterr().out
     assert "100,000 users in 10 shards" in shown
-    assert "every planned shard answers" in shown
-    assert "| devices that vanish |" in shown
+    assert "all shards report" in shown
+    assert "| devices that drop out |" in shown
     assert cli.main(["plan", "--users", "10000,100000", "--method", "adaptive,flat,emd", "--epsilon", "0.5,1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2 + 2 * 3 * 2
     assert (

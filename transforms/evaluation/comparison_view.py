@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from matplotlib import colormaps
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -203,13 +202,11 @@ def _relative(density: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _png(values: NDArray[np.float64], scale: Scale) -> bytes:
-    """A picture of one byte a pixel."""
+    """A picture whose grey is the place on the scale; the page gives it the colours of its theme."""
     knee = scale.knee or 1.0
     shades = np.minimum(np.log1p(values / knee) / math.log1p(scale.high / knee), 1.0)
-    image = Image.fromarray(np.rint(255 * shades).astype(np.uint8), mode="P")
-    image.putpalette((colormaps["inferno"](np.arange(256))[:, :3] * 255).round().astype(np.uint8).tobytes())
     file = io.BytesIO()
-    image.save(file, "PNG", optimize=True)
+    Image.fromarray(np.rint(255 * shades).astype(np.uint8)).save(file, "PNG", optimize=True)
     return file.getvalue()
 
 

@@ -26,7 +26,7 @@ from sfumato.schemas.release import (
     TOTALS_FILE,
     rate_columns,
 )
-from sfumato.schemas.tree import Tree, named_nodes, node_levels, node_names, node_positions
+from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions, nodes_from_names
 from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, Measure, PageView, Scale, Section, Table
 from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it
 from sfumato.transforms.report.numbers import about, length, plural
@@ -46,6 +46,7 @@ from sfumato.transforms.report.sections import (
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
 _MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
 _LISTED = 24
+_FINEST = 0.01  # users: no count is written finer than a hundredth of it
 _TAIL = 0.025  # of each end of the intervals
 _FILES = {
     CELLS_FILE: "one row for each cell: bounds, estimated users with their intervals, density, shape, rates",
@@ -131,6 +132,8 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
     table = _table(files[CELLS_FILE])
     published = _cells(table, grid.depth, manifest)
     rounds = _answers(files, manifest, grid.depth)
+    if rounds and _are_same(rounds[-1][1], published):
+        rounds = rounds[:-1]
     map_room = min(len(published.nodes), _MAX_MAP_CELLS)
     shown = published.merged(map_room, _deviations(manifest, None))
     area = _area_km2(shown, grid)
@@ -166,7 +169,7 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
 
 
 def _cells(table: pa.Table, depth: int, manifest: Manifest) -> _Cells:
-    nodes = named_nodes(table["cell_id"].to_pylist())
+    nodes = nodes_from_names(table["cell_id"].to_pylist(), depth)
     users, stddev = (np.asarray(table[name]) for name in ("count", "stddev"))
     margin = _deviations(manifest, None) * stddev
     low, high = users - margin, users + margin
@@ -188,11 +191,18 @@ def _answers(files: Mapping[str, bytes], manifest: Manifest, depth: int) -> list
     found = []
     for one in np.unique(index).tolist():
         part = table.filter(pa.array(index == one))
-        nodes = named_nodes(part["cell_id"].to_pylist())
+        nodes = nodes_from_names(part["cell_id"].to_pylist(), depth)
         users, stddev = (np.asarray(part[name]) for name in ("users", "stddev"))
         margin = _deviations(manifest, queries[one]) * stddev
         found.append((queries[one], _Cells(nodes, _areas(nodes, depth), users, stddev, users - margin, users + margin)))
     return found
+
+
+def _are_same(answers: _Cells, published: _Cells) -> bool:
+    """Whether the map is a sub-query's answers as they came, up to the sum of all users."""
+    if not np.array_equal(answers.nodes, published.nodes) or not np.allclose(answers.stddev, published.stddev):
+        return False
+    return not bool(np.any((published.users == 0) & (answers.users != 0)))
 
 
 def _deviations(manifest: Manifest, query: Mapping[str, Any] | None) -> float:
@@ -259,9 +269,9 @@ def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None) -> M
         name="Users",
         kind="count",
         unit="users",
-        value=_rounded(cells.users, cells.stddev),
-        low=_rounded(cells.low, cells.stddev),
-        high=_rounded(cells.high, cells.stddev),
+        value=_rounded(cells.users, np.maximum(cells.stddev, _FINEST)),
+        low=_rounded(cells.low, np.maximum((cells.high - cells.low) / 4, _FINEST)),
+        high=_rounded(cells.high, np.maximum((cells.high - cells.low) / 4, _FINEST)),
         uncertain=(cells.users <= 1.96 * cells.stddev).tolist(),
         scale=scale,
         listed=listed,

@@ -1,8 +1,7 @@
-"""The options of a heatmap: which there are, and parameters from them, for every command that takes them."""
+"""The options of a heatmap and of its methods, as requests offer them, and parameters made from their values."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 import math
@@ -13,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import BeforeValidator
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.request_base import option, parts_of
+from sfumato.schemas.requests.request_base import did_you_mean, option, parts_of
 from sfumato.transforms.heatmap.methods import METHODS, Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
@@ -23,9 +22,15 @@ _type_hints = functools.cache(get_type_hints)
 
 @dataclass(frozen=True)
 class Option:
-    """An option: of which type its values are (int, float, str or bool), and of which methods it is one.
+    """An option of a heatmap.
 
-    methods: names, empty for an option of every method. common: `--help` shows it.
+    Attributes:
+        name: of the field.
+        kind: type of its values: int, float, str or bool.
+        default: None where the job chooses the value.
+        help: for the help text.
+        methods: names of the methods that have it; empty for an option of every method.
+        common: whether `--help` shows it.
     """
 
     name: str
@@ -36,7 +41,12 @@ class Option:
     common: bool = False
 
     def field(self, group: str, many: bool = False) -> tuple[Any, Any]:
-        """Type and field of a request. group: of the help text. many: the option takes several values."""
+        """Type and field of a request, for `pydantic.create_model`.
+
+        Args:
+            group: of the help text.
+            many: whether the option takes several values.
+        """
         text = f"{self.help} (method {', '.join(self.methods)})" if self.methods else self.help
         metavar = {int: "N", float: "X"}.get(self.kind, "NAME")
         if self.kind is bool:
@@ -52,7 +62,7 @@ class Option:
 
 
 def _parts_or_auto(value: Any) -> Any:
-    """Several values, of which `auto` is one that is chosen."""
+    """Several values; None for `auto`."""
     return tuple(None if part == "auto" else part for part in parts_of(value))
 
 
@@ -67,16 +77,22 @@ def heatmap_options() -> dict[str, Option]:
             if known and (not known.methods or known.kind is not mine.kind):
                 raise TypeError(f"two options are named {one.name}")
             if known and known.help != mine.help:
-                raise TypeError(f"methods say different things of {one.name}")
-            default = mine.default if not known or known.default == mine.default else None  # the help tells them
+                raise TypeError(f"methods have different help texts for {one.name}")
+            default = mine.default if not known or known.default == mine.default else None  # the help names them
             options[one.name] = Option(mine.name, mine.kind, default, mine.help, methods, mine.common)
     return options
 
 
 def heatmap_parameters(method: str, values: Mapping[str, Any], categories: int = 1) -> HeatmapParameters:
-    """Parameters from options by name; one that is None or False, or not there, has its default.
+    """Makes parameters of options.
 
-    Raises RequestError for an unknown method, an option of another method, and values out of range.
+    Args:
+        method: its name.
+        values: by option name. A missing option, None and False give the default.
+        categories: of the auxiliary data; 1 without.
+
+    Raises:
+        RequestError: the method is unknown, an option is of another method, or a value is out of range.
     """
     options, kind = heatmap_options(), find_method(method)
     given = {name: value for name, value in values.items() if value is not None and value is not False}
@@ -92,10 +108,18 @@ def heatmap_parameters(method: str, values: Mapping[str, Any], categories: int =
 def option_grid(
     methods: Sequence[str], values: Mapping[str, Sequence[Any]], others: Sequence[str] = ()
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Every method with every combination of values; a method goes without the options of other methods alone.
+    """Every method with every combination of its options' values. Options of other methods are left out.
 
-    others: names in `values` that are no options of a heatmap, and go to every method. Raises RequestError for unknown
-    methods, for an option that none of the methods has, and for more than MAX_COMBINATIONS.
+    Args:
+        methods: names.
+        values: several values of each option, by name.
+        others: names in `values` that are not options of a heatmap. Every method has them.
+
+    Returns:
+        (method, values by option name) for each combination.
+
+    Raises:
+        RequestError: a method is unknown, no method has an option, or a method has more than MAX_COMBINATIONS.
     """
     known = heatmap_options()
     owners = {name: () if name in others else known[name].methods for name in values}
@@ -118,11 +142,10 @@ def option_grid(
 
 
 def find_method(name: str) -> type[Method]:
-    """The method of a name. Raises RequestError, with the known names and the nearest, where there is none."""
+    """The method of a name. Raises RequestError for an unknown name."""
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise RequestError(f"method: there is no {name!r}, there are {', '.join(METHODS)}{hint}")
+        known = ", ".join(METHODS)
+        raise RequestError(f"method: there is no {name!r}, there are {known}{did_you_mean(name, METHODS)}")
     return METHODS[name]
 
 

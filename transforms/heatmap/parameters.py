@@ -1,4 +1,4 @@
-"""Parameters of a heatmap, whatever its method: all validated before anything is spent."""
+"""The parameters of a heatmap: those of every method, and the method with its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import MAX_CATEGORIES
 from sfumato.schemas.region import MAX_DEPTH
-from sfumato.transforms.heatmap.checks import check_between, check_choice, check_whole, check_within, option
+from sfumato.transforms.checks import check_between, check_choice, check_integer, check_within, option
 from sfumato.transforms.heatmap.gamma import UNKNOWN_USERS, GammaInputs
 from sfumato.transforms.heatmap.methods import Adaptive, Method
 from sfumato.transforms.heatmap.methods.base import Contribution
@@ -27,12 +27,17 @@ _NOISE_MODES = ("shard", "client", "central")
 
 @dataclass(frozen=True)
 class HeatmapParameters:
-    """Everything that shapes the statistics. Raises RequestError naming the first field that is wrong.
+    """Everything that shapes the statistics, validated. The help texts of the fields explain them.
 
-    users: cohort size, None for everybody. population: public number of users from which the run is planned, None to
-    plan it from the noisy user count, which costs population_share of the budget in any case. modulus: None chooses it.
-    contribution: None is the method's own. gamma: None is by `GammaInputs`. categories: how many values the
-    auxiliary data can take, 1 where there are none.
+    None in a field means: the whole population (users), no public number (population), the method's default
+    (contribution), and a value that the job chooses (gamma, see `GammaInputs`, and modulus).
+
+    Attributes:
+        categories: of the auxiliary data; 1 without.
+        method: with its own parameters.
+
+    Raises:
+        RequestError: a value is out of range, or contradicts another. The message names the field.
     """
 
     depth: int = option(10, "levels of the quadtree: the finest grid has 2^depth x 2^depth cells", common=True)
@@ -43,14 +48,14 @@ class HeatmapParameters:
     )
     participation: Participation = option(
         "planned",
-        "planned: every planned shard answers with the planned noise, whoever is there; paper: shards are lost, and "
-        "noise grows, by who takes part, which is not protected (for experiments)",
+        "planned: every planned shard reports with the planned noise, whatever the number of its users; paper: lost "
+        "shards and the noise level depend on who takes part, which is not protected (for experiments)",
     )
     users: int | None = option(None, "size of the cohort that takes part; default: everybody", common=True)
     population: int | None = option(
         None,
-        "number of users in the logs, where that is known from elsewhere: the run is planned for it, and refused where "
-        "a noisy user count disagrees by more than a tenth",
+        "public number of users in the logs: the run is planned for it, and refused if the noisy user count differs by "
+        "more than a tenth",
         common=True,
     )
     population_share: float = option(
@@ -58,8 +63,8 @@ class HeatmapParameters:
     )
     contribution: Contribution | None = option(
         None,
-        "what a user adds: one of their locations, drawn; top, the location where they are most; or all, a "
-        "distribution over all of them; default: all for emd, else one",
+        "what a user adds: one, a random one of their locations; top, their most frequent location; all, a "
+        "distribution over all their locations; default: all for emd, else one",
     )
     gamma: int | None = option(
         None, "whole number that a user's distribution adds up to, with contribution all; auto: by noise and modulus"
@@ -79,10 +84,8 @@ class HeatmapParameters:
         "shard: a shard's noise in closed form; client: every client's share (slow); central: no secure aggregation, "
         "a trusted server adds noise once",
     )
-    simulated_dropout: float = option(0.0, "probability that a client vanishes once the noise is decided")
-    max_bad_fraction: float = option(
-        0.1, "refuse where a larger share of the users has no usable record, by noisy counts"
-    )
+    simulated_dropout: float = option(0.0, "probability that a client drops out after the noise is planned")
+    max_bad_fraction: float = option(0.1, "refuse if a larger share of the users has no usable record, by noisy counts")
     categories: int = 1
     method: Method = field(default_factory=Adaptive)
 
@@ -90,32 +93,32 @@ class HeatmapParameters:
         check_epsilon("epsilon", self.epsilon)
         if not 1e-4 <= self.epsilon <= MAX_NOISE_EPSILON:
             raise RequestError(
-                f"epsilon: {self.epsilon} is out of reach; give 0.0001 to {MAX_NOISE_EPSILON:g} (1 is a common choice)"
+                f"epsilon: {self.epsilon} is out of range; give 0.0001 to {MAX_NOISE_EPSILON:g} (1 is a common choice)"
             )
-        check_whole("depth", self.depth, 1, MAX_DEPTH)
-        check_whole("shard_size", self.shard_size, 2, 1 << 24)
+        check_integer("depth", self.depth, 1, MAX_DEPTH)
+        check_integer("shard_size", self.shard_size, 2, 1 << 24)
         check_within("dropout", self.dropout, 0, 0.9)
         check_within("simulated_dropout", self.simulated_dropout, 0, 1)
         check_within("max_bad_fraction", self.max_bad_fraction, 0, 1)
         for name in ("users", "population"):
             if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name), 1, 1 << 40)
+                check_integer(name, getattr(self, name), 1, 1 << 40)
         check_within("population_share", self.population_share, 0.001, 0.5)
         if self.contribution not in (None, "one", "top", "all"):
             raise RequestError(f"contribution: must be one, top or all, got {self.contribution!r}")
         if self.gamma is not None:
-            check_whole("gamma", self.gamma, 1, MAX_GAMMA)
+            check_integer("gamma", self.gamma, 1, MAX_GAMMA)
         check_choice("rounding", self.rounding, ROUNDINGS)
-        if self.rounding != "systematic" and not self._distributions:
+        if self.rounding != "systematic" and self.contributes != "all":
             raise RequestError(
                 f"rounding: {self.rounding} rounding is of distributions, and a user gives one location; use it with "
                 "contribution all"
             )
-        check_whole("categories", self.categories, 1, MAX_CATEGORIES)
+        check_integer("categories", self.categories, 1, MAX_CATEGORIES)
         self.method.check_use(self.categories, self.noise == "central")
         check_between("overflow_probability", self.overflow_probability, 0, 1)
         if self.modulus is not None:
-            check_whole("modulus", self.modulus, 2, MAX_MODULUS)
+            check_integer("modulus", self.modulus, 2, MAX_MODULUS)
         check_choice("noise", self.noise, _NOISE_MODES)
         check_choice("participation", self.participation, PARTICIPATIONS)
         if self.participation == "paper" and self.noise == "central":
@@ -126,33 +129,28 @@ class HeatmapParameters:
                 f"{type(self.method).__name__} has options that every method has: {', '.join(sorted(twice))}"
             )
         self.method.check(self.depth)
-        self.distribution_gamma  # noqa: B018  (raises where there is none)
+        self.distribution_gamma  # noqa: B018  (raises if no gamma is possible)
 
     def admission(self, min_users: int = 0) -> AdmissionRule:
-        """What a run of these parameters needs to go on, and pays for finding out. min_users: see AdmissionRule."""
+        """The conditions under which a run continues. min_users: see AdmissionRule."""
         epsilon = Budget(self.epsilon).affordable(self.epsilon * self.population_share)
         return AdmissionRule(epsilon, self.max_bad_fraction, min_users, self.population)
 
     @property
     def contributes(self) -> Contribution:
-        """What a user adds: what was asked for, or the method's own."""
+        """The given contribution, or the method's default."""
         return self.contribution or self.method.CONTRIBUTION
-
-    @property
-    def _distributions(self) -> bool:
-        return self.contributes == "all"
 
     @cached_property
     def distribution_gamma(self) -> int | None:
-        """What a user's distribution over her cells adds up to; None where she gives one location."""
-        if not self._distributions:
+        """The given or chosen gamma, the sum of a user's weights; None with one location a user."""
+        if self.contributes != "all":
             return None
-        return self._automatic_gamma() if self.gamma is None else self.gamma
-
-    def _automatic_gamma(self) -> int:
+        if self.gamma is not None:
+            return self.gamma
         return GammaInputs(
             epsilon=self.epsilon,
-            counting_epsilon=Budget(self.epsilon).affordable(self.epsilon * self.population_share),
+            counting_epsilon=self.admission().epsilon,
             max_rounds=self.method.max_rounds(self.depth),
             max_cells=self.categories << (2 * self.depth),
             users=min(self.users or UNKNOWN_USERS, self.population or UNKNOWN_USERS),
@@ -167,11 +165,11 @@ class HeatmapParameters:
 
     @property
     def distribution_total(self) -> int | None:
-        """What a user's stored weights add up to: gamma, or gamma 2^f where f bits are still to be rounded."""
+        """The sum of a user's stored weights, see `stored_total`; None with one location a user."""
         return self.distribution_gamma and stored_total(self.distribution_gamma, self.rounding)
 
     def metadata(self) -> dict[str, Any]:
-        """All of it in JSON's types, gamma as it was chosen, and the method's own options beside the others."""
+        """The parameters and the method's own by name, in JSON's types. The key is bound to them."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "method"}
         own["gamma"] = self.distribution_gamma
         return {**own, "method": self.method.NAME, **asdict(self.method)}

@@ -23,7 +23,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.heatmap.raster import estimate_density, gaussian_heatmap
-from sfumato.transforms.heatmap.rates import Rates, rates_of
+from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes
 from sfumato.transforms.report.pages import page_files
@@ -101,4 +101,4 @@ def _rates(estimate: Estimate, categories: Sequence[str], state: HeatmapState, r
     """The rates of an estimate whose users by category are of this result; None without auxiliary data."""
     answered = result.spent.shards - result.spent.shards_lost
     noisy_sums = 1 if state.is_central else answered
-    return rates_of(estimate, categories, noisy_sums, state.cohort.shards / answered)
+    return estimate_rates(estimate, categories, noisy_sums, state.cohort.shards / answered)

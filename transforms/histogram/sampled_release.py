@@ -31,7 +31,7 @@ from sfumato.transforms.histogram.quantile_search import Search
 from sfumato.transforms.histogram.sampled_view import sampled_view
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import WHOLE, Trie
-from sfumato.transforms.privacy.admission import Admission
+from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.report.pages import page_files
 
@@ -57,7 +57,7 @@ def sample_manifest(
     metadata: SampleMetadata,
     rounds: Sequence[tuple[int, int]],
     users: float,
-    admission: Admission | None,
+    admission: NoisyUserCounts | None,
     warnings: Sequence[str] = (),
     cut: int | None = None,
 ) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def sample_manifest(
         "delta_spent": plan.delta_spent,
         "mechanism": _MECHANISM,
         "randomness": metadata.release.source,
-        "rounds": [asdict(one) for one in shown],
+        "rounds": [asdict(sample_round) for sample_round in shown],
         "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
         "round_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.round_delta},
         "admission": None
@@ -169,8 +169,8 @@ def search_files(search: Search, metadata: SampleMetadata) -> dict[str, bytes]:
 
 def _rounds(trie: Trie, metadata: SampleMetadata) -> list[tuple[int, int]]:
     """(level, number of published items) of each round; the level of whole cells is the grid's depth."""
-    whole = metadata.counted.grid.depth if isinstance(metadata.counted, CellItems) else WHOLE
-    return [(one.level or whole, len(one)) for one in trie.levels]
+    full_depth = metadata.counted.grid.depth if isinstance(metadata.counted, CellItems) else WHOLE
+    return [(histogram.level or full_depth, len(histogram)) for histogram in trie.levels]
 
 
 def _border_warnings(curve: Curve, items: NumberItems) -> list[str]:

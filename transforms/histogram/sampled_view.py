@@ -27,7 +27,7 @@ from sfumato.schemas.release import (
     QUANTILES_PICTURE,
     RANGES_FILE,
 )
-from sfumato.schemas.tree import named_nodes, node_positions
+from sfumato.schemas.tree import node_positions, nodes_from_names
 from sfumato.schemas.views import (
     Bar,
     BarsBody,
@@ -204,7 +204,7 @@ class _Release:
     def _layer(self, table: pa.Table, level: int, levels: int) -> Layer:
         """The cells of one level, the most crowded listed first."""
         names = table["cell_id"].to_pylist()
-        _, x, y = node_positions(named_nodes(names))
+        _, x, y = node_positions(nodes_from_names(names, level))
         count, stddev, sampled, density = (
             np.asarray(table[name]).astype(np.float64) for name in ("count", "stddev", "sampled", "density")
         )

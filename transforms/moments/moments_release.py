@@ -55,14 +55,23 @@ _BOUND = {
     True: "one record a user, chosen uniformly among their records by the key",
     False: "every row counts as another user",
 }
-_COINS = "randomised response on single bits (integers against thresholds of 64 bits)"
+_RANDOMISED_RESPONSE = "randomised response on single bits (integers against thresholds of 64 bits)"
 _NOISE = "discrete Laplace noise on every count of reports (integers against thresholds of 64 bits)"
 _EVERYBODY_ERROR = 0.01  # the probability that everybody's interval misses, of the 5% that a listed cell is wrong
 
 
 @dataclass(frozen=True)
 class MomentsMetadata:
-    """What is known before the run. bounded: one record of each user counts; otherwise rows are users."""
+    """The request and the release's identity, known before the run.
+
+    Attributes:
+        release: the release's identity.
+        plan: the queries and their privacy.
+        grouping: the groups; None for everybody together.
+        meter: states what a client discloses.
+        column: of the values.
+        bounded: whether one record of each user counts; otherwise rows are users.
+    """
 
     release: ReleaseMetadata
     plan: MomentsPlan
@@ -79,24 +88,25 @@ def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, b
     clients, stddev = state.clients(plan), float(np.sqrt(state.clients_variance(plan).item()))
     names: list[str] = []
     if grouping is not None:
-        published, places = grouping.published_groups(clients, stddev / math.sqrt(len(clients)))
-        names = published
-        known = _large_groups(names, np.bincount(places, clients).tolist(), grouping.min_group)
-        estimates += [one for one in state.estimates(plan, names, places) if one.group in known]
-        names = [name for name in names if name in known]
-    if not np.isfinite([[one.value, one.stddev] for one in estimates]).all():
+        published, published_group = grouping.published_groups(clients, stddev / math.sqrt(len(clients)))
+        sizes = np.bincount(published_group, clients).tolist()
+        # All but `other` are large enough.
+        names = [name for name, size in zip(published, sizes, strict=True) if size >= grouping.min_group]
+        kept = set(names)
+        estimates += [row for row in state.estimates(plan, published, published_group) if row.group in kept]
+    if not np.isfinite([[estimate.value, estimate.stddev] for estimate in estimates]).all():
         raise RefusedError("an estimate is beyond what a number can hold; ask for fewer --bits or a lower moment")
     manifest = _manifest(state, metadata, bits, names, (max(float(clients.sum()), 0.0), stddev), estimates)
     shown = shrunk(estimates, plan.form)
     tables = {
-        MOMENTS_FILE: pa.Table.from_pylist([asdict(one) for one in estimates], MOMENTS_SCHEMA),
-        BITS_FILE: pa.concat_tables([_bits_table(one) for one in bits]),
+        MOMENTS_FILE: pa.Table.from_pylist([asdict(estimate) for estimate in estimates], MOMENTS_SCHEMA),
+        BITS_FILE: pa.concat_tables([_bits_table(bit_means) for bit_means in bits]),
     }
     if grouping is not None and isinstance(grouping.groups, CellGroups):
         grid = grouping.groups.grid
-        located = {name: place for place, name in enumerate(grouping.groups.names())}
+        located = {name: code for code, name in enumerate(grouping.groups.names())}
         codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
-        compared = simultaneous(state, plan, published, places, estimates[0].statistic)
+        compared = simultaneous(state, plan, published, published_group, estimates[0].statistic)
         tables[CELLS_FILE] = _cells_table(estimates, shown, compared, codes, grid)
     files = {name: parquet_bytes(table) for name, table in tables.items()}
     stated = {MANIFEST_FILE: manifest_bytes(manifest)}
@@ -104,13 +114,8 @@ def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, b
     return {**files, **page_files(view), **stated}
 
 
-def _large_groups(names: Sequence[str], clients: Sequence[float], min_clients: int) -> set[str]:
-    """The groups with enough clients; `other` may still be too small."""
-    return {name for name, number in zip(names, clients, strict=True) if number >= min_clients}
-
-
 def simultaneous(
-    state: MomentsState, plan: MomentsPlan, names: Sequence[str], places: NDArray[np.int64], statistic: str
+    state: MomentsState, plan: MomentsPlan, names: Sequence[str], published_group: NDArray[np.int64], statistic: str
 ) -> tuple[NDArray[np.int8], NDArray[np.float64], NDArray[np.float64]]:
     """Intervals of the shown cells' first statistic that hold for all of them at once.
 
@@ -120,7 +125,7 @@ def simultaneous(
         state: the public tallies.
         plan: the plan.
         names: of the groups; `other` is the last.
-        places: int64[tallied groups], the published group of every tallied group.
+        published_group: int64[tally rows], the published group of each row of the tallies.
         statistic: name of the first statistic.
 
     Returns:
@@ -132,8 +137,8 @@ def simultaneous(
         return np.zeros(cells, np.int8), np.full(cells, np.nan), np.full(cells, np.nan)
     everybody = next(state.estimates(plan, level=1 - _EVERYBODY_ERROR))
     level = 1 - (0.05 - _EVERYBODY_ERROR) / cells
-    rows = list(itertools.islice(state.estimates(plan, names, places, level), cells))
-    low, high = (np.array([getattr(one, end) for one in rows], np.float64) for end in ("low", "high"))
+    rows = list(itertools.islice(state.estimates(plan, names, published_group, level), cells))
+    low, high = (np.array([getattr(row, end) for row in rows], np.float64) for end in ("low", "high"))
     return (low > everybody.high).astype(np.int8) - (high < everybody.low), low, high
 
 
@@ -147,7 +152,7 @@ def _manifest(
 ) -> dict[str, Any]:
     plan, grouping, form = metadata.plan, metadata.grouping, metadata.plan.form
     local = plan.epsilon is not None
-    mechanism = [_COINS] if local else ["every bit is reported as it is"]
+    mechanism = [_RANDOMISED_RESPONSE] if local else ["every bit is reported as it is"]
     assumptions = [*LOCAL_ASSUMPTIONS] if local else [NO_LOCAL_PRIVACY, *LOCAL_ASSUMPTIONS[2:]]
     if plan.released_epsilon is not None:
         mechanism.append(_NOISE)
@@ -156,7 +161,7 @@ def _manifest(
     if plan.prior:
         assumptions.append(PRIOR_BITS)
     if not metadata.bounded:
-        assumptions = [ROWS_ARE_USERS if one == ONE_ID else one for one in assumptions]
+        assumptions = [ROWS_ARE_USERS if assumption == ONE_ID else assumption for assumption in assumptions]
     content: dict[str, Any] = {"column": metadata.column}
     if grouping is not None and isinstance(grouping.groups, CellGroups):
         grid = grouping.groups.grid
@@ -193,19 +198,19 @@ def _manifest(
             {
                 "quantity": query.quantity.kind,
                 "round": query.round,
-                "clients": max(float(counted.reports.sum()), 0.0) / plan.bits_per_client,
-                "reports": max(float(counted.reports.sum()), 0.0),
+                "clients": max(float(tally.reports.sum()), 0.0) / plan.bits_per_client,
+                "reports": max(float(tally.reports.sum()), 0.0),
             }
-            for query, counted in state.rounds
+            for query, tally in state.tallies
         ],
     }
     warnings = _warnings(bits, local)
-    for one in estimates:
-        least, most = value_range(Statistic(one.statistic), form)
-        if one.group == EVERYBODY and one.high - one.low > 0.5 * (most - least):
+    for estimate in estimates:
+        smallest, largest = value_range(Statistic(estimate.statistic), form)
+        if estimate.group == EVERYBODY and estimate.high - estimate.low > 0.5 * (largest - smallest):
             warnings.append(
-                f"The {one.statistic} is not known: its interval covers most of the possible range. Use more users, a "
-                "larger epsilon, or fewer --bits."
+                f"The {estimate.statistic} is not known: its interval covers most of the possible range. Use more "
+                "users, a larger epsilon, or fewer --bits."
             )
     if grouping is not None and not [name for name in groups if name != OTHER]:
         warnings.append(
@@ -216,13 +221,13 @@ def _manifest(
 
 def _warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:
     warnings = [] if local else ["Bits are reported as they are: this release has no differential privacy (--no_ldp)."]
-    for one in bits:
-        if one.quantity == "value" and local and _unseen(one):
+    for bit_means in bits:
+        if bit_means.quantity == "value" and local and _unseen(bit_means):
             warnings.append(
-                "No bit of the values stands out of the noise, so the estimates shrink towards 0: use more users, a "
+                "No bit of the values is above its noise, so the estimates shrink towards 0: use more users, a "
                 "larger epsilon, fewer --bits, or --method weighted, which does not shrink."
             )
-        if one.quantity == "value" and (one.mean - 2 * one.stddev > 0.8)[-3:].all():
+        if bit_means.quantity == "value" and (bit_means.mean - 2 * bit_means.stddev > 0.8)[-3:].all():
             warnings.append(
                 "The highest bits are set for nearly all users: many values may lie beyond the range and count as its "
                 "end. Give more --bits or fewer --fraction_bits (--verbose counts such values)."
@@ -231,7 +236,7 @@ def _warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:
 
 
 def _unseen(bits: BitMeans) -> bool:
-    """Whether empty bits could look like these: noise lifts any of them above the line with a probability of 5%."""
+    """Whether the bits look empty: for empty bits, the probability that noise lifts any above the line is 5%."""
     line = NormalDist().inv_cdf(1 - 0.05 / len(bits.mean))
     return not (bits.mean > line * bits.stddev).any()
 
@@ -251,10 +256,10 @@ def _cells_table(
     """Published cells, one row each, with all statistics. shown: the shrunk estimates. compared: see simultaneous."""
     x, y = deinterleave(codes)
     west, south, east, north = grid.bounds(x, y, np.full(len(x), grid.depth))
-    rows = [one for one in estimates if one.group not in (EVERYBODY, OTHER)]
-    statistics = list(dict.fromkeys(one.statistic for one in estimates))
+    rows = [estimate for estimate in estimates if estimate.group not in (EVERYBODY, OTHER)]
+    statistics = list(dict.fromkeys(estimate.statistic for estimate in estimates))
     table: dict[str, Any] = {
-        "cell_id": [one.group for one in rows if one.statistic == statistics[0]],
+        "cell_id": [row.group for row in rows if row.statistic == statistics[0]],
         "depth": np.full(len(x), grid.depth, np.int8),
         "west": west,
         "south": south,
@@ -262,12 +267,16 @@ def _cells_table(
         "north": north,
     }
     for statistic in statistics:
-        mine = [one for one in rows if one.statistic == statistic]
+        of_statistic = [row for row in rows if row.statistic == statistic]
         for name in ("value", "stddev", "low", "high", "clients"):
-            table[f"{statistic}_{name}"] = np.array([getattr(one, name) for one in mine], np.float64)
-    drawn = [one for one in shown if one.group not in (EVERYBODY, OTHER) and one.statistic == statistics[0]]
+            table[f"{statistic}_{name}"] = np.array([getattr(row, name) for row in of_statistic], np.float64)
+    drawn = [
+        estimate
+        for estimate in shown
+        if estimate.group not in (EVERYBODY, OTHER) and estimate.statistic == statistics[0]
+    ]
     for name, field in (("shrunk", "value"), ("shrunk_stddev", "stddev")):
-        table[f"{statistics[0]}_{name}"] = np.array([getattr(one, field) for one in drawn], np.float64)
+        table[f"{statistics[0]}_{name}"] = np.array([getattr(row, field) for row in drawn], np.float64)
     for name, column in zip(("differs", "simultaneous_low", "simultaneous_high"), compared, strict=True):
         table[f"{statistics[0]}_{name}"] = pa.array(column, from_pandas=True)  # NaN becomes null
     table["geometry"] = shapely.to_wkb(shapely.box(west, south, east, north))

@@ -18,7 +18,7 @@ from sfumato.schemas.charts import readable
 from sfumato.schemas.moments import EVERYBODY, OTHER, FixedPoint, MomentEstimate
 from sfumato.schemas.region import Region, ground_metres
 from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MANIFEST_FILE, MOMENTS_FILE, MOMENTS_PICTURE
-from sfumato.schemas.tree import named_nodes, node_positions
+from sfumato.schemas.tree import node_positions, nodes_from_names
 from sfumato.schemas.views import (
     Bar,
     BarsBody,
@@ -177,7 +177,7 @@ class _Release:
         cells = self._table(CELLS_FILE)
         region, depth = Region(**self._manifest["region"]), self._manifest["grid"]["depth"]
         names = cells["cell_id"].to_pylist()
-        level, x, y = node_positions(named_nodes(names))
+        level, x, y = node_positions(nodes_from_names(names, depth))
         measures = [self._measure(one, names, cells if place == 0 else None) for place, one in enumerate(self._overall)]
         wide, tall = (side / (1 << depth) for side in ground_metres(region))
         size = f"{length(wide)} × {length(tall)}"

@@ -35,9 +35,9 @@ def encode(values: NDArray[np.float64], form: FixedPoint) -> tuple[NDArray[Any],
     """
     with np.errstate(over="ignore"):  # an overflow is clamped, as infinity is
         steps = np.rint(np.ldexp(values + form.offset if form.offset else values, form.fraction_bits))
-    low = -form.most if form.signed == "split" else 0
-    clamped = int(np.count_nonzero((steps < low) | (steps > form.most)))
-    inside = np.clip(steps, low, form.most, out=steps) if clamped else steps
+    low = -form.max_magnitude if form.signed == "split" else 0
+    clamped = int(np.count_nonzero((steps < low) | (steps > form.max_magnitude)))
+    inside = np.clip(steps, low, form.max_magnitude, out=steps) if clamped else steps
     dtype = code_type(form)
     if form.signed != "split":
         return inside.astype(dtype), clamped
@@ -56,7 +56,7 @@ def decode(codes: NDArray[Any], form: FixedPoint) -> NDArray[np.float64]:
     """The numbers behind codes, in the column's unit: float64[n]."""
     if form.signed != "split":
         return np.asarray(np.ldexp(codes.astype(np.float64), -form.fraction_bits) - form.offset)
-    magnitude = np.ldexp((codes & codes.dtype.type(form.most)).astype(np.float64), -form.fraction_bits)
+    magnitude = np.ldexp((codes & codes.dtype.type(form.max_magnitude)).astype(np.float64), -form.fraction_bits)
     return np.asarray(np.where(codes >> codes.dtype.type(form.bits), -magnitude, magnitude))
 
 
@@ -88,11 +88,11 @@ class Slots:
     def bits(self, codes: NDArray[Any], slots: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each code has its slot's bit set: bool[n]. codes: unsigned[n]; slots: int64[n], one for each code."""
         shifts = self.shift.astype(codes.dtype)
-        found = (codes >> shifts[slots]) & codes.dtype.type(1)
+        is_set = (codes >> shifts[slots]) & codes.dtype.type(1)
         if self.signed:
             sign = codes >> codes.dtype.type(1 + self.shift.max())
-            found &= sign == self.negative.astype(codes.dtype)[slots]
-        return np.asarray(found, dtype=bool)
+            is_set &= sign == self.negative.astype(codes.dtype)[slots]
+        return np.asarray(is_set, dtype=bool)
 
 
 @dataclass(frozen=True)

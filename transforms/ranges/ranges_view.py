@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,15 +12,28 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes
 from sfumato.schemas.region import interleave
+from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
 from sfumato.schemas.tree import node_names
-from sfumato.schemas.views import Bounds, Layer, MapBody, Measure, RangesBody
+from sfumato.schemas.views import Bounds, Fact, FileLink, Layer, MapBody, Measure, PageView, RangesBody, Section
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
 from sfumato.transforms.ranges.model import Answers, Model, RangeModel
+from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.ranges.networks.features import AROUND
 from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.ranges.noisy_counts import MIN_CLUMPING, NoisyGrid, PartIndex, clumping, strip_edges
 from sfumato.transforms.ranges.tree_model import TreeModel
+from sfumato.transforms.report.numbers import about, length
 from sfumato.transforms.report.scales import density_scale
+from sfumato.transforms.report.sections import (
+    alarm,
+    chips,
+    common_sections,
+    facts,
+    get,
+    guarantee,
+    number,
+    problems,
+)
 
 MAX_NUMBERS = 1_000_000  # that a page holds of a model
 MAX_STRIPS = 512  # along a side, of the raster of a model that a page cannot hold itself
@@ -28,6 +43,122 @@ _START_PLACES = 24  # places a side among which the first square's is chosen
 _AT_ONCE = 1 << 17  # boxes
 _ALIKE = 0.02  # four cells whose densities differ by at most this share of the largest are drawn as one
 _Z = 1.96
+_FILES = [
+    FileLink(name=MODEL_FILE, description="the model, which answers any square without data or network"),
+    FileLink(name=RANGES_PICTURE, description="the released density as a picture"),
+    FileLink(name=MANIFEST_FILE, description="the guarantee, every parameter, every version"),
+]
+_METHODS = {
+    "grid": "the noisy counts of a uniform grid",
+    "ug": "a uniform grid whose cells are as wide as the number of users and the budget suggest",
+    "ag": "a grid whose crowded cells were cut again",
+    "privtree": "a tree of squares, cut again wherever a noisy count said that people are (PrivTree)",
+    "dawa": "neighbouring cells joined where they looked alike (DAWA)",
+    "adaptive": "the cells of a private heatmap",
+    "snh": "neural networks that learned from the noisy counts of a grid",
+}
+_TRUST = {
+    "central": "by whoever runs the job, who sees the exact counts",
+    "secagg": "in every group's sum, of which the server sees no single report (secure aggregation)",
+}
+_ANSWERS = {
+    "grid": "An answer adds up all that was counted in the square. Where the square's border cuts a cell, people are "
+    "taken to be spread evenly in it, and the share inside counts.",
+    "raster": "The model answers any square, but what it computes is too much for a page. This page holds its answers "
+    f"to a raster of {MAX_STRIPS} × {MAX_STRIPS} cells and adds these up. The model's own answers, by the command "
+    "below, may differ a little.",
+    "network": "An answer is what neural networks make of the noisy counts in and around the square. They learned from "
+    "simulated people how far such counts can be trusted. Squares that are larger than they were made for are answered "
+    "by the counts as they are. Answers are of squares about people, and lean to the high side where nobody is: do not "
+    "add up many small ones, ask for a large one.",
+}
+_ERRORS = {
+    "lower bound": "The stated interval is too narrow for some squares. It holds the noise and what the part at the "
+    "square's centre may hide. What is released cannot say how unevenly people are spread inside parts, or how errors "
+    "of neighbouring parts go together.",
+    "estimate": "In squares about people, the truth lies in the stated interval about 95 times in 100. The interval "
+    "holds the noise and what people who are spread unevenly do, as far as the model can tell.",
+}
+
+
+def ranges_view(files: Mapping[str, bytes]) -> PageView:
+    """The page of a release's published files, by name: the manifest and the model."""
+    manifest = {name: value for name, value in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
+    model = read_model(files[MODEL_FILE], MODEL_FILE)
+    sizes = manifest["sizes_metres"]
+    body = ranges_body(model, (float(sizes[0]), float(sizes[1])))
+    users = number(manifest, "privacy.population.users") or number(manifest, "results.users") or 0.0
+    stddev = number(manifest, "privacy.population.noise_stddev") or 0.0
+    many = f"how many of about {about(users, max(stddev, users / 1000))} users are in it"
+    width, height = model.field.metres
+    between = f"{length(sizes[0])} to {length(sizes[1])}"
+    ground = Fact(term="Ground", text=f"{length(width)} × {length(height)}")
+    return PageView(
+        title="Private range queries",
+        headline=f"Draw a square: {many if users > 0 else 'how many users are in it'}",
+        description="Draw a square on a map and read how many users are in it, from differentially private counts.",
+        job="ranges build",
+        release_id=str(manifest.get("release_id", "")),
+        created=str(manifest.get("created", "")),
+        chips=chips(manifest, ground, Fact(term="Made for squares of", text=between)),
+        guarantee=guarantee(manifest),
+        alarm=alarm(manifest),
+        problems=problems(manifest),
+        files=_FILES,
+        picture=RANGES_PICTURE,
+        timeline=get(manifest, "timeline"),
+        sections=[
+            Section(title="How to read an answer", paragraphs=_reading(body, between), facts=_noise_facts(manifest)),
+            _making(manifest, model),
+            *common_sections(manifest),
+        ],
+        manifest=manifest,
+        body=body,
+    )
+
+
+def _noise_facts(manifest: Mapping[str, Any]) -> list[Fact]:
+    noise, users = number(manifest, "privacy.noise_stddev"), number(manifest, "privacy.population.users")
+    error = number(manifest, "privacy.population.noise_stddev") or 0.0
+    return facts(
+        ("Where noise is added", _TRUST.get(str(get(manifest, "privacy.trust")))),
+        ("Noise of a count", None if noise is None else f"{noise:.3g} users (standard deviation)"),
+        ("Number of users", None if users is None else f"{users:,.0f}" + (f" ± {_Z * error:,.0f}" if error else "")),
+    )
+
+
+def _reading(body: RangesBody, sizes: str) -> list[str]:
+    kind, lost = body.model["kind"], any(body.background.layers[0].measures[0].uncertain)
+    found = [_ANSWERS[kind] if kind in _ANSWERS else _ANSWERS["grid"], _ERRORS[body.model["error"]]]
+    if lost:
+        found.append("Parts that noise may have made up alone are hatched on the map. They still count in squares.")
+    return [
+        *found,
+        f"The model was made for squares of {sizes}. It answers others too, perhaps less well. A small square where "
+        "few people are can only be said to hold few.",
+        "However many squares are asked about, the promise stays the same. All answers come from what was released "
+        "once; nobody's data are looked at again.",
+    ]
+
+
+def _making(manifest: Mapping[str, Any], model: RangeModel) -> Section:
+    method, parts = str(get(manifest, "method", model.method)), number(manifest, "results.parts")
+    cell = get(manifest, "cell_metres")
+    width = f" of {length(cell[0])} × {length(cell[1])}" if cell else ""
+    counted = {
+        "grid": f"cells{width}, and the users in each were counted once, with noise",
+        "network": f"cells{width}, and the users in each were counted once, with noise",
+        "partition": "rectangles, by what noisy counts said of where people are",
+    }.get(model.model.KIND)
+    texts = [f"Method “{method}”: {_METHODS.get(method, 'see the documents of the command')}."]
+    if counted and parts:
+        texts.append(f"The region was cut into {parts:,.0f} {counted}.")
+    texts.append(
+        "For thousands of squares, ask the model on your own machine. It needs no data and no network: sfumato ranges "
+        "answer --model . --queries squares.parquet --output answers.parquet, where squares.parquet has the columns x "
+        "and y (degrees, of the centre) and size (metres)."
+    )
+    return Section(title="How it was made", paragraphs=texts)
 
 
 def ranges_body(model: RangeModel, sizes_metres: tuple[float, float]) -> RangesBody:

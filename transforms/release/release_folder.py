@@ -17,6 +17,8 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import (
+    CHANGES_FILES,
+    CHANGES_FORMAT,
     EVALUATION_FILES,
     EVALUATION_FORMAT,
     MANIFEST_FILE,
@@ -28,8 +30,8 @@ from sfumato.transforms.files import content_type, is_remote, matching, storage_
 from sfumato.transforms.release.metadata import manifest_bytes
 from sfumato.transforms.release.published_release import read_part
 
-_NOUNS = {MANIFEST_FORMAT: "release", EVALUATION_FORMAT: "evaluation"}
-_KNOWN_FILES = RELEASE_FILES | EVALUATION_FILES
+_NOUNS = {MANIFEST_FORMAT: "release", EVALUATION_FORMAT: "evaluation", CHANGES_FORMAT: "folder of changes"}
+_KNOWN_FILES = RELEASE_FILES | EVALUATION_FILES | CHANGES_FILES
 _TAKEN = "output: {} exists already; name another, or give --overwrite"
 
 
@@ -150,7 +152,7 @@ def clear_lost(output: str, release_id: str) -> None:
     """
     if is_remote(output):
         lost = matching(FileSystems.join(output, f".partial-{release_id}-*", "*"))
-        _delete_remote([one.path for one in lost])
+        _delete_remote([file.path for file in lost])
         return
     place = Path(output).absolute()
     left = re.compile(rf"\.{re.escape(place.name)}\.(partial|replaced)-{re.escape(release_id)}-[0-9a-f]{{32}}")
@@ -261,7 +263,7 @@ def _exists(output: str) -> bool:
             if FileSystems.exists(folder + MANIFEST_FILE):
                 return True
             found = [
-                one.path for match in FileSystems.match([f"{folder}**"], limits=[100]) for one in match.metadata_list
+                file.path for match in FileSystems.match([f"{folder}**"], limits=[100]) for file in match.metadata_list
             ]
     except (OSError, ValueError) as error:
         raise RequestError(f"output: {output} cannot be reached ({error})") from None

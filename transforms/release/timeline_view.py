@@ -12,6 +12,7 @@ import gzip
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,9 @@ from sfumato.schemas.views import (
     TimelineBody,
 )
 from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.report.numbers import tiny
 from sfumato.transforms.report.scales import density_scale
+from sfumato.transforms.report.sections import get, number
 
 MAP_FORMAT = 2  # of the scripts with maps; a page shows those of its own format alone
 TIMELINE_FILE = "timeline.json"
@@ -48,12 +51,12 @@ _ALARM = "The noise of {} came from a known source, so anyone who has it can tak
 _CHANGE = (
     "The change map compares what a place has of all users of each night, so a busier night alone changes nothing. "
     "Where one of the two maps has larger cells, the other's are added up to them.",
-    "For each cell, the difference is divided by the standard deviation of the noise of both releases. Cells are named "
-    "as changed by the procedure of Benjamini and Hochberg: among them, at most 5% on average are due to the noise "
-    "alone. All other cells are hatched.",
-    "That is the noise of privacy. Other people are out every night, and small places change by chance as well. The "
-    "page takes the errors of cells as independent, and tests cells one by one; `sfumato changes` tests cells and the "
-    "regions that they form together.",
+    "For each cell, the difference is divided by the standard deviation that it has by noise and chance alone: the "
+    "noise of both releases, and the chance that decides who is out on a night. Cells are named as changed by the "
+    "procedure of Benjamini and Hochberg. Among them, at most 5% are expected to be due to noise and chance. All other "
+    "cells are hatched.",
+    "The page takes the errors of cells as independent and tests cells one by one. `sfumato changes` tests the regions "
+    "that cells form as well, and so finds changes that are spread out.",
 )
 
 
@@ -124,7 +127,7 @@ def _chips(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list
 
 
 def _guarantee(worst: DatedRelease, nights: int) -> str:
-    also = f" and δ = {worst.delta:.2g}" if worst.delta else ""
+    also = f" and δ = {tiny(worst.delta)}" if worst.delta else ""
     text = f"Each release protects every user by differential privacy, with ε = {worst.epsilon:g}{also} at most."
     return text + (" What several releases reveal about somebody adds up." if nights > 1 else "")
 
@@ -143,7 +146,7 @@ def _table(nights: Sequence[DatedRelease]) -> Table:
             night.job if night.safe else f"{night.job} (not private)",
             "" if night.users is None else f"{night.users:,.0f}",
             f"{night.epsilon:g}",
-            f"{night.delta:.2g}",
+            tiny(night.delta),
             night.release_id,
         ]
         for night in reversed(nights)
@@ -157,7 +160,7 @@ def _table(nights: Sequence[DatedRelease]) -> Table:
 def _spending_texts(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list[str]:
     """What was spent, in paragraphs."""
     total, delta = sum(night.epsilon for night in nights), sum(night.delta for night in nights)
-    also = f" and δ {delta:.2g}" if delta else ""
+    also = f" and δ {tiny(delta)}" if delta else ""
     releases = "release" if len(nights) == 1 else f"{len(nights):,} releases"
     texts = [
         f"The {releases} of this page spent ε {total:.6g}{also} in all. A user who is in the data of every one of them "
@@ -166,7 +169,7 @@ def _spending_texts(nights: Sequence[DatedRelease], spending: Sequence[Spending]
     if not spending:
         texts.append("No ledger was kept, so this page cannot say that no more was spent on the same data.")
     for one in spending:
-        limit = f"ε {one.epsilon:g}" + (f" and δ {one.delta:.2g}" if one.delta else "")
+        limit = f"ε {one.epsilon:g}" + (f" and δ {tiny(one.delta)}" if one.delta else "")
         window = "on one day" if one.days == 1 else f"in any {one.days} days"
         spent = "Nothing was spent yet."
         if one.spent:
@@ -243,11 +246,18 @@ def night_map(date: str, release: Release) -> bytes:
         finest_metres=Field(grid).cell_metres,
         layer=layer,
         lower_bound="lower bound" in release.manifest.get("errors", {}).get("sums", "lower bound"),
+        noisy_sums=_noisy_sums(release.manifest),
         users=_rounded(users),
         stddev=[float(f"{one:.4g}") for one in error.tolist()],
     )
     packed = base64.b64encode(gzip.compress(night.model_dump_json().encode(), 9, mtime=0)).decode()
     return f"sfumatoMap({json.dumps(date)},{json.dumps(packed)});\n".encode()
+
+
+def _noisy_sums(manifest: Mapping[str, Any]) -> int:
+    """Noisy sums of the last sub-query; 1 with central noise, and where the manifest does not say."""
+    last = (get(manifest, "privacy.sub_queries") or [{}])[-1]
+    return max(int(number(last, "shards") or 1) - int(number(last, "shards_lost") or 0), 1)
 
 
 def _nodes(names: Sequence[str], depth: int) -> NDArray[np.uint64]:

@@ -3,21 +3,20 @@ import { button, h } from "./dom";
 import { Permalink } from "./permalink";
 import type { Product, Tools } from "./product";
 import { showBars } from "./products/bars";
+import { showComparison } from "./products/comparison";
 import { showCurve } from "./products/curve";
 import { showMap } from "./products/map";
+import { showRanges } from "./products/ranges";
 import { showMoments } from "./products/moments";
+import { showTimeline } from "./products/timeline";
+import { unpack } from "./packed";
+import { makeSortable } from "./tables";
 import { Theme } from "./theme";
 import type { PageView } from "./views";
 
 type Kind = PageView["body"]["kind"];
 /** A module of products/ for each kind of body. */
-const PRODUCTS: Partial<Record<Kind, Product>> = { bars: showBars, curve: showCurve, map: showMap, moments: showMoments };
-
-/** The view that the page carries: base64 of gzip of JSON. */
-export async function readView(text: string): Promise<PageView> {
-  const bytes = Uint8Array.from(atob(text.trim()), (one) => one.charCodeAt(0));
-  return (await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json()) as PageView;
-}
+const PRODUCTS: Record<Kind, Product> = { bars: showBars, comparison: showComparison, curve: showCurve, map: showMap, moments: showMoments, ranges: showRanges, timeline: showTimeline };
 
 function toolsOf(bar: HTMLElement): Tools {
   const [link, theme] = [new Permalink(), new Theme()];
@@ -50,13 +49,13 @@ function toolsOf(bar: HTMLElement): Tools {
 async function begin(): Promise<void> {
   const [data, stage, bar] = ["view", "stage", "tools"].map((id) => document.getElementById(id));
   if (!data || !stage || !bar) return;
-  const view = await readView(data.textContent);
+  const view = await unpack<PageView>(data.textContent);
   const product = PRODUCTS[view.body.kind];
-  if (!product) return;
   const root = h("div", { class: `product ${view.body.kind}` });
   stage.append(root);
   document.documentElement.classList.add("live");
   product(view, root, toolsOf(bar));
+  makeSortable(document.getElementById("report") ?? document);
 }
 
 void begin();

@@ -441,6 +441,7 @@ export interface SpendingRow {
  *     users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
  *     stddev: one per cell: standard deviation of the error of `users`.
  *     lower_bound: whether the method states but a lower bound of these deviations.
+ *     noisy_sums: how many sums with a noise of their own were added up.
  */
 export interface NightMap {
   format: number;
@@ -456,4 +457,5 @@ export interface NightMap {
   users: number[];
   stddev: number[];
   lower_bound: boolean;
+  noisy_sums: number;
 }

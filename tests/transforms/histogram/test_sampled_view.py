@@ -26,7 +26,7 @@ from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
 from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, Trie, grow_trie, hash_texts
 from sfumato.transforms.histogram.user_sample import SampledCounts
-from sfumato.transforms.privacy.admission import Admission
+from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.release_folder import with_digests
 from sfumato.transforms.report.report import render_page
@@ -36,7 +36,7 @@ SAFE = ReleaseMetadata("histogram", "monday", "2026-11-21T00:00:00+00:00", "key 
 CELLS = CellItems(LocationColumns("user_id", "latitude", "longitude"), Grid(REGION, 6))
 TEXTS = ColumnItems(ItemColumns("code"))
 NUMBERS = NumberItems(ItemColumns("km"), -4.0, 28.0, 8)
-ADMITTED = Admission(users=20_000.0, unusable=3.0, epsilon=0.01, noise_stddev=50.0)
+ADMITTED = NoisyUserCounts(users=20_000.0, unusable=3.0, epsilon=0.01, noise_stddev=50.0)
 
 
 def metadata(counted: Items, job: str = "histogram", rounds: int = 1, **parameters: Any) -> SampleMetadata:

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from sfumato.transforms.release.page import Layer
 from tests.transforms.release.browsing import ARGUMENTS, CHROMIUM, Browser, Visit
-from tests.transforms.release.city import city_layers
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -18,11 +16,6 @@ def full_size_pictures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sfumato.transforms.release.picture.DPI", 160)
         yield
-
-
-@pytest.fixture(scope="session")
-def layers() -> list[Layer]:
-    return city_layers()
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid, strip_edges
 from sfumato.transforms.release.page_ranges import MOST_NUMBERS, embedded_model, ranges_page
 from tests.transforms.ranges.models import FIELD, grid_model, partition_model
+from tests.transforms.ranges.samples import ranges_manifest, slope_model
 from tests.transforms.release.city import embedded
-from tests.transforms.release.range_samples import ranges_manifest, slope_model
 
 ATTACK = '</script><script>alert(1)</script><!-- <img src=x> & \u2028 {{style}} {{data}}"'
 

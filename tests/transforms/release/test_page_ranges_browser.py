@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.release.page_ranges import ranges_page
 from tests.transforms.ranges.models import REGION, grid_model, partition_model, some_squares
+from tests.transforms.ranges.samples import network_model, ranges_manifest, slope_model
 from tests.transforms.release.browsing import Visit
-from tests.transforms.release.range_samples import network_model, ranges_manifest, slope_model
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
 ATTACK = "</script><script>window.hurt = 1</script><img src=x onerror='window.hurt = 1'>\u202e"

@@ -12,7 +12,7 @@ from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition, strip_edges
 from sfumato.transforms.release.picture_ranges import density, ranges_picture, ranges_thumbnail
 from tests.transforms.ranges.models import FIELD, grid_model, partition_model
-from tests.transforms.release.range_samples import slope_model
+from tests.transforms.ranges.samples import slope_model
 from tests.transforms.release.test_picture import pixels
 
 

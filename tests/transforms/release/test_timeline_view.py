@@ -228,9 +228,9 @@ def test_spending_is_told_in_words() -> None:
     nights = [a_night(i, delta=1e-8 if i == 2 else 0.0) for i in range(3)]
     made = view(nights, (Spending(4.0, 1e-7, 7, [(day(0), 3.5), (day(1), 1.0)]), a_limit(3, 1, 0.75)))
     text = " ".join(next(one for one in made.sections if one.title == "What has been spent").paragraphs)
-    assert "The 3 releases of this page spent ε 1.5 and δ 1e-08 in all" in text
+    assert "The 3 releases of this page spent ε 1.5 and δ 10⁻⁸ in all" in text
     assert (
-        "The ledger allows ε 4 and δ 1e-07 in any 7 days. ε 1 was spent in the 7 days up to 23 October 2026, and 3.5 "
+        "The ledger allows ε 4 and δ 10⁻⁷ in any 7 days. ε 1 was spent in the 7 days up to 23 October 2026, and 3.5 "
         "at most in any window that ends on a day shown here."
     ) in text
     assert "The ledger allows ε 0.75 on one day. ε 0.5 was spent on 24 October 2026" in text

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.checks import check_between, check_choice, check_whole, check_within, option
+from sfumato.transforms.checks import check_between, check_choice, check_integer, check_within, option
 from sfumato.transforms.heatmap.methods.base import Method
 from sfumato.transforms.heatmap.methods.few_queries import MIN_ENTRIES, FewQueries
 from sfumato.transforms.heatmap.methods.paper_schedule import TARGETS, PaperSchedule
@@ -82,13 +82,13 @@ class Adaptive(Method):
             raise RequestError(
                 "cohorts: the paper's schedule queries every user; use cohorts shared or another schedule"
             )
-        check_whole("max_entries", self.max_entries, MIN_ENTRIES, 1 << 24)
+        check_integer("max_entries", self.max_entries, MIN_ENTRIES, 1 << 24)
         check_between("blur_weight", self.blur_weight, 0, 1e6)
         check_between("interval_width", self.interval_width, 0, 1)
         check_between("calibration", self.calibration, 0, 100)
         check_within("expansion", self.expansion, 1, 1000)
         check_between("split_threshold", self.split_threshold, 0, 1000)
-        check_whole("max_sub_queries", self.max_sub_queries, 1, 40)
+        check_integer("max_sub_queries", self.max_sub_queries, 1, 40)
         if self.split_count is not None:
             check_between("split_count", self.split_count, 0, 1e12)
         if self.sub_query_share is not None:
@@ -96,7 +96,7 @@ class Adaptive(Method):
 
     def check(self, depth: int) -> None:
         """See Method.check."""
-        check_whole("start_level", self.start_level, 0, min(depth, 8))
+        check_integer("start_level", self.start_level, 0, min(depth, 8))
 
     @classmethod
     def check_given(cls, given: Mapping[str, Any]) -> None:

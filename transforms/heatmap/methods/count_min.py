@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.checks import check_choice, check_whole, option
+from sfumato.transforms.checks import check_choice, check_integer, option
 from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL
 from sfumato.transforms.heatmap.methods.pyramid import Pyramid
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
@@ -118,8 +118,8 @@ class CountMin(Pyramid):
     sketch_estimate: str = option("mean", "a cell's count from its entries: mean or median (minus collisions), or min")
 
     def __post_init__(self) -> None:
-        check_whole("sketch_rows", self.sketch_rows, 1, _MAX_ROWS)
-        check_whole("sketch_width", self.sketch_width, 2, _MAX_ENTRIES // self.sketch_rows)
+        check_integer("sketch_rows", self.sketch_rows, 1, _MAX_ROWS)
+        check_integer("sketch_width", self.sketch_width, 2, _MAX_ENTRIES // self.sketch_rows)
         check_choice("sketch_estimate", self.sketch_estimate, _ESTIMATES)
 
     def weights(self, depth: int) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.heatmap.checks import option
+from sfumato.transforms.checks import option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
@@ -20,7 +20,7 @@ from sfumato.transforms.ranges.tuner import Tuner
 
 GRID_FROM_USERS_EPSILON = 700_000.0
 """Without a tuner, the plain grid answers where users times epsilon is this or more (docs/results/cell_widths.md)."""
-_TEXTS: dict[str, str] = {one.name: one.metadata.get("help", "") for one in fields(SpatialNeural)}
+_TEXTS: dict[str, str] = {field.name: field.metadata.get("help", "") for field in fields(SpatialNeural)}
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,9 @@ class Automatic(RangeMethod):
         return self._networks(width) if name == SpatialNeural.NAME else PlainGrid(width)
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
-        """See RangeMethod.collect."""
         return self.chosen(spec).collect(exact, spec, key)
 
     def trainings(self, counts: NoisyGrid | Partition, spec: CollectionSpec) -> Sequence[Any]:
-        """See RangeMethod.trainings."""
         return self.chosen(spec).trainings(counts, spec)
 
     def train(self, training: Any) -> Any:
@@ -71,7 +69,6 @@ class Automatic(RangeMethod):
         return self._networks(1.0).train(training)
 
     def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
-        """See RangeMethod.model."""
         return self.chosen(spec).model(counts, spec, trained)
 
     def _networks(self, width: float) -> SpatialNeural:

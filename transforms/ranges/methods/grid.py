@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sfumato.transforms.heatmap.checks import check_within, option
+from sfumato.transforms.checks import check_within, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -35,7 +35,6 @@ class PlainGrid(RangeMethod):
     cell_width: float
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
-        """See RangeMethod.collect."""
         width, height = spec.field.cell_metres
         return collect_grid(exact, self.cell_width / width, self.cell_width / height, spec.epsilon, key, self.NAME)
 
@@ -57,6 +56,5 @@ class UniformGrid(RangeMethod):
         return max(1.0, math.sqrt(max(users, 0.0) * epsilon / self.ug_constant))
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
-        """See RangeMethod.collect."""
         width = exact.side / self.cells_per_side(spec.users, spec.epsilon)
         return collect_grid(exact, width, width, spec.epsilon, key, self.NAME)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field
-from sfumato.transforms.heatmap.checks import check_choice, check_whole, option
+from sfumato.transforms.checks import check_choice, check_integer, option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.counts_model import GridModel
@@ -56,8 +56,8 @@ class SpatialNeural(RangeMethod):
     def __post_init__(self) -> None:
         check_choice("network", self.network, NETWORKS)
         if self.models is not None:
-            check_whole("models", self.models, 1, 64)
-        check_whole("training_seed", self.training_seed, 0, 2**22 - 1)  # times 1000 it is a seed of 32 bits
+            check_integer("models", self.models, 1, 64)
+        check_integer("training_seed", self.training_seed, 0, 2**22 - 1)  # times 1000 it is a seed of 32 bits
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         """See RangeMethod.collect. The counts are those of the plain grid."""
@@ -97,12 +97,12 @@ class SpatialNeural(RangeMethod):
 
     def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
         """See RangeMethod.model. It has the networks that did not diverge; if all did, the counts answer."""
-        grid, found = _grid(counts), [one for one in trained if one is not None]
-        if not found:
+        grid, networks = _grid(counts), [network for network in trained if network is not None]
+        if not networks:
             return GridModel(grid)
         if self.network == "paper":
-            return PaperNetworks.from_grid(grid, spec, found)
-        return LocalNetwork(grid, spec.smoothing, self._queries(spec), found)
+            return PaperNetworks.from_grid(grid, spec, networks)
+        return LocalNetwork(grid, spec.smoothing, self._queries(spec), networks)
 
     def _queries(self, spec: CollectionSpec) -> QueryDistribution:
         (width, height), sizes = spec.field.cell_metres, spec.sizes

@@ -91,6 +91,14 @@ export class ChartFigure {
     this.paint();
   }
 
+  /** Calls `listener` with the stop that a click or Enter chooses, and whether Shift is held. */
+  onChoose(listener: (place: number, shift: boolean) => void): void {
+    this.element.addEventListener("click", (event) => listener(this.under(event), event.shiftKey));
+    this.element.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && this.place >= 0) listener(this.place, event.shiftKey);
+    });
+  }
+
   /** Where pointer and arrow keys stop, ascending in x, and what is said of each stop. */
   setTip(stops: readonly number[], words: (place: number) => Tip | null): void {
     this.stops = stops;
@@ -160,7 +168,7 @@ export class ChartFigure {
 
   // ------------------------------------------------------------------ the tip
 
-  private under(event: PointerEvent): number {
+  private under(event: MouseEvent): number {
     const at = event.clientX - this.svg.getBoundingClientRect().left;
     const apart = this.stops.map((stop) => Math.abs(this.x(stop) - at));
     return apart.length ? apart.indexOf(Math.min(...apart)) : -1;

@@ -1,0 +1,366 @@
+"""The jobs of sample and threshold: what they publish, and everything that can be wrong with a request or its data."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sfumato.pipelines import cli
+from sfumato.transforms.histogram.accountant import delta
+from sfumato.transforms.histogram.composition import rounds_delta
+from sfumato.transforms.release.published_release import open_release
+from tests.conftest import make_logs, write_files
+from tests.digests import page_text
+
+REGION = ["--region", "-1,50,1,51"]
+PLAIN = {"index.html", "manifest.json"}
+
+
+def table(users: int = 6000, records: int = 2) -> pa.Table:
+    logs = make_logs(users, records, 0)
+    rng = np.random.default_rng(1)
+    kinds = rng.geometric(0.2, logs.num_rows)
+    return (
+        logs.append_column("kind", pa.array([f"kind-{'abc'[k % 3]}-{k}" for k in kinds.tolist()]))
+        .append_column("code", pa.array(100 * kinds + rng.integers(0, 3, logs.num_rows)))
+        .append_column("length", pa.array(np.append(rng.exponential(3, logs.num_rows - 2), [np.inf, -7.0])))
+        .append_column("day", pa.array(kinds.astype(np.int32), pa.date32()))
+    )
+
+
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_files(table(), tmp_path_factory.mktemp("sampled") / "logs", 4)
+
+
+def run(job: str, pattern: str, output: Path, *more: str) -> int:
+    return cli.main([job, "--input", pattern, "--output", str(output), "--seed", "1", *more])
+
+
+def check_guarantee(manifest: dict, epsilon: float = 1.0, most: float = 1e-8) -> dict:
+    """The rounds really give what the manifest states."""
+    privacy = manifest["privacy"]
+    assert privacy["epsilon"] == privacy["epsilon_spent"] == epsilon
+    assert privacy["delta"] == most
+    (rate,) = {one["sampling_rate"] for one in privacy["rounds"]}
+    (threshold,) = {one["threshold"] for one in privacy["rounds"]}
+    admission = privacy["admission"]
+    assert admission["epsilon"] == pytest.approx(0.01 * epsilon)
+    rest = privacy["rounds_guarantee"]["epsilon"]
+    assert rest + admission["epsilon"] <= epsilon * (1 + 1e-15)
+    assert rounds_delta(rest, rate, threshold, len(privacy["rounds"])) <= privacy["delta_spent"] <= most
+    assert privacy["rounds_guarantee"]["delta"] == privacy["delta_spent"]
+    assert privacy["round_guarantee"] == {"epsilon": rest, "delta": delta(rest, rate, threshold)}
+    error = (6000 * 3 + admission["noise_stddev"] ** 2) ** 0.5  # a quarter of the users is counted
+    assert abs(admission["users"] - 6000) < 6 * error
+    assert "add or remove one user" in privacy["adjacency"]
+    return privacy
+
+
+@pytest.mark.drawn
+def test_a_histogram_of_categories(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("histogram", pattern, tmp_path / "out", "--column", "kind") == 0
+    shown = capsys.readouterr()
+    assert shown.out.strip() == str(tmp_path / "out" / "index.html")
+    assert "warning: The key came from a seed" in shown.err
+    assert set(os.listdir(tmp_path / "out")) == {*PLAIN, "items.parquet", "histogram.png"}
+    release = open_release(tmp_path / "out")
+    privacy = check_guarantee(release.manifest)
+    items = release.items
+    rate, threshold = privacy["rounds"][0]["sampling_rate"], privacy["rounds"][0]["threshold"]
+    assert list(items.columns) == ["item", "level", "count", "stddev", "sampled"]
+    assert (items["sampled"] >= threshold).all()
+    assert items["sampled"].is_monotonic_decreasing
+    assert items["count"].to_numpy() == pytest.approx(items["sampled"].to_numpy() / rate)
+    # About 6,000 users, each with one of two records; nothing is there that nobody has, and the frequent are all there.
+    kinds = Counter(table()["kind"].to_pylist())
+    assert set(items["item"]) <= set(kinds)
+    frequent = {kind for kind, rows in kinds.items() if rows / 2 > release.manifest["results"]["hidden_count"] + 200}
+    assert frequent
+    assert frequent <= set(items["item"])
+    for item, count, stddev in items[["item", "count", "stddev"]].itertuples(index=False):
+        # Var: sampling's, and that of choosing one of two records, at most rows / 4.
+        assert abs(count - kinds[item] / 2) < 6.2 * (stddev**2 + kinds[item] / 4) ** 0.5
+    assert release.manifest["results"]["published"] == len(items)
+
+
+def test_integers_and_dates_keep_what_they_are(pattern: str, tmp_path: Path) -> None:
+    assert run("histogram", pattern, tmp_path / "code", "--column", "code") == 0
+    items = open_release(tmp_path / "code").items
+    assert items["item"].dtype == np.int64
+    assert set(items["item"]) <= set(table()["code"].to_pylist())
+    assert run("histogram", pattern, tmp_path / "day", "--column", "day") == 0
+    assert open_release(tmp_path / "day").items["item"].str.fullmatch(r"1970-01-\d\d").all()
+
+
+def test_a_histogram_of_cells(pattern: str, tmp_path: Path) -> None:
+    assert run("histogram", pattern, tmp_path / "out", "--cells", "5", *REGION) == 0
+    assert set(os.listdir(tmp_path / "out")) == {*PLAIN, "cells.parquet", "histogram.png"}
+    release = open_release(tmp_path / "out")
+    check_guarantee(release.manifest)
+    assert release.manifest["grid"] == {"depth": 5, "side": 32}
+    cells = release.cells
+    assert (cells["depth"] == 5).all()
+    logs = table()
+    x, y = logs["longitude"].to_numpy(), logs["latitude"].to_numpy()
+    for west, south, east, north, count, stddev in cells[
+        ["west", "south", "east", "north", "count", "stddev"]
+    ].itertuples(index=False):
+        rows = ((x >= west) & (x < east) & (y > south) & (y <= north)).sum()
+        assert rows > 0
+        assert abs(count - rows / 2) < 6.2 * (stddev**2 + rows / 4) ** 0.5
+    shapes = cells.geometry if hasattr(cells, "crs") else None
+    assert shapes is None or (shapes.bounds["minx"] == cells["west"]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "levels", "names"),
+    [
+        (["--column", "kind", "--depth", "6", "--levels", "3"], [2, 4, 6], {"kind-a", "kind-b", "kind-c"}),
+        (["--column", "code", "--depth", "4", "--levels", "2"], [2, 4], None),
+        (["--column", "day", "--levels", "2"], [5, 10], None),
+    ],
+)
+def test_hot_items_grow_from_their_prefixes(pattern: str, tmp_path: Path, options, levels, names) -> None:
+    assert run("hotspots", pattern, tmp_path / "out", *options) == 0
+    release = open_release(tmp_path / "out")
+    privacy = check_guarantee(release.manifest)
+    assert [one["level"] for one in privacy["rounds"]] == levels
+    items = release.items
+    assert sorted(set(items["level"])) == levels
+    for above, below in itertools.pairwise(levels):
+        parents = set(items["item"][items["level"] == above])
+        assert {name[:above] for name in items["item"][items["level"] == below]} <= parents
+    if names:
+        assert set(items["item"][items["level"] == levels[-1]]) == names
+
+
+@pytest.mark.drawn
+def test_hot_cells_and_the_top(pattern: str, tmp_path: Path) -> None:
+    assert run("hotspots", pattern, tmp_path / "all", *REGION, "--depth", "4", "--levels", "2") == 0
+    assert run("hotspots", pattern, tmp_path / "top", *REGION, "--depth", "4", "--levels", "2", "--top", "3") == 0
+    assert set(os.listdir(tmp_path / "all")) == {*PLAIN, "cells.parquet", "hotspots.png"}
+    every, top = (open_release(tmp_path / name).cells for name in ("all", "top"))
+    assert sorted(set(every["depth"])) == [2, 4]
+    assert len(top[top["depth"] == 4]) == 3
+    finest = every[every["depth"] == 4]
+    assert set(finest["cell_id"].str[:3]) <= set(every["cell_id"])
+    assert finest["cell_id"].str.fullmatch("r[0-3]{4}").all()
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("method", ["hierarchical", "interactive"])
+def test_quantiles(pattern: str, tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]) -> None:
+    more = ["--ranges", "0:2,1:20"] if method == "hierarchical" else []
+    assert run(
+        "quantiles", pattern, tmp_path / "out", "--column", "length", "--range", "0,20", "--quantiles", "0.25,0.5",
+        "--method", method, "--bits", "6", "--verbose", *more,
+    ) == 0  # fmt: skip
+    files = {*PLAIN, "quantiles.parquet", "curve.parquet", "quantiles.png"}
+    assert set(os.listdir(tmp_path / "out")) == files | ({"ranges.parquet", "bins.parquet"} if more else set())
+    assert "rows read: 12,000; dropped: none; clamped: " in capfd.readouterr().err
+    release = open_release(tmp_path / "out")
+    check_guarantee(release.manifest)
+    assert len(release.manifest["privacy"]["rounds"]) == (3 if more else 6)
+    lengths = np.clip(table()["length"].to_numpy(), 0, 20)
+    for share, value, low, high in release.quantiles[["share", "value", "low", "high"]].itertuples(index=False):
+        assert low <= value <= high
+        # Rank error of a sample of at least 600 of 6,000 users, and of one record of two; a bin is 0.3125 wide.
+        allowed = 6.2 * (share * (1 - share) * (1 / 600 + 1 / 12000)) ** 0.5
+        below, above = np.quantile(lengths, [max(share - allowed, 0), min(share + allowed, 1)])
+        assert below - 0.32 <= value <= above + 0.32
+    if more:
+        ranges = release.ranges
+        assert ranges[["low", "high"]].to_numpy().tolist() == [[0, 2], [1, 20]]
+        rows = [((lengths >= a) & (lengths < b)).sum() for a, b in ((0, 2), (1, 20))]
+        # Bins of 20 / 64 do not end at 2: the part of a bin in proportion may be off by a few percent of its users.
+        assert ranges["users"].to_numpy() == pytest.approx(np.array(rows) / 2, rel=0.1)
+        assert (ranges["stddev"] > 0).all()
+        assert (release.bins["sampled"] >= release.manifest["privacy"]["rounds"][0]["threshold"]).all()
+
+
+def test_the_same_key_gives_the_same_release_and_another_does_not(pattern: str, tmp_path: Path) -> None:
+    for name in ("direct", "direct_threads"):
+        assert run("histogram", pattern, tmp_path / name, "--column", "kind", "--runner_config", name) == 0
+    one, two = ((tmp_path / name / "items.parquet").read_bytes() for name in os.listdir(tmp_path))
+    assert one == two
+    assert cli.main(["histogram", "--input", pattern, "--output", str(tmp_path / "c"), "--column", "kind"]) == 0
+    one, other = (open_release(tmp_path / name).items for name in ("direct", "c"))
+    assert one["sampled"].tolist() != other["sampled"].tolist()
+
+
+def test_what_the_top_leaves_out_may_be_as_large_as_what_it_shows(tmp_path: Path) -> None:
+    """Three items of 2,000 users each, of which one is shown: the others are not 'at most a hundred'."""
+    logs = write_files(pa.table({"user_id": range(6000), "x": ["a", "b", "c"] * 2000}), tmp_path / "logs", 2)
+    assert run("hotspots", logs, tmp_path / "out", "--column", "x", "--depth", "1", "--levels", "1", "--top", "1") == 0
+    results = open_release(tmp_path / "out").manifest["results"]
+    assert results["published"] == 1
+    assert results["hidden_count"] > 1800
+    assert results["estimated_users"] == pytest.approx(6000, rel=0.1)
+
+
+def test_values_beyond_the_range_are_warned_of(pattern: str, tmp_path: Path) -> None:
+    for name, end, warned in (("wide", "60", False), ("narrow", "2", True)):
+        assert run("quantiles", pattern, tmp_path / name, "--column", "length", "--range", f"0,{end}") == 0
+        warnings = open_release(tmp_path / name).manifest["warnings"]
+        assert any("where values outside it count too" in warning for warning in warnings) == warned
+
+
+@pytest.mark.parametrize("population", [1000, 60000])
+def test_a_population_that_disagrees_publishes_its_refusal_alone(
+    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], population: int
+) -> None:
+    more = ["--column", "kind", "--population", str(population), "--epsilon", "3"]
+    assert run("histogram", pattern, tmp_path / "out", *more) == 1
+    assert f"--population says {population:,} users, and the logs hold about" in capsys.readouterr().err
+    assert set(os.listdir(tmp_path / "out")) == PLAIN
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["status"] == "refused"
+    assert manifest["privacy"]["epsilon_spent"] == pytest.approx(0.03)
+
+
+def test_limited_contact_says_whom_it_asks(pattern: str, tmp_path: Path) -> None:
+    more = ["--column", "kind", "--population", "6000", "--contact", "limited"]
+    assert run("histogram", pattern, tmp_path / "out", *more) == 0
+    privacy = check_guarantee(open_release(tmp_path / "out").manifest)
+    expected = 6000 * privacy["rounds"][0]["sampling_rate"]
+    assert privacy["contact"]["kind"] == "limited"
+    assert privacy["contact"]["contacted_users"] == min(int(np.ceil(expected + 10 * expected**0.5)), 6000)
+    assert privacy["contact"]["contact_rate"] == privacy["contact"]["contacted_users"] / 6000
+    everybody = tmp_path / "everybody"
+    assert run("histogram", pattern, everybody, "--column", "kind", "--population", "6000") == 0
+    same = check_guarantee(open_release(everybody).manifest)
+    assert privacy["delta_spent"] == same["delta_spent"]  # whoever is asked, the sample is the Poisson sample
+
+
+def test_nothing_raw_is_in_the_release_or_the_log(
+    pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """12,000 rows of 6,000 users, and a category that one user has: none of it anywhere."""
+    assert run("histogram", pattern, tmp_path / "out", "--column", "kind") == 0
+    kinds = Counter(table()["kind"].to_pylist())
+    rare = [kind for kind, rows in kinds.items() if rows <= 3]
+    assert rare
+    manifest_text, page = ((tmp_path / "out" / name).read_text() for name in ("manifest.json", "index.html"))
+    text = capfd.readouterr().err + manifest_text + page_text(page)
+    assert '"kind":"bars"' in text  # the search looks at what the page carries
+    published = set(open_release(tmp_path / "out").items["item"])
+    for kind in rare:
+        assert kind not in published
+        assert f'"{kind}"' not in text
+    assert "12,000" not in text
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert not {6000, 12000} & set(_numbers(manifest))
+
+
+def _numbers(value: object) -> list[float]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for one in value for number in _numbers(one)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def test_a_delta_as_large_as_one_over_the_users_is_warned_of(pattern: str, tmp_path: Path) -> None:
+    for name, more in (("given", ["--population", "6000"]), ("estimated", [])):
+        assert run("histogram", pattern, tmp_path / name, "--column", "kind", "--delta", "1e-3", *more) == 0
+        warnings = open_release(tmp_path / name).manifest["warnings"]
+        assert any(warning.startswith("delta 0.001 is not below 1 / ") for warning in warnings)
+
+
+def test_an_empty_histogram_is_a_release_that_says_so(tmp_path: Path) -> None:
+    lonely = pa.table({"user_id": range(500), "x": [f"{i:03}" for i in range(500)]})
+    logs = write_files(lonely, tmp_path / "logs", 2)
+    for job in ("histogram", "hotspots"):
+        assert run(job, logs, tmp_path / job, "--column", "x") == 0
+        release = open_release(tmp_path / job)
+        assert any("has enough sampled users" in warning for warning in release.manifest["warnings"])
+        assert len(release.items) == 0 or job == "hotspots"
+
+
+WRONG = [
+    ("histogram", ["--column", "kind", "--epsilon", "nan"], "epsilon: must be a finite number > 0, got nan"),
+    ("histogram", ["--column", "kind", "--epsilon", "0"], "epsilon: must be a finite number > 0"),
+    ("histogram", ["--column", "kind", "--delta", "nan"], "delta: must be a number between 0 and 1, got nan"),
+    ("histogram", ["--column", "kind", "--delta", "0"], "delta: must be a number between 0 and 1"),
+    ("histogram", ["--column", "kind", "--delta", "1"], "delta: must be a number between 0 and 1"),
+    ("histogram", ["--column", "kind", "--population", "0"], "population: must be"),
+    ("histogram", ["--column", "kind", "--population", "20"], "population"),
+    ("histogram", ["--column", "kind", "--items", "-1"], "items: must be"),
+    ("histogram", [*REGION, "--cells", "3", "--items", "0"], "items: must be"),
+    ("histogram", ["--column", "kind", "--max_bad_fraction", "2"], "max_bad_fraction: must be a number in [0, 1]"),
+    ("histogram", ["--column", "kind", "--contact", "limited"], "contact: limited contact needs a number of users"),
+    ("histogram", ["--column", "kind", "--contact", "fixed"], "a sample of fixed size is not private"),
+    ("histogram", [], "column, region: give --column NAME or --cells DEPTH --region W,S,E,N, one of them"),
+    ("histogram", ["--column", "kind", *REGION], "one of them"),
+    ("histogram", REGION, "cells: a region needs --cells DEPTH"),
+    ("histogram", ["--column", "kind", "--cells", "3"], "cells: a grid of cells needs --region"),
+    ("histogram", [*REGION, "--cells", "21"], "depth: must be a whole number in 1..20, got 21"),
+    ("histogram", ["--column", "nothing"], "no column 'nothing'; set --column to one of: user_id, latitude"),
+    ("histogram", ["--column", "length"], "column 'length' holds double, and must hold categories"),
+    ("histogram", ["--column", "user_id"], "is the column of user ids; publishing it would name users"),
+    ("histogram", ["--column", "kind", "--user_id_column", "me"], "no column 'me'; set --user_id_column"),
+    ("hotspots", ["--column", "length"], "column 'length' holds double, and must hold text, integers or dates"),
+    ("hotspots", ["--column", "kind", "--depth", "0"], "depth: must be a whole number >= 1, got '0'"),
+    ("hotspots", ["--column", "kind", "--top", "0"], "top: must be a whole number >= 1, got '0'"),
+    ("hotspots", ["--column", "kind", "--levels", "0"], "levels: must"),
+    ("hotspots", ["--column", "kind", "--levels", "9", "--depth", "4"], "levels: must lie in 1..4"),
+    ("hotspots", [*REGION, "--depth", "40"], "depth: must be a whole number in 1..20, got 40"),
+    ("hotspots", ["--column", "code", "--depth", "20"], "depth: 20 digits in base 10 do not fit"),
+    ("quantiles", ["--range", "0,1"], "column: required"),
+    ("quantiles", ["--column", "length", "--range", "1,1"], "range: LOW,HIGH must be finite numbers with LOW < HIGH"),
+    ("quantiles", ["--column", "length", "--range", "5,1"], "range: LOW,HIGH must be finite numbers with LOW < HIGH"),
+    ("quantiles", ["--column", "length", "--range", "nan,1"], "range: LOW,HIGH must be finite"),
+    ("quantiles", ["--column", "length", "--range", "0"], "range: must be numbers LOW,HIGH"),
+    ("quantiles", ["--column", "length", "--range", "0,1,2"], "range: must be numbers LOW,HIGH"),
+    ("quantiles", ["--column", "length", "--range", "0,9", "--quantiles", "0.5,1"], "quantiles: must be numbers"),
+    ("quantiles", ["--column", "length", "--range", "0,9", "--quantiles", "half"], "quantiles: must be numbers Q,..."),
+    ("quantiles", ["--column", "length", "--range", "0,9", "--ranges", "3:2"], "ranges: 3:2 must be LOW:HIGH with"),
+    ("quantiles", ["--column", "length", "--range", "0,9", "--ranges", "3:10"], "within the range 0,9"),
+    ("quantiles", ["--column", "length", "--range", "0,9", "--ranges", "3"], "ranges: must be numbers LOW:HIGH,..."),
+    (
+        "quantiles",
+        ["--column", "length", "--range", "0,9", "--ranges", "3:4", "--method", "interactive"],
+        "ranges: the interactive method answers quantiles alone",
+    ),
+    ("quantiles", ["--column", "length", "--range", "0,9", "--bits", "0"], "bits: must lie in 1..30, got 0"),
+    ("quantiles", ["--column", "length", "--range", "0,9", "--levels", "13"], "levels: must lie in 1..12"),
+    ("quantiles", ["--column", "kind", "--range", "0,9"], "holds string, and must hold integers or floating-point"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("job", "options", "message"), WRONG)
+def test_wrong_requests_end_before_any_work(
+    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], job, options, message
+) -> None:
+    assert run(job, pattern, tmp_path / "out", *options) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_that_cannot_support_a_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mixed = pa.table({"user_id": range(100), "code": [str(i) for i in range(100)]})
+    write_files(table(500), tmp_path / "mixed", 1)
+    pq.write_table(mixed, tmp_path / "mixed" / "other.parquet")
+    assert run("histogram", str(tmp_path / "mixed" / "*.parquet"), tmp_path / "out", "--column", "code") == 2
+    assert "column 'code' holds integers in" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_many_users_without_a_usable_record_are_refused_by_noisy_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = pa.table({"user_id": range(12000), "kind": [None] * 6000 + ["a"] * 6000})
+    assert run("histogram", write_files(bad, tmp_path / "bad", 1), tmp_path / "out", "--column", "kind") == 1
+    assert "have no usable record, more than --max_bad_fraction 0.1 allows" in capsys.readouterr().err
+    reason = json.loads((tmp_path / "out" / "manifest.json").read_text())["reason"]
+    assert not {"12,000", "6,000"} & set(re.findall(r"[\d,]+", reason))
