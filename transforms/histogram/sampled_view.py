@@ -54,6 +54,7 @@ from sfumato.transforms.shrinkage import simultaneous_z
 _Z = 1.96  # standard deviations on each side of a 95% interval
 _LISTED = 50  # cells in the list of the most crowded
 _TABLE_ROWS = 100
+_MOST_OF_REGION = 0.5  # of its area: cells that fill more are shown in the whole region
 _BINS = 48  # of the histogram of a distribution, at most
 _COMPLETE = re.compile(r"\d+|\d{4}-\d{2}-\d{2}")  # numbers and dates, which no trie cuts on its last level
 _TITLES = {"histogram": "Private histogram", "hotspots": "Private hot spots", "quantiles": "Private quantiles"}
@@ -187,6 +188,7 @@ class _Release:
             layers=layers,
             missing=f"Not published: at most {self._hidden:,} users, or nobody",
             finest_metres=(wide / grid.side, tall / grid.side),
+            start=_around(shown, region) if self._manifest["job"] == "hotspots" else None,
         )
         measure = shown.measures[0]
         order = np.argsort(-np.asarray(table["count"])[levels == present[-1]], kind="stable")[:_TABLE_ROWS].tolist()
@@ -398,6 +400,27 @@ class _Release:
             each = "Each round" if rounds > 1 else "The round"
             paragraphs.append(f"{each} asked about {contact['contacted_users']:,} users, chosen at random.")
         return Section(title="How it was made", paragraphs=paragraphs)
+
+
+def _around(layer: Layer, region: Region) -> Bounds | None:
+    """The part of the region that the cells lie in, with as much again around them; None for most of the region."""
+    if not layer.level:
+        return None
+    x, y, side = np.array(layer.x), np.array(layer.y), 1 << layer.level[0]
+    ends = [(int(one.min()), int(one.max()) + 1) for one in (x, y)]
+    reach = max(high - low for low, high in ends)
+    (west, east), (north, south) = (
+        (max(low - reach / 2, 0) / side, min(high + reach / 2, side) / side) for low, high in ends
+    )
+    if (east - west) * (south - north) > _MOST_OF_REGION:
+        return None
+    wide, tall = region.east - region.west, region.north - region.south
+    return Bounds(
+        west=region.west + west * wide,
+        east=region.west + east * wide,
+        north=region.north - north * tall,
+        south=region.north - south * tall,
+    )
 
 
 def _drawn(round_: dict[str, Any]) -> str:
