@@ -10,25 +10,25 @@ MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 # About 6 minutes on 2 busy cores, and 120 MB in demo/. docs/tutorials/ explain each command.
 demo: $(VENV)/.installed
 	@echo "Logs of one million users of Penumbra, an invented city, and the private heatmap of them:"
-	$(BIN)/sfumato synth --users 1000000 --output demo/logs --overwrite
-	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/release --overwrite \
+	$(BIN)/sfumato synth --users 1000000 --output demo/logs --basemap demo/penumbra.geojson --overwrite
+	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/release --basemap demo/penumbra.geojson --overwrite \
 	  --region $(REGION) --depth 10 --epsilon 1
 	@echo "Open demo/release/index.html in a browser. The other jobs follow."
-	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/rates --overwrite \
+	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/rates --basemap demo/penumbra.geojson --overwrite \
 	  --region $(REGION) --depth 10 --epsilon 1 --auxiliary infected --refine interval
-	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/next_day --overwrite \
+	$(BIN)/sfumato heatmap --input 'demo/logs/*.parquet' --output demo/next_day --basemap demo/penumbra.geojson --overwrite \
 	  --region $(REGION) --depth 10 --epsilon 1 --warm_start demo/release
-	$(BIN)/sfumato histogram --input 'demo/logs/*.parquet' --output demo/histogram --overwrite \
+	$(BIN)/sfumato histogram --input 'demo/logs/*.parquet' --output demo/histogram --basemap demo/penumbra.geojson --overwrite \
 	  --region $(REGION) --cells 8 --epsilon 1 --delta 1e-8
-	$(BIN)/sfumato hotspots --input 'demo/logs/*.parquet' --output demo/hotspots --overwrite \
+	$(BIN)/sfumato hotspots --input 'demo/logs/*.parquet' --output demo/hotspots --basemap demo/penumbra.geojson --overwrite \
 	  --region $(REGION) --depth 9 --epsilon 1 --delta 1e-8 --top 50
 	$(BIN)/sfumato quantiles --input 'demo/logs/*.parquet' --output demo/quantiles --overwrite \
 	  --column km_from_home --range -1,15 --quantiles 0.5,0.9,0.99 --ranges 0:1,1:5,5:15 --epsilon 1 --delta 1e-8
 	$(BIN)/sfumato moments --input 'demo/logs/*.parquet' --output demo/moments --overwrite \
 	  --column km_from_home --bits 16 --fraction_bits 8 --statistics mean,variance --epsilon 2
-	$(BIN)/sfumato moments --input 'demo/logs/*.parquet' --output demo/moments_map --overwrite \
+	$(BIN)/sfumato moments --input 'demo/logs/*.parquet' --output demo/moments_map --basemap demo/penumbra.geojson --overwrite \
 	  --column km_from_home --bits 16 --fraction_bits 8 --epsilon 2 --cells 4 --region $(REGION)
-	$(BIN)/sfumato ranges build --input 'demo/logs/*.parquet' --output demo/ranges --overwrite \
+	$(BIN)/sfumato ranges build --input 'demo/logs/*.parquet' --output demo/ranges --basemap demo/penumbra.geojson --overwrite \
 	  --region $(REGION) --epsilon 0.1
 	$(BIN)/python -c "import pandas; pandas.DataFrame({'x': [3.08, 3.09], 'y': [1.08, 1.07], 'size': [50, 100]}).to_parquet('demo/squares.parquet')"
 	$(BIN)/sfumato ranges answer --model demo/ranges --queries demo/squares.parquet --output demo/answers.parquet --overwrite

@@ -182,6 +182,8 @@ OTHER_FILES = {
     release.QUANTILES_PICTURE: "picture of a distribution",
     release.MOMENTS_PICTURE: "picture of moments",
     release.RANGES_PICTURE: "the model's answer for each cell (ranges)",
+    release.BASEMAP_FILE: "geography of the map: water, land, lines, zones, places, and the tile server that `--tiles` "
+    "names; in JSON",
     release.MODEL_FILE: "the model: plain arrays, no pickles (ranges)",
 }
 

@@ -14,6 +14,7 @@ from sfumato.schemas.views import PageView
 from sfumato.transforms.heatmap.heatmap_view import heatmap_view
 from sfumato.transforms.histogram.sampled_view import sampled_view
 from sfumato.transforms.moments.moments_view import moments_view
+from sfumato.transforms.ranges.ranges_view import ranges_view
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.report.pages import page_files
 
@@ -24,6 +25,7 @@ VIEWS: dict[str, View] = {
     "hotspots": sampled_view,
     "quantiles": sampled_view,
     "moments": moments_view,
+    "ranges": ranges_view,
 }
 
 

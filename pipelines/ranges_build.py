@@ -195,7 +195,7 @@ def build_from_heatmap(request: RangesOptions) -> int:
         return 0
     metadata = replace(_metadata(release, sizes, request.release_id), geography=geography)
     model = RangeModel(release.field, TreeModel(release.estimate), ADAPTIVE, release.manifest["privacy"]["epsilon"])
-    files = {**metadata.geography_files, **files_of_release(release, model, sizes, metadata)}
+    files = files_of_release(release, model, sizes, metadata)
     publish(request.output, files, metadata.release_id, request.overwrite)
     for warning in json.loads(files[MANIFEST_FILE])["warnings"]:
         log_event("warning", warning, logging.WARNING)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-Numbers = list[float | None]  # None where a value is not known
+Numbers = Sequence[float | None]  # None where a value is not known
 _TILES = re.compile(
     r"(https://[a-z0-9-]+(?:\.[a-z0-9-]+)+(?::[0-9]{1,5})?|http://(?:localhost|127\.0\.0\.1)(?::[0-9]{1,5})?)"
     r"/(?:[A-Za-z0-9._~@=&?/+%-]|\{[zxyr]\})+"

@@ -68,7 +68,8 @@ def test_the_mathematics_does_not_import_beam_even_indirectly() -> None:
 def test_who_shows_no_page_does_not_load_what_draws_it(command: str) -> None:
     """These commands start at night, some of them to find that nothing is to be done."""
     code = f"""import sys, sfumato.pipelines.{command}
-starts = ('matplotlib', 'sfumato.transforms.release.page', 'sfumato.transforms.release.picture')
+parts = ('release.page', 'release.picture', 'report')
+starts = ('matplotlib', *('sfumato.transforms.' + one for one in parts))
 drawing = [name for name in sys.modules if name.startswith(starts)]
 assert not drawing, drawing"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -81,13 +82,28 @@ def test_nothing_that_reads_the_truth_has_a_way_into_a_release() -> None:
         path for path in SOURCES if any(name.startswith("sfumato.transforms.evaluation") for name in imports(path))
     }
     outside = {path for path in users if not path.startswith("transforms/evaluation/")}
-    assert outside <= {"pipelines/compare.py", "transforms/release/page_compare.py"}
-    assert "pipelines/compare.py" in outside
+    assert outside == {"pipelines/compare.py"}
+
+
+def test_the_report_sees_views_alone() -> None:
+    """So a page is post-processing of what is published: it cannot reach the data, the noise or the state of a run."""
+    mine = [path for path in SOURCES if path.startswith("transforms/report/")]
+    assert len(mine) > 5
+    for path in mine:
+        own = {name for name in imports(path) if name.startswith("sfumato.")}
+        assert {one for one in own if not one.startswith(("sfumato.schemas", "sfumato.transforms.report"))} == set(), (
+            path
+        )
 
 
 def test_no_file_is_too_long() -> None:
-    kinds = ("*.py", "*.js", "*.css", "*.html")
-    paths = [p for folder in (*FOLDERS, "tests", "benchmarks") for kind in kinds for p in (ROOT / folder).rglob(kind)]
+    kinds = ("*.py", "*.js", "*.ts", "*.css", "*.html", "*.j2")
+    paths = [
+        p
+        for folder in (*FOLDERS, "tests", "benchmarks", "web/src")
+        for kind in kinds
+        for p in (ROOT / folder).rglob(kind)
+    ]
     assert {str(p): n for p in paths if (n := len(p.read_text().splitlines())) > 600} == {}
 
 

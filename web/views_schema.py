@@ -2,11 +2,18 @@
 
 import json
 import sys
+from typing import Any
 
 from sfumato.schemas.views import NightMap, PageView
 
-if __name__ == "__main__":
-    schema = PageView.model_json_schema(mode="serialization")
+
+def schema() -> dict[str, Any]:
+    """The schema of both classes and of all that they hold."""
+    page = PageView.model_json_schema(mode="serialization")
     night = NightMap.model_json_schema(mode="serialization")
-    schema["$defs"] |= night.pop("$defs") | {"NightMap": night}
-    sys.stdout.write(json.dumps(schema, indent=1, ensure_ascii=False) + "\n")
+    page["$defs"] |= night.pop("$defs") | {"NightMap": night}
+    return page
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(schema(), indent=1, ensure_ascii=False) + "\n")

@@ -17,6 +17,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.transforms.synth import generate
 from sfumato.transforms.synth.city import City, build_city
+from sfumato.transforms.synth.city_map import city_geojson
 from sfumato.transforms.synth.day_plan import build_city_on
 from sfumato.transforms.synth.people import make_people, make_records
 
@@ -48,6 +49,27 @@ def test_records_of_a_user_meet_only_across_files(tmp_path: Path) -> None:
     for path in (tmp_path / "logs").iterdir():
         ids = pq.read_table(path)["user_id"].to_numpy()
         assert len(ids) == len(np.unique(ids)) == 900
+
+
+def test_the_citys_geography_is_written_beside_the_logs(tmp_path: Path) -> None:
+    geography = tmp_path / "penumbra.geojson"
+    arguments = ["--users=20", "--region=10,20,11,21", f"--basemap={geography}"]
+    run_command("synth", [f"--output={tmp_path / 'logs'}", *arguments])
+    assert geography.read_bytes() == city_geojson(Region(10, 20, 11, 21))
+    with pytest.raises(RequestError, match=r"basemap: .* exists already; .*--overwrite"):
+        run_command("synth", [f"--output={tmp_path / 'other'}", *arguments])
+    assert not (tmp_path / "other").exists()
+    geography.write_text("old")
+    run_command("synth", [f"--output={tmp_path / 'days'}", "--days=2026-11-06:2026-11-07", "--overwrite", *arguments])
+    assert geography.read_bytes() == city_geojson(Region(10, 20, 11, 21))
+    (tmp_path / "folder.geojson").mkdir()
+    with pytest.raises(RequestError, match=r"basemap: .* is a folder"):
+        run_command(
+            "synth", [f"--output={tmp_path / 'other'}", "--users=20", f"--basemap={tmp_path / 'folder.geojson'}"]
+        )
+    blocked = geography / "inside.geojson"  # a file stands where its folder would
+    with pytest.raises(RequestError, match=r"basemap: cannot write"):
+        run_command("synth", [f"--output={tmp_path / 'other'}", "--users=20", f"--basemap={blocked}"])
 
 
 def test_the_density_is_the_histogram_of_what_was_written(tmp_path: Path) -> None:
@@ -100,6 +122,7 @@ def test_threads_write_the_same_files(tmp_path: Path) -> None:
         ("--users_per_file", "0", "users_per_file: must be a whole number in 1..*, got 0"),
         ("--user_id", "uuid", "user_id: must be one of int, string, got 'uuid'"),
         ("--density_depth", "21", "density_depth: must be a whole number in 1..12, got 21"),
+        ("--basemap", "map.shp", "basemap: must name a file that ends in .geojson, got 'map.shp'"),
         ("--density", "raster.tif", "density: must name a file that ends in .npy, got 'raster.tif'"),
         ("--region", "1,2,3", "region: expected four numbers*'1,2,3'"),
         ("--region", "-122,37,-123,38", "region: *west < east*"),

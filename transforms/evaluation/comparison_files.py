@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,16 +16,15 @@ from sfumato.schemas.release import (
     DENSITIES_SCHEMA,
     EVALUATION_FORMAT,
     MANIFEST_FILE,
-    PAGE_FILE,
     RUNS_FILE,
     TABLE_FILE,
     TABLE_TEXT_FILE,
 )
 from sfumato.transforms.evaluation.comparison_table import Mean, Row, csv_bytes, runs_csv_bytes, summarise, text_table
+from sfumato.transforms.evaluation.comparison_view import comparison_view
 from sfumato.transforms.evaluation.density_metrics import coarsen
 from sfumato.transforms.release.metadata import manifest_bytes, package_versions, parquet_bytes
-from sfumato.transforms.release.page_compare import render_comparison
-from sfumato.transforms.release.page_shell import plain
+from sfumato.transforms.report.pages import page_files
 
 _SIDE = 256  # of the densities that are published
 
@@ -52,14 +52,14 @@ def comparison_files(
         "metrics": list(metrics),
         "settings": [_entry(row) for row in rows],
     }
-    return {
+    files = {
         RUNS_FILE: runs_csv_bytes(runs, metrics),
         TABLE_FILE: csv_bytes(rows, metrics),
         TABLE_TEXT_FILE: text_table(rows, metrics).encode(),
         DENSITIES_FILE: parquet_bytes(_densities(rows, runs, truth)),
-        PAGE_FILE: render_comparison(run_metadata, rows, runs, truth, metrics).encode(),
-        MANIFEST_FILE: manifest_bytes(plain(comparison)),
+        MANIFEST_FILE: manifest_bytes(_plain(comparison)),
     }
+    return {**page_files(comparison_view(files)), **files}
 
 
 def _densities(rows: Sequence[Row], runs: Sequence[Outcome], truth: NDArray[np.float64]) -> pa.Table:
@@ -98,3 +98,16 @@ def _entry(row: Row) -> dict[str, Any]:
 
 def _mean(mean: Mean) -> dict[str, float]:
     return {"mean": mean.value, "stderr": mean.error}
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON's own types. NaN and infinity become null, what JSON does not know becomes text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

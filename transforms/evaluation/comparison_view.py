@@ -9,6 +9,7 @@ import base64
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,7 @@ from sfumato.transforms.evaluation.comparison_table import (
     Mean,
     Row,
     amount_text,
+    best_rows,
     in_groups,
     option_names,
     reading,
@@ -62,12 +64,7 @@ def comparison_view(files: Mapping[str, bytes]) -> PageView:
     album = _Album.of(files[DENSITIES_FILE], [row.setting for row in entries])
     rows = [row for group in in_groups(entries) for row in group]
     body = _body(rows, metrics, album)
-    methods = list(dict.fromkeys(row.setting.method for row in rows))
-    private = sum(any(row.private for row in rows if row.setting.method == one) for one in methods)
-    beside = len(methods) - private
-    headline = f"{private} {'method' if private == 1 else 'methods'} on the same cohorts"
-    if beside:
-        headline += f", beside {beside} that {'is' if beside == 1 else 'are'} not private"
+    headline = _headline(rows, metrics)
     chips = [Fact(term="Settings", text=f"{len(rows):,}")]
     for name in body.shared[:3]:
         texts = list(dict.fromkeys(value_text(row.options[name]) for row in rows if name in row.options))
@@ -75,17 +72,32 @@ def comparison_view(files: Mapping[str, bytes]) -> PageView:
     return PageView(
         title="Comparison of methods",
         headline=headline,
-        description=f"An evaluation on exact data: {headline}, by {', '.join(metrics)}.",
+        description=f"An evaluation on exact data, by {', '.join(metrics)}: {headline}.",
         job="compare",
         release_id=str(manifest.get("release_id", "")),
         created=str(manifest.get("created", "")),
         chips=chips,
         guarantee=EVALUATION,
-        alarm="Evaluation on exact data: do not publish.",
+        alarm=f"Evaluation on exact data: do not publish. {EVALUATION}",
         files=_FILES,
         sections=_sections(rows, body, album.left_out),
         manifest=manifest,
         body=body,
+    )
+
+
+def _headline(rows: Sequence[Row], metrics: Sequence[str]) -> str:
+    """Which private method is the best by the first metric, and in how many groups of settings."""
+    private = list(dict.fromkeys(row.setting.method for row in rows if row.private))
+    wins = Counter(setting.method for setting, name in best_rows(rows, metrics[:1]) if name == metrics[0])
+    if not wins or len(private) < 2:
+        names = f", {private[0]}," if len(private) == 1 else ""
+        return f"{len(private)} private method{'s' if len(private) != 1 else ''}{names} on exact data"
+    best, won = wins.most_common(1)[0]
+    superlative = "lowest" if METRICS[metrics[0]].better == "lower" else "highest"
+    return (
+        f"{best} has the {superlative} {metrics[0]} in {won} of {wins.total()} settings, of {len(private)} private "
+        "methods"
     )
 
 

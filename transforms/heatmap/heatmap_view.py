@@ -122,7 +122,8 @@ class _Cells:
             )
         if nodes is self.nodes:
             return self
-        area, users, variance = (np.bincount(place, one) for one in (self.area, self.users, self.stddev**2))
+        summed = (self.area, self.users, self.stddev**2)
+        area, users, variance = (np.bincount(place, one).astype(np.float64) for one in summed)
         margin = deviations * np.sqrt(variance)
         return _Cells(nodes, area, users, np.sqrt(variance), users - margin, users + margin)
 
@@ -221,7 +222,7 @@ def _deviations(manifest: Manifest, query: Mapping[str, Any] | None) -> float:
 
 def _areas(nodes: NDArray[np.uint64], depth: int) -> Array:
     """The finest cells that each node covers, less what its descendants among the nodes cover."""
-    full = 4.0 ** (depth - node_levels(nodes))
+    full: Array = 4.0 ** (depth - node_levels(nodes)).astype(np.float64)
     area = full.copy()
     tree = Tree.of(depth, nodes)  # with the root, which may own no entry
     parents = tree.parents()[len(tree.nodes) - len(nodes) :] - (len(tree.nodes) - len(nodes))
@@ -260,11 +261,7 @@ def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None) -> M
         high = cells.users + wider * np.maximum(cells.high - cells.users, 0)
         density = np.where(cells.area > 0, low, 0) / _area_km2(cells, grid)
         order = np.argsort(-density, kind="stable")[:_LISTED]
-        listed = [
-            (row, *(float(f"{one[row]:.4g}") for one in (cells.users, low, high)))
-            for row in order.tolist()
-            if low[row] > 0
-        ]
+        listed = _listed(order[low[order] > 0], cells.users, low, high)
     return Measure(
         name="Users",
         kind="count",
@@ -325,7 +322,7 @@ def _rates(table: pa.Table, manifest: Manifest) -> list[Measure]:
                 high=_rounded(high, high - low),
                 uncertain=(high - low > WIDE * (scale.high - scale.low)).tolist(),
                 scale=scale,
-                listed=[(row, *(float(f"{one[row]:.5g}") for one in (shrunk, least, most))) for row in rows.tolist()],
+                listed=_listed(rows, shrunk, least, most),
                 listed_note="Intervals that hold for all cells at once, at 95%, and lie above the average."
                 if len(rows)
                 else "No cell's rate is above the average beyond doubt: chance explains the differences.",
@@ -349,6 +346,11 @@ def _round_table(manifest: Manifest) -> Section:
         rows.append(row)
     table = Table(title="Table of sub-queries", heads=heads, rows=rows, numeric=[False, *[True] * (len(heads) - 1)])
     return Section(title="Round by round", table=table)
+
+
+def _listed(rows: NDArray[np.int64], *values: Array) -> list[tuple[int, float, float, float]]:
+    """Rows of a list with their value and the ends of its interval."""
+    return [(row, *(float(f"{one[row]:.5g}") for one in values)) for row in rows.tolist()]  # type: ignore[misc]
 
 
 def _rounded(values: Array, spread: Array) -> list[float | None]:

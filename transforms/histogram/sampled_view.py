@@ -439,8 +439,8 @@ def _table_section(title: str, heads: list[str], rows: list[list[str]]) -> Secti
 
 
 def _known(quantile: dict[str, Any]) -> list[str]:
-    """The value of a quantile and the ends of its interval, with the digits that are known."""
-    spread = (quantile["high"] - quantile["low"]) / (2 * _Z)
+    """The value of a quantile and the ends of its interval, with the first digit that is not known for sure."""
+    spread = 10 * (quantile["high"] - quantile["low"]) / (2 * _Z)
     return [figures(quantile[name], spread) for name in ("value", "low", "high")]
 
 

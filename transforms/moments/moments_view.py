@@ -85,9 +85,9 @@ class _Release:
     def view(self) -> PageView:
         answer = self._overall[0]
         title = statistic_title(answer.statistic)
+        value, low, high = (figures(one, 10 * answer.stddev) for one in (answer.value, answer.low, answer.high))
         headline = (
-            f"{title} of {self._column}: {figures(answer.value, answer.stddev)} (between "
-            f"{between(answer.low, answer.high).replace(' to ', ' and ')}), from {self._sent} of each of about "
+            f"{title} of {self._column}: {value} (between {low} and {high}), from {self._sent} of each of about "
             f"{self._clients} users"
         )
         bits = self._bits()
@@ -143,6 +143,8 @@ class _Release:
         form, collector = self._manifest["fixed_point"], self._privacy["collector"]
         values = f"{form['bits']} bits{' and a sign' if form['signed'] == 'split' else ''}"
         sent = "sent as they are" if collector is None else f"ε = {collector['epsilon']:g}"
+        if collector is not None and collector["epsilon"] == self._privacy["epsilon"]:
+            sent = None
         return chips(self._manifest, *facts(("Each report", sent), ("Values", values)))
 
     # ---------------------------------------------------------------- groups and cells

@@ -14,7 +14,18 @@ from sfumato.schemas.ranges import BASE_DEPTH, Boxes
 from sfumato.schemas.region import interleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
 from sfumato.schemas.tree import node_names
-from sfumato.schemas.views import Bounds, Fact, FileLink, Layer, MapBody, Measure, PageView, RangesBody, Section
+from sfumato.schemas.views import (
+    Bounds,
+    Fact,
+    FileLink,
+    Geography,
+    Layer,
+    MapBody,
+    Measure,
+    PageView,
+    RangesBody,
+    Section,
+)
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
 from sfumato.transforms.ranges.model import Answers, Model, RangeModel
 from sfumato.transforms.ranges.model_file import read_model
@@ -27,7 +38,6 @@ from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import (
     alarm,
     chips,
-    common_sections,
     facts,
     get,
     guarantee,
@@ -84,7 +94,7 @@ _ERRORS = {
 def ranges_view(files: Mapping[str, bytes]) -> PageView:
     """The page of a release's published files, by name: the manifest and the model."""
     manifest = {name: value for name, value in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
-    model = read_model(files[MODEL_FILE], MODEL_FILE)
+    model, geography = read_model(files[MODEL_FILE], MODEL_FILE), Geography.of(files)
     sizes = manifest["sizes_metres"]
     body = ranges_body(model, (float(sizes[0]), float(sizes[1])))
     users = number(manifest, "privacy.population.users") or number(manifest, "results.users") or 0.0
@@ -110,9 +120,10 @@ def ranges_view(files: Mapping[str, bytes]) -> PageView:
         sections=[
             Section(title="How to read an answer", paragraphs=_reading(body, between), facts=_noise_facts(manifest)),
             _making(manifest, model),
-            *common_sections(manifest),
         ],
         manifest=manifest,
+        basemap=geography.basemap,
+        tiles=geography.tiles,
         body=body,
     )
 

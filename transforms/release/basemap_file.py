@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import shapely
 from numpy.typing import NDArray
-from shapely.errors import GEOSException
+from shapely.errors import ShapelyError
 from shapely.geometry import shape
 from shapely.geometry.base import BaseGeometry
 
@@ -254,13 +254,8 @@ def _json_rows(name: str, content: bytes) -> tuple[str, Iterator[_Row]]:
         raise RequestError(f"basemap: {name} is neither GeoJSON nor GeoParquet ({error})") from None
     if not isinstance(data, dict) or not isinstance(data.get("type"), str):
         raise RequestError(f"basemap: {name} is not GeoJSON: it must be an object with a `type`")
-    crs = data.get("crs")
-    if crs is not None:
-        stated = (
-            crs.get("properties", {}).get("name")
-            if isinstance(crs, dict) and isinstance(crs.get("properties"), dict)
-            else crs
-        )
+    if "crs" in data:
+        stated = _member(data["crs"], "properties", "name")
         if not isinstance(stated, str) or not _KNOWN_CRS.fullmatch(stated):
             raise _unknown_crs(name, stated)
     features = data.get("features") if data["type"] == "FeatureCollection" else [data]
@@ -272,7 +267,7 @@ def _json_rows(name: str, content: bytes) -> tuple[str, Iterator[_Row]]:
         for number, feature in enumerate(features):
             try:
                 geometry = feature["geometry"] if feature["type"] == "Feature" else feature
-                properties = feature.get("properties") or {}
+                properties = _lower(feature.get("properties") or {})
                 made = None if geometry is None else shape(geometry)
                 if made is not None and not np.isfinite(shapely.get_coordinates(made)).all():
                     raise ValueError("a coordinate is no finite number")
@@ -282,12 +277,12 @@ def _json_rows(name: str, content: bytes) -> tuple[str, Iterator[_Row]]:
                 ValueError,
                 AttributeError,
                 IndexError,
-                GEOSException,
+                ShapelyError,
                 RecursionError,
             ) as error:
                 raise RequestError(f"basemap: {name}: feature {number} is not GeoJSON ({error})") from None
             if made is not None and not made.is_empty:
-                yield _lower(properties), made
+                yield properties, made
 
     return _source(source), rows()
 
@@ -320,10 +315,17 @@ def _parquet_rows(name: str, content: bytes) -> tuple[str, Iterator[_Row]]:
                         if not np.isfinite(shapely.get_coordinates(made)).all():
                             raise ValueError("a coordinate is no finite number")
                         yield _lower(properties), made
-        except (pa.ArrowException, OSError, ValueError, TypeError, GEOSException) as error:
+        except (pa.ArrowException, OSError, ValueError, TypeError, ShapelyError) as error:
             raise RequestError(f"basemap: {name} cannot be read as GeoParquet ({error})") from None
 
     return _source(name), rows()
+
+
+def _member(data: Any, *names: str) -> Any:
+    """A member of nested objects; None where there is none."""
+    for name in names:
+        data = data.get(name) if isinstance(data, dict) else None
+    return data
 
 
 def _lower(properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -336,7 +338,7 @@ def _source(text: str) -> str:
 
 def _is_lon_lat(crs: Any) -> bool:
     """Whether PROJJSON names the coordinates of GPS, in the order of GeoParquet: longitude first."""
-    known = crs.get("id") if isinstance(crs, dict) else None
+    known = _member(crs, "id")
     stated = f"{known.get('authority')}:{known.get('code')}" if isinstance(known, dict) else crs
     return isinstance(stated, str) and _KNOWN_CRS.fullmatch(stated) is not None
 

@@ -27,6 +27,7 @@ from sfumato.schemas.views import (
     Bounds,
     Fact,
     FileLink,
+    Geography,
     Layer,
     Measure,
     Night,
@@ -64,7 +65,7 @@ def timeline_bytes(title: str, nights: Sequence[DatedRelease], spending: Sequenc
     """The file that the page is made of. Raises ValueError without a night, or where a date stands twice.
 
     Args:
-        title: what the releases are of, such as the dataset's name.
+        title: what the releases are of, such as the dataset's name; may be empty.
         nights: in any order.
         spending: the ledger's limits and what had been spent of each; empty without a ledger.
     """
@@ -78,18 +79,19 @@ def timeline_bytes(title: str, nights: Sequence[DatedRelease], spending: Sequenc
 
 
 def timeline_view(files: Mapping[str, bytes]) -> PageView:
-    """The page of `timeline.json`; equal files give equal pages."""
+    """The page of `timeline.json` and, for its maps, `basemap.json`; equal files give equal pages."""
     content = json.loads(files[TIMELINE_FILE])
     nights = [DatedRelease(**night) for night in content["nights"]]
     spending = [Spending(**one) for one in content["spending"]]
+    of, geography = f" of {content['title']}" if content["title"] else "", Geography.of(files)
     first, last = nights[0].date, nights[-1].date
     count = f"{len(nights):,} {'night' if len(nights) == 1 else 'nights'}"
     unsafe = sum(not night.safe for night in nights)
     worst = max(nights, key=lambda night: night.epsilon)
     return PageView(
-        title=f"Nightly releases of {content['title']}",
+        title=f"Nightly releases{of}",
         headline=f"{count}, {spoken(first)}" + (f" to {spoken(last)}" if first != last else ""),
-        description=f"{count} of private releases of {content['title']}: each night's map and what changed.",
+        description=f"{count} of private releases{of}: each night's map and what changed.",
         job="refresh",
         release_id=content["title"],
         created=max(night.created for night in nights),
@@ -106,6 +108,8 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
             Section(title="All releases", lead="The newest first.", table=_table(nights)),
         ],
         manifest={},
+        basemap=geography.basemap,
+        tiles=geography.tiles,
         body=TimelineBody(
             map_format=MAP_FORMAT,
             nights=[Night(**{name: getattr(night, name) for name in Night.model_fields}) for night in nights],

@@ -80,7 +80,8 @@ def _charts(body: ChartBody) -> tuple[list[_Chart], list[str]]:
         return [_ranked(body)], [body.explanation, *_left_out(body), "Whiskers: ± at 95%."]
     if isinstance(body, CurveBody):
         notes = ["The share of users below a value. Band and whiskers: ± at 95%."]
-        return [_Chart(5.0, _LEFT, lambda axes: _draw_curve(axes, body))], notes
+        counted = [_Chart(3.0, _LEFT, lambda axes: _draw_histogram(axes, body))] if body.histogram else []
+        return [*counted, _Chart(4.0 if counted else 5.0, _LEFT, lambda axes: _draw_curve(axes, body))], notes
     if isinstance(body, MomentsBody):
         quantities = list(dict.fromkeys(bit.quantity for bit in body.bits))[:_MOST_CHARTS]
         of_bits = [[bit for bit in body.bits if bit.quantity == one] for one in quantities]
@@ -204,16 +205,47 @@ def _number(value: float) -> str:
 # --- curves ---
 
 
+def _value_ends(body: CurveBody) -> tuple[float, float]:
+    """Where the axis of values begins and ends, for histogram and curve alike."""
+    ends = [*body.value, *(end for one in body.quantiles for end in (one.low, one.high))]
+    ends += [end for row in body.histogram for end in (row.low, row.high)]
+    low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
+    return (low, high) if low < high else (low - 0.5, low + 0.5)
+
+
+def _draw_histogram(axes: Axes, body: CurveBody) -> None:
+    """Users by intervals of the value; what is not published may hold so many users at most."""
+    rows = body.histogram
+    low, high = (np.array([getattr(row, name) for row in rows]) for name in ("low", "high"))
+    users, least, most = (
+        np.array([getattr(row, name) for row in rows]) for name in ("users", "users_low", "users_high")
+    )
+    axes.bar(low, users, width=high - low, align="edge", color=_INFERNO[158], ec=GROUND, lw=0.6, zorder=2)
+    axes.vlines((low + high) / 2, np.maximum(least, 0), most, color=INK, lw=0.9, alpha=0.8, zorder=3)
+    if body.hidden:
+        axes.axhspan(0, body.hidden, facecolor="none", edgecolor="#ffffff30", hatch="////", lw=0, zorder=1)
+    axes.set_xlim(*_value_ends(body))
+    axes.set_ylim(0, float(most.max()) * 1.05)
+    axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda one, _: _number(one)))
+    _number_axis(axes, label(body.column, 60))
+    _head(
+        axes,
+        "users by value; hatched: an interval that is not shown may hold so many" if body.hidden else "users by value",
+    )
+
+
 def _draw_curve(axes: Axes, body: CurveBody) -> None:
     axes.set_ylim(0, 1)
-    ends = [*body.value, *(end for one in body.quantiles for end in (one.low, one.high))]
-    low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
-    axes.set_xlim(*((low, high) if low < high else (low - 0.5, low + 0.5)))
+    low, high = _value_ends(body)
+    axes.set_xlim(low, high)
     band, line = _INFERNO[158], _INFERNO[199]
     axes.fill_between(
         body.value, np.clip(body.low, 0, 1), np.clip(body.high, 0, 1), color=band, alpha=0.3, lw=0, zorder=2
     )
     axes.plot(body.value, body.share, color=line, lw=2, marker="." if len(body.value) < 60 else None, zorder=3)
+    if body.points and body.value:
+        axes.plot(body.points, np.interp(body.points, body.value, body.share), "o", color=line, ms=4, zorder=4)
     for one in body.quantiles:
         axes.plot([low, one.value, one.value], [one.share, one.share, 0], color=INK, lw=0.7, ls=(0, (2, 3)), alpha=0.7)
         axes.plot([one.low, one.high], [one.share, one.share], color=INK, lw=1.3, marker="|", ms=7, zorder=4)
@@ -302,10 +334,7 @@ def _bits_drawer(bits: list[BitRow], number: int) -> Callable[[Axes], None]:
             parse_math=False,
         )
         if number == 0:
-            axes.annotate(
-                "share of the users whose bit is set", (0, 1), (0, 8), xycoords="axes fraction",
-                textcoords="offset points", color=INK, fontsize=10,
-            )  # fmt: skip
+            _head(axes, "share of the users whose bit is set")
             keys = [Patch(color=_INFERNO[190], label="carries signal")]
             if any(bit.dropped for bit in bits):
                 keys.append(Patch(color=SQUASHED, label="squashed: probably empty"))
@@ -314,6 +343,10 @@ def _bits_drawer(bits: list[BitRow], number: int) -> Callable[[Axes], None]:
             _legend(axes, keys, [str(key.get_label()) for key in keys])
 
     return draw
+
+
+def _head(axes: Axes, text: str) -> None:
+    axes.annotate(text, (0, 1), (0, 8), xycoords="axes fraction", textcoords="offset points", color=INK, fontsize=10)
 
 
 def _legend(axes: Axes, handles: Sequence[Artist], texts: Sequence[str]) -> None:
@@ -325,13 +358,14 @@ def _legend(axes: Axes, handles: Sequence[Artist], texts: Sequence[str]) -> None
 
 
 def _is_known(bit: BitRow) -> bool:
-    """Whether anything is known of a share."""
-    return bit.share is not None
+    """Whether enough is known of a share to draw it."""
+    return bit.share is not None and (bit.dropped or (bit.high or 0) - (bit.low or 0) < 1.75)
 
 
 def _draw_bits(axes: Axes, bits: list[BitRow], step: float) -> None:
     """Bars in the order of the rows. step: of the shares' ticks."""
-    share, low, high = (np.array([getattr(bit, name) or 0.0 for bit in bits]) for name in ("share", "low", "high"))
+    share = np.array([bit.share or 0.0 for bit in bits])
+    low, high = (np.array([one or 0.0 for one in ends]) for ends in ([b.low for b in bits], [b.high for b in bits]))
     known, dropped = np.array([_is_known(bit) for bit in bits]), np.array([bit.dropped for bit in bits])
     place = np.arange(len(bits), dtype=np.float64)
     axes.axhspan(0, 1, color="#ffffff0d", lw=0, zorder=0)

@@ -32,14 +32,15 @@ from sfumato.transforms.report.canvas import (
 from sfumato.transforms.report.mercator import Frame, cell_raster
 
 UNKNOWN = "#1b1922"  # a cell without a value: none of any scale's colours
-_SIDE = 1280  # pixels of the map's longer side
+_INCHES = 8.0  # the map's longer side
 _LEFT, _RIGHT, _ABOVE, _BELOW = 0.95, 1.45, 0.14, 0.42  # inches round the map, for ticks and colour bar
 _NARROWEST = 7.4  # inches, of a picture
 _MARGIN = 0.03  # of the region's longer side, around it, where geography goes on
 _HATCH_STEP = 12  # pixels from line to line
-_MOST_NAMES = 16
+_MOST_NAMES = 24
+_ZONE = 1000  # the rank of a zone's name, behind those of all places
 _AREAS = {"land": "#17151d", "water": "#0d1119"}
-_HATCHED = "Hatched: the 95% interval leaves the colour open."
+_HATCHED = {"count": "Hatched: perhaps nobody."}
 
 
 def map_picture(
@@ -56,7 +57,7 @@ def map_picture(
     """
     shown = body.layers[layer]
     values, basemap = shown.measures[measure], view.basemap
-    frame = Frame.around(body.region, _SIDE, _MARGIN if basemap else 0.0)
+    frame = Frame.around(body.region, round(_INCHES * DPI), _MARGIN if basemap else 0.0)
     colours = cell_colours(shown, values, body, frame)
     wide, tall = frame.width / DPI, frame.height / DPI
     canvas = Canvas(
@@ -124,9 +125,9 @@ def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np
 
 
 def _notes(body: MapBody, measure: Measure, basemap: Basemap | None, is_bare: bool) -> list[str]:
-    value = np.array([one is not None for one in measure.value], dtype=bool)
+    value, hatched = np.array([one is not None for one in measure.value], bool), np.array(measure.uncertain, bool)
     return [
-        _HATCHED if (value & np.array(measure.uncertain, dtype=bool)).any() else "",
+        _HATCHED.get(measure.kind, "Hatched: too uncertain to tell.") if (value & hatched).any() else "",
         "Dark: too few users to tell." if not value.all() else "",
         body.missing or "" if is_bare else "",
         f"Geography: {basemap.source}." if basemap else "",
@@ -179,26 +180,30 @@ def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds) -> N
 
 
 def _draw_names(axes: Axes, basemap: Basemap, frame: Frame) -> None:
-    """The most important places that have room; no two names overlap."""
+    """The most important places that have room, then zones in the middle of their extent; no two names overlap."""
     taken: list[tuple[float, float, float, float]] = []
-    for place in sorted(basemap.places, key=lambda place: (place.rank, place.name)):
-        x = float(frame.columns(np.array(place.longitude)))
-        y = float(frame.rows(np.array(place.latitude)))
-        text, size = label(place.name, 24), 9.5 if place.rank == 0 else 8
+    names = [(place.name, place.longitude, place.latitude, place.rank) for place in basemap.places]
+    for zone in basemap.zones:
+        x, y = np.array([point for ring in zone.rings for point in ring]).T
+        names.append((zone.name, float(x.min() + x.max()) / 2, float(y.min() + y.max()) / 2, _ZONE))
+    for name, longitude, latitude, rank in sorted(names, key=lambda one: one[3]):
+        x, y = float(frame.columns(np.array(longitude))), float(frame.rows(np.array(latitude)))
+        text, size = label(name, 24), 9.5 if rank == 0 else 8
         wide, high = len(text) * size * 0.62 * DPI / 72, size * 1.5 * DPI / 72
-        box = (x - wide / 2, y - high, x + wide / 2, y + 8)
+        box = (x - wide / 2, y - high, x + wide / 2, y + 0.05 * DPI)
         if len(taken) >= _MOST_NAMES:
             break
-        if box[0] < 0 or box[2] > frame.width or box[1] < 0 or box[3] > frame.height - 60:
+        if box[0] < 0 or box[2] > frame.width or box[1] < 0 or box[3] > frame.height - 0.4 * DPI:
             continue
         if any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken):
             continue
         taken.append(box)
         outline = [withStroke(linewidth=2.2, foreground=VOID, alpha=0.75)]
-        axes.plot([x], [y], "o", ms=2.6, color=INK, mec=VOID, mew=0.6, zorder=4)
+        if rank != _ZONE:
+            axes.plot([x], [y], "o", ms=2.6, color=INK, mec=VOID, mew=0.6, zorder=4)
         axes.annotate(
             text, (x, y), (0, 4), textcoords="offset points", ha="center", va="bottom", color=INK, fontsize=size,
-            path_effects=outline, parse_math=False, zorder=4,
+            path_effects=outline, style="italic" if rank == _ZONE else "normal", parse_math=False, zorder=4,
         )  # fmt: skip
 
 
@@ -226,21 +231,21 @@ def _draw_scale_bar(axes: Axes, frame: Frame) -> None:
     degrees = frame.bounds.east - frame.bounds.west
     metres = EARTH_RADIUS_KM * 1000 * math.radians(degrees) * max(math.cos(math.radians(middle)), 0.01)
     length = nice(metres / frame.width * max(frame.width / 9, DPI / 2))
-    bar = frame.width * length / metres
+    bar, unit = frame.width * length / metres, DPI / 160
     if bar > 0.9 * frame.width:  # a sliver of a region: no room for a bar
         return
-    x, y = frame.width - 40 - bar, frame.height - 36
+    x, y = frame.width - 40 * unit - bar, frame.height - 36 * unit
     for left, top, width, height, colour, alpha in (
-        (x - 20, y - 50, bar + 40, 68, VOID, 0.6),
-        (x, y, bar / 2, 7, INK, 1.0),
-        (x + bar / 2, y, bar / 2, 7, "#77717f", 1.0),
+        (x - 20 * unit, y - 50 * unit, bar + 40 * unit, 68 * unit, VOID, 0.6),
+        (x, y, bar / 2, 7 * unit, INK, 1.0),
+        (x + bar / 2, y, bar / 2, 7 * unit, "#77717f", 1.0),
     ):
         axes.add_patch(Rectangle((left, top), width, height, lw=0, color=colour, alpha=alpha, zorder=5))
     text = f"{length / 1000:,g} km" if length >= 1000 else f"{length:g} m"
     if frame.bounds.north - frame.bounds.south > 2:  # the scale differs visibly from south to north
         text += " at the equator" if abs(middle) < 0.5 else f" at {abs(middle):.0f}° {'S' if middle < 0 else 'N'}"
-    at = (x + bar / 2, "center") if bar > 170 else (x + bar, "right")
-    axes.text(at[0], y - 9, text, color=INK, fontsize=9, zorder=5, ha=at[1])
+    at = (x + bar / 2, "center") if bar > 170 * unit else (x + bar, "right")
+    axes.text(at[0], y - 9 * unit, text, color=INK, fontsize=9, zorder=5, ha=at[1])
 
 
 def _draw_colours(axes: Axes, scale: Scale, colours: NDArray[np.float64]) -> None:

@@ -34,11 +34,11 @@ class Frame:
 
     @classmethod
     def around(cls, region: Bounds, longer: int, margin: float = 0.0) -> Frame:
-        """The frame of a region whose longer side has so many pixels.
+        """The frame of a region. Its longer side, margins included, has `longer` pixels.
 
         Args:
             region: parts of it beyond 85 degrees north or south are left out, unless nothing else is in it.
-            longer: pixels of the longer side.
+            longer: pixels.
             margin: how much wider the frame is on each side, as a share of the region's longer side.
         """
         rim = MAX_LATITUDE if region.south < MAX_LATITUDE and region.north > -MAX_LATITUDE else _POLE

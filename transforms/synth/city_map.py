@@ -79,7 +79,8 @@ def _land() -> BaseGeometry:
     """The land, in km, with the piers and the island."""
     noise = SmoothNoise(_SIDE, salt=11, knots=5, octaves=5).rows(0, _SIDE)  # as the city's coast has it
     step = SIZE_KM / _SIDE
-    middle = (np.arange(-round(_AROUND / step), _SIDE + round(_AROUND / step)) + 0.5) * step
+    beyond = round(_AROUND / step) + 2  # a little more than is kept, which is cut off cleanly
+    middle = (np.arange(-beyond, _SIDE + beyond) + 0.5) * step
     inside = np.clip(np.rint(middle / step - 0.5).astype(int), 0, _SIDE - 1)
     x, y = np.meshgrid(middle.astype(np.float32), middle.astype(np.float32))
     depth, _ = depth_inland(x, y, noise[np.ix_(inside, inside)])

@@ -198,7 +198,7 @@ export class MapFigure {
   }
 
   private setLimits(): void {
-    const finest = Math.min(...this.options.finestMetres) * 1;
+    const finest = Math.min(...this.options.finestMetres);
     const latitude = this.bounds().getCenter().lat;
     const pixels = 110; // of the finest cell, at most
     const deepest = Math.log2((METRES_AROUND * Math.cos((latitude * Math.PI) / 180) * pixels) / (WORLD * finest));
@@ -227,15 +227,16 @@ export class MapFigure {
     const whole = this.bounds().getCenter();
     const apart = this.map.latLngToContainerPoint(centre).distanceTo(this.map.latLngToContainerPoint(whole));
     this.fitted = Math.abs(zoom - this.fitZoom()) < 0.02 && apart < 3;
-    const digits = Math.max(Math.ceil(Math.log10((WORLD * 2 ** zoom) / 360)), 2);
+    const digits = Math.max(Math.ceil(Math.log10((WORLD * 2 ** zoom) / 360)) + 1, 2); // a tenth of a pixel
     if (key) this.tools.link.set(key, this.fitted ? null : `${zoom.toFixed(2)}/${centre.lat.toFixed(digits)}/${centre.lng.toFixed(digits)}`);
   }
 
   private resize(): void {
-    const fitted = this.fitted;
-    this.map.invalidateSize({ pan: false });
+    const [fitted, centre] = [this.fitted, this.map.getCenter()];
+    this.map.invalidateSize({ pan: false, animate: false });
     this.setLimits();
     if (fitted) this.fit(false);
+    else this.map.setView(centre, this.map.getZoom(), { animate: false });
     this.paint();
   }
 

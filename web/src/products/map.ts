@@ -2,6 +2,7 @@
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
 import { capital, clamp, interval, known, metres, percent, place, shareWords, significant } from "../format";
+import { showGeography } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import type { Product, Tools } from "../product";
 import type { Layer, MapBody, Measure, PageView } from "../views";
@@ -63,7 +64,8 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
     measure.listed.slice(0, shown).forEach(([row], i) => {
       const cell = figure.cells?.bounds(row);
       if (!cell) return;
-      const [x, y] = project(cell.east, cell.north).map((one, axis) => one + (axis ? -7 : 7));
+      const [[west, south], [east, north]] = [project(cell.west, cell.south), project(cell.east, cell.north)];
+      const [x, y] = east - west > 40 ? [(west + east) / 2, (south + north) / 2] : [east + 7, north - 7];
       if (taken.some(([a, b]) => Math.hypot(a - x, b - y) < 17)) return;
       taken.push([x, y]);
       pen.beginPath();
@@ -154,6 +156,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
 export const showMap: Product = (view: PageView, root: HTMLElement, tools: Tools) => {
   const body = view.body as MapBody;
   const figure = new MapFigure(root, body.region, { label: view.title, finestMetres: body.finest_metres, missing: body.missing, start: body.start }, tools);
+  showGeography(figure, view, tools);
   const { panel, current } = mapPanel(figure, body, tools);
   root.append(panel);
   panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words"))));

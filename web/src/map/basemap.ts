@@ -1,0 +1,210 @@
+// Geography: water, land, lines, zones and names on the map's canvas, and the tiles of a server that the operator named.
+import { h } from "../dom";
+import { clamp, metres } from "../format";
+import type { Tools } from "../product";
+import type { Mode } from "../theme";
+import type { Basemap, PageView, Place } from "../views";
+import { unitX, unitY } from "./cells";
+import type { MapFigure } from "./figure";
+import type { Ground, Scene } from "./ground";
+
+type Point = [number, number];
+type Box = [number, number, number, number]; // left, top, right, bottom
+
+const EARTH_RADIUS_M = 6371008.8;
+const NEAR = 0.03; // of the geography's extent: a place within it is "near", one farther has its distance and direction
+const NAME_ROOM = 16000; // square CSS pixels of the map for each name
+const COLOURS: Record<Mode, { land: string; water: string; shore: string; line: string; zone: string; ink: string; halo: string }> = {
+  dark: { land: "#17151d", water: "#0d1119", shore: "rgba(159,182,207,.55)", line: "rgba(255,255,255,.28)", zone: "rgba(255,255,255,.45)", ink: "#f1ece4", halo: "rgba(8,7,11,.8)" },
+  light: { land: "#f6f1e8", water: "#dfe8ee", shore: "rgba(48,84,120,.6)", line: "rgba(45,35,55,.26)", zone: "rgba(45,35,55,.5)", ink: "#241d2b", halo: "rgba(255,253,246,.85)" },
+};
+
+/** Whether a point lies in the rings' area: those of holes are rings, too. */
+export function inside(rings: Point[][], x: number, y: number): boolean {
+  let odd = false;
+  for (const ring of rings) {
+    for (let i = 0, j = ring.length - 1; i < ring.length; j = i++) {
+      const [[x0, y0], [x1, y1]] = [ring[i], ring[j]];
+      if (y0 > y !== y1 > y && x < x0 + ((y - y0) / (y1 - y0)) * (x1 - x0)) odd = !odd;
+    }
+  }
+  return odd;
+}
+
+function boxOf(points: Point[]): Box {
+  const box: Box = [Infinity, Infinity, -Infinity, -Infinity];
+  for (const [x, y] of points) {
+    [box[0], box[1], box[2], box[3]] = [Math.min(box[0], x), Math.min(box[1], y), Math.max(box[2], x), Math.max(box[3], y)];
+  }
+  return box;
+}
+
+/** Metres from one place to another, and in which of eight directions it lies. */
+export function wayTo([x0, y0]: Point, [x1, y1]: Point): { length: number; direction: string } {
+  const rad = Math.PI / 180;
+  const east = (x1 - x0) * rad * Math.cos(((y0 + y1) / 2) * rad);
+  const north = (y1 - y0) * rad;
+  const eighth = Math.round(Math.atan2(east, north) / (Math.PI / 4));
+  return { length: EARTH_RADIUS_M * Math.hypot(east, north), direction: ["north", "north-east", "east", "south-east", "south", "south-west", "west", "north-west"][(eighth + 8) % 8] };
+}
+
+/** A basemap as the map's ground. Shapes are kept as paths in thousandths of their extent in Web Mercator. */
+export class BasemapGround implements Ground {
+  readonly source: string;
+  private readonly origin: Point;
+  private readonly unit: number;
+  private readonly paths: Record<"land" | "water" | "shore" | "line" | "zone", Path2D>;
+  private readonly zones: { name: string; rings: Point[][]; box: Box }[];
+  private readonly near: number; // metres
+  private readonly places: Place[];
+  private readonly box: Box; // of all geography, which was cut there
+  private readonly hasAreas: boolean;
+  private readonly hasLand: boolean;
+
+  constructor(basemap: Basemap) {
+    this.source = basemap.source;
+    this.places = [...basemap.places].sort((a, b) => a.rank - b.rank);
+    const areas = [...basemap.land.flat(), ...basemap.water.flat()];
+    const zones = basemap.zones.flatMap((zone) => zone.rings);
+    const box = boxOf([...areas.flat(), ...basemap.lines.flat(), ...zones.flat(), ...this.places.map((one): Point => [one.longitude, one.latitude])]);
+    const [west, south, east, north] = (this.box = box);
+    this.origin = [unitX(west), unitY(north)];
+    this.unit = Math.max(unitX(east) - this.origin[0], unitY(south) - this.origin[1], 1e-12) / 1000;
+    this.near = NEAR * wayTo([west, south], [east, north]).length;
+    this.paths = { land: this.path(basemap.land.flat()), water: this.path(basemap.water.flat()), shore: this.path(areas, true), line: this.path(basemap.lines), zone: this.path(zones) };
+    this.zones = basemap.zones.map(({ name, rings }) => ({ name, rings, box: boxOf(rings.flat()) }));
+    this.hasAreas = areas.length > 0;
+    this.hasLand = basemap.land.length > 0;
+  }
+
+  /** Lines or rings as one path. A shore does not follow the edge at which the geography was cut. */
+  private path(lines: Point[][], isShore = false): Path2D {
+    const path = new Path2D();
+    const [west, south, east, north] = this.box;
+    for (const line of lines) {
+      line.forEach(([longitude, latitude], i) => {
+        const [x, y] = [(unitX(longitude) - this.origin[0]) / this.unit, (unitY(latitude) - this.origin[1]) / this.unit];
+        const [before, above] = line[Math.max(i - 1, 0)];
+        const isCut = isShore && ((longitude === before && (longitude === west || longitude === east)) || (latitude === above && (latitude === south || latitude === north)));
+        if (i && !isCut) path.lineTo(x, y);
+        else path.moveTo(x, y);
+      });
+    }
+    return path;
+  }
+
+  /** Draws in the paths' own units, of which one is `size` pixels. */
+  private placed(pen: CanvasRenderingContext2D, scene: Scene, draw: (size: number) => void): void {
+    const world = scene.project(180, 0)[0] - scene.project(-180, 0)[0];
+    const [left, top] = scene.project(-180, 85.0511287798);
+    const size = this.unit * world;
+    pen.save();
+    pen.translate(left + this.origin[0] * world, top + this.origin[1] * world);
+    pen.scale(size, size);
+    draw(size);
+    pen.restore();
+  }
+
+  under(pen: CanvasRenderingContext2D, scene: Scene): void {
+    if (!this.hasAreas) return;
+    const colours = COLOURS[scene.mode];
+    pen.fillStyle = this.hasLand ? colours.water : colours.land; // with land alone, the rest is water
+    const [[x0, y0], [x1, y1]] = [scene.project(this.box[0], this.box[3]), scene.project(this.box[2], this.box[1])];
+    pen.fillRect(x0, y0, x1 - x0, y1 - y0);
+    this.placed(pen, scene, () => {
+      for (const name of ["land", "water"] as const) {
+        pen.fillStyle = colours[name];
+        pen.fill(this.paths[name], "evenodd");
+      }
+    });
+  }
+
+  over(pen: CanvasRenderingContext2D, scene: Scene): void {
+    const colours = COLOURS[scene.mode];
+    this.placed(pen, scene, (size) => {
+      pen.lineJoin = "round";
+      for (const [name, width, dash] of [["line", 0.9, []], ["shore", 1.2, []], ["zone", 1, [5, 4]]] as const) {
+        pen.strokeStyle = colours[name];
+        pen.lineWidth = width / size;
+        pen.setLineDash(dash.map((one) => one / size));
+        pen.stroke(this.paths[name]);
+      }
+    });
+    this.letter(pen, scene);
+  }
+
+  /** Writes the names that have room: places by their rank, then zones that are wider than their names. */
+  private letter(pen: CanvasRenderingContext2D, scene: Scene): void {
+    const colours = COLOURS[scene.mode];
+    const taken: Box[] = [];
+    let left = clamp(Math.floor((scene.width * scene.height) / NAME_ROOM), 4, 40);
+    const write = (text: string, x: number, y: number, most: number): boolean => {
+      const half = pen.measureText(text).width / 2 + 3;
+      const box: Box = [x - half, y - 13, x + half, y + 6];
+      if (left <= 0 || 2 * half > most || box[0] < 2 || box[1] < 2 || box[2] > scene.width - 2 || box[3] > scene.height - 2) return false;
+      if (taken.some((one) => box[0] < one[2] && one[0] < box[2] && box[1] < one[3] && one[1] < box[3])) return false;
+      taken.push(box);
+      left -= 1;
+      pen.strokeText(text, x, y);
+      pen.fillText(text, x, y);
+      return true;
+    };
+    pen.save();
+    pen.textAlign = "center";
+    pen.lineJoin = "round";
+    [pen.strokeStyle, pen.fillStyle, pen.lineWidth] = [colours.halo, colours.ink, 3];
+    for (const { name, longitude, latitude, rank } of this.places) {
+      const [x, y] = scene.project(longitude, latitude);
+      pen.font = `${rank === 0 ? 13.5 : 11.5}px ${FONT}`;
+      if (!write(name, x, y - 6, Infinity)) continue;
+      pen.beginPath();
+      pen.arc(x, y, 2, 0, 2 * Math.PI);
+      pen.stroke();
+      pen.fill();
+    }
+    pen.font = `italic 11.5px ${FONT}`;
+    for (const { name, box } of this.zones) {
+      const [[x0, y0], [x1, y1]] = [scene.project(box[0], box[3]), scene.project(box[2], box[1])];
+      write(name, (x0 + x1) / 2, (y0 + y1) / 2 + 4, x1 - x0);
+    }
+    pen.restore();
+  }
+
+  nearest(longitude: number, latitude: number): string | null {
+    const zone = this.zones.find(({ rings, box }) => longitude >= box[0] && longitude <= box[2] && latitude >= box[1] && latitude <= box[3] && inside(rings, longitude, latitude));
+    let [best, length, direction] = ["", Infinity, ""];
+    for (const place of this.places) {
+      const way = wayTo([place.longitude, place.latitude], [longitude, latitude]);
+      if (way.length < length) [best, length, direction] = [place.name, way.length, way.direction];
+    }
+    const way = length < this.near ? `near ${best}` : `${metres(Number(length.toPrecision(2)))} ${direction} of ${best}`;
+    return [zone?.name, best && way].filter(Boolean).join(", ") || null;
+  }
+}
+
+const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif';
+
+/** Gives a map the page's geography: its basemap, its source under the map, and a button for the operator's tiles. */
+export function showGeography(figure: MapFigure, view: PageView, tools: Tools): void {
+  const source = h("p", { class: "source" });
+  if (view.basemap) {
+    figure.setBasemap(new BasemapGround(view.basemap));
+    source.append(`Geography: ${view.basemap.source}. `);
+    figure.element.append(source);
+  }
+  const pattern = view.tiles;
+  if (pattern === null) return;
+  const host = new URL(pattern.replace(/[{}]/g, "")).host;
+  const warning = `The street map comes from ${host}: while it is on, that server sees which parts of the map you look at.`;
+  source.append(warning);
+  figure.element.append(source);
+  let on = false;
+  const button = tools.addButton("Street map from the web", () => {
+    on = !on;
+    figure.setTiles(on ? pattern : null);
+    button.setAttribute("aria-pressed", String(on));
+    tools.say(on ? `Street map on. ${host} sees which parts you look at.` : "Street map off");
+  });
+  button.setAttribute("aria-pressed", "false");
+  button.title = warning;
+}
