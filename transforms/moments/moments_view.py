@@ -39,7 +39,7 @@ from sfumato.schemas.views import (
 from sfumato.transforms.moments.derived_statistics import shrunk
 from sfumato.transforms.report.numbers import about, between, figures, length, percent, plural, raised
 from sfumato.transforms.report.scales import uncertain, value_scale
-from sfumato.transforms.report.sections import alarm, chips, facts, guarantee, problems
+from sfumato.transforms.report.sections import alarm, chips, facts, get, guarantee, problems
 
 _Z = 1.96  # standard deviations on each side of a 95% interval
 _VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
@@ -126,6 +126,7 @@ class _Release:
                 self._made(),
                 self._sending(),
             ],
+            timeline=get(self._manifest, "timeline"),
             manifest=self._manifest,
             body=body,
         )
