@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid
-from sfumato.schemas.release import CELLS_FILE, CHANGES_FILE, CHANGES_FORMAT, MANIFEST_FILE, TOTALS_FILE
-from sfumato.schemas.tree import node_positions
+from sfumato.schemas.release import ANSWERS_FILE, CHANGES_FILE, CHANGES_FORMAT, MANIFEST_FILE, TOTALS_FILE
+from sfumato.schemas.tree import Tree, node_positions, nodes_from_names
 from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, find_changes
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.release.metadata import UNSAFE, manifest_bytes, package_versions, parquet_bytes
@@ -38,12 +39,15 @@ def map_counts(release: Release) -> MapCounts:
             "--method adaptive and --estimator bayes, the defaults"
         )
     totals = release.arrow_table(TOTALS_FILE)
-    node, cell, users, variance = (totals[name].to_numpy() for name in ("node", "cell", "users", "variance"))
+    node, users, variance = (totals[name].to_numpy() for name in ("node", "users", "variance"))
     try:
         last = manifest["privacy"]["sub_queries"][-1]
+        answers = release.arrow_table(ANSWERS_FILE)
+        asked = answers.filter(pc.equal(answers["sub_query"], last["index"]))["cell_id"].to_pylist()
+        measured = Tree.of(release.grid.depth, nodes_from_names(asked, release.grid.depth))
         sums = 1 if last["shards"] is None else int(last["shards"]) - int(last["shards_lost"] or 0)
-        levels = release.arrow_table(CELLS_FILE)["depth"].to_numpy().astype(np.int64)[cell[cell >= 0]]
-        return MapCounts(release.grid.region, UnbiasedCounts.from_nodes(node, users, variance), levels, max(sums, 1))
+        counts = UnbiasedCounts.from_nodes(node, users, variance, release.grid.depth)
+        return MapCounts(release.grid.region, counts, measured, max(sums, 1))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise RequestError(f"{where}: the release is damaged ({error})") from None
 

@@ -34,7 +34,7 @@ def noisy_map(expected: np.ndarray, rng: np.random.Generator, noise: float = 5.0
     own = measure(full, [TreeMeasurement(tree, counts, np.full(len(counts), noise**2))])
     users = float(expected.sum() + rng.normal(0, 10.0))
     unbiased = UnbiasedCounts.from_measurements(full, own, users, 100.0)
-    return MapCounts(REGION, unbiased, np.full(len(counts), LEVEL), sums)
+    return MapCounts(REGION, unbiased, tree, sums)
 
 
 def two_maps(trial: int, move: np.ndarray | None = None, sums: int = 1) -> Changes:
@@ -156,8 +156,7 @@ def test_a_node_within_a_cell_is_not_tested() -> None:
         noisy = counts + rng.normal(0, 5, len(counts))
         own = measure(full, [TreeMeasurement(tree, noisy, np.full(len(counts), 25.0))])
         unbiased = UnbiasedCounts.from_measurements(full, own, float(counts.sum()), 25.0)
-        levels = node_levels(entries)[full.owners(tree)]
-        maps.append(MapCounts(REGION, unbiased, levels, 1))
+        maps.append(MapCounts(REGION, unbiased, tree, 1))
     changes = find_changes(*maps)
     nodes = changes.node.tolist()
     assert {1, 4, 5, 6, 7, int(child)} == set(nodes)
@@ -177,7 +176,7 @@ def test_shares_forgive_a_change_of_the_number_of_users() -> None:
 
 def test_maps_of_different_regions_are_refused() -> None:
     one = noisy_map(np.full(256, 9.0), np.random.default_rng(0))
-    other = MapCounts(Region(0, 0, 1, 1), one.counts, one.cell_levels, 1)
+    other = MapCounts(Region(0, 0, 1, 1), one.counts, one.measured, 1)
     with pytest.raises(ValueError, match="regions"):
         find_changes(one, other)
     with pytest.raises(ValueError, match="rate"):
