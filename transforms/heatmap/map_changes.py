@@ -84,7 +84,8 @@ class Changes:
         q_value: float64[n], the least false discovery rate at which the node is found; NaN where it was not tested.
         changed: bool[n], q_value is at most the false discovery rate.
         changed_low, changed_high: float64[n], the interval with false coverage rate; NaN where not changed.
-        shown: bool[n], disjoint changed nodes, the most significant ones; their false discovery rate is kept as well.
+        shown: bool[n], disjoint changed nodes below the root, the most significant ones; their false discovery rate
+            is kept as well.
         scale: that `before` was multiplied by; 1 unless shares are compared.
     """
 
@@ -260,8 +261,9 @@ def _q_values(p_value: NDArray[np.float64]) -> NDArray[np.float64]:
 def _focused(node: NDArray[np.uint64], p_value: NDArray[np.float64], rate: float) -> NDArray[np.bool_]:
     """Disjoint nodes, most significant first, as many as keep the false discovery rate among themselves: bool[n].
 
-    A node joins the list unless it lies above or below one that is in it. The list of the nodes with p <= t is kept
-    for the largest t at which t times the number of tests is at most `rate` times the list's length.
+    A node joins the list unless it lies above or below one that is in it. The root, the sum of all, never does. The
+    list of the nodes with p <= t is kept for the largest t at which t times the number of tests is at most `rate` times
+    the list's length.
     """
     tests = int((~np.isnan(p_value)).sum())
     listed: list[int] = []
@@ -273,7 +275,7 @@ def _focused(node: NDArray[np.uint64], p_value: NDArray[np.float64], rate: float
             break
         code = int(node[row])
         lineage = [code >> shift for shift in range(0, code.bit_length(), 2)]
-        if code not in above and chosen.isdisjoint(lineage):
+        if code != 1 and code not in above and chosen.isdisjoint(lineage):
             listed.append(row)
             chosen.add(code)
             above.update(lineage)

@@ -168,7 +168,9 @@ def test_shares_forgive_a_change_of_the_number_of_users() -> None:
     rng = np.random.default_rng(11)
     expected = np.linspace(5, 60, 4**LEVEL)
     before, after = noisy_map(expected, rng), noisy_map(1.4 * expected, rng)
-    assert find_changes(before, after).shown[0]  # the whole region
+    found = find_changes(before, after)
+    assert found.changed[0]  # the whole region
+    assert not found.shown[0]
     changes = find_changes(before, after, shares=True)
     assert changes.scale == pytest.approx(1.4, abs=0.02)
     assert not changes.changed.any()
