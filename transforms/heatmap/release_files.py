@@ -28,7 +28,7 @@ from sfumato.transforms.heatmap.manifest import category_names, combined_sub_que
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
-from sfumato.transforms.heatmap.raster import coarsen, estimate_density, gaussian_heatmap, painted
+from sfumato.transforms.heatmap.raster import coarsen_estimate, estimate_density, gaussian_heatmap, painted
 from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes
@@ -173,7 +173,7 @@ def _layers(state: HeatmapState, estimate: Estimate, categories: Sequence[str]) 
     rooms = _rooms([len(shown.counts) for shown, *_ in layers])
     made = []
     for (full, result, spent, remaining), room in zip(layers, rooms, strict=True):
-        shown = coarsen(full, room)
+        shown = coarsen_estimate(full, room)
         rates = _rates(shown, categories, state, result)
         layer = _layer(shown, spent, remaining, None if rates is None else _for_page(rates), len(full.counts))
         if state.is_central:  # one sum, with one noise
@@ -184,9 +184,9 @@ def _layers(state: HeatmapState, estimate: Estimate, categories: Sequence[str]) 
 
 def _rates(estimate: Estimate, categories: Sequence[str], state: HeatmapState, result: NoisyCounts) -> Rates | None:
     """The rates of an estimate whose users by category are of this result; None without auxiliary data."""
-    answered = result.spent.shards - result.spent.shards_lost
-    noisy_sums = 1 if state.is_central else answered
-    return estimate_rates(estimate, categories, noisy_sums, state.cohort.shards / answered)
+    live = result.spent.shards - result.spent.shards_lost
+    noisy_sums = 1 if state.is_central else live
+    return estimate_rates(estimate, categories, noisy_sums, state.cohort.shards / live)
 
 
 def _for_page(rates: Rates) -> PageRates:

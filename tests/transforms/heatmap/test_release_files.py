@@ -17,7 +17,7 @@ from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.options import heatmap_parameters
-from sfumato.transforms.heatmap.raster import coarsen, estimate_density
+from sfumato.transforms.heatmap.raster import coarsen_estimate, estimate_density
 from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.release_files import add_up_to, release_files
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -226,7 +226,7 @@ def test_a_coarser_page_has_the_rates_of_its_cells(monkeypatch: pytest.MonkeyPat
     names = ("false", "true")
     release = rated_release("flat", names)
     (layer,) = release.layers
-    rates = estimate_rates(coarsen(release.estimate, 16), names, 4)
+    rates = estimate_rates(coarsen_estimate(release.estimate, 16), names, 4)
     assert rates is not None
     assert (len(layer["level"]), layer["entries"]) == (16, 256)
     np.testing.assert_allclose(as_page(layer["rates"]["rate"]), shown_on_page(rates), atol=0.0051)
