@@ -19,7 +19,7 @@ from sfumato.transforms.text_tables import markdown_table
 
 
 def run(request: LedgerRequest) -> int:
-    """Runs the command. Raises RequestError, or LedgerError where the ledger is damaged."""
+    """Runs the command. Raises RequestError, or LedgerError if the ledger is damaged."""
     actions = {"limit": _limit, "verify": _verify, "backup": _copy, "restore": _copy, "show": _show}
     return actions[request.action](request)
 

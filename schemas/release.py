@@ -61,6 +61,12 @@ TABLE_TEXT_FILE = "table.md"
 EVALUATION_FILES = frozenset({RUNS_FILE, TABLE_FILE, TABLE_TEXT_FILE, PAGE_FILE, MANIFEST_FILE})
 EVALUATION_FORMAT = "sfumato-evaluation/2"
 
+# What `sfumato changes` writes: post-processing of two releases.
+CHANGES_FILE = "changes.parquet"
+CHANGES_PICTURE = "changes.png"
+CHANGES_FILES = frozenset({CHANGES_FILE, CHANGES_PICTURE, PAGE_FILE, MANIFEST_FILE})
+CHANGES_FORMAT = "sfumato-changes/1"
+
 _GEO = {
     "version": "1.1.0",
     "primary_column": "geometry",
@@ -108,6 +114,47 @@ TOTALS_SCHEMA = pa.schema(
         pa.field("variance", pa.float64(), False, {"description": _MEASURED}),
     ]
 )
+
+
+def changes_schema() -> pa.Schema:
+    """The table of changes between two heatmaps: one row for each node of the quadtree that both know."""
+
+    def field(name: str, kind: pa.DataType, text: str, null: bool = False) -> pa.Field:
+        return pa.field(name, kind, null, {"description": text})
+
+    number = pa.float64()
+    return pa.schema(
+        [
+            field("cell_id", pa.string(), "r and one digit 0..3 a level of the quadtree"),
+            field("depth", pa.int8(), "level of the node, 0 for the whole region"),
+            *(pa.field(name, number, False, {"unit": "degrees"}) for name in ("west", "south", "east", "north")),
+            field("leaf", pa.bool_(), "the finest cell that both maps know; otherwise a merged region"),
+            field("before", number, "unbiased users of the first map, scaled if shares are compared; may be negative"),
+            field("after", number, "unbiased users of the second map; may be negative"),
+            field("difference", number, "after - before, in users"),
+            field("stddev", number, "standard deviation of the difference if nothing changed: noise and sampling"),
+            field("low", number, "lower end of the difference's 95% interval, for each row by itself"),
+            field("high", number, "upper end of the difference's 95% interval, for each row by itself"),
+            field("changed", pa.bool_(), "q_value is at most the stated false discovery rate"),
+            field("shown", pa.bool_(), "of changed rows that lie within each other the most significant"),
+            field("p_value", number, "two-sided; null where nearly nobody is in either map: not tested", True),
+            field("q_value", number, "least false discovery rate at which it is changed; null if not tested", True),
+            field(
+                "changed_low",
+                number,
+                "lower end of an interval that allows for the selection; or null",
+                True,
+            ),
+            field(
+                "changed_high",
+                number,
+                "upper end of an interval that allows for the selection; or null",
+                True,
+            ),
+            field("geometry", pa.binary(), "WKB, the node's rectangle"),
+        ],
+        metadata={"geo": json.dumps(_GEO)},
+    )
 
 
 def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), unbiased: bool = False) -> pa.Schema:

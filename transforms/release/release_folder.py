@@ -17,6 +17,8 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import (
+    CHANGES_FILES,
+    CHANGES_FORMAT,
     EVALUATION_FILES,
     EVALUATION_FORMAT,
     MANIFEST_FILE,
@@ -28,8 +30,8 @@ from sfumato.transforms.files import content_type, is_remote, matching, storage_
 from sfumato.transforms.release.metadata import manifest_bytes
 from sfumato.transforms.release.published_release import read_part
 
-_NOUNS = {MANIFEST_FORMAT: "release", EVALUATION_FORMAT: "evaluation"}
-_KNOWN_FILES = RELEASE_FILES | EVALUATION_FILES
+_NOUNS = {MANIFEST_FORMAT: "release", EVALUATION_FORMAT: "evaluation", CHANGES_FORMAT: "folder of changes"}
+_KNOWN_FILES = RELEASE_FILES | EVALUATION_FILES | CHANGES_FILES
 _TAKEN = "output: {} exists already; name another, or give --overwrite"
 
 
