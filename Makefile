@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 REGION := 3.00,1.00,3.13,1.13
 MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
-.PHONY: demo docs tuner test test-slow test-times test-airflow flink-jar test-flink check bench clean
+.PHONY: demo docs web tuner test test-slow test-times test-airflow flink-jar test-flink check bench clean
 
 # About 6 minutes on 2 busy cores, and 120 MB in demo/. docs/tutorials/ explain each command.
 demo: $(VENV)/.installed
@@ -52,6 +52,14 @@ demo: $(VENV)/.installed
 docs: $(VENV)/.documented
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "Open build/site/index.html in a browser."
+
+# The script and style of all pages, from web/ into transforms/report/bundle. Needs Node 20 or later.
+web: $(VENV)/.developed web/node_modules/.package-lock.json
+	$(BIN)/python web/views_schema.py >web/views.schema.json
+	cd web && npm run --silent types && npm run --silent lint && npm run --silent test && npm run --silent build
+
+web/node_modules/.package-lock.json: web/package.json web/package-lock.json
+	cd web && npm ci --no-audit --no-fund
 
 # How a tuner of range queries is made: here on a synthetic city, which is good for the example alone.
 tuner: $(VENV)/.installed

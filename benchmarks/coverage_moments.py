@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.moments import FixedPoint, Statistic
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.moments.groups import CellGroups, Grouping
-from sfumato.transforms.moments.moments_release import differing
+from sfumato.transforms.moments.moments_release import simultaneous
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState, run_in_memory
 from sfumato.transforms.moments.quantities import decode, encode
 from sfumato.transforms.moments.tally import Block, count_reports
@@ -162,7 +162,7 @@ def listed(
     shown = np.flatnonzero(places[:-1] < len(names) - 1)
     exact = decode(codes, form)
     means = np.bincount(groups, exact, cells) / np.maximum(np.bincount(groups, minlength=cells), 1)
-    return differing(state, plan, names, places, "mean"), means[shown] - exact.mean()
+    return simultaneous(state, plan, names, places, "mean")[0], means[shown] - exact.mean()
 
 
 def lists(runs: int) -> str:

@@ -25,6 +25,7 @@ from sfumato.pipelines.accounting import Accounting, accounting
 from sfumato.pipelines.cli import message_of, worker_error
 from sfumato.pipelines.console import identify
 from sfumato.pipelines.dry_run import Forecast, dry_run_text
+from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.inputs import InputFile, content_digests, inspect, match_files, with_rows
 from sfumato.pipelines.options import RunnerSettings
 from sfumato.pipelines.progress import log_metrics, show_progress
@@ -93,6 +94,11 @@ class ReleaseJob(ABC):
     def timeline(self) -> str | None:
         """The folder of the page of all releases."""
         return self.request.timeline if isinstance(self.request, ReleaseRequest) else None
+
+    @cached_property
+    def geography(self) -> bytes | None:
+        """What the release publishes of the map's geography, None without any. Raises RequestError."""
+        return geography_of(self.request)
 
     @cached_property
     def accounting(self) -> Accounting | None:
@@ -164,6 +170,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     resumed = None if ledger is None else ledger.reservation(request.release_id)
     if resumed is None:
         check_output(request.output, request.overwrite, job.FORMAT)
+    _ = job.geography  # a file that cannot be used is a bad request
     files = match_files(request.input)
     if isinstance(request, ReleaseRequest) and request.dry_run:
         charge = None if ledger is None else ledger.forecast(job.cost(), request.release_id)
@@ -374,5 +381,6 @@ def key_and_metadata(
         randomness=source,
         safe=request.seed is None,
         parameters=parameters,
+        geography=job.geography,
     )
     return key, metadata

@@ -16,6 +16,7 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.io.filesystems import FileSystems
 
+from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
 from sfumato.pipelines.options import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, VALUE_BYTES_PER_ROW
@@ -184,6 +185,7 @@ def build_from_heatmap(request: RangesOptions) -> int:
     release = open_heatmap(str(request.release))
     sizes = Sizes(*request.sizes)
     sizes.check(release.field)
+    geography = geography_of(request, release.field.grid.region)
     check_output(request.output, request.overwrite)
     if request.dry_run:
         sys.stdout.write(
@@ -191,7 +193,7 @@ def build_from_heatmap(request: RangesOptions) -> int:
             f"charges    nothing: the model is post-processing of the release\npublishes  {request.output}\n"
         )
         return 0
-    metadata = _metadata(release, sizes, request.release_id)
+    metadata = replace(_metadata(release, sizes, request.release_id), geography=geography)
     model = RangeModel(release.field, TreeModel(release.estimate), ADAPTIVE, release.manifest["privacy"]["epsilon"])
     files = files_of_release(release, model, sizes, metadata)
     publish(request.output, files, metadata.release_id, request.overwrite)

@@ -108,6 +108,11 @@ JOBS = {
         "pipelines.refresh:run",
         beam_arguments=True,
     ),
+    "page": Job(
+        "make a release's page again from its files",
+        "schemas.requests.commands:PageRequest",
+        "pipelines.page:run",
+    ),
     "key": Job(
         "make a key: the secret behind the noise of a release",
         "schemas.requests.commands:KeyRequest",

@@ -24,7 +24,8 @@ from sfumato.pipelines.folders import make_folders, remove_tree
 from sfumato.pipelines.options import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
-from sfumato.transforms.files import is_remote, matching
+from sfumato.transforms.files import is_remote, matching, write_file
+from sfumato.transforms.synth.city_map import city_geojson
 from sfumato.transforms.synth.generate import GeneratePeople, density_raster
 from sfumato.transforms.synth.synth_request import SynthRequest, SynthSpec
 
@@ -34,17 +35,31 @@ _OWN_FILE = re.compile(r"part-\d{5}-of-\d{5}\.parquet")
 def run(request: SynthRequest, settings: RunnerSettings) -> int:
     """Runs the job to the end. Returns the exit status 0, or raises RequestError."""
     spec, output = request.spec, request.output.rstrip("/")
+    if request.basemap is not None:
+        _check_reach(settings, request.basemap)
+        _check_basemap(request.basemap, request.overwrite)
     if request.days is not None:
-        return _run_days(spec, settings, output, request.days, request.overwrite)
+        _run_days(spec, settings, output, request.days, request.overwrite)
+    else:
+        _run_week(request, spec, settings, output)
+    if request.basemap is not None:
+        try:
+            write_file(request.basemap, city_geojson(spec.region))
+        except OSError as error:
+            raise RequestError(f"basemap: cannot write {request.basemap!r} ({error.strerror or error})") from None
+    return 0
+
+
+def _run_week(request: SynthRequest, spec: SynthSpec, settings: RunnerSettings, output: str) -> None:
+    """Makes one folder of one week."""
     _check_reach(settings, output, request.density or output)
     old_files = _check_paths(output, request.density, request.overwrite)
     started = time.monotonic()
     records = generate(spec, settings, output, request.density, old_files)
     _report(records, spec.users, spec.files, output, time.monotonic() - started)
-    return 0
 
 
-def _run_days(request: SynthSpec, settings: RunnerSettings, output: str, days: Period, overwrite: bool) -> int:
+def _run_days(request: SynthSpec, settings: RunnerSettings, output: str, days: Period, overwrite: bool) -> None:
     """Writes each day's folder in turn. After a failure the earlier days remain, and no part of the failed day."""
     _check_reach(settings, output)
     if not output:
@@ -65,7 +80,6 @@ def _run_days(request: SynthSpec, settings: RunnerSettings, output: str, days: P
         if created:
             remove_tree(output)
     _report(total, request.users, request.files * days.length, output, time.monotonic() - started)
-    return 0
 
 
 def _report(records: int, users: int, files: int, output: str, seconds: float) -> None:
@@ -143,6 +157,16 @@ def _check_paths(output: str, density: str | None, overwrite: bool) -> list[str]
             raise RequestError(f"density: {density!r} exists already; name another, or give --overwrite")
     # Only files of an earlier run. Other files in the folder are not deleted.
     return [path for path in present if _OWN_FILE.fullmatch(path.rsplit("/", 1)[-1])]
+
+
+def _check_basemap(path: str, overwrite: bool) -> None:
+    """Refuses a place that is taken or no GeoJSON file's."""
+    if not path.endswith((".geojson", ".json")):
+        raise RequestError(f"basemap: must name a file that ends in .geojson, got {path!r}")
+    if os.path.isdir(path):
+        raise RequestError(f"basemap: {path!r} is a folder; name a file")
+    if matching(path) and not overwrite:
+        raise RequestError(f"basemap: {path!r} exists already; name another, or give --overwrite")
 
 
 def _write_array(values: NDArray[np.generic], path: str) -> None:

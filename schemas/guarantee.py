@@ -173,7 +173,7 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
         return f"{unsafe} Under a secret key, at ε = {epsilon:g}, {promise}"
     if _entry(privacy, "participation").get("protected") is False:
         condition = "Who takes part is not protected, as in the paper."
-    elif privacy.get("model") == "local":
+    elif privacy.get("trust") == "local":
         local = _entry(privacy, "collector").get("epsilon", epsilon)
         condition = f"Each user sent {sent} after randomised response: the collector learns at most ε = {local:g}."
     else:

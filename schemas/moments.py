@@ -223,7 +223,8 @@ BITS_SCHEMA = pa.schema(
 def moment_cells_schema(statistics: Sequence[str]) -> pa.Schema:
     """The table of a map's cells: for each statistic S the columns S_value, S_stddev, S_low, S_high, S_clients.
 
-    The first also has S_shrunk and S_shrunk_stddev, after empirical-Bayes shrinkage towards everybody's, and S_differs.
+    The first also has S_shrunk and S_shrunk_stddev, after empirical-Bayes shrinkage towards everybody's, S_differs, and
+    S_simultaneous_low and S_simultaneous_high.
     """
     shared = [CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")]
     numbers = [MOMENTS_SCHEMA.field(name) for name in ("value", "stddev", "low", "high", "clients")]
@@ -238,6 +239,15 @@ def moment_cells_schema(statistics: Sequence[str]) -> pa.Schema:
             pa.int8(),
             False,
             {"description": "1 above everybody's, -1 below, 0 unknown; simultaneous for all cells, at 95%"},
+        ),
+        *(
+            pa.field(
+                f"{statistics[0]}_simultaneous_{end}",
+                pa.float64(),
+                True,
+                {"description": f"{side} end of an interval that holds for all cells at once, at 95%; null for a sum"},
+            )
+            for end, side in (("low", "lower"), ("high", "upper"))
         ),
     ]
     return pa.schema([*shared, *mine, *shrinkage, CELLS_SCHEMA.field("geometry")], metadata=CELLS_SCHEMA.metadata)

@@ -8,6 +8,7 @@ from the west, y from the north.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,13 @@ class Grid:
             region.west + (x + 1) * width,
             region.north - y * height,
         )
+
+
+def ground_metres(region: Region) -> tuple[float, float]:
+    """Width at the middle latitude and height of a region, in metres."""
+    degree = math.radians(1) * EARTH_RADIUS_KM * 1000
+    middle = math.cos(math.radians((region.north + region.south) / 2))
+    return (region.east - region.west) * degree * middle, (region.north - region.south) * degree
 
 
 def area_km2(

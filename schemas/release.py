@@ -27,6 +27,8 @@ MOMENTS_PICTURE = "moments.png"
 MODEL_FILE = "model.npz"
 RANGES_PICTURE = "ranges.png"
 TOTALS_FILE = "totals.parquet"
+ANSWERS_FILE = "answers.parquet"
+BASEMAP_FILE = "basemap.json"
 RELEASE_FILES = frozenset(
     {
         MANIFEST_FILE,
@@ -49,6 +51,8 @@ RELEASE_FILES = frozenset(
         MODEL_FILE,
         RANGES_PICTURE,
         TOTALS_FILE,
+        ANSWERS_FILE,
+        BASEMAP_FILE,
     }
 )
 MANIFEST_FORMAT = "sfumato-release/2"
@@ -58,8 +62,19 @@ REFUSAL_FORMAT = "sfumato-refusal/2"  # of the notice that replaces a release th
 RUNS_FILE = "runs.csv"
 TABLE_FILE = "table.csv"
 TABLE_TEXT_FILE = "table.md"
-EVALUATION_FILES = frozenset({RUNS_FILE, TABLE_FILE, TABLE_TEXT_FILE, PAGE_FILE, MANIFEST_FILE})
+DENSITIES_FILE = "densities.parquet"
+EVALUATION_FILES = frozenset({RUNS_FILE, TABLE_FILE, TABLE_TEXT_FILE, DENSITIES_FILE, PAGE_FILE, MANIFEST_FILE})
 EVALUATION_FORMAT = "sfumato-evaluation/2"
+DENSITIES_SCHEMA = pa.schema(
+    [
+        pa.field(
+            "settings", pa.list_(pa.int32()), False, {"description": "rows of table.csv, from 0; none: the truth"}
+        ),
+        pa.field(
+            "density", pa.list_(pa.float32()), False, {"description": "shares of the users by row from the north"}
+        ),
+    ]
+)
 
 # What `sfumato changes` writes: post-processing of two releases.
 CHANGES_FILE = "changes.parquet"
@@ -112,6 +127,16 @@ TOTALS_SCHEMA = pa.schema(
         pa.field("cell", pa.int64(), False, {"description": "the leaf's row in cells.parquet; -1 for inner nodes"}),
         pa.field("users", pa.float64(), False, {"description": "unbiased users"}),
         pa.field("variance", pa.float64(), False, {"description": _MEASURED}),
+    ]
+)
+
+
+ANSWERS_SCHEMA = pa.schema(
+    [
+        pa.field("sub_query", pa.int16(), False, {"description": "its index in the manifest's sub_queries"}),
+        pa.field("cell_id", pa.string(), False, {"description": "r and one digit 0..3 a level of the quadtree"}),
+        pa.field("users", pa.float64(), False, {"description": "noisy users by this sub-query alone; may be negative"}),
+        pa.field("stddev", pa.float64(), False, {"description": "standard deviation of the noise, in users"}),
     ]
 )
 

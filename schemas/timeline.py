@@ -28,7 +28,7 @@ class DatedRelease:
         users: number of users, public or noisy; None if unknown.
         created: ISO 8601 time.
         warm_start: id of the release that it started from, if any.
-        map: the file with its map, relative to the page (`page_index.map_file`); None without a map.
+        map: the file with its map, relative to the page (`timeline_view.night_map`); None without a map.
         safe: whether the key of its noise is secret.
 
     Raises:

@@ -7,12 +7,17 @@ are generated from these classes (`web/src/views.ts`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-Numbers = list[float | None]  # None where a value is not known
+Numbers = Sequence[float | None]  # None where a value is not known
+_TILES = re.compile(
+    r"(https://[a-z0-9-]+(?:\.[a-z0-9-]+)+(?::[0-9]{1,5})?|http://(?:localhost|127\.0\.0\.1)(?::[0-9]{1,5})?)"
+    r"/(?:[A-Za-z0-9._~@=&?/+%-]|\{[zxyr]\})+"
+)
 
 
 class _Model(BaseModel):
@@ -34,17 +39,23 @@ class FileLink(_Model):
 
 
 class Table(_Model):
-    """A table of texts. `numeric` marks the columns that hold numbers; a reader can sort by each column."""
+    """A table of texts. `numeric` marks the columns that hold numbers; a reader can sort by each column.
+
+    `links` holds the relative address that each row's first text leads to; it is empty where they lead nowhere.
+    """
 
     title: str
     heads: list[str]
     rows: list[list[str]]
     numeric: list[bool]
+    links: list[str] = []
 
     @model_validator(mode="after")
     def _check(self) -> Table:
         if len(self.numeric) != len(self.heads) or any(len(row) != len(self.heads) for row in self.rows):
             raise ValueError(f"rows: each must have {len(self.heads)} texts, as `heads`")
+        if self.links and len(self.links) != len(self.rows):
+            raise ValueError(f"links: must hold one for each of {len(self.rows)} rows, got {len(self.links)}")
         return self
 
 
@@ -183,6 +194,7 @@ class Bar(_Model):
     parent: int = -1
     level: int = 0
     cut: bool = False  # the name is the beginning of longer ones
+    users: float | None = None  # who answered for a group
 
 
 class BarsBody(_Model):
@@ -216,7 +228,15 @@ class RangeRow(_Model):
 
 
 class CurveBody(_Model):
-    """A distribution function with its 95% band, quantiles and ranges of values."""
+    """A distribution function with its 95% band, quantiles and ranges of values.
+
+    Attributes:
+        value, share, low, high: points of the function, ascending, and its band.
+        points: values at which alone the function was asked, drawn as dots; empty where it is known everywhere.
+        histogram: published counts of intervals of equal width, ascending. One that is absent has too few users.
+        hidden: the largest number of users that an absent interval can have; None where there is no histogram.
+        note: one sentence on the accuracy.
+    """
 
     kind: Literal["curve"] = "curve"
     column: str
@@ -226,6 +246,10 @@ class CurveBody(_Model):
     high: list[float]
     quantiles: list[QuantileRow]
     ranges: list[RangeRow]
+    points: list[float] = []
+    histogram: list[RangeRow] = []
+    hidden: float | None = None
+    note: str = ""
 
 
 class StatisticRow(_Model):
@@ -240,22 +264,35 @@ class StatisticRow(_Model):
 
 
 class BitRow(_Model):
-    """How often a bit is set: its place value, share of users with it, interval, and whether it was dropped."""
+    """How often a bit is set: its place value, share of users with it, interval, and whether it was dropped.
+
+    Attributes:
+        quantity: what the bits are of, in words.
+        share, low, high: noise may move them outside 0..1; None where nothing is known.
+        dropped: probably empty.
+    """
 
     quantity: str
     place: str
-    share: float
-    low: float
-    high: float
+    share: float | None
+    low: float | None
+    high: float | None
     reports: float
     dropped: bool
 
 
 class MomentsBody(_Model):
-    """Statistics of everybody, of groups or cells, and the bits that they were computed from."""
+    """Statistics of everybody, of groups or cells, and the bits that they were computed from.
+
+    Attributes:
+        limits: the least and the greatest value that counts.
+        deviation: of the values, the square root of their variance; None where no variance was estimated.
+    """
 
     kind: Literal["moments"] = "moments"
     column: str
+    limits: tuple[float, float]
+    deviation: float | None = None
     statistics: list[StatisticRow]
     groups: list[BarsBody]  # one for each statistic; empty without groups
     map: MapBody | None = None
@@ -316,7 +353,7 @@ class ComparisonBody(_Model):
 
 
 class Night(_Model):
-    """A dated release of a timeline."""
+    """A dated release of a timeline; see `schemas.timeline.DatedRelease`."""
 
     date: str
     release_id: str
@@ -328,7 +365,30 @@ class Night(_Model):
     warm_start: str | None
     map: str | None  # the script that holds the night's map, relative to the page
     safe: bool
-    # More fields as `schemas.timeline.DatedRelease` has them.
+
+
+class NightMap(_Model):
+    """One night's map, in a script of its own that the timeline's page loads when its date is chosen.
+
+    Attributes:
+        format: of the file; a page shows maps of its own format alone.
+        layer: the published cells with one measure, `Users`; fine cells may be added up.
+        users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
+        stddev: one per cell: standard deviation of the error of `users`.
+        lower_bound: whether the method states but a lower bound of these deviations.
+        noisy_sums: how many sums with a noise of their own were added up.
+    """
+
+    format: int
+    date: str
+    region: Bounds
+    depth: int
+    finest_metres: tuple[float, float]
+    layer: Layer
+    users: list[float]
+    stddev: list[float]
+    lower_bound: bool
+    noisy_sums: int
 
 
 class SpendingRow(_Model):
@@ -364,11 +424,14 @@ class Place(_Model):
     rank: int = 0
 
 
+Path = list[tuple[float, float]]  # points [longitude, latitude]; a ring's last is its first
+
+
 class Zone(_Model):
-    """A named polygon of the basemap: rings of [longitude, latitude] in turn, the first the outer one."""
+    """A named area of the basemap: its rings, those of its holes among them (even-odd)."""
 
     name: str
-    rings: list[list[tuple[float, float]]]
+    rings: list[Path]
 
 
 class Basemap(_Model):
@@ -376,18 +439,52 @@ class Basemap(_Model):
 
     Attributes:
         source: what to name as its source.
-        water, land: areas under the cells, as rings of [longitude, latitude].
-        lines: coast, streets, borders over the cells; each a list of [longitude, latitude].
+        water, land: areas under the cells; each is its outer ring and then its holes. Shores are drawn over the cells.
+        lines: streets, borders and the like, over the cells.
         zones: named polygons, drawn as outlines over the cells.
         places: names.
     """
 
     source: str
-    water: list[list[tuple[float, float]]] = []
-    land: list[list[tuple[float, float]]] = []
-    lines: list[list[tuple[float, float]]] = []
+    water: list[list[Path]] = []
+    land: list[list[Path]] = []
+    lines: list[Path] = []
     zones: list[Zone] = []
     places: list[Place] = []
+
+
+def tile_host(tiles: str) -> str:
+    """The origin that a page with these tiles may load images from, such as `https://tile.example.org`.
+
+    Args:
+        tiles: pattern of a tile server's addresses, with {z}, {x} and {y}.
+
+    Raises:
+        ValueError: no such pattern. What it says may go into a page's content security policy, so nothing else passes.
+    """
+    found = _TILES.fullmatch(tiles)
+    if found is None or not all(tiles.count(name) == 1 for name in ("{z}", "{x}", "{y}")):
+        raise ValueError(
+            "tiles: must be the address of a tile server's pictures with {z}, {x} and {y} in it, such as "
+            f"https://tile.example.org/{{z}}/{{x}}/{{y}}.png (http:// for this machine alone), got {tiles!r}"
+        )
+    return found[1]
+
+
+Tiles = Annotated[str, AfterValidator(lambda tiles: tile_host(tiles) and tiles)]
+
+
+class Geography(_Model):
+    """What `basemap.json` holds: the geography of a release's maps."""
+
+    basemap: Basemap | None = None
+    tiles: Tiles | None = None
+
+    @classmethod
+    def of(cls, files: Mapping[str, bytes]) -> Geography:
+        """The geography among a release's files; an empty one without such a file. Raises ValueError."""
+        content = files.get("basemap.json")
+        return cls() if content is None else cls.model_validate_json(content)
 
 
 class PageView(_Model):
@@ -425,5 +522,5 @@ class PageView(_Model):
     sections: list[Section] = []
     manifest: dict[str, Any]
     basemap: Basemap | None = None
-    tiles: str | None = None
+    tiles: Tiles | None = None
     body: Body

@@ -1,4 +1,4 @@
-"""Requests of the commands that run no pipeline: `sfumato key` and `sfumato ledger`."""
+"""Requests of the commands that run no pipeline: `sfumato key`, `sfumato page` and `sfumato ledger`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,26 @@ class KeyRequest(LogOptions):
     action: Literal["new"] = option(..., "new: make a key", INPUT, common=True, metavar="new", style="positional")
     file: str = option(
         ..., "a new local file; what exists is not overwritten", INPUT, common=True, metavar="FILE", style="positional"
+    )
+
+
+class PageRequest(LogOptions):
+    """The page of a release, made again."""
+
+    JOB: ClassVar[str] = "page"
+    COMMAND: ClassVar[str] = "page"
+    ABOUT: ClassVar[str] = "Makes a release's page and pictures again from its files, and compares or writes them."
+    EXAMPLE: ClassVar[str] = "release"
+
+    folder: str = option(
+        ..., "a release's folder, local or gs://", INPUT, common=True, metavar="FOLDER", style="positional"
+    )
+    output: str | None = option(
+        None,
+        "a local folder for the page and pictures; without it they are compared with those that were published",
+        OUTPUT,
+        common=True,
+        metavar="FOLDER",
     )
 
 

@@ -10,13 +10,19 @@ from pydantic import model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import MAX_DEPTH
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
-from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, RegionOption, ReleaseRequest
+from sfumato.schemas.requests.publish_request import (
+    REGION_HELP,
+    REGION_METAVAR,
+    MapGeography,
+    RegionOption,
+    ReleaseRequest,
+)  # fmt: skip
 from sfumato.schemas.requests.request_base import COLUMNS, GROUPS, INPUT, METHOD, PRIVACY, Several, option
 
 DEFAULT_MIN_GROUP = 100
 
 
-class MomentsRequest(PlaceColumns, UserColumn, ReleaseRequest):
+class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     """Means and other moments of a number. Each user sends one bit of their value."""
 
     JOB: ClassVar[str] = "moments"

@@ -12,6 +12,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Limit, Period, dataset_name, ordered
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.request_base import INPUT, KEY, LEDGER, MAP, OUTPUT, PRIVACY, RUN, Request, option
+from sfumato.schemas.views import tile_host
 
 
 def region_of(value: Any) -> Region:
@@ -179,3 +180,38 @@ class RegionOfMap(Request):
     """A map needs its borders."""
 
     region: RegionOption = option(..., REGION_HELP, MAP, common=True, metavar=REGION_METAVAR)
+
+
+class MapGeography(Request):
+    """What a map shows beside its cells. It is post-processing: no key is bound to it."""
+
+    basemap: str | None = option(
+        None,
+        "geography to draw under and over the cells: coast, water, streets, zones and place names of a GeoJSON or "
+        "GeoParquet file in longitude and latitude; what lies in the region is published; default: coasts and borders "
+        "of the world, where the region spans 5 degrees or more",
+        OUTPUT,
+        common=True,
+        metavar="FILE",
+    )
+    tiles: str | None = option(
+        None,
+        "tile server whose street map a reader may switch on, such as https://tile.example.org/{z}/{x}/{y}.png; the "
+        "server then sees what the reader looks at",
+        OUTPUT,
+        metavar="URL",
+    )
+
+    @model_validator(mode="after")
+    def _of_a_map(self) -> Self:
+        if self.tiles is not None:
+            try:
+                tile_host(self.tiles)
+            except ValueError as error:
+                raise RequestError(str(error)) from None
+        # A model of ranges may take its region from a published heatmap.
+        if getattr(self, "region", None) is None and getattr(self, "release", None) is None:
+            for name in ("basemap", "tiles"):
+                if getattr(self, name) is not None:
+                    raise RequestError(f"{name}: is of a map, which needs --region W,S,E,N")
+        return self

@@ -8,7 +8,13 @@ from pydantic import BeforeValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
-from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, RegionOption, ReleaseRequest
+from sfumato.schemas.requests.publish_request import (
+    REGION_HELP,
+    REGION_METAVAR,
+    MapGeography,
+    RegionOption,
+    ReleaseRequest,
+)  # fmt: skip
 from sfumato.schemas.requests.request_base import COLUMNS, MAP, METHOD, PRIVACY, Several, option, parts_of
 
 # Levels of the quadtree, digits of integers, characters of text and of dates, where --depth is not given.
@@ -53,7 +59,7 @@ class SampledRequest(UserColumn, ReleaseRequest):
     )
 
 
-class ItemRequest(PlaceColumns, SampledRequest):
+class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
     """Items: the values of a column, or the cells of a region."""
 
     CELL_OPTIONS: ClassVar[str]

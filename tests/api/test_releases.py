@@ -137,7 +137,7 @@ def test_a_release_without_output_goes_with_its_object_and_can_be_kept(
         ({"epsilon": 1.0, "randomness": {"safe": True}}, "factor of at most e^ε = 2.72. The operator of the job"),
         ({"epsilon": 1.0, "delta": 1e-6, "randomness": {"safe": True}}, "plus δ = 1e-06"),
         ({"epsilon": 1.0, "randomness": {"safe": True}, "participation": {"protected": False}}, "not protected"),
-        ({"epsilon": 1.0, "randomness": {"safe": True}, "model": "local"}, "sent one bit after randomised response"),
+        ({"epsilon": 1.0, "randomness": {"safe": True}, "trust": "local"}, "sent one bit after randomised response"),
         ({"epsilon": 1.0, "randomness": {"safe": True}, "adjacency": guarantee.ZERO_OUT}, "zeroing the report"),
     ],
 )

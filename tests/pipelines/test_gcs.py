@@ -334,7 +334,7 @@ def test_a_comparison_from_a_bucket_to_a_bucket(logs: str, capsys: Any) -> None:
     arguments = ["compare", "--input", logs, "--output", output, "--region", str(REGION), "--depth", "4"]
     arguments += ["--methods", "flat", "--users", "500", "--shard_size", "300", "--keys", "1", "--seed", "1"]
     assert cli.main(arguments) == 0
-    assert names(output) == ["index.html", "manifest.json", "runs.csv", "table.csv", "table.md"]
+    assert names(output) == ["densities.parquet", "index.html", "manifest.json", "runs.csv", "table.csv", "table.md"]
     with FileSystems.open(f"{output}/table.md") as file:
         assert file.read().decode() in capsys.readouterr().out
 

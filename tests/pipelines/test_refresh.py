@@ -92,7 +92,9 @@ def backfilled(tmp_path_factory: pytest.TempPathFactory, days: Path) -> Place:
 
 def test_a_backfill_publishes_every_day_and_its_page(backfilled: Place) -> None:
     published = backfilled.folder / "published"
-    assert sorted(path.name for path in published.iterdir()) == ["index.html", "latest.json", "maps", "releases"]
+    assert sorted(path.name for path in published.iterdir()) == [
+        "index.html", "latest.json", "maps", "releases", "timeline.json",
+    ]  # fmt: skip
     assert sorted(path.name for path in (published / "releases").iterdir()) == DAYS
     latest = json.loads((published / "latest.json").read_text())
     assert latest["date"] == "2026-11-20"
@@ -387,8 +389,8 @@ def test_a_second_attempt_is_charged_again(place: Place, capsys: pytest.CaptureF
     assert len(open_ledger(str(place.folder / "ledger.db")).history().reservations) == 2
     assert place.refresh("--date", "2026-11-20", "--attempt", "3") == 3
     maps = list((place.folder / "published" / "maps").iterdir())
-    page = (place.folder / "published" / "index.html").read_text()
-    assert sum(path.name in page for path in maps) == 1
+    timeline = (place.folder / "published" / "timeline.json").read_text()
+    assert sum(path.name in timeline for path in maps) == 1
     assert place.refresh("--attempt", "0") == 2
 
 

@@ -10,11 +10,11 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid, area_km2
-from sfumato.schemas.release import TOTALS_SCHEMA, cells_schema, rate_columns
+from sfumato.schemas.release import ANSWERS_SCHEMA, TOTALS_SCHEMA, cells_schema, rate_columns
 from sfumato.schemas.tree import node_names, node_positions
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, user_intervals
 from sfumato.transforms.heatmap.rates import Rates
-from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.heatmap.state import Estimate, NoisyCounts
 
 
 def cells_table(
@@ -77,6 +77,21 @@ def totals_table(estimate: Estimate, unbiased: UnbiasedCounts) -> pa.Table:
         "variance": np.concatenate(variance),
     }
     return pa.table(table, schema=TOTALS_SCHEMA)
+
+
+def answers_table(results: Sequence[NoisyCounts]) -> pa.Table:
+    """The noisy answers of sub-queries of trees, over all categories, by ANSWERS_SCHEMA."""
+    parts = []
+    for result in results:
+        estimate = result.to_estimate()
+        columns = {
+            "sub_query": np.full(len(estimate.counts), result.spent.index, dtype=np.int16),
+            "cell_id": node_names(estimate.tree.entries),
+            "users": estimate.counts,
+            "stddev": estimate.stddev,
+        }
+        parts.append(pa.table(columns, schema=ANSWERS_SCHEMA))
+    return pa.concat_tables(parts)
 
 
 def interval_columns(estimate: Estimate, unbiased: UnbiasedCounts | None) -> dict[str, NDArray[np.float64]]:

@@ -11,7 +11,7 @@ from pydantic import create_model, model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, RateColumn
-from sfumato.schemas.requests.publish_request import LogOptions, RegionOfMap, ReleaseRequest
+from sfumato.schemas.requests.publish_request import LogOptions, MapGeography, RegionOfMap, ReleaseRequest
 from sfumato.schemas.requests.request_base import (
     INPUT,
     MAP,
@@ -62,7 +62,7 @@ def lists_of(request: Request, names: Iterable[str]) -> dict[str, list[Any]]:
     return {name: [True] if value is True else list(value) for name, value in request.given(names).items()}
 
 
-class HeatmapOptions(RateColumn, LogColumns, RegionOfMap, ReleaseRequest):
+class HeatmapOptions(RateColumn, LogColumns, RegionOfMap, MapGeography, ReleaseRequest):
     """The options of the job, without those of HeatmapParameters and of the methods."""
 
     JOB: ClassVar[str] = "heatmap"

@@ -1,4 +1,4 @@
-"""Rasters of a map: from noisy counts to densities, with slopes inside cells, blurred or made coarser. Pure.
+"""Rasters of a map: from noisy counts to densities, with slopes inside cells or blurred. Pure.
 
 Densities follow paper 000, Section 6.1: counts are not set to 0, and a node's users are spread over its area without
 its children. All of it is post-processing and costs no budget.
@@ -7,7 +7,6 @@ its children. All of it is post-processing and costs no budget.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import scipy
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import by_row
-from sfumato.schemas.tree import Tree, node_levels, node_paths
+from sfumato.schemas.tree import Tree, node_levels
 from sfumato.transforms.heatmap.state import Estimate
 
 MAX_PAINTED_DEPTH = 11  # of a picture
@@ -131,32 +130,3 @@ def painted(tree: Tree, values: NDArray[np.float64], depth: int | None = None) -
     depth = min(tree.level, MAX_PAINTED_DEPTH) if depth is None else depth
     cells = np.arange(1 << (2 * depth), dtype=np.uint64) << np.uint64(2 * (tree.depth - depth))
     return by_row(values[tree.index.owners(cells)])
-
-
-def coarsen_estimate(estimate: Estimate, entries: int) -> Estimate:
-    """The estimate on the finest upper levels of the tree with at most `entries` entries.
-
-    Deeper entries are added to the deepest node that remains, in every category. Noise is independent, so variances
-    add up.
-    """
-    tree = estimate.tree
-    level, upper = tree.level, tree
-    while len(upper.entries) > entries:
-        level -= 1
-        upper = Tree.of(tree.depth, tree.nodes[node_levels(tree.nodes) <= level])
-    if upper is tree:
-        return estimate
-    first = node_paths(tree.entries) << (2 * (tree.depth - node_levels(tree.entries))).astype(np.uint64)
-    owner = upper.index.owners(first)
-    # A node that remains may begin where one of its descendants begins. It is its own owner.
-    kept = node_levels(tree.entries) <= level
-    owner[kept] = np.searchsorted(upper.entries, tree.entries[kept])
-
-    def added(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.bincount(owner, values, len(upper.entries)).astype(np.float64)
-
-    coarse = replace(estimate, tree=upper, counts=added(estimate.counts), stddev=np.sqrt(added(estimate.stddev**2)))
-    if estimate.by_category is None or estimate.category_stddev is None:
-        return coarse
-    by_category = np.stack([added(one) for one in estimate.by_category])
-    return replace(coarse, by_category=by_category, category_stddev=np.sqrt(added(estimate.category_stddev**2)))

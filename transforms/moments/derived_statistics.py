@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.moments import FixedPoint, Statistic
+from sfumato.schemas.moments import EVERYBODY, FixedPoint, MomentEstimate, Statistic
+from sfumato.transforms.moments.bit_means import Z_95
 from sfumato.transforms.moments.statistic_kinds import (
     GEOMETRIC_MEAN,
     LOG_PRODUCT,
@@ -22,6 +23,7 @@ from sfumato.transforms.moments.statistic_kinds import (
     StatisticKind,
     Variance,
 )
+from sfumato.transforms.shrinkage import shrink
 
 STATISTICS: dict[str, StatisticKind] = {
     kind.name: kind for kind in (MEAN, VARIANCE, MOMENT, GEOMETRIC_MEAN, LOG_PRODUCT)
@@ -92,3 +94,26 @@ def evaluate(
 def value_range(statistic: Statistic, form: FixedPoint) -> tuple[float, float]:
     """The smallest and the largest value of a statistic, for values in the form's range."""
     return find_kind(statistic).value_range(form, statistic.power)
+
+
+def shrunk(estimates: Sequence[MomentEstimate], form: FixedPoint) -> list[MomentEstimate]:
+    """The same estimates in the same order, those of groups shrunk towards everybody's according to their noise.
+
+    The largest of many noisy numbers is mostly large by chance. A page may sort and colour the shrunk ones. Sums
+    (log_product) stay unchanged.
+    """
+    found = list(estimates)
+    for name in dict.fromkeys(one.statistic for one in estimates):
+        places = [i for i, one in enumerate(estimates) if one.statistic == name and one.group != EVERYBODY]
+        if name == "log_product" or not places:
+            continue
+        everybody = next(one for one in estimates if one.statistic == name and one.group == EVERYBODY)
+        rows = [estimates[i] for i in places]
+        stddev = np.maximum([one.stddev for one in rows], 1e-9 * max(abs(everybody.value), form.step))
+        value, variance = shrink(np.array([one.value for one in rows]), stddev**2, everybody.value)
+        ends = value_range(Statistic(name), form)
+        low, high = (np.clip(value + sign * Z_95 * np.sqrt(variance), *ends) for sign in (-1, 1))
+        columns = zip(places, value.tolist(), np.sqrt(variance).tolist(), low.tolist(), high.tolist(), strict=True)
+        for i, centre, deviation, least, most in columns:
+            found[i] = replace(found[i], value=centre, stddev=deviation, low=least, high=most)
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -32,7 +32,6 @@ from sfumato.schemas.moments import (
     MOMENTS_SCHEMA,
     OTHER,
     BitMeans,
-    FixedPoint,
     MomentEstimate,
     Statistic,
     moment_cells_schema,
@@ -46,15 +45,13 @@ from sfumato.schemas.release import (
     MOMENTS_PICTURE,
     PAGE_FILE,
 )
-from sfumato.transforms.moments.bit_means import Z_95
-from sfumato.transforms.moments.derived_statistics import value_range
+from sfumato.transforms.moments.derived_statistics import shrunk, value_range
 from sfumato.transforms.moments.groups import CellGroups, Grouping
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page_moments import CellMeans, render_moments_page
 from sfumato.transforms.release.picture_moments import render_moments_picture
-from sfumato.transforms.shrinkage import shrink
 
 _BOUND = {
     True: "one record a user, chosen uniformly among their records by the key",
@@ -112,9 +109,9 @@ def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, b
         grid = grouping.groups.grid
         located = {name: code for code, name in enumerate(grouping.groups.names())}
         codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
-        differs = differing(state, plan, published, published_group, estimates[0].statistic)
-        tables[CELLS_FILE] = _cells_table(estimates, shown, differs, codes, grid)
-        cells = _cell_means(shown, differs, codes, grid)
+        compared = simultaneous(state, plan, published, published_group, estimates[0].statistic)
+        tables[CELLS_FILE] = _cells_table(estimates, shown, compared, codes, grid)
+        cells = _cell_means(shown, compared[0], codes, grid)
     captions: dict[str, Any] = {
         "title": f"Private moments of {metadata.column}",
         "column": metadata.column,
@@ -130,39 +127,12 @@ def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, b
     }
 
 
-def shrunk(estimates: Sequence[MomentEstimate], form: FixedPoint) -> list[MomentEstimate]:
-    """The same estimates in the same order, those of groups shrunk towards everybody's according to their noise.
-
-    The largest of many noisy numbers is mostly large by its noise. So a page may sort and colour the shrunk ones only.
-    Sums (log_product) stay unchanged.
-    """
-    result = list(estimates)
-    for name in dict.fromkeys(estimate.statistic for estimate in estimates):
-        indices = [
-            i for i, estimate in enumerate(estimates) if estimate.statistic == name and estimate.group != EVERYBODY
-        ]
-        if name == "log_product" or not indices:
-            continue
-        everybody = next(
-            estimate for estimate in estimates if estimate.statistic == name and estimate.group == EVERYBODY
-        )
-        rows = [estimates[i] for i in indices]
-        stddev = np.maximum([row.stddev for row in rows], 1e-9 * max(abs(everybody.value), form.step))
-        value, variance = shrink(np.array([row.value for row in rows]), stddev**2, everybody.value)
-        ends = value_range(Statistic(name), form)
-        low, high = (np.clip(value + sign * Z_95 * np.sqrt(variance), *ends) for sign in (-1, 1))
-        columns = zip(indices, value.tolist(), np.sqrt(variance).tolist(), low.tolist(), high.tolist(), strict=True)
-        for i, centre, deviation, lower, upper in columns:
-            result[i] = replace(result[i], value=centre, stddev=deviation, low=lower, high=upper)
-    return result
-
-
-def differing(
+def simultaneous(
     state: MomentsState, plan: MomentsPlan, names: Sequence[str], published_group: NDArray[np.int64], statistic: str
-) -> NDArray[np.int8]:
-    """For each shown cell, 1 or -1 if its first statistic is clearly above or below everybody's, else 0: int8[cells].
+) -> tuple[NDArray[np.int8], NDArray[np.float64], NDArray[np.float64]]:
+    """Intervals of the shown cells' first statistic that hold for all of them at once.
 
-    The intervals are simultaneous over all cells: the probability that any listed cell is wrong is 5%.
+    The probability that any cell is wrongly said to differ from everybody is 5%.
 
     Args:
         state: the public tallies.
@@ -170,13 +140,19 @@ def differing(
         names: of the groups; `other` is the last.
         published_group: int64[tally rows], the published group of each row of the tallies.
         statistic: name of the first statistic.
+
+    Returns:
+        1 or -1 if a cell is clearly above or below everybody, else 0, int8[cells]; the ends of the intervals,
+        float64[cells] each, NaN for a statistic that is not compared.
     """
-    if statistic == "log_product" or len(names) < 2:
-        return np.zeros(max(len(names) - 1, 0), np.int8)
+    cells = max(len(names) - 1, 0)
+    if statistic == "log_product" or not cells:
+        return np.zeros(cells, np.int8), np.full(cells, np.nan), np.full(cells, np.nan)
     everybody = next(state.estimates(plan, level=1 - _EVERYBODY_ERROR))
-    level = 1 - (0.05 - _EVERYBODY_ERROR) / (len(names) - 1)
-    rows = list(itertools.islice(state.estimates(plan, names, published_group, level), len(names) - 1))
-    return np.array([(row.low > everybody.high) - int(row.high < everybody.low) for row in rows], np.int8)
+    level = 1 - (0.05 - _EVERYBODY_ERROR) / cells
+    rows = list(itertools.islice(state.estimates(plan, names, published_group, level), cells))
+    low, high = (np.array([getattr(row, end) for row in rows], np.float64) for end in ("low", "high"))
+    return (low > everybody.high).astype(np.int8) - (high < everybody.low), low, high
 
 
 def _manifest(
@@ -286,11 +262,11 @@ def _bits_table(bits: BitMeans) -> pa.Table:
 def _cells_table(
     estimates: Sequence[MomentEstimate],
     shown: Sequence[MomentEstimate],
-    differs: NDArray[np.int8],
+    compared: tuple[NDArray[np.int8], NDArray[np.float64], NDArray[np.float64]],
     codes: NDArray[np.uint64],
     grid: Grid,
 ) -> pa.Table:
-    """Published cells, one row each, with all statistics. shown: the shrunk estimates."""
+    """Published cells, one row each, with all statistics. shown: the shrunk estimates. compared: see simultaneous."""
     x, y = deinterleave(codes)
     west, south, east, north = grid.bounds(x, y, np.full(len(x), grid.depth))
     rows = [estimate for estimate in estimates if estimate.group not in (EVERYBODY, OTHER)]
@@ -314,7 +290,8 @@ def _cells_table(
     ]
     for name, field in (("shrunk", "value"), ("shrunk_stddev", "stddev")):
         table[f"{statistics[0]}_{name}"] = np.array([getattr(row, field) for row in drawn], np.float64)
-    table[f"{statistics[0]}_differs"] = differs
+    for name, column in zip(("differs", "simultaneous_low", "simultaneous_high"), compared, strict=True):
+        table[f"{statistics[0]}_{name}"] = pa.array(column, from_pandas=True)  # NaN becomes null
     table["geometry"] = shapely.to_wkb(shapely.box(west, south, east, north))
     return pa.table(table, schema=moment_cells_schema(statistics))
 

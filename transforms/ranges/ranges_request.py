@@ -9,7 +9,13 @@ from pydantic import create_model, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.log_columns import LogColumns
-from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, RegionOption, ReleaseRequest
+from sfumato.schemas.requests.publish_request import (
+    REGION_HELP,
+    REGION_METAVAR,
+    MapGeography,
+    RegionOption,
+    ReleaseRequest,
+)  # fmt: skip
 from sfumato.schemas.requests.range_queries import SIZES, SIZES_HELP, SizesOption
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, option
 from sfumato.transforms.heatmap.heatmap_request import request_fields
@@ -20,11 +26,12 @@ COUNTING = ("epsilon", "population", "population_share", "max_bad_fraction")
 SHARDS = ("shard_size", "dropout")
 _OF_RELEASE = {
     "release", "output", "method", "sizes", "release_id", "overwrite", "log_format", "verbose", "dry_run",
+    "basemap", "tiles",
 }  # fmt: skip
 _METHODS = ", ".join(method_texts())
 
 
-class RangesOptions(LogColumns, ReleaseRequest):
+class RangesOptions(LogColumns, MapGeography, ReleaseRequest):
     """The options of the job, without those of how users are counted and of the methods."""
 
     JOB: ClassVar[str] = "ranges"

@@ -15,7 +15,7 @@ from sfumato.schemas.guarantee import (
     TRUSTED_SERVER,
 )
 from sfumato.schemas.ranges import Field, Sizes
-from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, PAGE_FILE, RANGES_PICTURE
+from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE
 from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.ranges.build_steps import Built, Counts
@@ -26,9 +26,9 @@ from sfumato.transforms.ranges.networks.local import LocalNetwork
 from sfumato.transforms.ranges.networks.paper import PaperNetworks
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan
+from sfumato.transforms.ranges.ranges_view import ranges_view
 from sfumato.transforms.release.metadata import UNSAFE, ReleaseMetadata, manifest_bytes, release_manifest
-from sfumato.transforms.release.page_ranges import ranges_page
-from sfumato.transforms.release.picture_ranges import ranges_picture
+from sfumato.transforms.report.pages import page_files
 
 _MECHANISM = "discrete Laplace noise on counts of disjoint parts of the region, added once by a trusted server"
 _BOUND = "one location a user, chosen {} by the key"
@@ -70,7 +70,7 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
         },
         "results": {**_results(built.model.model, counts), **_training_versions(built.model.model)},
     }
-    return _files(built.model, release_manifest(metadata, content, warnings), metadata.safe)
+    return _files(built.model, release_manifest(metadata, content, warnings), metadata)
 
 
 @dataclass(frozen=True)
@@ -104,17 +104,16 @@ def files_of_release(
         "results": _results(model.model, release.estimate),
     }
     warnings = [warning for warning in release.manifest.get("warnings", []) if warning != UNSAFE]
-    return _files(model, release_manifest(metadata, content, warnings), metadata.safe)
+    return _files(model, release_manifest(metadata, content, warnings), metadata)
 
 
-def _files(model: RangeModel, manifest: Mapping[str, Any], safe: bool) -> dict[str, bytes]:
-    title = f"Users in any square, by method {model.method}"
-    return {
-        MODEL_FILE: model_bytes(replace(model, safe=safe)),
-        RANGES_PICTURE: ranges_picture(model, title, safe=safe),
-        PAGE_FILE: ranges_page(model, manifest).encode(),
+def _files(model: RangeModel, manifest: Mapping[str, Any], metadata: ReleaseMetadata) -> dict[str, bytes]:
+    files = {
+        MODEL_FILE: model_bytes(replace(model, safe=metadata.safe)),
+        **metadata.geography_files,
         MANIFEST_FILE: manifest_bytes(manifest),
     }
+    return {**page_files(ranges_view(files)), **files}
 
 
 def _scope(field: Field, method: str, sizes: Sizes) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sfumato.schemas.release import MANIFEST_FORMAT
+from sfumato.schemas.release import BASEMAP_FILE, MANIFEST_FORMAT
 
 _SOURCES = ("schemas", "transforms", "pipelines")
 # Packages that draw noise, or decide what it is added to.
@@ -41,6 +41,7 @@ class ReleaseMetadata:
         ledger: the ledger's entry that charged the release; None without a ledger or before the charge.
         published: SHA-256 of the manifest that was published under this id before, if any.
         ledger_location: the ledger that the run charges; None without one.
+        geography: the content of `basemap.json`; None without geography. No key is bound to it.
     """
 
     job: str
@@ -52,6 +53,12 @@ class ReleaseMetadata:
     ledger: Mapping[str, Any] | None = None
     published: str | None = None
     ledger_location: str | None = None
+    geography: bytes | None = None
+
+    @property
+    def geography_files(self) -> dict[str, bytes]:
+        """The release's file of geography by name; none without geography."""
+        return {} if self.geography is None else {BASEMAP_FILE: self.geography}
 
     @property
     def source(self) -> dict[str, Any]:

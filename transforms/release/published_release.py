@@ -143,6 +143,24 @@ class Release:
         leaves = nodes[1][nodes[1] >= 0]
         return unbiased.total(weights[leaves])
 
+    def unbiased_cells(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Each cell's users without shrinkage and the standard deviation of their error, float64[cells] each.
+
+        The errors of two cells go together negatively if at all, so the variance of a sum is at most the sum of
+        variances. A release without totals has counts without shrinkage: its `count` and `stddev`.
+        """
+        cells = self.arrow_table(CELLS_FILE)
+        if TOTALS_FILE not in self.manifest.get("errors", {}).get("sums", ""):
+            return cells["count"].to_numpy(), cells["stddev"].to_numpy()
+        from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+
+        nodes = [self.arrow_table(TOTALS_FILE)[name].to_numpy() for name in ("node", "cell", "users", "variance")]
+        unbiased, cell = UnbiasedCounts.from_nodes(nodes[0], nodes[2], nodes[3]), nodes[1][nodes[1] >= 0]
+        users, variance = (
+            np.bincount(cell, one, cells.num_rows) for one in (unbiased.leaf_users, unbiased.leaf_variances())
+        )
+        return users, np.sqrt(variance)
+
     @cached_property
     def items(self) -> pd.DataFrame:
         """Counted items or prefixes, most frequent first within a level, by `items_schema`."""

@@ -43,7 +43,7 @@ def with_charge(metadata: ReleaseMetadata) -> ReleaseMetadata:
 
 
 class WriteRelease(beam.PTransform):
-    """Publishes a singleton {file name: content} and returns the folder's path. Safe to retry.
+    """Publishes a singleton {file name: content}, and the map's geography. Returns the folder's path. Safe to retry.
 
     Args:
         output: the release's folder.
@@ -62,7 +62,7 @@ class WriteRelease(beam.PTransform):
 
     def expand(self, files: beam.PCollection) -> beam.PCollection:
         def write(content: dict[str, bytes], output: str, metadata: ReleaseMetadata, overwrite: bool) -> str:
-            content = with_digests(content)
+            content = with_digests({**metadata.geography_files, **content})
             check_same_result(content, with_charge(metadata))
             with RELEASE_TIME.timed():
                 publish(output, content, metadata.release_id, overwrite)

@@ -1,4 +1,4 @@
-"""The index of a folder of dated releases: `latest.json`, `maps/` and the page `index.html` beside `releases/<date>/`.
+"""The index of a folder of dated releases: `latest.json`, `timeline.json`, `maps/` and the page beside `releases/`.
 
 The index follows from the published releases and the ledger. Any run can rebuild it at any time.
 """
@@ -7,24 +7,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cached_property
 
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.schemas.errors import RequestError
-from sfumato.schemas.release import CELLS_FILE, PAGE_FILE
+from sfumato.schemas.release import BASEMAP_FILE, PAGE_FILE
 from sfumato.schemas.timeline import DatedRelease, Spending
 from sfumato.transforms.files import matching, write_file
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_in_window
 from sfumato.transforms.release.catalog import RELEASES, published_releases
-from sfumato.transforms.release.page_index import MAP_FORMAT, index_page, map_file
 from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.release.timeline_view import (
+    LATEST_FILE,
+    MAP_FORMAT,
+    TIMELINE_FILE,
+    night_map,
+    timeline_bytes,
+    timeline_view,
+)
+from sfumato.transforms.report.report import render_page
 
-MAPS, LATEST = "maps", "latest.json"
+MAPS = "maps"
 _ROUNDS = 5
 
 
@@ -69,10 +76,7 @@ class _Dated:
         return f"{MAPS}/{self.date}-{mark}.js"
 
     def map_bytes(self) -> bytes:
-        fresh = replace(self.release)  # a copy, so that its raster is freed
-        if fresh.grid is None:
-            raise RequestError(f"{fresh.path}: the manifest lacks the map's region or depth")
-        return map_file(self.date, fresh.density, fresh.arrow_table(CELLS_FILE), fresh.grid)
+        return night_map(self.date, self.release)
 
 
 def _write_all(root: str, releases: list[_Dated], history: History | None) -> None:
@@ -87,13 +91,17 @@ def _write_all(root: str, releases: list[_Dated], history: History | None) -> No
         "release_id": newest.release.manifest["release_id"],
         "created": newest.release.manifest["created"],
     }
-    write_file(FileSystems.join(root, LATEST), (json.dumps(latest, indent=2) + "\n").encode())
+    write_file(FileSystems.join(root, LATEST_FILE), (json.dumps(latest, indent=2) + "\n").encode())
     entries = [
         DatedRelease.from_manifest(dated.date, dated.folder, dated.release.manifest, dated.map) for dated in releases
     ]
     dataset = str((newest.release.manifest.get("ledger") or {}).get("dataset", ""))
-    page = index_page(dataset or "Releases", entries, _spending(history, dataset, releases))
-    write_file(FileSystems.join(root, PAGE_FILE), page.encode())
+    files = {TIMELINE_FILE: timeline_bytes(dataset, entries, _spending(history, dataset, releases))}
+    if BASEMAP_FILE in (newest.release.listed or {}):
+        files[BASEMAP_FILE] = newest.release.read(BASEMAP_FILE)
+    files[PAGE_FILE] = render_page(timeline_view(files)).encode()
+    for name, content in files.items():
+        write_file(FileSystems.join(root, name), content)
 
 
 def _spending(history: History | None, dataset: str, releases: list[_Dated]) -> list[Spending]:

@@ -136,6 +136,12 @@ class SynthRequest(RunnerOptions):
         OUTPUT,
         metavar="FILE.npy",
     )
+    basemap: str | None = option(
+        None,
+        "also write the city's geography, as GeoJSON for --basemap of the other jobs: shores, districts, roads, names",
+        OUTPUT,
+        metavar="FILE.geojson",
+    )
     density_depth: int = option(10, f"depth of the density, 1..{MAX_DENSITY_DEPTH}", OUTPUT)
 
     @property

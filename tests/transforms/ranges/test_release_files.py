@@ -72,7 +72,7 @@ def released(
 def test_a_trusted_servers_release() -> None:
     asked = plan("grid", cell_width=10_000.0, epsilon=0.5, population_share=0.1)
     files, manifest, model = released(asked)
-    assert list(files) == [MODEL_FILE, RANGES_PICTURE, PAGE_FILE, MANIFEST_FILE]  # the manifest last
+    assert list(files) == [PAGE_FILE, RANGES_PICTURE, MODEL_FILE, MANIFEST_FILE]  # the manifest last
     assert set(files) <= RELEASE_FILES
     assert files[RANGES_PICTURE].startswith(b"\x89PNG")
     assert "monday" in files[PAGE_FILE].decode()

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from sfumato.transforms.release.page import Layer
 from tests.transforms.release.browsing import ARGUMENTS, CHROMIUM, Browser, Visit
-from tests.transforms.release.city import city_layers
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -19,11 +17,6 @@ def full_size_pictures() -> Iterator[None]:
         for module in ("picture", "picture_charts", "picture_moments"):
             patch.setattr(f"sfumato.transforms.release.{module}.DPI", 160)
         yield
-
-
-@pytest.fixture(scope="session")
-def layers() -> list[Layer]:
-    return city_layers()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,112 @@
+"""Writes `transforms/release/world_map.json.gz`: coasts, borders and names of large places, for maps of large regions.
+
+    npm pack world-atlas@2.0.2 && pip download --no-deps geopandas==0.14.4
+    python docs/generate_world_map.py world-atlas-2.0.2.tgz geopandas-0.14.4-py3-none-any.whl
+
+Both packages redistribute Natural Earth (naturalearthdata.com), which is in the public domain: `world-atlas` (ISC) the
+countries at 1:50m, version 4.1.0, as TopoJSON; `geopandas` (BSD) the populated places at 1:110m, version 2.0.0.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import struct
+import sys
+import tarfile
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import shapely
+
+FILE = Path(__file__).parent.parent / "transforms" / "release" / "world_map.json.gz"
+_CITIES = "geopandas/datasets/naturalearth_cities/naturalearth_cities"
+STEP = 0.002  # degrees, about 200 m, below the error of a map of 1:50m
+_RANK = 30  # so many places share a rank
+
+
+def arcs_of(geometry: Any) -> Iterator[int]:
+    """The arcs of nested lists; ~i is arc i backwards."""
+    for one in geometry:
+        if isinstance(one, list):
+            yield from arcs_of(one)
+        else:
+            yield one if one >= 0 else ~one
+
+
+def steps(points: Any) -> list[int]:
+    """Points as whole steps of STEP degrees from the point before, [longitude, latitude] in turn."""
+    on_grid = np.rint(np.asarray(points) / STEP).astype(int)
+    return [int(one) for one in np.diff(on_grid, axis=0, prepend=0).ravel()]
+
+
+def unwrapped(ring: np.ndarray) -> np.ndarray:
+    """A ring without jumps at the antimeridian. One that goes round a pole is closed over it."""
+    x = np.unwrap(ring[:, 0], period=360)
+    if abs(x[-1] - x[0]) > 180:
+        pole = math.copysign(90, ring[:, 1].mean())
+        x, y = np.append(x, [x[-1], x[0], x[0]]), np.append(ring[:, 1], [pole, pole, ring[0, 1]])
+        return np.stack([x, y], axis=1)
+    return np.stack([x, ring[:, 1]], axis=1)
+
+
+def world(topology: dict[str, Any]) -> dict[str, Any]:
+    """Land and borders of TopoJSON. An arc of two countries is a border. Land is cut at the antimeridian."""
+    scale, origin = (np.array(topology["transform"][name]) for name in ("scale", "translate"))
+    arcs = [np.cumsum(arc, axis=0) * scale + origin for arc in topology["arcs"]]
+
+    def ring(parts: list[int]) -> np.ndarray:
+        points = [arcs[one] if one >= 0 else arcs[~one][::-1] for one in parts]
+        return unwrapped(np.concatenate([points[0], *(one[1:] for one in points[1:])]))
+
+    land = []
+    for outer, *holes in topology["objects"]["land"]["geometries"][0]["arcs"]:
+        area = shapely.make_valid(shapely.Polygon(ring(outer), [ring(hole) for hole in holes]))
+        for turn in (-360, 0, 360):
+            moved = shapely.clip_by_rect(
+                shapely.transform(area, lambda at, turn=turn: np.add(at, (turn, 0))), -180, -90, 180, 90
+            )
+            land += [one for one in getattr(moved, "geoms", [moved]) if one.geom_type == "Polygon" and one.area > 0]
+    countries = topology["objects"]["countries"]["geometries"]
+    uses = Counter(arc for country in countries for arc in set(arcs_of(country.get("arcs", []))))
+    borders = shapely.line_merge(shapely.MultiLineString([arcs[arc] for arc, many in sorted(uses.items()) if many > 1]))
+    return {
+        "step": STEP,
+        "land": [[steps(one.coords) for one in (area.exterior, *area.interiors)] for area in land],
+        "borders": [steps(one.coords) for one in borders.geoms],
+    }
+
+
+def places(shp: bytes, dbf: bytes) -> list[tuple[str, float, float, int]]:
+    """Name, longitude, latitude and rank of points. The file's order is that of importance, the last first."""
+    _, rows, head, length = struct.unpack("<4sIHH", dbf[:12])
+    records = [dbf[head + length * row : head + length * (row + 1)] for row in range(rows)]
+    fields = [dbf[at : at + 32] for at in range(32, head - 1, 32)]
+    widths = {field[:11].rstrip(b"\0").decode(): field[16] for field in fields}
+    assert list(widths) == ["name"], widths
+    points = [struct.unpack("<2d", shp[100 + 28 * row + 12 : 100 + 28 * (row + 1)]) for row in range(rows)]
+    names = [record[1 : 1 + widths["name"]].decode("latin-1").strip("\0 ").replace("  ", " ") for record in records]
+    found = [(name, round(x, 3), round(y, 3)) for name, (x, y) in zip(names, points, strict=True)]
+    return [(*place, number // _RANK) for number, place in enumerate(reversed(found))]
+
+
+def main(atlas: str, cities: str) -> None:
+    """Writes the file."""
+    with tarfile.open(atlas) as package:
+        member = package.extractfile("package/countries-50m.json")
+        assert member is not None
+        content = world(json.load(member))
+    with zipfile.ZipFile(cities) as package:
+        content["places"] = places(package.read(f"{_CITIES}.shp"), package.read(f"{_CITIES}.dbf"))
+    content = {"source": "Natural Earth 1:50m, public domain", **content}
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    FILE.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

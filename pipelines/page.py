@@ -1,0 +1,45 @@
+"""`sfumato page FOLDER`: makes a release's page and pictures again, from its published files alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE
+from sfumato.schemas.requests.commands import PageRequest
+from sfumato.schemas.views import PageView
+from sfumato.transforms.heatmap.heatmap_view import heatmap_view
+from sfumato.transforms.ranges.ranges_view import ranges_view
+from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.report.pages import page_files
+
+View = Callable[[Mapping[str, bytes]], PageView]
+VIEWS: dict[str, View] = {"heatmap": heatmap_view, "ranges": ranges_view}
+
+
+def run(request: PageRequest) -> int:
+    """Runs the command. Raises RequestError, or DataError where the page that was published is another."""
+    release = open_release(request.folder)
+    job = str(release.manifest.get("job"))
+    if job not in VIEWS:
+        raise RequestError(f"folder: {request.folder} is a release of `sfumato {job}`, which has no page to make again")
+    made_of = [name for name in release.listed or () if not name.endswith((".html", ".png"))]
+    files = {name: release.read(name) for name in made_of}
+    made = page_files(VIEWS[job]({**files, MANIFEST_FILE: json.dumps(release.manifest).encode()}))
+    if request.output is not None:
+        folder = Path(request.output)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in made.items():
+            (folder / name).write_bytes(content)
+        sys.stdout.write(f"{folder / PAGE_FILE}\n")
+        return 0
+    if other := [name for name, content in made.items() if release.read(name) != content]:
+        raise DataError(
+            f"{request.folder}: {', '.join(other)}: this version of sfumato makes another from the same release; "
+            "--output FOLDER writes it"
+        )
+    sys.stdout.write(f"{request.folder}: the page follows from the published files, byte for byte\n")
+    return 0

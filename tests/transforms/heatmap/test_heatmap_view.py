@@ -1,0 +1,200 @@
+"""The heatmap's page as a view: what its layers, intervals, scale, list and words say."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.tree import Tree, node_levels, nodes_from_names
+from sfumato.schemas.views import Layer, PageView
+from sfumato.transforms.heatmap import heatmap_view as module
+from sfumato.transforms.heatmap.heatmap_view import heatmap_view
+from sfumato.transforms.heatmap.methods import METHODS
+from tests.transforms.release.city import REGION, CityRelease, city_release
+
+NEEDED = ("manifest.json", "cells.parquet", "answers.parquet")
+
+
+@functools.cache
+def made(method: str, **options: Any) -> CityRelease:
+    return city_release(method, **options)
+
+
+def view_of(method: str, change: dict[str, Any] | None = None, **options: Any) -> PageView:
+    files = made(method, **options).files
+    manifest = json.loads(files["manifest.json"])
+    for path, value in (change or {}).items():
+        part = manifest
+        *above, name = path.split(".")
+        for key in above:
+            part = part[key]
+        part[name] = value
+    return heatmap_view({**files, "manifest.json": json.dumps(manifest).encode()})
+
+
+def words(view: PageView) -> str:
+    return " ".join(text for section in view.sections for text in section.paragraphs)
+
+
+def numbers(values: list[float | None]) -> np.ndarray:
+    return np.array(values, dtype=float)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_layer_for_each_sub_query_and_the_published_map_last(method: str) -> None:
+    release = made(method)
+    layers, cells = release.layers, pq.read_table(io.BytesIO(release.files["cells.parquet"])).to_pandas()
+    answers = release.files.get("answers.parquet")
+    rounds = 0 if answers is None else len(np.unique(pq.read_table(io.BytesIO(answers))["sub_query"]))
+    assert len(layers) == (1 if method == "flat" else rounds + 1)
+    last = layers[-1]
+    assert last.cell_id == cells["cell_id"].tolist()
+    shown = numbers(last.measures[0].value)
+    spread = np.maximum(cells["stddev"].to_numpy(), 1e-2)
+    expected = cells["count"].to_numpy()
+    if "users_low" in cells:
+        expected = np.clip(expected, cells["users_low"], cells["users_high"])
+    assert (np.abs(shown - expected) <= 0.1 * spread).all()
+    full = 4.0 ** (6 - np.array(last.level))
+    assert (np.array(last.area) * full).sum() == pytest.approx(4**6, rel=1e-4)
+    tree = Tree.of(6, nodes_from_names(last.cell_id, 6))
+    areas = tree.areas[np.searchsorted(tree.entries, nodes_from_names(last.cell_id, 6))]
+    np.testing.assert_allclose(np.array(last.area) * full, areas, atol=1e-2)
+
+
+def test_the_view_needs_nothing_but_the_published_tables() -> None:
+    files = made("adaptive").files
+    few = heatmap_view({name: files[name] for name in NEEDED})
+    assert few.body == heatmap_view(files).body
+    manifest = json.loads(files["manifest.json"])
+    listed = {**files, "manifest.json": json.dumps({**manifest, "files": {"cells.parquet": {}}}).encode()}
+    assert heatmap_view(listed) == heatmap_view(files)  # digests are not known when the page is made
+
+
+def test_intervals_are_those_of_the_published_cells() -> None:
+    release = made("adaptive")
+    cells = pq.read_table(io.BytesIO(release.files["cells.parquet"])).to_pandas()
+    users = release.layers[-1].measures[0]
+    spread = np.maximum(0.025 * (cells["users_high"] - cells["users_low"]), 1e-3)
+    assert (np.abs(numbers(users.low) - cells["users_low"]) <= spread).all()
+    assert (np.abs(numbers(users.high) - cells["users_high"]) <= spread).all()
+    shown = np.clip(cells["count"], cells["users_low"], cells["users_high"])
+    assert users.uncertain == (shown <= 1.96 * cells["stddev"]).tolist()
+    manifest = release.manifest
+    spent = manifest["privacy"]["sub_queries"][0]
+    first = release.layers[0].measures[0]
+    half = (1.96 + 0.206 / (spent["shards"] - spent["shards_lost"])) * spent["noise_stddev"]
+    np.testing.assert_allclose(numbers(first.high) - numbers(first.low), 2 * half, rtol=0.05)
+
+
+def test_layers_that_are_too_large_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_MAP_CELLS", 64)
+    monkeypatch.setattr(module, "_MAX_PAGE_CELLS", 100)
+    release = city_release("hierarchical", depth=4)
+    layers = release.layers
+    assert sum(len(layer.level) for layer in layers) <= 100
+    assert len(layers[-1].level) == 64
+    answers = pq.read_table(io.BytesIO(release.files["answers.parquet"])).to_pandas()
+    for index, layer in enumerate(layers[:-1]):
+        mine = answers[answers["sub_query"] == index + 1]
+        shown = numbers(layer.measures[0].value)
+        up = 2 * (node_levels(nodes_from_names(mine["cell_id"].tolist(), 6))[0] - layer.level[0])
+        place = np.searchsorted(
+            nodes_from_names(layer.cell_id, 6), nodes_from_names(mine["cell_id"].tolist(), 6) >> np.uint64(up)
+        )
+        np.testing.assert_allclose(shown, np.bincount(place, mine["users"]), atol=0.06 * mine["stddev"].iloc[0] * 2**up)
+    assert "added up to 64 on this page" in words(heatmap_view(release.files))
+
+
+def test_cells_are_listed_by_what_is_surely_there() -> None:
+    layer = city_release("adaptive", users=40_000).layers[-1]
+    users = layer.measures[0]
+    grid = Grid(Region(**REGION), 6)
+    area = np.array([module._area_km2(cells_of(layer), grid)[row] for row, *_ in users.listed])
+    lows = np.array([low for _, _, low, _ in users.listed])
+    assert len(lows) > 3
+    assert (np.diff(lows / area) <= 1e-9 * (lows / area)[:-1]).all()
+    for row, value, low, high in users.listed:
+        assert 0 < low < (users.low[row] or 0) <= value <= (users.high[row] or 0) < high
+
+
+def cells_of(layer: Layer) -> module._Cells:
+    nodes = nodes_from_names(layer.cell_id, 6)
+    zero = np.zeros(len(nodes))
+    return module._Cells(nodes, np.array(layer.area) * 4.0 ** (6 - np.array(layer.level)), zero, zero, zero, zero)
+
+
+@pytest.mark.parametrize(("sums", "cells"), [(1, 1), (1, 1000), (20, 1000), (100, 30_000)])
+def test_the_lists_bounds_hold_for_sums_of_laplace_noise(sums: int, cells: int) -> None:
+    """Of the noise whose tails are the heaviest at this deviation, at most 2.5% exceed the bound in any cell."""
+    rng = np.random.default_rng(3)
+    noise = rng.laplace(size=(sums, 200_000)).sum(axis=0) / np.sqrt(2 * sums)
+    bound = module._simultaneous(cells, sums)
+    assert (noise > bound).mean() <= 0.025 / cells + 3 * np.sqrt(0.025 / cells / 200_000)
+    assert bound < 4 * np.sqrt(2 * np.log(cells / 0.025)) + np.log(cells / 0.025) / np.sqrt(2 * sums)
+
+
+def test_a_map_of_noise_alone_lists_nothing_and_says_fewer_than() -> None:
+    view = view_of("flat", {"results.users": 3.0, "results.users_stddev": 40.0}, users=8, depth=3, shard_size=2)
+    assert view.headline.startswith("Fewer than about") or view.headline.startswith("Fewer than 80 users")
+    (layer,) = view.body.layers  # type: ignore[union-attr]
+    assert layer.measures[0].listed == []
+    assert "noise could explain" in layer.measures[0].listed_note
+
+
+def test_a_known_seed_raises_the_alarm() -> None:
+    view = view_of("flat", {"privacy.randomness": {"source": "seed", "safe": False}}, depth=3)
+    assert view.alarm is not None
+    assert "NOT private" in view.alarm
+    assert "no one in particular" not in view.headline
+    assert "protects no one" in view.guarantee
+    assert view_of("flat", depth=3).alarm is None
+
+
+OWN_WORDS = {
+    "adaptive": "look more closely",
+    "flat": "one sub-query",
+    "count_min": "sketch",
+    "adaptive_grid": "coarse grid",
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_words_of_its_own(method: str) -> None:
+    view = view_of(method)
+    text = words(view)
+    assert ("average over all maps" in text) == (method == "adaptive")
+    assert OWN_WORDS.get(method, "sub-quer") in text
+    (table,) = (section.table for section in view.sections if section.title == "Round by round")
+    assert table is not None
+    assert len(table.rows) == len(view.manifest["privacy"]["sub_queries"])
+
+
+def test_what_the_report_says_of_noise_warm_starts_and_cohorts() -> None:
+    assert "trusted server" in words(view_of("hierarchical", depth=4, noise="central", allow_overflow=True))
+    central = view_of("hierarchical", depth=4, noise="central", allow_overflow=True)
+    assert not any("Groups" in section.table.heads for section in central.sections if section.table)
+    assert "one sub-query alone" in words(view_of("adaptive", cohorts="disjoint"))
+    assert "one sub-query alone" not in words(view_of("adaptive", cohorts="shared"))
+    earlier = words(view_of("adaptive", {"parameters.warm_start": {"release_id": "monday", "epsilon": 1.0}}))
+    assert "earlier release, monday, which said" in earlier
+    assert "Only the 5% of cells" in words(view_of("flat", keep_top=5))
+
+
+def test_a_table_of_another_order_is_an_error() -> None:
+    """Layers are painted by level; a table that was sorted otherwise must not be painted wrongly."""
+    files = dict(made("adaptive").files)
+    table = pq.read_table(io.BytesIO(files["cells.parquet"]))
+    backwards = table.take(pa.array(range(len(table) - 1, -1, -1)))
+    out = io.BytesIO()
+    pq.write_table(backwards, out)
+    with pytest.raises(ValueError, match="level"):
+        heatmap_view({**files, "cells.parquet": out.getvalue()})

@@ -1,0 +1,115 @@
+"""How far the scales of colours reach: robust to a few crowded cells, and to noise in however many."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from sfumato.transforms.report.scales import KNEE, density_scale, linear_scale, nice, rate_scale
+from sfumato.transforms.shrinkage import shrink
+
+
+def brute_top(density: list[float], users: list[float]) -> float:
+    """The rule of density_scale, user by user: the unit of `users` is a whole person here."""
+    each = sorted(d for d, many in zip(density, users, strict=True) for _ in range(int(many)))
+    return min(each[int(np.ceil(0.99 * len(each))) - 1], 30 * each[int(np.ceil(0.5 * len(each))) - 1])
+
+
+def test_top_is_that_of_the_users_one_by_one() -> None:
+    rng = np.random.default_rng(11)
+    for _ in range(50):
+        density, users = 10 ** rng.uniform(-3, 5, 40), rng.integers(0, 30, 40).astype(float)
+        top = brute_top(density.tolist(), users.tolist())
+        high = density_scale(density, users).high
+        assert top * (1 - 1e-5) <= high <= min(top * 1.1, density.max()) * (1 + 1e-5)
+        assert high == pytest.approx(density.max(), rel=1e-5) or high == float(f"{high:.2g}")
+
+
+def test_few_users_in_tiny_cells_do_not_set_the_scale() -> None:
+    area = np.full(1000, 1.0)
+    users = np.linspace(50, 150, 1000)
+    plain = density_scale(users / area, users).high
+    area[-5:] = 1e-6  # as dense as nothing else, and fewer than 1% of the users
+    assert density_scale(users / area, users).high == pytest.approx(plain, rel=0.1)
+    users[-5:] *= 30  # more than 10%: they count, and yet the median user's colour stays above a third of the scale
+    top = density_scale(users / area, users).high
+    median = np.sort(users)[np.searchsorted(np.cumsum(np.sort(users)), users.sum() / 2)]
+    assert top == pytest.approx(30 * median, rel=0.05)
+    assert np.log1p(median / KNEE / top) / np.log1p(1 / KNEE) > 1 / 3
+
+
+def test_crowded_cells_with_most_users_do() -> None:
+    assert density_scale(np.array([1.0, 1000.0]), np.array([10.0, 90.0])).high == 1000
+
+
+@pytest.mark.parametrize("values", [[], [0.0, 0.0], [0.0, -3.0]])
+def test_nobody_has_a_scale_too(values: list[float]) -> None:
+    assert density_scale(np.array(values), np.array(values)).high == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ticks_ascend_with_room_between_them(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    density = 10 ** rng.uniform(-6, 6) * rng.gamma(0.3, 1.0, 300)
+    scale = density_scale(density, density)
+    places = [math.log1p(value / (scale.knee or 1)) / math.log1p(1 / KNEE) for value, _ in scale.ticks]
+    assert places[0] == 0
+    assert len(places) >= 3
+    assert all(after - before > 0.1 for before, after in itertools.pairwise(places))
+    assert (scale.ticks[-1][1][0] == "≥") == bool((density > 1.001 * scale.high).any())
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.7, 12.2), (1e-9, 3e-9), (200.0, 1_000_000.0)])
+def test_a_linear_scale_names_its_ends(low: float, high: float) -> None:
+    scale = linear_scale(low, high, "kg")
+    values = [value for value, _ in scale.ticks]
+    assert (values[0], values[-1], values) == (low, high, sorted(values))
+    assert 3 <= len(values) <= 8
+
+
+def ends(rate: object, width: object) -> tuple[float, float]:
+    scale = rate_scale(np.asarray(rate, dtype=np.float64), np.asarray(width, dtype=np.float64))
+    return scale.low, scale.high
+
+
+def test_rates_fit_the_scale() -> None:
+    assert ends([0.05, 0.06, 0.44], [0.02, 0.02, 0.08]) == (0.0, 0.5)
+    assert ends([0.45, 0.55], [0.01, 0.01]) == (0.44, 0.56)  # far from 0
+    assert ends([0.45, 0.55], [0.2, 0.3]) == (0.0, 1.0)  # hardly differ
+
+
+def test_a_few_extreme_cells_stretch_no_scale() -> None:
+    """One cell in a hundred has a rate of 90%, beyond doubt: the others' differences stay visible."""
+    rate = np.append(np.linspace(0.1, 0.3, 990), np.full(10, 0.9))
+    scale = rate_scale(rate, np.full(1000, 0.02))
+    assert (scale.low, scale.high) == (0.0, 0.3)
+    assert scale.ticks[-1] == (0.3, "≥ 30%")
+    assert ends(rate[:-9], np.full(991, 0.02)) == (0.0, 0.3)
+
+
+def test_noise_alone_stretches_no_scale() -> None:
+    """65,000 cells of one rate, known to very different degrees: once shrunk, their errors do not set the scale."""
+    rng = np.random.default_rng(4)
+    deviation = 10 ** rng.uniform(-2.3, -0.7, 65_000)
+    rate = 0.12 + deviation * rng.standard_normal(65_000)
+    kept = (rate > 0) & (rate < 1)
+    shrunk, _ = shrink(rate[kept], deviation[kept] ** 2, 0.12)
+    low, high = ends(shrunk, 2 * 1.96 * deviation[kept])
+    assert low == 0
+    assert 0.2 < high <= 0.35  # the largest rate itself is near 1
+    assert rate[kept].max() > 0.8
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-10, 0.5, 1.0, np.nan])
+@pytest.mark.parametrize("width", [0.0, 1e-12, 0.3, 1.0])
+def test_every_scale_of_rates_has_two_ends(rate: float, width: float) -> None:
+    low, high = ends(np.full((2, 2), rate), np.full((2, 2), width))
+    assert 0 <= low < high <= 1
+
+
+@pytest.mark.parametrize(("least", "step"), [(1.0, 1), (1.01, 2), (2.4, 5), (6, 10), (0.03, 0.05), (740, 1000)])
+def test_nice_numbers(least: float, step: float) -> None:
+    assert nice(least) == pytest.approx(step)

@@ -1,0 +1,362 @@
+"""The heatmap's page as a view, made of the release's published files alone. Pure."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sfumato.schemas.charts import readable
+from sfumato.schemas.region import Grid, Region, area_km2, ground_metres
+from sfumato.schemas.release import (
+    ANSWERS_FILE,
+    CELLS_FILE,
+    DENSITY_FILE,
+    MANIFEST_FILE,
+    PICTURE_FILE,
+    RATES_PICTURE,
+    TOTALS_FILE,
+    rate_columns,
+)
+from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions, nodes_from_names
+from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, Measure, PageView, Scale, Section, Table
+from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it
+from sfumato.transforms.report.numbers import about, length, plural
+from sfumato.transforms.report.scales import WIDE, density_scale, rate_scale
+from sfumato.transforms.report.sections import (
+    Manifest,
+    alarm,
+    chips,
+    facts,
+    get,
+    guarantee,
+    is_safe,
+    number,
+    problems,
+)
+
+# The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
+_MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
+_LISTED = 24
+_FINEST = 0.01  # users: no count is written finer than a hundredth of it
+_TAIL = 0.025  # of each end of the intervals
+_FILES = {
+    CELLS_FILE: "one row for each cell: bounds, estimated users with their intervals, density, shape, rates",
+    ANSWERS_FILE: "each sub-query's own noisy answers, which the page's layers show",
+    TOTALS_FILE: "what adds up the errors of cells: `Release.total` gives users and standard deviation",
+    DENSITY_FILE: "the density on the finest grid, row 0 in the north, adding up to 1",
+    RATES_PICTURE: "the map of the rate as a picture",
+    MANIFEST_FILE: "the guarantee, every parameter, every version",
+}
+Array = NDArray[np.float64]
+
+
+def heatmap_view(files: Mapping[str, bytes]) -> PageView:
+    """The page of a release of `sfumato heatmap`.
+
+    Args:
+        files: the release's files by name. Those that the page is not made of may be missing.
+    """
+    manifest = {name: entry for name, entry in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
+    geography = Geography.of(files)
+    region, depth = Region(**manifest["region"]), int(manifest["grid"]["depth"])
+    body, size = _map(files, manifest, Grid(region, depth))
+    users, deviation = (number(manifest, f"results.{name}") or 0.0 for name in ("users", "users_stddev"))
+    wide, tall = ground_metres(region)
+    margin = 1.96 * deviation
+    some = about(users, max(deviation, users / 200))
+    headline = f"About {some} users" + (", no one in particular" if is_safe(manifest) else "")
+    if users < margin:
+        headline = f"Fewer than {about(users + margin, deviation)} users, too few to tell from none"
+    ground = f"{length(wide)} × {length(tall)}"
+    finest = length(wide / 2 ** max(body.layers[-1].level, default=0))
+    pictures = (PICTURE_FILE, *([RATES_PICTURE] if _rate_names(manifest, one=True) else []))
+    return PageView(
+        title="Private heatmap",
+        headline=headline,
+        description=f"Where about {some} users are, on {ground}, without exposing anyone.",
+        job="heatmap",
+        release_id=manifest["release_id"],
+        created=manifest["created"],
+        chips=chips(manifest, *facts(("Ground", ground), ("Finest cell", finest))),
+        guarantee=guarantee(manifest),
+        alarm=alarm(manifest),
+        problems=problems(manifest),
+        files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in {*files, *pictures}],
+        picture=PICTURE_FILE,
+        sections=[how_to_read_it(manifest, body, size), how_it_was_made(manifest), _round_table(manifest)],
+        manifest=manifest,
+        basemap=geography.basemap,
+        tiles=geography.tiles,
+        body=body,
+    )
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Users of the nodes that own an entry: their estimates and intervals, one a node, coarse to fine."""
+
+    nodes: NDArray[np.uint64]
+    area: Array  # finest cells, of 4^depth
+    users: Array
+    stddev: Array
+    low: Array
+    high: Array
+
+    def merged(self, room: int, deviations: float) -> _Cells:
+        """At most so many cells: deeper ones are added up, with intervals of so many deviations to each side."""
+        levels, top = node_levels(self.nodes), int(node_levels(self.nodes[-1:])[0])
+        nodes = self.nodes
+        while len(nodes) > room:
+            top -= 1
+            nodes, place = np.unique(
+                self.nodes >> (2 * np.maximum(levels - top, 0)).astype(np.uint64), return_inverse=True
+            )
+        if nodes is self.nodes:
+            return self
+        area, users, variance = (np.bincount(place, one) for one in (self.area, self.users, self.stddev**2))
+        margin = deviations * np.sqrt(variance)
+        return _Cells(nodes, area, users, np.sqrt(variance), users - margin, users + margin)
+
+
+def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[MapBody, int]:
+    """The map with all its layers, and how many cells the release has."""
+    table = _table(files[CELLS_FILE])
+    published = _cells(table, grid.depth, manifest)
+    rounds = _answers(files, manifest, grid.depth)
+    if rounds and _are_same(rounds[-1][1], published):
+        rounds = rounds[:-1]
+    map_room = min(len(published.nodes), _MAX_MAP_CELLS)
+    shown = published.merged(map_room, _deviations(manifest, None))
+    area = _area_km2(shown, grid)
+    weight = (
+        np.maximum(shown.users, 0)
+        * np.minimum(np.maximum(shown.users, 0) / np.maximum(1.96 * shown.stddev, 1e-12), 1) ** 2
+    )
+    scale = density_scale(np.maximum(shown.users, 0) / area, np.where(shown.area > 0, weight, 0))
+    layers, room = [], _MAX_PAGE_CELLS - len(shown.nodes)
+    for done, (query, cells) in enumerate(rounds):
+        few = cells.merged(max(room // (len(rounds) - done), 1), _deviations(manifest, query))
+        room -= len(few.nodes)
+        title = f"Sub-query {done + 1} of {len(rounds)}"
+        note = f"Its own answers, of {plural(len(cells.nodes), 'cell')}, for ε = {query['epsilon']:.3g}."
+        layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, None)]))
+    note = "All answers together make this map." if rounds else "The map as it was published."
+    if len(shown.nodes) < len(published.nodes):
+        note += f" It is shown in {plural(len(shown.nodes), 'cell')}; {CELLS_FILE} has {len(published.nodes):,}."
+        rates = []
+    else:
+        rates = _rates(table, manifest)
+    last = (get(manifest, "privacy.sub_queries") or [{}])[-1]
+    sums = max((last.get("shards") or 1) - (last.get("shards_lost") or 0), 1)
+    layers.append(_layer("The published map", note, shown, grid, [_users(shown, grid, scale, sums), *rates]))
+    wide, tall = ground_metres(grid.region)
+    body = MapBody(
+        region=Bounds(**manifest["region"]),
+        depth=grid.depth,
+        layers=layers,
+        finest_metres=(wide / grid.side, tall / grid.side),
+    )
+    return body, len(published.nodes)
+
+
+def _cells(table: pa.Table, depth: int, manifest: Manifest) -> _Cells:
+    nodes = nodes_from_names(table["cell_id"].to_pylist(), depth)
+    users, stddev = (np.asarray(table[name]) for name in ("count", "stddev"))
+    margin = _deviations(manifest, None) * stddev
+    low, high = users - margin, users + margin
+    if "users_low" in table.column_names:
+        low, high = (np.asarray(table[name]) for name in ("users_low", "users_high"))
+        users = np.clip(users, low, high)  # shrinkage may have moved it out of the interval, which has none
+    return _Cells(nodes, _areas(nodes, depth), users, stddev, low, high)
+
+
+def _answers(files: Mapping[str, bytes], manifest: Manifest, depth: int) -> list[tuple[Mapping[str, Any], _Cells]]:
+    """The sub-queries whose answers were published, each with its cells."""
+    if ANSWERS_FILE not in files:
+        return []
+    table = _table(files[ANSWERS_FILE])
+    index, queries = (
+        np.asarray(table["sub_query"]),
+        {one["index"]: one for one in get(manifest, "privacy.sub_queries", [])},
+    )
+    found = []
+    for one in np.unique(index).tolist():
+        part = table.filter(pa.array(index == one))
+        nodes = nodes_from_names(part["cell_id"].to_pylist(), depth)
+        users, stddev = (np.asarray(part[name]) for name in ("users", "stddev"))
+        margin = _deviations(manifest, queries[one]) * stddev
+        found.append((queries[one], _Cells(nodes, _areas(nodes, depth), users, stddev, users - margin, users + margin)))
+    return found
+
+
+def _are_same(answers: _Cells, published: _Cells) -> bool:
+    """Whether the map is a sub-query's answers as they came, up to the sum of all users."""
+    if not np.array_equal(answers.nodes, published.nodes) or not np.allclose(answers.stddev, published.stddev):
+        return False
+    return not bool(np.any((published.users == 0) & (answers.users != 0)))
+
+
+def _deviations(manifest: Manifest, query: Mapping[str, Any] | None) -> float:
+    """Standard deviations to each side that hold 95%, of a sub-query's answers or of the published counts.
+
+    A sum of discrete Laplace variables, one a shard, lies between the normal distribution's 1.96 and one variable's
+    2.12; the second term is Cornish and Fisher's for the kurtosis 3 / shards. A posterior has no such noise.
+    """
+    if query is None:
+        if get(manifest, "parameters.estimator") == "bayes":
+            return 1.96
+        query = (get(manifest, "privacy.sub_queries") or [{}])[-1]
+    live = (query.get("shards") or 1) - (query.get("shards_lost") or 0)
+    return 1.96 + 0.206 / max(live, 1)
+
+
+def _areas(nodes: NDArray[np.uint64], depth: int) -> Array:
+    """The finest cells that each node covers, less what its descendants among the nodes cover."""
+    full = 4.0 ** (depth - node_levels(nodes))
+    area = full.copy()
+    tree = Tree.of(depth, nodes)  # with the root, which may own no entry
+    parents = tree.parents()[len(tree.nodes) - len(nodes) :] - (len(tree.nodes) - len(nodes))
+    np.subtract.at(area, parents[parents >= 0], full[parents >= 0])
+    return area
+
+
+def _area_km2(cells: _Cells, grid: Grid) -> Array:
+    """Square kilometres that each cell owns; at least a tiny one."""
+    level, x, y = node_positions(cells.nodes)
+    share = cells.area / 4.0 ** (grid.depth - level)
+    return np.maximum(area_km2(*grid.bounds(x, y, level)) * share, 1e-12)
+
+
+def _layer(title: str, note: str, cells: _Cells, grid: Grid, measures: list[Measure]) -> Layer:
+    level, x, y = node_positions(cells.nodes)
+    share = np.round(cells.area / 4.0 ** (grid.depth - level), 6)
+    return Layer(
+        title=title,
+        note=note,
+        level=level.tolist(),
+        x=x.tolist(),
+        y=y.tolist(),
+        area=share.tolist(),
+        cell_id=node_names(cells.nodes),
+        measures=measures,
+    )
+
+
+def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None) -> Measure:
+    """The users of each cell. noisy_sums: how many sums made the counts, for the list; None makes none."""
+    listed: list[tuple[int, float, float, float]] = []
+    if noisy_sums is not None:
+        wider = _simultaneous(len(cells.nodes), noisy_sums) / 1.96
+        low = cells.users - wider * np.maximum(cells.users - cells.low, 0)
+        high = cells.users + wider * np.maximum(cells.high - cells.users, 0)
+        density = np.where(cells.area > 0, low, 0) / _area_km2(cells, grid)
+        order = np.argsort(-density, kind="stable")[:_LISTED]
+        listed = [
+            (row, *(float(f"{one[row]:.4g}") for one in (cells.users, low, high)))
+            for row in order.tolist()
+            if low[row] > 0
+        ]
+    return Measure(
+        name="Users",
+        kind="count",
+        unit="users",
+        value=_rounded(cells.users, np.maximum(cells.stddev, _FINEST)),
+        low=_rounded(cells.low, np.maximum((cells.high - cells.low) / 4, _FINEST)),
+        high=_rounded(cells.high, np.maximum((cells.high - cells.low) / 4, _FINEST)),
+        uncertain=(cells.users <= 1.96 * cells.stddev).tolist(),
+        scale=scale,
+        listed=listed,
+        listed_note=""
+        if noisy_sums is None
+        else (
+            "Ordered by the users per km² that are surely there: the bounds hold for all cells at once, at 95%."
+            if listed
+            else "No cell surely has users: noise could explain every count."
+        ),
+    )
+
+
+def _simultaneous(cells: int, noisy_sums: int) -> float:
+    """Deviations to each side within which all of so many counts lie with a probability of 95%.
+
+    Chernoff's bound for sums of independent Laplace variables, with the deviation 1 for the sum.
+    """
+    steps = np.sqrt(2 * noisy_sums) * np.linspace(1e-3, 0.999, 999)
+    exponent = -noisy_sums * np.log1p(-(steps**2) / (2 * noisy_sums)) + math.log(cells / _TAIL)
+    return float((exponent / steps).min())
+
+
+def _rate_names(manifest: Manifest, one: bool = False) -> list[str]:
+    names = list(get(manifest, "auxiliary.rates.categories", []))
+    return names if not one or len(names) == 1 else []
+
+
+def _rates(table: pa.Table, manifest: Manifest) -> list[Measure]:
+    """A measure for each category: the shrunk rate within its interval."""
+    names, column = _rate_names(manifest), get(manifest, "auxiliary.column", "category")
+    measures = []
+    for name in names:
+        raw, low, high, shrunk, least, most = (
+            table[one].to_numpy(zero_copy_only=False).astype(np.float64) for one in rate_columns(name, names)
+        )
+        unknown = np.isnan(raw) | np.isnan(shrunk)
+        low, high = np.where(unknown, np.nan, low), np.where(unknown, np.nan, high)
+        rate = np.clip(shrunk, low, high)
+        scale = rate_scale(rate, high - low)
+        rows = np.flatnonzero(np.isfinite(least))
+        rows = rows[np.argsort(-least[rows], kind="stable")][:_LISTED]
+        title = column if name == "true" else f"not {column}" if name == "false" else f"{column} = {name}"
+        measures.append(
+            Measure(
+                name=f"Rate: {readable(title)}",
+                kind="rate",
+                unit="",
+                value=_rounded(rate, high - low),
+                low=_rounded(low, high - low),
+                high=_rounded(high, high - low),
+                uncertain=(high - low > WIDE * (scale.high - scale.low)).tolist(),
+                scale=scale,
+                listed=[(row, *(float(f"{one[row]:.5g}") for one in (shrunk, least, most))) for row in rows.tolist()],
+                listed_note="Intervals that hold for all cells at once, at 95%, and lie above the average."
+                if len(rows)
+                else "No cell's rate is above the average beyond doubt: chance explains the differences.",
+            )
+        )
+    return measures
+
+
+def _round_table(manifest: Manifest) -> Section:
+    """What each sub-query cost, and how noisy its answers are."""
+    queries, central = get(manifest, "privacy.sub_queries", []), get(manifest, "parameters.noise") == "central"
+    bins = get(manifest, "auxiliary.entries_per_node", 1)
+    heads = ["Round", "ε spent", "Entries asked", "Noise at 95%, users"]
+    heads += [] if central else ["Groups", "Groups lost", "Sent per phone, bytes"]
+    rows = []
+    for place, one in enumerate(queries):
+        row = [f"{place + 1}", f"{one['epsilon']:.3g}", f"{one['vector_length'] // bins:,}"]
+        row.append(f"± {_deviations(manifest, one) * one['noise_stddev']:,.3g}")
+        if not central:
+            row += [f"{one['shards']:,}", f"{one['shards_lost']:,}", f"{math.ceil(one['bits_per_client'] / 8):,}"]
+        rows.append(row)
+    table = Table(title="Table of sub-queries", heads=heads, rows=rows, numeric=[False, *[True] * (len(heads) - 1)])
+    return Section(title="Round by round", table=table)
+
+
+def _rounded(values: Array, spread: Array) -> list[float | None]:
+    """Values to a 20th of their spread or finer; None for NaN."""
+    digits = np.clip(2 - np.floor(np.log10(np.where(spread > 0, spread, 1.0))), -9, 9)
+    unit = 10.0**digits
+    return [None if math.isnan(one) else one for one in (np.round(np.round(values * unit) / unit, 9) + 0.0).tolist()]
+
+
+def _table(content: bytes) -> pa.Table:
+    return pq.read_table(io.BytesIO(content))

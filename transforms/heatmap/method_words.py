@@ -1,0 +1,116 @@
+"""What a heatmap's page says of its method, noise and errors, from the manifest. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from sfumato.schemas.release import CELLS_FILE
+from sfumato.schemas.views import MapBody, Section
+from sfumato.transforms.report.numbers import about, plural
+from sfumato.transforms.report.sections import Manifest, get
+
+_LEVELS = "It has one sub-query for each level of the grid, from a few large cells to many small ones."
+_BEST = "is the level that should err least, judged by the noisy sums: large cells blur, small ones drown in noise."
+_METHODS = {
+    "adaptive": "Each sub-query uses only the noisy sums before it to choose where to look more closely.",
+    "emd": "Each sub-query uses only the noisy sums before it to choose where to look more closely. The map is the one "
+    "without negative counts that differs least from all noisy sums, where a large cell weighs more than a small one.",
+    "flat": "It has one sub-query, of one level of the grid.",
+    "hierarchical": f"{_LEVELS} The map {_BEST} The other levels are not used.",
+    "spatial_decomposition": f"{_LEVELS} Then all levels are made to agree: every cell holds the sum of the four "
+    f"inside it, and the surer a count, the more it weighs. The map {_BEST}",
+    "count_min": f"{_LEVELS} Each is a sketch, in which many cells share an entry. The map {_BEST}",
+    "adaptive_grid": "The first sub-query asks about a coarse grid. The second divides every cell by its noisy count, "
+    "the more finely the more users it has. Both answers make the map; the surer one weighs more.",
+}
+_NOISE = {
+    "central": "A trusted server saw the exact sums of the answers and added noise to each sum once. There was no "
+    "secure aggregation.",
+    "client": "Users answered in {groups}. Every phone adds its share of the noise, so that a group's sum has noise "
+    "before anyone sees it. A group in which too many fell silent is thrown away unread.",
+    "shard": "Users answered in {groups}. A group's sum has its noise before anyone sees it. A group in which too many "
+    "fell silent is thrown away unread.",
+}
+_POSTERIOR = (
+    "The answers carry random noise, drawn once. A count is the average over all maps that could have led to these "
+    "answers. It is never below zero, and where the answers say little it follows its surroundings."
+)
+_AS_COUNTED = (
+    "Every count carries random noise, drawn once. A count below zero is noise too; it is left as it came, because "
+    "raising it to zero would tilt every total upward."
+)
+_RATES = (
+    "A rate is the share of a cell's users in a category, shrunk towards the average where little is known. Its 95% "
+    "interval holds for each cell by itself and includes noise and how few the users are. A cell is listed as high "
+    "only where an interval that holds for all cells at once lies above the average."
+)
+
+
+def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
+    """What a count, its interval and the hatching mean. cells: of the release, which may be more than the map's."""
+    layer = body.layers[-1]
+    users = layer.measures[0]
+    hatched = sum(users.uncertain)
+    margins = [(high - low) / 2 for low, high in zip(users.low, users.high, strict=True) if low is not None is not high]
+    margin = float(np.median(margins)) if margins else 0.0
+    is_bayes = get(manifest, "parameters.estimator") == "bayes"
+    texts = [
+        f"{_POSTERIOR if is_bayes else _AS_COUNTED} The 95% interval of a typical cell reaches "
+        f"{about(margin, margin / 10)} users to each side. Crowded places are known well and quiet places poorly.",
+        f"{hatched:,} of the {plural(len(users.uncertain), 'cell')} are hatched: they may be empty. Several cells "
+        "together are known better than each alone.",
+        _sizes(manifest, body),
+    ]
+    if cells > len(users.value):
+        texts.append(
+            f"The map has {cells:,} cells, added up to {len(users.value):,} on this page. {CELLS_FILE} has all."
+        )
+    if users.scale.ticks and users.scale.ticks[-1][1].startswith("≥"):
+        texts.append("The scale of colours ends where few users live, so that crowded cells do not darken all others.")
+    if len(layer.measures) > 1:
+        texts.append(_RATES)
+    return Section(title="How to read it", paragraphs=texts)
+
+
+def how_it_was_made(manifest: Manifest) -> Section:
+    """The method, the noise, what came before, and what a phone would send."""
+    queries, parallel = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.composition") == "parallel"
+    method, noise = get(manifest, "parameters.method", "adaptive"), get(manifest, "parameters.noise", "shard")
+    told = "the share of their records in each cell" if get(manifest, "parameters.contribution") == "all" else "a cell"
+    texts = [
+        f"The map took {plural(len(queries), 'sub-query', 'sub-queries')}. Every user reports {told}; what is used are "
+        f"sums of these reports with noise. {_METHODS.get(method, '')}".strip()
+    ]
+    if get(manifest, "parameters.keep_top") is not None:
+        texts.append(f"Only the {manifest['parameters']['keep_top']:g}% of cells with the largest noisy sums are kept.")
+    if parallel and len(queries) > 1:
+        texts.append(
+            "Each user answered one sub-query alone, so no user spends more than the dearest one costs. The key drew "
+            "who answered which."
+        )
+    if (earlier := get(manifest, "parameters.warm_start")) is not None:
+        name = earlier.get("release_id", "") if isinstance(earlier, Mapping) else ""
+        texts.append(
+            f"It began with an earlier release{f', {name},' if name else ''} which said where to look closely. That "
+            "release had a budget of its own: for a user whose records are in both, the two add up."
+        )
+    groups = plural(get(manifest, "privacy.cohort.shards") or 1, "group")
+    texts.append(_NOISE.get(noise, _NOISE["shard"]).format(groups=groups))
+    bits = get(manifest, "communication.bits_per_client")
+    if bits is not None:
+        texts.append(f"On phones it would cost each one {'at most ' * parallel}{bits / 8000:,.3g} kB of upload.")
+    return Section(title="How it was made", paragraphs=texts)
+
+
+def _sizes(manifest: Manifest, body: MapBody) -> str:
+    levels = body.layers[-1].level
+    if get(manifest, "parameters.method") == "adaptive_grid":
+        return "The second grid's cells are cut into this map's squares, which share their users and noise by area."
+    if levels and levels[0] == levels[-1]:
+        return "All cells are of one size."
+    return (
+        "Cells are small where many users are and large where few are. A cell that was divided in part stands for what "
+        "its finer cells leave over."
+    )

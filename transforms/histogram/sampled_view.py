@@ -1,0 +1,462 @@
+"""What the pages of counted items, cells and distributions show, made of a release's published files alone. Pure."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sfumato.schemas.charts import readable
+from sfumato.schemas.guarantee import two_sentences
+from sfumato.schemas.region import Grid, Region, ground_metres
+from sfumato.schemas.release import (
+    BINS_FILE,
+    CELLS_FILE,
+    CURVE_FILE,
+    HISTOGRAM_PICTURE,
+    HOTSPOTS_PICTURE,
+    ITEMS_FILE,
+    MANIFEST_FILE,
+    QUANTILES_FILE,
+    QUANTILES_PICTURE,
+    RANGES_FILE,
+)
+from sfumato.schemas.tree import node_positions, nodes_from_names
+from sfumato.schemas.views import (
+    Bar,
+    BarsBody,
+    Body,
+    Bounds,
+    CurveBody,
+    Fact,
+    FileLink,
+    Layer,
+    MapBody,
+    Measure,
+    PageView,
+    QuantileRow,
+    RangeRow,
+    Section,
+    Table,
+)
+from sfumato.transforms.report.numbers import about, column_texts, figures, length, percent, plural, tiny
+from sfumato.transforms.report.scales import published_scale, uncertain
+from sfumato.transforms.shrinkage import simultaneous_z
+
+_Z = 1.96  # standard deviations on each side of a 95% interval
+_LISTED = 50  # cells in the list of the most crowded
+_TABLE_ROWS = 100
+_BINS = 48  # of the histogram of a distribution, at most
+_COMPLETE = re.compile(r"\d+|\d{4}-\d{2}-\d{2}")  # numbers and dates, which no trie cuts on its last level
+_TITLES = {"histogram": "Private histogram", "hotspots": "Private hot spots", "quantiles": "Private quantiles"}
+_PICTURES = {"histogram": HISTOGRAM_PICTURE, "hotspots": HOTSPOTS_PICTURE, "quantiles": QUANTILES_PICTURE}
+_FILES = {
+    ITEMS_FILE: "one row for each published item or prefix: estimated users, standard deviation",
+    CELLS_FILE: "one row for each published cell: bounds, estimated users, standard deviation, shape",
+    QUANTILES_FILE: "the quantiles, each with its interval",
+    RANGES_FILE: "the ranges: estimated users, standard deviation",
+    CURVE_FILE: "the distribution function with its band",
+    BINS_FILE: "one row for each published interval of values, of every level",
+}
+_ONE_RECORD = "Each user counts once, for one of their records, drawn at random."
+
+
+def sampled_view(files: Mapping[str, bytes]) -> PageView:
+    """The page of a release of `sfumato histogram`, `hotspots` or `quantiles`.
+
+    Args:
+        files: the release's files by name. Those that the page is not made of may be missing.
+    """
+    manifest = {name: entry for name, entry in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
+    job, release = manifest["job"], _Release(files, manifest)
+    if CELLS_FILE in files:
+        body, headline, sections = release.cells()
+    elif ITEMS_FILE in files:
+        body, headline, sections = release.items()
+    else:
+        body, headline, sections = release.curve()
+    privacy = manifest["privacy"]
+    safe = privacy["randomness"]["safe"]
+    picture = _PICTURES[job]
+    return PageView(
+        title=_TITLES[job],
+        headline=headline,
+        description=f"{headline}. Every user is protected by differential privacy with {release.budget}.",
+        job=job,
+        release_id=manifest["release_id"],
+        created=manifest["created"],
+        chips=release.chips(),
+        guarantee=two_sentences(manifest),
+        alarm=None if safe else release.alarm(),
+        files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in files],
+        picture=picture,
+        sections=[*sections, release.made()],
+        manifest=manifest,
+        body=body,
+    )
+
+
+class _Release:
+    """A release's tables and what its manifest says of them."""
+
+    def __init__(self, files: Mapping[str, bytes], manifest: dict[str, Any]):
+        self._files, self._manifest = files, manifest
+        self._parameters, self._results = manifest["parameters"], manifest["results"]
+        self._rounds: list[dict[str, Any]] = manifest["privacy"]["rounds"]
+        self._column = readable(str(self._parameters.get("column", "value")))
+        self._hidden = self._results["hidden_count"]
+        privacy = manifest["privacy"]
+        self.budget = f"ε = {privacy['epsilon']:g} and δ = {tiny(privacy['delta'])}"
+        counted = privacy["admission"] or {"users": 0.0, "noise_stddev": 0.0, "sampling_rate": 1.0}
+        population = privacy["population"]["users"]
+        # All users: those counted at the run's admission, a public number, or at least those of all published items.
+        self._all, self._all_stddev = (
+            float(self._results["estimated_users"]),
+            self._stddev(self._results["estimated_users"]),
+        )
+        if population is not None:
+            self._all, self._all_stddev = float(population), 0.0
+        elif counted["users"] > 3 * counted["noise_stddev"]:
+            excess = (1 - counted["sampling_rate"]) / counted["sampling_rate"]
+            self._all = max(float(counted["users"]), 1.0)
+            self._all_stddev = math.hypot(counted["noise_stddev"], math.sqrt(excess * self._all))
+
+    def table(self, name: str) -> pa.Table:
+        return pq.read_table(io.BytesIO(self._files[name]))
+
+    def _stddev(self, users: float) -> float:
+        """Of an estimated number of users, by sampling."""
+        rate = self._rounds[0]["sampling_rate"]
+        return math.sqrt(max(users, 0.0) * (1 - rate) / rate)
+
+    def _users(self, users: float) -> str:
+        return about(users, self._stddev(users))
+
+    @property
+    def _everybody(self) -> str:
+        return about(self._all, self._all_stddev or 10 ** max(math.floor(math.log10(max(self._all, 1))) - 2, 0))
+
+    def chips(self) -> list[Fact]:
+        """Facts beside the title."""
+        privacy = self._manifest["privacy"]
+        chips = [Fact(term="Privacy budget", text=f"ε = {privacy['epsilon']:g}, δ = {tiny(privacy['delta'])}")]
+        if CURVE_FILE in self._files:
+            counted = self._parameters["counted"]
+            return [*chips, Fact(term="Range", text=f"{counted['low']:g} to {counted['high']:g}".replace("-", "−"))]
+        return [*chips, Fact(term="May be hidden", text=f"up to {self._hidden:,} users")]
+
+    @staticmethod
+    def alarm() -> str:
+        return (
+            "Demonstration seed: NOT private. The users were drawn by a known seed, so anyone can tell who was drawn. "
+            "Do not publish this release."
+        )
+
+    def _missing(self, one: str) -> str:
+        top = self._parameters.get("top")
+        kept = f" Of the last level only the {top:,} with most users are published." if top else ""
+        return (
+            f"{one} that is not shown has at most {self._hidden:,} users at 99% confidence, or nobody.{kept} For users "
+            "with many records, what is rare among them counts less."
+        )
+
+    # ---------------------------------------------------------------- cells of a map
+
+    def cells(self) -> tuple[Body, str, list[Section]]:
+        table, region = self.table(CELLS_FILE), Region(**self._manifest["region"])
+        grid = Grid(region, self._manifest["grid"]["depth"])
+        levels = np.asarray(table["depth"]).astype(np.int64)
+        present = np.unique(levels).tolist() or [grid.depth]
+        layers = [self._layer(table.filter(pa.array(levels == level)), level, len(present)) for level in present]
+        shown = layers[-1]
+        users = float(np.asarray(table["count"])[levels == present[-1]].sum())
+        wide, tall = ground_metres(region)
+        size = f"{length(wide / (1 << present[-1]))} × {length(tall / (1 << present[-1]))}"
+        hold = "no cell has enough users to be published"
+        if shown.level:
+            many = len(shown.level)
+            cells = f"the {many:,} busiest cells" if self._parameters.get("top") else plural(many, "cell")
+            hold = f"{cells} of {size} hold{'s'[: many == 1]} about {self._users(users)} of {self._everybody} users"
+        headline = f"One drawn record per user: {hold}"
+        body = MapBody(
+            region=Bounds(**self._manifest["region"]),
+            depth=grid.depth,
+            layers=layers,
+            missing=f"Not published: at most {self._hidden:,} users, or nobody",
+            finest_metres=(wide / grid.side, tall / grid.side),
+        )
+        measure = shown.measures[0]
+        order = np.argsort(-np.asarray(table["count"])[levels == present[-1]], kind="stable")[:_TABLE_ROWS].tolist()
+        rows = [[shown.cell_id[i], *self._estimate(measure.value[i] or 0.0)] for i in order]
+        reading = [
+            f"{_ONE_RECORD} The number of a cell is what was counted among the drawn users, scaled up.",
+            "Its interval holds the truth about 95 times in 100. Crowded cells are known well for their size, quiet "
+            "ones poorly; cells whose interval covers more than half of the colours are hatched.",
+            f"{self._missing('A cell')} The map leaves such cells empty: that is the ground, not a count of zero.",
+            "A cell that only just passed the threshold tends to be estimated a little high: had fewer of its users "
+            "been drawn, it would not be here.",
+        ]
+        return body, headline, [_reading(reading), self._item_table("The cells with most users", "Cell", rows)]
+
+    def _layer(self, table: pa.Table, level: int, levels: int) -> Layer:
+        """The cells of one level, the most crowded listed first."""
+        names = table["cell_id"].to_pylist()
+        _, x, y = node_positions(nodes_from_names(names, level))
+        count, stddev, sampled, density = (
+            np.asarray(table[name]).astype(np.float64) for name in ("count", "stddev", "sampled", "density")
+        )
+        low, high = np.maximum(count - _Z * stddev, sampled), count + _Z * stddev
+        scale = published_scale(density)
+        area = count / density
+        wide = simultaneous_z(4**level) * stddev
+        least = np.maximum(count - wide, sampled)
+        order = np.argsort(-least, kind="stable")[:_LISTED].tolist()
+        measure = Measure(
+            name="Users",
+            kind="count",
+            unit="users",
+            value=_rounded(count),
+            low=_rounded(low),
+            high=_rounded(high),
+            uncertain=uncertain(scale, low / area, high / area).tolist(),
+            scale=scale,
+            listed=[
+                (i, float(count[i]), float(max(count[i] - wide[i], sampled[i])), float(count[i] + wide[i]))
+                for i in order
+            ],
+            listed_note="The intervals hold for all cells of the grid at once, at 95%.",
+        )
+        round_ = next((one for one in self._rounds if (one["level"] or level) == level), self._rounds[-1])
+        users = self._users(float(count.sum()))
+        return Layer(
+            title=f"Level {level}" if levels > 1 else "Published cells",
+            note=f"{plural(len(names), 'cell')} with about {users} users. {_drawn(round_)}",
+            level=[level] * len(names),
+            x=x.tolist(),
+            y=y.tolist(),
+            area=[1.0] * len(names),
+            cell_id=names,
+            measures=[measure],
+        )
+
+    # ---------------------------------------------------------------- items and prefixes
+
+    def items(self) -> tuple[Body, str, list[Section]]:
+        table = self.table(ITEMS_FILE)
+        names = [str(item) for item in table["item"].to_pylist()]
+        level = table["level"].to_pylist()
+        count, stddev, sampled = (np.asarray(table[name]).astype(np.float64) for name in ("count", "stddev", "sampled"))
+        present = sorted(set(level), key=lambda one: one or math.inf)
+        finest = present[-1] if present else 0
+        last = self._rounds[-1]["level"]
+        parents, cut = _parents(names, level, present), _cut(names, level, [one["level"] for one in self._rounds])
+        bars = [
+            Bar(
+                name=readable(names[i]),
+                value=float(count[i]),
+                low=float(max(count[i] - _Z * stddev[i], sampled[i])),
+                high=float(count[i] + _Z * stddev[i]),
+                share=float(count[i] / self._all) if self._all > 0 else None,
+                parent=parents[i],
+                level=level[i],
+                cut=cut[i],
+            )
+            for i in range(len(names))
+        ]
+        shown = [i for i in range(len(names)) if level[i] == finest]
+        noun, many = ("item", "items") if finest == last else ("prefix", "prefixes")
+        hold = "no item has enough users to be published"
+        if shown:
+            users = self._users(float(count[shown].sum()))
+            hold = f"{plural(len(shown), noun, many)} of {self._column} stand{'s'[: len(shown) == 1]} for about {users}"
+            hold += f" of {self._everybody} users"
+        body = BarsBody(
+            unit="users",
+            noun=noun,
+            explanation=f"{_ONE_RECORD} Shares are of all {self._everybody} users.",
+            bars=bars,
+        )
+        rows = [
+            [bars[i].name + ("…" if cut[i] else ""), *self._estimate(count[i]), percent(bars[i].share or 0)]
+            for i in sorted(shown, key=lambda i: -count[i])[:_TABLE_ROWS]
+        ]
+        reading = [
+            f"{_ONE_RECORD} The estimate is what was counted among the drawn users, scaled up.",
+            "Its interval holds the truth about 95 times in 100. Large items are known well for their size, small ones "
+            "poorly.",
+            self._missing("An item"),
+            "An item that only just passed the threshold tends to be estimated a little high: had fewer of its users "
+            "been drawn, it would not be here.",
+        ]
+        listed = self._item_table(f"The {many} with most users", noun.capitalize(), rows, "Share of all users")
+        return body, f"One drawn record per user: {hold}", [_reading(reading), listed]
+
+    def _estimate(self, users: float) -> tuple[str, str]:
+        stddev = self._stddev(users)
+        return figures(users, stddev), f"± {figures(_Z * stddev, stddev)}"
+
+    @staticmethod
+    def _item_table(title: str, noun: str, rows: list[list[str]], *more: str) -> Section:
+        heads = [noun, "Users", "At 95%", *more]
+        table = Table(title=title, heads=heads, rows=rows, numeric=[False, *[True] * (len(heads) - 1)])
+        return Section(title=title, table=table, folded=True)
+
+    # ---------------------------------------------------------------- distributions
+
+    def curve(self) -> tuple[Body, str, list[Section]]:
+        curve, quantiles = self.table(CURVE_FILE), self.table(QUANTILES_FILE).to_pylist()
+        ranges = self.table(RANGES_FILE).to_pylist() if RANGES_FILE in self._files else []
+        interactive = self._parameters["method"] == "interactive"
+        columns = {name: [float(f"{one:.12g}") for one in curve[name].to_pylist()] for name in curve.column_names}
+        share, low, high = (np.array(columns[name]) for name in ("share", "low", "high"))
+        inner = sorted(set(columns["value"]))[1:-1]
+        known = _margin(np.array(columns["value"]), share, low, high, inner if interactive else None)
+        where = "At its dots the" if interactive else "The"
+        note = "" if known is None else f"{where} curve is known to ± {100 * known:.2g} percentage points at 95%."
+        if interactive:
+            note += " Between two dots it may run anywhere between their heights."
+        body = CurveBody(
+            column=self._column,
+            **columns,
+            quantiles=[QuantileRow(**one) for one in quantiles],
+            ranges=[_range_row(one["low"], one["high"], one["users"], one["stddev"]) for one in ranges],
+            points=inner if interactive else [],
+            histogram=self._histogram() if BINS_FILE in self._files else [],
+            hidden=float(self._hidden) if BINS_FILE in self._files else None,
+            note=note,
+        )
+        sections = []
+        if quantiles:
+            rows = [[f"{100 * one['share']:g}%", *_known(one)] for one in quantiles]
+            heads = ["Share of users", "Lie below", "At 95%, from", "to"]
+            sections.append(_table_section("The quantiles", heads, rows))
+        if ranges:
+            ends = column_texts([one[name] for one in ranges for name in ("low", "high")])
+            rows = [
+                [*ends[2 * i : 2 * i + 2], figures(one["users"], one["stddev"]),
+                 f"± {figures(_Z * one['stddev'], one['stddev'])}", percent(one["users"] / max(self._all, 1.0))]
+                for i, one in enumerate(ranges)
+            ]  # fmt: skip
+            heads = ["From", "To below", "Users", "At 95%", "Share of all users"]
+            sections.append(_table_section("The ranges", heads, rows))
+        reading = [
+            f"{_ONE_RECORD} The curve says what share of the users lie below a value. Where it is steep there are many "
+            "users; where it is flat there are few or none.",
+            "The band shows what the draw alone leaves open: it holds the true curve at a value about 95 times in 100. "
+            "A quantile's interval is read off in the same way.",
+            f"An interval of values that too few drawn users share is not seen. It has at most {self._hidden:,} users "
+            "at 99% confidence, so the curve can run a little low or high beside rare values.",
+            "Values outside the range count as its nearest end.",
+        ]
+        return body, self._curve_headline(quantiles), [*sections, _reading([*reading, note] if note else reading)]
+
+    def _curve_headline(self, quantiles: list[dict[str, Any]]) -> str:
+        if not quantiles:
+            return f"One drawn record per user: no distribution of {self._column} could be published"
+        middle = min(quantiles, key=lambda one: abs(one["share"] - 0.5))
+        share = "half" if middle["share"] == 0.5 else f"{100 * middle['share']:g}%"
+        value, low, high = _known(middle)
+        return (
+            f"One drawn record per user: {share} of about {self._everybody} users have {self._column} below {value} "
+            f"(between {low} and {high})"
+        )
+
+    def _histogram(self) -> list[RangeRow]:
+        """The published bins of the finest level with few enough of them."""
+        table = self.table(BINS_FILE)
+        levels = np.asarray(table["level"])
+        fitting = [level for level in np.unique(levels).tolist() if 1 << level <= _BINS]
+        if not fitting:
+            return []
+        rows = table.filter(pa.array(levels == fitting[-1])).to_pylist()
+        return [_range_row(one["low"], one["high"], one["count"], one["stddev"], one["sampled"]) for one in rows]
+
+    # ---------------------------------------------------------------- how it was made
+
+    def made(self) -> Section:
+        first = self._rounds[0]
+        contact = self._manifest["privacy"]["contact"]
+        rounds = len(self._rounds)
+        paragraphs = [
+            _drawn(first),
+            "What is shown was really seen: nothing is invented, and rare things vanish. Each estimate is the number "
+            f"of drawn users times {1 / first['sampling_rate']:.3g}.",
+        ]
+        if rounds > 1:
+            inside = {
+                "hotspots": " A round looked only inside what the round before had published.",
+                "quantiles": " Each round looked where the earlier ones had left the question open.",
+            }.get(self._manifest["job"], "")
+            paragraphs.append(f"It took {rounds} rounds, each with a draw of its own.{inside}")
+        if contact["kind"] == "limited":
+            each = "Each round" if rounds > 1 else "The round"
+            paragraphs.append(f"{each} asked about {contact['contacted_users']:,} users, chosen at random.")
+        return Section(title="How it was made", paragraphs=paragraphs)
+
+
+def _drawn(round_: dict[str, Any]) -> str:
+    return (
+        f"Each user was drawn with probability {percent(round_['sampling_rate'])}. What fewer than "
+        f"{round_['threshold']:,} of the drawn users share was dropped. Nothing was added."
+    )
+
+
+def _reading(paragraphs: list[str]) -> Section:
+    return Section(title="How to read it", paragraphs=paragraphs)
+
+
+def _table_section(title: str, heads: list[str], rows: list[list[str]]) -> Section:
+    return Section(title=title, table=Table(title=title, heads=heads, rows=rows, numeric=[True] * len(heads)))
+
+
+def _known(quantile: dict[str, Any]) -> list[str]:
+    """The value of a quantile and the ends of its interval, with the digits that are known."""
+    spread = (quantile["high"] - quantile["low"]) / (2 * _Z)
+    return [figures(quantile[name], spread) for name in ("value", "low", "high")]
+
+
+def _range_row(low: float, high: float, users: float, stddev: float, least: float = 0.0) -> RangeRow:
+    margin = _Z * stddev
+    return RangeRow(low=low, high=high, users=users, users_low=max(users - margin, least), users_high=users + margin)
+
+
+def _parents(names: Sequence[str], level: Sequence[int], present: Sequence[int]) -> list[int]:
+    """For each row the row of the published prefix that it extends, or -1."""
+    rows = {(level[i], name): i for i, name in enumerate(names)}
+    above = dict(zip(present[1:], present, strict=False))
+    return [
+        rows.get((above[level[i]], name[: above[level[i]]]), -1) if level[i] in above else -1
+        for i, name in enumerate(names)
+    ]
+
+
+def _cut(names: Sequence[str], level: Sequence[int], rounds: Sequence[int]) -> list[bool]:
+    """Whether each name is the beginning of longer ones, as far as can be seen."""
+    greatest = math.inf if 0 in rounds else max(rounds)
+    return [
+        0 < one == len(name) and (one < greatest or not _COMPLETE.fullmatch(name))
+        for name, one in zip(names, level, strict=True)
+    ]
+
+
+def _margin(
+    value: np.ndarray, share: np.ndarray, low: np.ndarray, high: np.ndarray, asked: Sequence[float] | None
+) -> float | None:
+    """How far the true share may lie from the curve at worst. At a value that stands twice, both bands hold."""
+    found = []
+    for one in np.unique(value).tolist() if asked is None else asked:
+        rows = value == one
+        found.append(min(high[rows].min(), 1.0) - share[rows].mean())
+        found.append(share[rows].mean() - low[rows].max())
+    return max(found) if found else None
+
+
+def _rounded(values: np.ndarray) -> list[float | None]:
+    return [float(f"{value:.7g}") for value in values.tolist()]

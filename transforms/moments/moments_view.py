@@ -1,0 +1,422 @@
+"""What the page of means and moments shows, made of a release's published files alone. Pure."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sfumato.schemas.charts import readable
+from sfumato.schemas.guarantee import two_sentences
+from sfumato.schemas.moments import EVERYBODY, OTHER, FixedPoint, MomentEstimate
+from sfumato.schemas.region import Region, ground_metres
+from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MANIFEST_FILE, MOMENTS_FILE, MOMENTS_PICTURE
+from sfumato.schemas.tree import node_positions, nodes_from_names
+from sfumato.schemas.views import (
+    Bar,
+    BarsBody,
+    BitRow,
+    Bounds,
+    Fact,
+    FileLink,
+    Layer,
+    MapBody,
+    Measure,
+    MomentsBody,
+    PageView,
+    Section,
+    StatisticRow,
+    Table,
+)
+from sfumato.transforms.moments.derived_statistics import shrunk
+from sfumato.transforms.report.numbers import about, between, figures, length, percent, plural, raised
+from sfumato.transforms.report.scales import uncertain, value_scale
+
+_Z = 1.96  # standard deviations on each side of a 95% interval
+_VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
+_LISTED = 50
+_ORDINALS = {2: "2nd", 3: "3rd"}
+_FILES = {
+    MOMENTS_FILE: "one row for each statistic of everybody and of each group, with its 95% interval",
+    BITS_FILE: "one row for each bit: its share, reports, and whether it counts as empty",
+    CELLS_FILE: "one row for each published cell: bounds, statistics, shape",
+}
+
+
+def moments_view(files: Mapping[str, bytes]) -> PageView:
+    """The page of a release of `sfumato moments`.
+
+    Args:
+        files: the release's files by name. Those that the page is not made of may be missing.
+    """
+    manifest = {name: entry for name, entry in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
+    return _Release(files, manifest).view()
+
+
+class _Release:
+    """A release's tables and what its manifest says of them."""
+
+    def __init__(self, files: Mapping[str, bytes], manifest: dict[str, Any]):
+        self._files, self._manifest, self._privacy = files, manifest, manifest["privacy"]
+        self._column = readable(str(manifest["column"]))
+        form = manifest["fixed_point"]
+        self._form = FixedPoint(*(form[name] for name in ("bits", "fraction_bits", "signed", "offset")))
+        measured = [MomentEstimate(**row) for row in self._table(MOMENTS_FILE).to_pylist()]
+        self._estimates = shrunk(measured, self._form)  # those of groups drawn towards everybody's
+        self._overall = [one for one in measured if one.group == EVERYBODY]
+        results, bits = manifest["results"], self._privacy["meter"]["bits_per_client"]
+        self._clients = about(results["clients"], max(results["clients_stddev"], results["clients"] / 1000))
+        self._sent = "one bit" if bits == 1 else f"{bits} bits"
+
+    def _table(self, name: str) -> pa.Table:
+        return pq.read_table(io.BytesIO(self._files[name]))
+
+    def view(self) -> PageView:
+        answer = self._overall[0]
+        title = statistic_title(answer.statistic)
+        headline = (
+            f"{title} of {self._column}: {figures(answer.value, answer.stddev)} (between "
+            f"{between(answer.low, answer.high).replace(' to ', ' and ')}), from {self._sent} of each of about "
+            f"{self._clients} users"
+        )
+        bits = self._bits()
+        variance = next((one.value for one in self._overall if one.statistic == "variance"), None)
+        on_map = CELLS_FILE in self._files
+        safe = self._privacy["randomness"]["safe"]
+        groups = self._groups()
+        body = MomentsBody(
+            column=self._column,
+            limits=(self._form.low, self._form.high),
+            deviation=None if variance is None else math.sqrt(max(variance, 0.0)),
+            statistics=[_statistic(one) for one in self._overall],
+            groups=[] if on_map else groups,
+            map=self._map() if on_map else None,
+            bits=bits,
+        )
+        return PageView(
+            title="Private moments",
+            headline=headline,
+            description=f"{headline}. {self._promise()}",
+            job=self._manifest["job"],
+            release_id=self._manifest["release_id"],
+            created=self._manifest["created"],
+            chips=self._chips(),
+            guarantee=two_sentences(self._manifest),
+            alarm=None
+            if safe
+            else "Demonstration seed: NOT private. Which bit each user sent, and how it was randomised, was drawn by a "
+            "known seed, so anyone can undo the protection of every report. Do not publish this release.",
+            files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in self._files],
+            picture=MOMENTS_PICTURE,
+            sections=[
+                self._statistic_table(),
+                *self._group_tables(groups),
+                self._reading(bits),
+                self._made(),
+                self._sending(),
+            ],
+            manifest=self._manifest,
+            body=body,
+        )
+
+    def _promise(self) -> str:
+        collector = self._privacy["collector"]
+        if collector is None:
+            return f"Each user sent {self._sent} as it is: no differential privacy."
+        return f"Each user sent {self._sent}, randomised with ε = {collector['epsilon']:g}: local differential privacy."
+
+    def _chips(self) -> list[Fact]:
+        collector, released = self._privacy["collector"], self._privacy["epsilon"]
+        if collector is None:
+            budget = Fact(term="Differential privacy", text="none")
+        elif released == collector["epsilon"]:
+            budget = Fact(term="Privacy budget", text=f"ε = {released:g}, local and for this page")
+        else:
+            budget = Fact(
+                term="Privacy budget", text=f"ε = {released:g} for this page; local ε = {collector['epsilon']:g}"
+            )
+        form = self._manifest["fixed_point"]
+        sign = " and a sign" if form["signed"] == "split" else ""
+        return [budget, Fact(term="Values", text=f"{form['bits']} bits{sign}")]
+
+    # ---------------------------------------------------------------- groups and cells
+
+    def _rows(self, statistic: str) -> list[MomentEstimate]:
+        return [one for one in self._estimates if one.statistic == statistic and one.group != EVERYBODY]
+
+    def _groups(self) -> list[BarsBody]:
+        """The groups of each statistic, in the order of what is surely high; `other` is the last."""
+        found = []
+        for overall in self._overall:
+            rows = sorted(self._rows(overall.statistic), key=lambda one: (one.group == OTHER, -one.low))
+            if rows:
+                found.append(
+                    BarsBody(
+                        unit=self._column,
+                        noun="cell" if CELLS_FILE in self._files else "group",
+                        explanation="Ordered by the lower end of the interval: what is surely high comes first. The "
+                        "line is everybody's value.",
+                        bars=[
+                            Bar(
+                                name=readable(one.group), value=one.value, low=one.low, high=one.high, users=one.clients
+                            )
+                            for one in rows
+                        ],
+                        reference=overall.value,
+                    )
+                )
+        return found
+
+    def _map(self) -> MapBody:
+        cells = self._table(CELLS_FILE)
+        region, depth = Region(**self._manifest["region"]), self._manifest["grid"]["depth"]
+        names = cells["cell_id"].to_pylist()
+        level, x, y = node_positions(nodes_from_names(names, depth))
+        measures = [self._measure(one, names, cells if place == 0 else None) for place, one in enumerate(self._overall)]
+        wide, tall = (side / (1 << depth) for side in ground_metres(region))
+        size = f"{length(wide)} × {length(tall)}"
+        layer = Layer(
+            title="Published cells",
+            note=f"{plural(len(names), 'cell')} of {size}.",
+            level=level.tolist(),
+            x=x.tolist(),
+            y=y.tolist(),
+            area=[1.0] * len(names),
+            cell_id=names,
+            measures=measures,
+        )
+        least = self._privacy["groups"]["min_group"]
+        return MapBody(
+            region=Bounds(**self._manifest["region"]),
+            depth=depth,
+            layers=[layer],
+            missing=f"Not published: fewer than about {least:,} users, or nobody",
+            finest_metres=(wide, tall),
+        )
+
+    def _measure(self, overall: MomentEstimate, names: Sequence[str], cells: pa.Table | None) -> Measure:
+        """A statistic of the cells. cells: the table whose simultaneous intervals choose those that are listed."""
+        rows = {one.group: one for one in self._rows(overall.statistic)}
+        value, low, high = (
+            np.array([getattr(rows[name], field) for name in names], np.float64) for field in ("value", "low", "high")
+        )
+        scale = value_scale(value, self._column)
+        listed: list[tuple[int, float, float, float]] = []
+        note = ""
+        if cells is not None:
+            differs, least, most = (
+                cells[f"{overall.statistic}_{name}"].to_numpy(zero_copy_only=False)
+                for name in ("differs", "simultaneous_low", "simultaneous_high")
+            )
+            above = np.flatnonzero(differs > 0)
+            listed = [
+                (int(i), float(value[i]), float(least[i]), float(most[i])) for i in above[np.argsort(-least[above])]
+            ][:_LISTED]
+            note = (
+                f"{plural(len(above), 'cell')} surely above everybody's {figures(overall.value, overall.stddev)}, and "
+                f"{int((differs < 0).sum()):,} below. The intervals hold for all cells at once, at 95%."
+            )
+        return Measure(
+            name=statistic_title(overall.statistic),
+            kind="value",
+            unit=self._column,
+            value=_numbers(value),
+            low=_numbers(low),
+            high=_numbers(high),
+            uncertain=uncertain(scale, low, high).tolist(),
+            scale=scale,
+            listed=listed,
+            listed_note=note,
+        )
+
+    # ---------------------------------------------------------------- bits
+
+    def _bits(self) -> list[BitRow]:
+        """Bits of each quantity in the order of their place values, those of negative values first."""
+        rows = self._table(BITS_FILE).to_pylist()
+        order = {name: place for place, name in enumerate(dict.fromkeys(row["quantity"] for row in rows))}
+        found = []
+        for row in sorted(rows, key=lambda row: (order[row["quantity"]], row["weight"])):
+            known = row["stddev"] < _VAGUE
+            margin = _Z * row["stddev"]
+            found.append(
+                BitRow(
+                    quantity=quantity_title(row["quantity"], self._column),
+                    place=place_value(row["weight"]),
+                    share=row["mean"] if known else None,
+                    low=row["mean"] - margin if known else None,
+                    high=row["mean"] + margin if known else None,
+                    reports=max(row["reports"], 0.0),
+                    dropped=row["squashed"],
+                )
+            )
+        return found
+
+    # ---------------------------------------------------------------- sections
+
+    def _statistic_table(self) -> Section:
+        rows = [
+            [_title(one), figures(one.value, one.stddev), figures(one.low, one.stddev), figures(one.high, one.stddev)]
+            for one in self._overall
+        ]
+        heads = ["Statistic", "Value", "At 95%, from", "to"]
+        return _table_section("The statistics", heads, rows)
+
+    def _group_tables(self, groups: Sequence[BarsBody]) -> list[Section]:
+        found = []
+        for overall, group in zip(self._overall, groups, strict=False):
+            title = f"{_title(overall)} by {group.noun}"
+            rows = [
+                [
+                    bar.name,
+                    figures(bar.value, (bar.high - bar.low) / 4),
+                    between(bar.low, bar.high),
+                    f"{bar.users or 0:,.0f}",
+                ]
+                for bar in group.bars
+            ]
+            heads = [group.noun.capitalize(), _title(overall), "At 95%", "Users, about"]
+            found.append(_table_section(title, heads, rows).model_copy(update={"folded": True}))
+        return found
+
+    def _reading(self, bits: Sequence[BitRow]) -> Section:
+        form, local, groups = self._manifest["fixed_point"], self._privacy["collector"], self._privacy["groups"]
+        offset = f", less {form['offset']:.15g}, which was added to every value first" if form["offset"] else ""
+        coins = ", the randomisation of every answer, and the noise on every count" if local else ""
+        paragraphs = [
+            "A value is a sum of place values, one for each bit that is set. So the share of users whose bit is set, "
+            f"times the bit's place value, is what the bit adds to the mean. All bits together make the mean{offset}.",
+            "A 95% interval holds the truth about 95 times in 100. It allows for which users were asked about which bit"
+            f"{coins}. Where high bits do not stand out from chance, the interval reaches as far as they may add, if "
+            "larger values are rarer from bit to bit. A few values far above all others are not in it.",
+        ]
+        if groups:
+            what = "Cells" if CELLS_FILE in self._files else "Groups"
+            paragraphs.append(
+                f"{what} are drawn towards everybody's value, the more the less is known of them: the highest of many "
+                f"noisy numbers is high by chance for the most part. {MOMENTS_FILE} has them as they were measured. "
+                f"{what} of fewer than {groups['min_group']:,} users, by a noisy count, are not shown."
+            )
+        if local:
+            paragraphs.append(
+                "Because answers are randomised, the share of a bit can come out below 0% or above 100%. That is "
+                "noise. It is left in, so that sums are right on average."
+            )
+        if any(one.dropped for one in bits):
+            paragraphs.append(
+                "Grey bits do not stand out from chance. They are probably empty and hardly count. Should such a bit "
+                "be set in a few values, the result may be off by what it would add."
+            )
+        paragraphs.append(
+            f"Values have steps of {form['step']:.15g} and lie in {form['low']:.15g} to {form['high']:.15g}; others "
+            "were moved to the nearest end."
+        )
+        return Section(title="How to read it", paragraphs=paragraphs)
+
+    def _made(self) -> Section:
+        rounds = self._manifest["results"]["rounds"]
+        learnt = rounds and all(one["round"] != 1 for one in rounds)
+        method = {
+            "adaptive": "Bits were asked about in two rounds. In the first, by their place value. From the answers, "
+            "the second learnt which bits are set in some values and not in others, and asked about those most.",
+            "weighted": "Bits were asked about in one round: the greater a bit's place value, the more users sent it.",
+        }[self._manifest["method"]]
+        if learnt and self._manifest["method"] == "adaptive":
+            method = (
+                "An earlier release of the same column said which bits are set in some values and not in others. Those "
+                "were asked about most."
+            )
+        flipped = " Each report was then flipped with a known probability, which the estimate allows for."
+        rows = [
+            [
+                quantity_title(one["quantity"], self._column),
+                str(one["round"]),
+                f"{one['clients']:,.0f}",
+                f"{one['reports']:,.0f}",
+            ]
+            for one in rounds
+        ]
+        heads = ["Bits of", "Round", "Users", "Reports"]
+        return Section(
+            title="How it was made",
+            paragraphs=[
+                method,
+                "The run's key, and not the user, picks which bit a user sends, so nobody can choose which bit to tell."
+                + (flipped if self._privacy["collector"] else ""),
+            ],
+            table=Table(title="Round by round", heads=heads, rows=rows, numeric=[False, True, True, True])
+            if rows
+            else None,
+        )
+
+    def _sending(self) -> Section:
+        """What a user disclosed."""
+        meter = self._privacy["meter"]
+        facts = [Fact(term="Each user sent", text=f"{self._sent}, never more than {meter['cap']:,}")]
+        if meter["expected_private_bits"] < meter["bits_per_client"]:
+            worth = math.ceil(meter["expected_private_bits"] * 1000) / 1000
+            facts.append(Fact(term="Worth, as bits told truly", text=f"{worth:g}: the rest is chance"))
+        most = math.ceil(meter["highest_read_probability"] * 1000) / 1000
+        facts.append(Fact(term="A given bit was read", text=f"with probability {percent(most)} at most"))
+        truth = meter["truth_probability"]
+        arrives = "always" if truth is None else f"with probability {percent(math.ceil(truth * 1000) / 1000)}"
+        facts.append(Fact(term="It arrived true", text=arrives))
+        return Section(title="What each user sent", facts=facts)
+
+
+def statistic_title(name: str) -> str:
+    """A statistic as the beginning of a sentence: `Mean`, `Variance`, `3rd moment`."""
+    kind, _, power = name.partition(":")
+    if kind == "moment" and power.isdecimal():
+        return f"{_ORDINALS.get(int(power), f'{power}th')} moment"
+    named = {"geometric_mean": "Geometric mean", "log_product": "Logarithm of the product"}
+    return named.get(name, readable(name[:1].upper() + name[1:]))
+
+
+def quantity_title(quantity: str, column: str) -> str:
+    """What the bits are of, in words; `column` is readable text."""
+    kind, _, power = quantity.partition(":")
+    if kind == "power" and power.isdecimal():
+        return f"{column} to the power {power}"
+    named = {
+        "value": column,
+        "square": f"the squared distance of {column} from its mean",
+        "log2": f"the binary logarithm of {column}",
+    }
+    return named.get(quantity, readable(quantity))
+
+
+def place_value(weight: float) -> str:
+    """What a set bit adds, short enough for an axis: 0.25, 32,768 or 2²⁰, with a minus for bits of negative values."""
+    size, sign = abs(weight), "−" if weight < 0 else ""
+    mantissa, power = math.frexp(size)
+    if mantissa == 0.5 and not 0.01 < size < 1e5:
+        return f"{sign}2{raised(power - 1)[2:]}"
+    return sign + (f"{size:,.4g}" if size < 1e4 else f"{size:,.0f}" if size < 1e5 else figures(size, size / 100))
+
+
+def _title(one: MomentEstimate) -> str:
+    return statistic_title(one.statistic)
+
+
+def _statistic(one: MomentEstimate) -> StatisticRow:
+    span = f"{figures(one.low, one.stddev)} to {figures(one.high, one.stddev)}"
+    known = {name: value for name, value in asdict(one).items() if name in ("value", "low", "high")}
+    return StatisticRow(name=_title(one), **known, text=figures(one.value, one.stddev), range=span)
+
+
+def _table_section(title: str, heads: list[str], rows: list[list[str]]) -> Section:
+    numeric = [False, *[True] * (len(heads) - 1)]
+    return Section(title=title, table=Table(title=title, heads=heads, rows=rows, numeric=numeric))
+
+
+def _numbers(values: NDArray[np.float64]) -> list[float | None]:
+    return [float(f"{value:.7g}") if math.isfinite(value) else None for value in values.tolist()]

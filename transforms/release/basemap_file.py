@@ -1,0 +1,364 @@
+"""Geography for maps: a GeoJSON or GeoParquet file, or the coasts and borders of the world that ship with the package.
+
+What is read is clipped to the region and simplified to the resolution of pages and pictures. Pure.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import shapely
+from numpy.typing import NDArray
+from shapely.errors import GEOSException
+from shapely.geometry import shape
+from shapely.geometry.base import BaseGeometry
+
+from sfumato.schemas.charts import readable
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.rectangle import Region
+from sfumato.schemas.views import Basemap, Geography, Place, Zone
+
+MAX_FILE_BYTES = 200 << 20  # of what is read
+MAX_BYTES = 512 << 10  # of what is published, in JSON
+MAX_PLACES = 500
+WORLD_DEGREES = 5.0  # the longer side of the smallest region that the shipped map of the world is good for
+_RESOLUTION = 2048  # of the region's longer side: what is finer is left out
+_MARGIN = 0.1  # of the region's longer side, around it
+_WORLD = "world_map.json.gz"
+_PARQUET = b"PAR1"
+
+_NAMES = ("name", "label", "title", "name_en", "nom", "nombre")
+_CLASSES = (
+    "natural",
+    "water",
+    "waterway",
+    "landuse",
+    "place",
+    "kind",
+    "class",
+    "type",
+    "fclass",
+    "featurecla",
+    "layer",
+)
+_WATER = {
+    "water", "lake", "river", "riverbank", "sea", "ocean", "bay", "strait", "reservoir", "basin", "canal", "dock",
+    "harbour", "lagoon", "wetland", "playa",
+}  # fmt: skip
+_LAND = {"land", "island", "islet", "continent", "coastline", "landmass", "mainland"}
+_RANKS = {
+    "country": 0, "state": 0, "city": 0, "metropolis": 0, "town": 1, "borough": 2, "district": 2, "suburb": 2,
+    "quarter": 3, "village": 3, "neighbourhood": 3, "hamlet": 4, "locality": 4,
+}  # fmt: skip
+_KNOWN_CRS = re.compile(r"(?:urn:ogc:def:crs:)?(?:OGC:(?:1\.3|2)?:?CRS84|EPSG:[0-9.]*:?4326)", re.IGNORECASE)
+_Row = tuple[Mapping[str, Any], BaseGeometry]  # properties by name in lower case, and a shape
+
+
+def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) -> bytes | None:
+    """The content of `basemap.json`, None where there is nothing to say.
+
+    Args:
+        region: of the maps.
+        basemap: of a file; None takes the world's, if the region is large enough for it.
+        tiles: pattern of a tile server's addresses; None without one.
+    """
+    basemap = world_basemap(region) if basemap is None else basemap
+    if basemap is None and tiles is None:
+        return None
+    return (Geography(basemap=basemap, tiles=tiles).model_dump_json() + "\n").encode()
+
+
+def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
+    """The geography of a file, clipped and simplified.
+
+    Args:
+        name: of the file, for messages and as the source if the file names none.
+        content: GeoJSON, or GeoParquet, in degrees of longitude and latitude.
+        region: the map's.
+
+    Raises:
+        RequestError: the file cannot be read, is not in degrees, has nothing in the region, or too much.
+    """
+    source, rows = _parquet_rows(name, content) if content[:4] == _PARQUET else _json_rows(name, content)
+    cut = _Cut(region)
+    extents = [cut.add(properties, geometry) for properties, geometry in rows]
+    if not extents:
+        raise RequestError(f"basemap: {name} holds no geometry")
+    if cut.is_empty:
+        west, south = (float(min(extent[i] for extent in extents)) for i in (0, 1))
+        east, north = (float(max(extent[i] for extent in extents)) for i in (2, 3))
+        if max(abs(west), abs(east)) > 360 or max(abs(south), abs(north)) > 90:
+            raise RequestError(
+                f"basemap: {name} is not in degrees of longitude and latitude (it spans {west:,.0f} to {east:,.0f} and "
+                f"{south:,.0f} to {north:,.0f}); convert it to EPSG:4326"
+            )
+        raise RequestError(
+            f"basemap: {name} has nothing to draw in the region {region}; it spans "
+            f"{west:g},{south:g},{east:g},{north:g}"
+        )
+    made = cut.basemap(source)
+    if (size := len(made.model_dump_json())) > MAX_BYTES:
+        raise RequestError(
+            f"basemap: {name} comes to {size >> 10:,} KiB in the region, and {MAX_BYTES >> 10} KiB are the most; leave "
+            "out what is small on the map, such as footpaths and buildings"
+        )
+    return made
+
+
+def world_basemap(region: Region) -> Basemap | None:
+    """Coasts, borders and large places of the world; None for a region of less than WORLD_DEGREES."""
+    if max(region.east - region.west, region.north - region.south) < WORLD_DEGREES:
+        return None
+    source, land, borders, places = _world()
+    cut = _Cut(region)
+    cut.land.extend(cut.areas(land))
+    cut.lines.extend(cut.paths(borders))
+    cut.places.extend(place for place in places if cut.holds(place.longitude, place.latitude))
+    return cut.basemap(source)
+
+
+@dataclass
+class _Cut:
+    """What of a geography lies in a region and a margin around it, simplified."""
+
+    region: Region
+    water: list[list[list[tuple[float, float]]]] = field(default_factory=list)
+    land: list[list[list[tuple[float, float]]]] = field(default_factory=list)
+    lines: list[list[tuple[float, float]]] = field(default_factory=list)
+    zones: list[Zone] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        region = self.region
+        longer = max(region.east - region.west, region.north - region.south)
+        spare = longer * _MARGIN
+        self.box = (region.west - spare, region.south - spare, region.east + spare, region.north + spare)
+        self.finest = longer / _RESOLUTION
+        self.digits = max(math.ceil(0.5 - math.log10(self.finest)), 0)  # to a third of it, or finer
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.water or self.land or self.lines or self.zones or self.places)
+
+    def basemap(self, source: str) -> Basemap:
+        """All of it; of many places the most important."""
+        places = sorted(self.places, key=lambda place: place.rank)[:MAX_PLACES]
+        return Basemap(
+            source=source, water=self.water, land=self.land, lines=self.lines, zones=self.zones, places=places
+        )
+
+    def add(self, properties: Mapping[str, Any], geometry: BaseGeometry) -> tuple[float, float, float, float]:
+        """Takes what a feature is by its shape and properties. Returns its extent: west, south, east, north."""
+        name, classes = _name(properties), _classes(properties)
+        zone: list[list[tuple[float, float]]] = []
+        for part in _parts(geometry):
+            if part.geom_type == "Point":
+                if name and self.holds(part.x, part.y):
+                    x, y = round(part.x, self.digits), round(part.y, self.digits)
+                    self.places.append(Place(name=name, longitude=x, latitude=y, rank=_rank(properties)))
+            elif part.geom_type == "Polygon":
+                areas = self.areas([part])
+                if classes & _WATER:
+                    self.water.extend(areas)
+                elif classes & _LAND:
+                    self.land.extend(areas)
+                elif name:
+                    zone.extend(ring for area in areas for ring in area)
+                else:
+                    self.lines.extend(ring for area in areas for ring in area)
+            else:
+                self.lines.extend(self.paths([part]))
+        if zone:
+            self.zones.append(Zone(name=name, rings=zone))
+        west, south, east, north = geometry.bounds
+        return west, south, east, north
+
+    def holds(self, longitude: float, latitude: float) -> bool:
+        west, south, east, north = self.box
+        return west <= longitude <= east and south <= latitude <= north
+
+    def areas(self, polygons: Iterable[BaseGeometry]) -> Iterator[list[list[tuple[float, float]]]]:
+        """Rings of what of the polygons is large enough to be seen."""
+        for polygon in polygons:
+            for part in _parts(self._seen(polygon if polygon.is_valid else shapely.make_valid(polygon))):
+                if part.geom_type == "Polygon" and part.area >= self.finest**2:
+                    holes = [one for one in part.interiors if shapely.Polygon(one).area >= self.finest**2]
+                    yield [self._points(ring) for ring in (part.exterior, *holes)]
+
+    def paths(self, lines: Iterable[BaseGeometry]) -> Iterator[list[tuple[float, float]]]:
+        """Points of what of the lines is long enough to be seen."""
+        for line in lines:
+            for part in _parts(self._seen(line, is_area=False)):
+                if part.geom_type in ("LineString", "LinearRing") and part.length >= self.finest:
+                    yield self._points(part)
+
+    def _seen(self, geometry: BaseGeometry, is_area: bool = True) -> BaseGeometry:
+        clipped = shapely.clip_by_rect(geometry, *self.box)
+        found: BaseGeometry = shapely.simplify(clipped, self.finest / 2, preserve_topology=is_area)
+        return found
+
+    def _points(self, line: BaseGeometry) -> list[tuple[float, float]]:
+        rounded = np.round(shapely.get_coordinates(line), self.digits)
+        kept = np.append(True, (np.diff(rounded, axis=0) != 0).any(axis=1))
+        return [(x, y) for x, y in rounded[kept].tolist()]
+
+
+def _parts(geometry: BaseGeometry) -> Iterator[BaseGeometry]:
+    if geometry.is_empty:
+        return
+    if hasattr(geometry, "geoms"):
+        for one in geometry.geoms:
+            yield from _parts(one)
+    else:
+        yield geometry
+
+
+def _name(properties: Mapping[str, Any]) -> str:
+    found = next((value for key in _NAMES if isinstance(value := properties.get(key), str) and value.strip()), "")
+    return readable(found.strip())
+
+
+def _classes(properties: Mapping[str, Any]) -> set[str]:
+    return {str(properties[key]).strip().lower() for key in _CLASSES if properties.get(key) is not None}
+
+
+def _rank(properties: Mapping[str, Any]) -> int:
+    """How important a place is, 0 the most: as the file says it, or by what kind of place it is."""
+    for key in ("rank", "scalerank"):
+        value = properties.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 100:
+            return int(value)
+    return min((_RANKS[one] for one in _classes(properties) if one in _RANKS), default=3)
+
+
+# --- files ---
+
+
+def _json_rows(name: str, content: bytes) -> tuple[str, Iterator[_Row]]:
+    """The source that a GeoJSON file names, and its features. Raises RequestError."""
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:  # bytes that are no text are one, too
+        raise RequestError(f"basemap: {name} is neither GeoJSON nor GeoParquet ({error})") from None
+    if not isinstance(data, dict) or not isinstance(data.get("type"), str):
+        raise RequestError(f"basemap: {name} is not GeoJSON: it must be an object with a `type`")
+    crs = data.get("crs")
+    if crs is not None:
+        stated = (
+            crs.get("properties", {}).get("name")
+            if isinstance(crs, dict) and isinstance(crs.get("properties"), dict)
+            else crs
+        )
+        if not isinstance(stated, str) or not _KNOWN_CRS.fullmatch(stated):
+            raise _unknown_crs(name, stated)
+    features = data.get("features") if data["type"] == "FeatureCollection" else [data]
+    if not isinstance(features, list):
+        raise RequestError(f"basemap: {name} is not GeoJSON: a FeatureCollection must have a list of features")
+    source = next((str(data[key]) for key in ("attribution", "source", "name") if isinstance(data.get(key), str)), name)
+
+    def rows() -> Iterator[_Row]:
+        for number, feature in enumerate(features):
+            try:
+                geometry = feature["geometry"] if feature["type"] == "Feature" else feature
+                properties = feature.get("properties") or {}
+                made = None if geometry is None else shape(geometry)
+                if made is not None and not np.isfinite(shapely.get_coordinates(made)).all():
+                    raise ValueError("a coordinate is no finite number")
+            except (
+                KeyError,
+                TypeError,
+                ValueError,
+                AttributeError,
+                IndexError,
+                GEOSException,
+                RecursionError,
+            ) as error:
+                raise RequestError(f"basemap: {name}: feature {number} is not GeoJSON ({error})") from None
+            if made is not None and not made.is_empty:
+                yield _lower(properties), made
+
+    return _source(source), rows()
+
+
+def _parquet_rows(name: str, content: bytes) -> tuple[str, Iterator[_Row]]:
+    """The source of a GeoParquet file, and its rows. Raises RequestError."""
+    try:
+        file = pq.ParquetFile(io.BytesIO(content))
+        about = json.loads((file.schema_arrow.metadata or {}).get(b"geo", b"null"))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise RequestError(f"basemap: {name} cannot be read as Parquet ({error})") from None
+    try:
+        column = about["primary_column"]
+        described = about["columns"][column]
+        encoding = described["encoding"]
+    except (KeyError, TypeError):
+        raise RequestError(f"basemap: {name} is Parquet, but not GeoParquet: its metadata `geo` is missing") from None
+    if encoding != "WKB" or column not in file.schema_arrow.names:
+        raise RequestError(f"basemap: {name} has geometry as {encoding}; write it as WKB")
+    if "crs" in described and not _is_lon_lat(described["crs"]):
+        raise _unknown_crs(name, described["crs"])
+    kept = [one for one in file.schema_arrow.names if one.lower() in {*_NAMES, *_CLASSES, "rank", "scalerank"}]
+
+    def rows() -> Iterator[_Row]:
+        try:
+            for batch in file.iter_batches(columns=list(dict.fromkeys([column, *kept]))):
+                shapes = shapely.from_wkb(batch.column(column).to_numpy(zero_copy_only=False))
+                for made, properties in zip(shapes, batch.select(kept).to_pylist() or [{}] * len(shapes), strict=True):
+                    if made is not None and not made.is_empty:
+                        if not np.isfinite(shapely.get_coordinates(made)).all():
+                            raise ValueError("a coordinate is no finite number")
+                        yield _lower(properties), made
+        except (pa.ArrowException, OSError, ValueError, TypeError, GEOSException) as error:
+            raise RequestError(f"basemap: {name} cannot be read as GeoParquet ({error})") from None
+
+    return _source(name), rows()
+
+
+def _lower(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(key).lower(): value for key, value in properties.items()}
+
+
+def _source(text: str) -> str:
+    return readable(text.rsplit("/", 1)[-1] if "://" not in text else text)
+
+
+def _is_lon_lat(crs: Any) -> bool:
+    """Whether PROJJSON names the coordinates of GPS, in the order of GeoParquet: longitude first."""
+    known = crs.get("id") if isinstance(crs, dict) else None
+    stated = f"{known.get('authority')}:{known.get('code')}" if isinstance(known, dict) else crs
+    return isinstance(stated, str) and _KNOWN_CRS.fullmatch(stated) is not None
+
+
+def _unknown_crs(name: str, crs: Any) -> RequestError:
+    label = crs.get("name") if isinstance(crs, dict) else crs
+    stated = "does not say its coordinate system" if label is None else f"has coordinates in {readable(str(label))}"
+    return RequestError(f"basemap: {name} {stated}; convert it to longitude and latitude (OGC:CRS84 or EPSG:4326)")
+
+
+# --- the world ---
+
+
+@cache
+def _world() -> tuple[str, list[BaseGeometry], list[BaseGeometry], list[Place]]:
+    """The shipped map: its source, land, borders, places."""
+    data = json.loads(gzip.decompress(resources.files(__package__).joinpath(_WORLD).read_bytes()))
+
+    def points(steps: list[int]) -> NDArray[np.float64]:
+        return np.cumsum(np.reshape(steps, (-1, 2)), axis=0) * float(data["step"])
+
+    land = [shapely.Polygon(points(rings[0]), [points(hole) for hole in rings[1:]]) for rings in data["land"]]
+    borders = [shapely.LineString(points(line)) for line in data["borders"]]
+    places = [Place(name=name, longitude=x, latitude=y, rank=rank) for name, x, y, rank in data["places"]]
+    return data["source"], land, borders, places

@@ -1,0 +1,300 @@
+"""The page of a folder of nightly releases, and the scripts with one night's map each. Pure post-processing.
+
+A page that is opened from a disk may load scripts and nothing else, so each night's map is a script. `timeline.json`
+holds all else that the page shows.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ranges import Field
+from sfumato.schemas.region import area_km2
+from sfumato.schemas.release import CELLS_FILE, PAGE_FILE
+from sfumato.schemas.timeline import DatedRelease, Spending
+from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions
+from sfumato.schemas.views import (
+    Bounds,
+    Fact,
+    FileLink,
+    Geography,
+    Layer,
+    Measure,
+    Night,
+    NightMap,
+    PageView,
+    Section,
+    SpendingRow,
+    Table,
+    TimelineBody,
+)
+from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.report.numbers import tiny
+from sfumato.transforms.report.scales import density_scale
+from sfumato.transforms.report.sections import get, number
+
+MAP_FORMAT = 2  # of the scripts with maps; a page shows those of its own format alone
+TIMELINE_FILE = "timeline.json"
+LATEST_FILE = "latest.json"
+MAX_CELLS = 1 << 15  # of a night's map; finer cells are added up
+_Z = 1.96
+_ALARM = "The noise of {} came from a known source, so anyone who has it can take the noise away again."
+_CHANGE = (
+    "The change map compares what a place has of all users of each night, so a busier night alone changes nothing. "
+    "Where one of the two maps has larger cells, the other's are added up to them.",
+    "For each cell, the difference is divided by the standard deviation that it has by noise and chance alone: the "
+    "noise of both releases, and the chance that decides who is out on a night. Cells are named as changed by the "
+    "procedure of Benjamini and Hochberg. Among them, at most 5% are expected to be due to noise and chance. All other "
+    "cells are hatched.",
+    "The page takes the errors of cells as independent and tests cells one by one. `sfumato changes` tests the regions "
+    "that cells form as well, and so finds changes that are spread out.",
+)
+
+
+def timeline_bytes(title: str, nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> bytes:
+    """The file that the page is made of. Raises ValueError without a night, or where a date stands twice.
+
+    Args:
+        title: what the releases are of, such as the dataset's name; may be empty.
+        nights: in any order.
+        spending: the ledger's limits and what had been spent of each; empty without a ledger.
+    """
+    nights = sorted(nights, key=lambda night: night.date)
+    if not nights:
+        raise ValueError("nights: a page needs at least one, got none")
+    if len({night.date for night in nights}) < len(nights):
+        raise ValueError("nights: every date once")
+    content = {"title": title, "nights": list(map(asdict, nights)), "spending": list(map(asdict, spending))}
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+
+
+def timeline_view(files: Mapping[str, bytes]) -> PageView:
+    """The page of `timeline.json` and, for its maps, `basemap.json`; equal files give equal pages."""
+    content = json.loads(files[TIMELINE_FILE])
+    nights = [DatedRelease(**night) for night in content["nights"]]
+    spending = [Spending(**one) for one in content["spending"]]
+    of, geography = f" of {content['title']}" if content["title"] else "", Geography.of(files)
+    first, last = nights[0].date, nights[-1].date
+    count = f"{len(nights):,} {'night' if len(nights) == 1 else 'nights'}"
+    unsafe = sum(not night.safe for night in nights)
+    worst = max(nights, key=lambda night: night.epsilon)
+    return PageView(
+        title=f"Nightly releases{of}",
+        headline=f"{count}, {spoken(first)}" + (f" to {spoken(last)}" if first != last else ""),
+        description=f"{count} of private releases{of}: each night's map and what changed.",
+        job="refresh",
+        release_id=content["title"],
+        created=max(night.created for night in nights),
+        chips=_chips(nights, spending),
+        guarantee=_guarantee(worst, len(nights)),
+        alarm=_ALARM.format(_some(unsafe, len(nights))) if unsafe else None,
+        files=[
+            FileLink(name=LATEST_FILE, description="date and folder of the newest release, for programs"),
+            FileLink(name=TIMELINE_FILE, description="all that this page shows but the maps"),
+        ],
+        sections=[
+            Section(title="How to read the change", paragraphs=list(_CHANGE)),
+            Section(title="What has been spent", paragraphs=_spending_texts(nights, spending)),
+            Section(title="All releases", lead="The newest first.", table=_table(nights)),
+        ],
+        manifest={},
+        basemap=geography.basemap,
+        tiles=geography.tiles,
+        body=TimelineBody(
+            map_format=MAP_FORMAT,
+            nights=[Night(**{name: getattr(night, name) for name in Night.model_fields}) for night in nights],
+            spending=[SpendingRow(**asdict(one)) for one in spending],
+        ),
+    )
+
+
+def _chips(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list[Fact]:
+    days = (datetime.date.fromisoformat(nights[-1].date) - datetime.date.fromisoformat(nights[0].date)).days + 1
+    chips = [Fact(term="Spent in all", text=f"ε {sum(night.epsilon for night in nights):.4g}")]
+    if days > len(nights):
+        chips.append(Fact(term="Dates without a release", text=f"{days - len(nights):,}"))
+    for one in spending[-1:]:
+        if one.spent:
+            term = "Last day" if one.days == 1 else f"Last {one.days} days"
+            chips.append(Fact(term=term, text=f"ε {one.spent[-1][1]:.4g} of {one.epsilon:.4g}"))
+    return chips
+
+
+def _guarantee(worst: DatedRelease, nights: int) -> str:
+    also = f" and δ = {tiny(worst.delta)}" if worst.delta else ""
+    text = f"Each release protects every user by differential privacy, with ε = {worst.epsilon:g}{also} at most."
+    return text + (" What several releases reveal about somebody adds up." if nights > 1 else "")
+
+
+def _some(count: int, of: int) -> str:
+    """So many of these releases, in words."""
+    if of == 1:
+        return "this release"
+    return "all of these releases" if count == of else f"{count:,} of these releases" if count > 1 else "one of them"
+
+
+def _table(nights: Sequence[DatedRelease]) -> Table:
+    rows = [
+        [
+            night.date,
+            night.job if night.safe else f"{night.job} (not private)",
+            "" if night.users is None else f"{night.users:,.0f}",
+            f"{night.epsilon:g}",
+            tiny(night.delta),
+            night.release_id,
+        ]
+        for night in reversed(nights)
+    ]
+    heads = ["Date", "Job", "Users", "ε", "δ", "Release"]
+    links = [f"{night.folder}/{PAGE_FILE}" for night in reversed(nights)]
+    numeric = [False, False, True, True, True, False]
+    return Table(title="All releases", heads=heads, rows=rows, numeric=numeric, links=links)
+
+
+def _spending_texts(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list[str]:
+    """What was spent, in paragraphs."""
+    total, delta = sum(night.epsilon for night in nights), sum(night.delta for night in nights)
+    also = f" and δ {tiny(delta)}" if delta else ""
+    releases = "release" if len(nights) == 1 else f"{len(nights):,} releases"
+    texts = [
+        f"The {releases} of this page spent ε {total:.6g}{also} in all. A user who is in the data of every one of them "
+        "loses at most so much."
+    ]
+    if not spending:
+        texts.append("No ledger was kept, so this page cannot say that no more was spent on the same data.")
+    for one in spending:
+        limit = f"ε {one.epsilon:g}" + (f" and δ {tiny(one.delta)}" if one.delta else "")
+        window = "on one day" if one.days == 1 else f"in any {one.days} days"
+        spent = "Nothing was spent yet."
+        if one.spent:
+            day, now = one.spent[-1]
+            span = f"on {spoken(day)}" if one.days == 1 else f"in the {one.days} days up to {spoken(day)}"
+            most = max(value for _, value in one.spent)
+            spent = f"ε {now:.6g} was spent {span}, and {most:.6g} at most in any window that ends on a day shown here."
+        texts.append(f"The ledger allows {limit} {window}. {spent}")
+    return texts
+
+
+def spoken(text: str) -> str:
+    """A date as people write it: 20 November 2026."""
+    day = datetime.date.fromisoformat(text)
+    return f"{day.day} {day:%B} {day.year}"
+
+
+def night_map(date: str, release: Release) -> bytes:
+    """One night's map as a script that hands it to the page; equal arguments give equal bytes.
+
+    Args:
+        date: YYYY-MM-DD.
+        release: of a heatmap.
+
+    Raises:
+        RequestError: the release lacks the map's region or depth, or its cells make no sense.
+    """
+    grid = release.grid
+    if grid is None:
+        raise RequestError(f"{release.path}: the manifest lacks the map's region or depth")
+    table = release.arrow_table(CELLS_FILE)
+    nodes = _nodes(table["cell_id"].to_pylist(), grid.depth)
+    tree = Tree.of(grid.depth, nodes)
+    own = np.minimum(np.searchsorted(tree.entries, nodes), len(tree.entries) - 1)
+    count, stddev = (table[name].to_numpy() for name in ("count", "stddev"))
+    if not np.array_equal(tree.entries[own], nodes) or not (np.isfinite(count) & np.isfinite(stddev)).all():
+        raise RequestError(f"{release.path}: {CELLS_FILE} is damaged")
+    area = tree.areas[own].astype(np.float64)
+    users, error = release.unbiased_cells()
+    order = np.argsort(nodes)
+    order = order[area[order] > 0]
+    nodes, place = _folded(nodes[order], area[order], grid.depth)
+    sums = (np.bincount(place, one[order]) for one in (count, stddev**2, area, users, error**2))
+    count, variance, area, users, squares = (np.asarray(one, dtype=np.float64) for one in sums)
+    stddev, error = np.sqrt(variance), np.sqrt(squares)
+    level, x, y = node_positions(nodes)
+    km2 = area_km2(*grid.bounds(x, y, level)) * area / 4.0 ** (grid.depth - level)
+    lost = count <= _Z * stddev
+    measure = Measure(
+        name="Users",
+        kind="count",
+        unit="users",
+        value=_rounded(count),
+        low=_rounded(np.maximum(count - _Z * stddev, 0)),
+        high=_rounded(np.maximum(count + _Z * stddev, 0)),
+        uncertain=lost.tolist(),
+        scale=density_scale(np.maximum(count, 0) / km2, np.where(lost, 0.0, count)),
+    )
+    layer = Layer(
+        title=spoken(date),
+        note="Estimated users of each cell.",
+        level=level.tolist(),
+        x=x.tolist(),
+        y=y.tolist(),
+        area=[float(f"{one:.7g}") for one in (area / 4.0 ** (grid.depth - level)).tolist()],
+        cell_id=node_names(nodes),
+        measures=[measure],
+    )
+    night = NightMap(
+        format=MAP_FORMAT,
+        date=date,
+        region=Bounds(**asdict(grid.region)),
+        depth=grid.depth,
+        finest_metres=Field(grid).cell_metres,
+        layer=layer,
+        lower_bound="lower bound" in release.manifest.get("errors", {}).get("sums", "lower bound"),
+        noisy_sums=_noisy_sums(release.manifest),
+        users=_rounded(users),
+        stddev=[float(f"{one:.4g}") for one in error.tolist()],
+    )
+    packed = base64.b64encode(gzip.compress(night.model_dump_json().encode(), 9, mtime=0)).decode()
+    return f"sfumatoMap({json.dumps(date)},{json.dumps(packed)});\n".encode()
+
+
+def _noisy_sums(manifest: Mapping[str, Any]) -> int:
+    """Noisy sums of the last sub-query; 1 with central noise, and where the manifest does not say."""
+    last = (get(manifest, "privacy.sub_queries") or [{}])[-1]
+    return max(int(number(last, "shards") or 1) - int(number(last, "shards_lost") or 0), 1)
+
+
+def _nodes(names: Sequence[str], depth: int) -> NDArray[np.uint64]:
+    """Tree nodes uint64[n] of names such as `r213`. Raises RequestError."""
+    if not names or any(name[:1] != "r" or len(name) > depth + 1 or name[1:].strip("0123") for name in names):
+        raise RequestError(f"cells: names must be r and at most {depth} digits 0..3")
+    return np.array([int("1" + name[1:], 4) for name in names], dtype=np.uint64)
+
+
+def _folded(
+    nodes: NDArray[np.uint64], area: NDArray[np.float64], depth: int
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """At most MAX_CELLS nodes, ascending, and the place of each of `nodes` in them; the finest are added up first.
+
+    Args:
+        nodes: the tree's entries that own an area, ascending.
+        area: in finest cells.
+        depth: of the grid.
+    """
+    levels, kept, place = node_levels(nodes), nodes, np.arange(len(nodes))
+    for finest in range(int(levels.max()) - 1, -1, -1):
+        if len(kept) <= MAX_CELLS:
+            break
+        above = nodes >> (2 * np.maximum(levels - finest, 0)).astype(np.uint64)
+        kept, place = np.unique(above, return_inverse=True)
+        # A part of some squares belongs to a larger cell, which then takes all of the square.
+        torn = (node_levels(kept) == finest) & (np.bincount(place, area) < 4.0 ** (depth - finest))
+        while torn.any():
+            kept[torn] >>= np.uint64(2)
+            torn &= ~np.isin(kept, nodes)
+        kept, place = np.unique(kept[place], return_inverse=True)
+    return kept, place
+
+
+def _rounded(values: NDArray[np.float64]) -> list[float]:
+    return [float(f"{one:.5g}") for one in values.tolist()]

@@ -1,0 +1,155 @@
+"""What pictures share: colours, palettes, a dark canvas with title and captions, and files of deterministic bytes."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import textwrap
+from functools import cache
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
+from matplotlib.image import imsave
+from numpy.typing import NDArray
+
+from sfumato.schemas.charts import readable
+from sfumato.schemas.views import PageView, Scale
+
+PictureFormat = Literal["png", "svg"]
+GROUND, VOID, INK, SOFT, FAINT, ALARM = "#0b0a0f", "#08070b", "#f1ece4", "#b3aba0", "#4a4453", "#ff6b6b"
+DPI = 160
+FONT, TITLE_FONT = "DejaVu Sans", "DejaVu Serif"  # come with matplotlib: the picture is the same everywhere
+LEFT_EDGE = 0.45  # inches, of titles and captions
+_LINE, _TITLE = 0.22, 0.36  # inches: a line of text, and the title's
+_CHARACTER = 0.083  # inches, of a text of ten points
+
+# Blue over green to white, every eighth colour: evenly lighter (in OKLab), so that it can be read without telling hues
+# apart, and nowhere like inferno, the palette of users.
+_RATES = (
+    "1a2f6b1b35731b3c7a1c42821c498a1b4f921b569a1a5e9d1866a0166ea41576a7127eaa1487ab198faa1f97a9249fa8"
+    "2aa8a635afa549b6a459bca368c2a277c9a084cf9f94d4a3a4d9a8b2ddacc1e2b1cfe7b5dbecbfe6f1ccf0f6d9fbfbe6"
+)
+# Blue for less, orange for more, the ground's colour for the same; apart for every eye.
+_CHANGES = "c4ecff7cc4fb3f8fe02a62b024406f1d263d1c1a2242261e7a3617bb5213ec7d25fbb25effe3b0"
+
+
+def palette(kind: str, *, on_ground: bool = False) -> NDArray[np.float64]:
+    """The 256 colours of a measure, float64[256, 3] in 0..1.
+
+    Args:
+        kind: of the measure; see `sfumato.schemas.views.Measure`.
+        on_ground: whether cells lie on the bare ground, from which the lowest colour must stand out.
+    """
+    if kind in ("rate", "change"):
+        return _between(_RATES if kind == "rate" else _CHANGES)
+    shades = np.linspace(0.28 if on_ground or kind == "value" else 0.0, 1.0, 256)
+    return np.asarray(matplotlib.colormaps["inferno"](shades)[:, :3], dtype=np.float64)
+
+
+def _between(colours: str) -> NDArray[np.float64]:
+    stops = np.array([list(bytes.fromhex(colour)) for colour in re.findall("......", colours)]) / 255
+    places = np.linspace(0, 1, len(stops))
+    return np.stack([np.interp(np.linspace(0, 1, 256), places, channel) for channel in stops.T], axis=1)
+
+
+def shade(scale: Scale, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The place of values on a scale of colours, in 0..1; NaN where a value is NaN."""
+    if scale.kind == "log":
+        knee = scale.knee or scale.high / 150
+        return np.asarray(np.clip(np.log1p(np.maximum(values, 0) / knee) / math.log1p(scale.high / knee), 0, 1))
+    return np.asarray(np.clip((values - scale.low) / ((scale.high - scale.low) or 1.0), 0, 1))
+
+
+def on_pixels(inches: float) -> float:
+    """A length that is a whole number of pixels."""
+    return round(inches * DPI) / DPI
+
+
+class Canvas:
+    """A dark figure with a title and headline above, captions below, and room for axes between.
+
+    Args:
+        view: whose title, headline and guarantee are written; a demonstration seed's alarm stands in its place.
+        width: inches.
+        height: inches, of the room between the texts above and below, margins of axes included.
+        notes: sentences under the figure, above the guarantee.
+    """
+
+    def __init__(self, view: PageView, width: float, height: float, notes: list[str]):
+        most = int((width - 2 * LEFT_EDGE) / _CHARACTER)
+        headline = textwrap.wrap(readable(view.headline), int(most * 0.92))
+        below = textwrap.wrap(" ".join(note for note in notes if note), most)
+        promise = textwrap.wrap(view.alarm or view.guarantee, most)
+        self.description = " ".join([view.headline, *notes, view.alarm or view.guarantee])
+        self.title = readable(view.title)
+        self.width = width
+        self.bottom = on_pixels(0.3 + _LINE * len(below + promise))
+        self.height = on_pixels(self.bottom + height + 0.3 + _TITLE + _LINE * len(headline))
+        self.figure = Figure(figsize=(width, self.height), dpi=DPI, facecolor=GROUND)
+        y = self.height - 0.3 - 0.28
+        self._write(y, self.title, INK, 19, TITLE_FONT)
+        for line in headline:
+            y -= _LINE * 1.15
+            self._write(y, line, INK, 11)
+        for place, line in enumerate(reversed([*below, *promise])):
+            colour = ALARM if view.alarm and place < len(promise) else SOFT
+            self._write(0.2 + _LINE * place, line, colour, 10)
+
+    def _write(self, y: float, text: str, colour: str, size: float, font: str = FONT) -> None:
+        self.figure.text(
+            LEFT_EDGE / self.width, y / self.height, drawable(text, font), color=colour, fontsize=size, family=font,
+            parse_math=False,
+        )  # fmt: skip
+
+    def axes(self, left: float, bottom: float, width: float, height: float) -> Axes:
+        """Axes at a place in inches, `bottom` counted from the room's lower edge."""
+        w, h = self.width, self.height
+        axes = self.figure.add_axes((left / w, (self.bottom + bottom) / h, width / w, height / h))
+        axes.set_facecolor(GROUND)
+        axes.set_axisbelow(True)
+        axes.tick_params(colors=SOFT, labelsize=9, length=0, pad=6)
+        for side, spine in axes.spines.items():
+            spine.set_color(FAINT)
+            spine.set_visible(side in {"left", "bottom"})
+        return axes
+
+    def to_bytes(self, format: PictureFormat = "png") -> bytes:
+        """The picture as a file that names what it shows and no time of making; equal pictures are equal bytes."""
+        file = io.BytesIO()
+        about: dict[str, Any] = {"Title": self.title, "Description": self.description}
+        if format == "png":
+            FigureCanvasAgg(self.figure).print_png(file, metadata={**about, "Software": "sfumato"})
+        else:
+            with matplotlib.rc_context({"svg.hashsalt": "sfumato", "svg.fonttype": "none"}):
+                FigureCanvasSVG(self.figure).print_svg(file, metadata={**about, "Date": None, "Creator": "sfumato"})
+        return file.getvalue()
+
+
+def bare_png(colours: NDArray[np.float64]) -> bytes:
+    """Colours, float64[rows, columns, 3] in 0..1, as the bytes of a PNG file without frame or words."""
+    file = io.BytesIO()
+    imsave(file, colours, format="png", metadata={"Software": "sfumato"})
+    return file.getvalue()
+
+
+def label(name: str, most: int = 34) -> str:
+    """A name short enough for a label, at most so many characters, in glyphs that the font has."""
+    text = readable(name) or "(empty)"
+    return drawable(text if len(text) <= most else text[: most - 1] + "…")
+
+
+def drawable(text: str, font: str = FONT) -> str:
+    """The text with a box for every character that a font cannot draw."""
+    return "".join(one if _has_glyph(one, font) else "□" for one in text)
+
+
+@cache
+def _has_glyph(character: str, font: str) -> bool:
+    return bool(get_font(findfont(font)).get_char_index(ord(character)))

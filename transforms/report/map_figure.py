@@ -1,0 +1,269 @@
+"""The map figure: cells of a quadtree and the geography around them, in Web Mercator, as a PNG or SVG file. Pure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.patches import Rectangle
+from matplotlib.path import Path
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
+from numpy.typing import NDArray
+
+from sfumato.schemas.region import EARTH_RADIUS_KM, area_km2
+from sfumato.schemas.views import Basemap, Bounds, Layer, MapBody, Measure, PageView, Scale
+from sfumato.transforms.report.canvas import (
+    DPI,
+    FAINT,
+    INK,
+    SOFT,
+    VOID,
+    Canvas,
+    PictureFormat,
+    bare_png,
+    label,
+    on_pixels,
+    palette,
+    shade,
+)  # fmt: skip
+from sfumato.transforms.report.mercator import Frame, cell_raster
+
+UNKNOWN = "#1b1922"  # a cell without a value: none of any scale's colours
+_SIDE = 1280  # pixels of the map's longer side
+_LEFT, _RIGHT, _ABOVE, _BELOW = 0.95, 1.45, 0.14, 0.42  # inches round the map, for ticks and colour bar
+_NARROWEST = 7.4  # inches, of a picture
+_MARGIN = 0.03  # of the region's longer side, around it, where geography goes on
+_HATCH_STEP = 12  # pixels from line to line
+_MOST_NAMES = 16
+_AREAS = {"land": "#17151d", "water": "#0d1119"}
+_HATCHED = "Hatched: the 95% interval leaves the colour open."
+
+
+def map_picture(
+    view: PageView, body: MapBody, format: PictureFormat = "png", *, layer: int = -1, measure: int = 0
+) -> bytes:
+    """The picture of one measure of a layer; equal arguments give equal bytes.
+
+    Args:
+        view: whose title, headline and guarantee stand around the map, with its basemap.
+        body: the view's own body, or a map within it.
+        format: of the file.
+        layer: which of the body's layers.
+        measure: which of the layer's measures.
+    """
+    shown = body.layers[layer]
+    values, basemap = shown.measures[measure], view.basemap
+    frame = Frame.around(body.region, _SIDE, _MARGIN if basemap else 0.0)
+    colours = cell_colours(shown, values, body, frame)
+    wide, tall = frame.width / DPI, frame.height / DPI
+    canvas = Canvas(
+        view,
+        on_pixels(max(wide + _LEFT + _RIGHT, _NARROWEST)),
+        on_pixels(max(tall, 1.8) + _ABOVE + _BELOW),
+        _notes(body, values, basemap, bool((colours[..., 3] == 0).any())),
+    )
+    left = on_pixels((canvas.width - wide - _LEFT - _RIGHT) / 2 + _LEFT)
+    low = on_pixels(_BELOW + max(1.8 - tall, 0) / 2)
+    axes = canvas.axes(left, low, wide, tall)
+    axes.set(xlim=(0, frame.width), ylim=(frame.height, 0), facecolor=VOID if basemap is None else _AREAS["land"])
+    if basemap is not None:
+        _draw_areas(axes, basemap, frame)
+    axes.imshow(colours, extent=(0, frame.width, frame.height, 0), aspect="auto", interpolation="nearest", zorder=2)
+    if basemap is not None:
+        _draw_lines(axes, basemap, frame, body.region)
+        _draw_names(axes, basemap, frame)
+    _draw_degrees(axes, frame, wide, tall)
+    if tall > 0.6:
+        _draw_scale_bar(axes, frame)
+    bar = canvas.axes(left + wide + 0.22, _BELOW, 0.16, max(tall, 1.8))
+    _draw_colours(bar, values.scale, palette(values.kind, on_ground=body.missing is not None))
+    return canvas.to_bytes(format)
+
+
+def map_thumbnail(body: MapBody, side: int = 512, *, layer: int = -1, measure: int = 0) -> bytes:
+    """The bare cells as a PNG of at most `side` pixels each way, without frame, geography or words."""
+    shown = body.layers[layer]
+    return bare_png(cell_colours(shown, shown.measures[measure], body, Frame.around(body.region, side))[..., :3])
+
+
+def cell_colours(layer: Layer, measure: Measure, body: MapBody, frame: Frame) -> NDArray[np.float64]:
+    """The pixels of the cells, float64[height, width, 4]: red, green, blue and opacity, which is 0 without a cell."""
+    fine = 2 if max(layer.level, default=0) > 10 else 1  # of cells about as large as a pixel an average is shown
+    cells = cell_raster(layer, body.region, Frame(frame.bounds, frame.width * fine, frame.height * fine))
+    values = measure_values(layer, measure, body.region)
+    known = np.isfinite(values)
+    shades = shade(measure.scale, np.where(known, values, measure.scale.low))
+    colours = palette(measure.kind, on_ground=body.missing is not None)[np.rint(255 * shades).astype(np.int64)]
+    colours = np.where(known[:, None], colours, _rgb(UNKNOWN))
+    hatched = np.asarray(measure.uncertain, dtype=bool) & known
+    grey = colours @ (0.3, 0.55, 0.15)
+    toned = 0.5 * colours + 0.25 * grey[:, None] + 9 / 255
+    colours = np.where(hatched[:, None], toned, colours)
+    pixels = np.concatenate([np.append(colours, [_rgb(VOID)], axis=0)[cells], (cells >= 0)[..., None]], axis=2)
+    pixels = pixels.reshape(frame.height, fine, frame.width, fine, 4).mean(axis=(1, 3))
+    lines = np.append(hatched, False)[cells[::fine, ::fine]]
+    place = np.add.outer(np.arange(frame.height), np.arange(frame.width)) % _HATCH_STEP
+    for on_line, light in ((place < 2, 40), (place == 2, -30)):
+        pixels[lines & on_line, :3] = np.clip(pixels[lines & on_line, :3] + light / 255, 0, 1)
+    return np.asarray(pixels)
+
+
+def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np.float64]:
+    """What the colours show, float64[n]: a count by km² of what its cell owns, others as they are; NaN if unknown."""
+    values = np.array([math.nan if one is None else one for one in measure.value], dtype=np.float64)
+    if measure.kind != "count":
+        return values
+    level, x, y = (np.asarray(one, dtype=np.float64) for one in (layer.level, layer.x, layer.y))
+    width, height = (side / 2.0**level for side in (region.east - region.west, region.north - region.south))
+    west, north = region.west + x * width, region.north - y * height
+    area = area_km2(west, north - height, west + width, north) * np.asarray(layer.area)
+    return np.where(area > 0, values / np.maximum(area, 1e-300), math.nan)
+
+
+def _notes(body: MapBody, measure: Measure, basemap: Basemap | None, is_bare: bool) -> list[str]:
+    value = np.array([one is not None for one in measure.value], dtype=bool)
+    return [
+        _HATCHED if (value & measure.uncertain).any() else "",
+        "Dark: too few users to tell." if not value.all() else "",
+        body.missing or "" if is_bare else "",
+        f"Geography: {basemap.source}." if basemap else "",
+    ]
+
+
+def _rgb(colour: str) -> NDArray[np.float64]:
+    return np.array(list(bytes.fromhex(colour[1:]))) / 255
+
+
+def _pixels(frame: Frame, points: list[tuple[float, float]]) -> NDArray[np.float64]:
+    at = np.array(points, dtype=np.float64)
+    return np.stack([frame.columns(at[:, 0]), frame.rows(at[:, 1])], axis=1)
+
+
+def _draw_areas(axes: Axes, basemap: Basemap, frame: Frame) -> None:
+    """Land and water under the cells. On a map with land alone the rest is water."""
+    if basemap.land:
+        axes.set_facecolor(_AREAS["water"])
+    for name in ("land", "water"):
+        areas = [_area([_pixels(frame, ring) for ring in one]) for one in getattr(basemap, name)]
+        axes.add_collection(PathCollection(areas, facecolors=_AREAS[name], edgecolors="none", zorder=1))
+
+
+def _area(rings: list[NDArray[np.float64]]) -> Path:
+    """A path whose holes go round the other way than its outer ring, as Agg wants it."""
+
+    def is_left(ring: NDArray[np.float64]) -> bool:
+        x, y = ring.T
+        return float(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1])) > 0
+
+    turned = [ring if is_left(ring) == (i == 0) else ring[::-1] for i, ring in enumerate(rings)]
+    return Path.make_compound_path(*(Path(ring, closed=True) for ring in turned))
+
+
+def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds) -> None:
+    """Shores, lines and zones over the cells, and the region's border."""
+    shores = [_pixels(frame, ring) for area in (*basemap.land, *basemap.water) for ring in area]
+    zones = [_pixels(frame, ring) for zone in basemap.zones for ring in zone.rings]
+    lines = [_pixels(frame, line) for line in basemap.lines]
+    for paths, style in (
+        (shores, {"colors": "#9fb6cf", "alpha": 0.5, "linewidths": 0.7}),
+        (lines, {"colors": "#ffffff", "alpha": 0.3, "linewidths": 0.5}),
+        (zones, {"colors": "#ffffff", "alpha": 0.45, "linewidths": 0.6, "linestyles": (0, (4, 3))}),
+    ):
+        axes.add_collection(LineCollection(paths, zorder=3, **style))
+    west, east = frame.columns(np.array([region.west, region.east])).tolist()
+    north, south = frame.rows(np.array([region.north, region.south])).tolist()
+    axes.add_patch(Rectangle((west, north), east - west, south - north, fill=False, ec=FAINT, lw=0.8, zorder=3))
+
+
+def _draw_names(axes: Axes, basemap: Basemap, frame: Frame) -> None:
+    """The most important places that have room; no two names overlap."""
+    taken: list[tuple[float, float, float, float]] = []
+    for place in sorted(basemap.places, key=lambda place: (place.rank, place.name)):
+        x = float(frame.columns(np.array(place.longitude)))
+        y = float(frame.rows(np.array(place.latitude)))
+        text, size = label(place.name, 24), 9.5 if place.rank == 0 else 8
+        wide, high = len(text) * size * 0.62 * DPI / 72, size * 1.5 * DPI / 72
+        box = (x - wide / 2, y - high, x + wide / 2, y + 8)
+        if len(taken) >= _MOST_NAMES:
+            break
+        if box[0] < 0 or box[2] > frame.width or box[1] < 0 or box[3] > frame.height - 60:
+            continue
+        if any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken):
+            continue
+        taken.append(box)
+        outline = [withStroke(linewidth=2.2, foreground=VOID, alpha=0.75)]
+        axes.plot([x], [y], "o", ms=2.6, color=INK, mec=VOID, mew=0.6, zorder=4)
+        axes.annotate(
+            text, (x, y), (0, 4), textcoords="offset points", ha="center", va="bottom", color=INK, fontsize=size,
+            path_effects=outline, parse_math=False, zorder=4,
+        )  # fmt: skip
+
+
+def _draw_degrees(axes: Axes, frame: Frame, wide: float, tall: float) -> None:
+    """Degrees along two sides, as many as `wide` x `tall` inches have room for."""
+    b = frame.bounds
+    for axis, ends, signs, room, at in (
+        (axes.xaxis, (b.west, b.east), "EW", wide / 1.7, frame.columns),
+        (axes.yaxis, (b.south, b.north), "NS", tall / 1.2, frame.rows),
+    ):
+        ticks = np.asarray(MaxNLocator(nbins=max(int(room), 1), steps=[1, 2, 5, 10]).tick_values(*ends))
+        digits = max(0, math.ceil(-math.log10(float(np.diff(ticks).min())) - 1e-9)) if len(ticks) > 1 else 2
+        ticks = ticks[(ticks >= ends[0] - 1e-9) & (ticks <= ends[1] + 1e-9)]
+        axis.set_major_locator(FixedLocator(at(ticks).tolist()))
+        texts = [f"{abs(tick):.{digits}f}° {signs[int(tick < 0)]}" for tick in ticks.tolist()]
+        axis.set_major_formatter(FixedFormatter(texts))
+    axes.tick_params(colors=SOFT, labelsize=9, length=4, width=0.7, direction="out", pad=3)
+    for spine in axes.spines.values():
+        spine.set(color=FAINT, linewidth=0.8, visible=True)
+
+
+def _draw_scale_bar(axes: Axes, frame: Frame) -> None:
+    """A bar of a round number of metres, at least half an inch, right at the frame's middle latitude."""
+    middle = frame.middle_latitude
+    degrees = frame.bounds.east - frame.bounds.west
+    metres = EARTH_RADIUS_KM * 1000 * math.radians(degrees) * max(math.cos(math.radians(middle)), 0.01)
+    length = nice(metres / frame.width * max(frame.width / 9, DPI / 2))
+    bar = frame.width * length / metres
+    if bar > 0.9 * frame.width:  # a sliver of a region: no room for a bar
+        return
+    x, y = frame.width - 40 - bar, frame.height - 36
+    for left, top, width, height, colour, alpha in (
+        (x - 20, y - 50, bar + 40, 68, VOID, 0.6),
+        (x, y, bar / 2, 7, INK, 1.0),
+        (x + bar / 2, y, bar / 2, 7, "#77717f", 1.0),
+    ):
+        axes.add_patch(Rectangle((left, top), width, height, lw=0, color=colour, alpha=alpha, zorder=5))
+    text = f"{length / 1000:,g} km" if length >= 1000 else f"{length:g} m"
+    if frame.bounds.north - frame.bounds.south > 2:  # the scale differs visibly from south to north
+        text += " at the equator" if abs(middle) < 0.5 else f" at {abs(middle):.0f}° {'S' if middle < 0 else 'N'}"
+    at = (x + bar / 2, "center") if bar > 170 else (x + bar, "right")
+    axes.text(at[0], y - 9, text, color=INK, fontsize=9, zorder=5, ha=at[1])
+
+
+def _draw_colours(axes: Axes, scale: Scale, colours: NDArray[np.float64]) -> None:
+    """The legend: the scale's colours with its ticks and unit."""
+    axes.imshow(colours[:, None], extent=(0, 1, 0, 1), aspect="auto", origin="lower", interpolation="nearest")
+    axes.set(xticks=[], ylim=(0, 1))
+    axes.yaxis.tick_right()
+    places = shade(scale, np.array([value for value, _ in scale.ticks], dtype=np.float64)).tolist()
+    ticks: list[tuple[float, str]] = []
+    order = [len(places) - 1, *range(len(places) - 1)] if places else []  # the top has the right of way, then zero
+    for tick in order:
+        if all(abs(places[tick] - place) > 0.025 for place, _ in ticks):
+            ticks.append((places[tick], scale.ticks[tick][1]))
+    axes.yaxis.set_major_locator(FixedLocator([place for place, _ in ticks]))
+    axes.yaxis.set_major_formatter(FixedFormatter([text for _, text in ticks]))
+    axes.tick_params(colors=SOFT, labelsize=9, length=3, width=0.7, pad=3)
+    axes.yaxis.set_label_position("right")
+    axes.set_ylabel(scale.unit, color=SOFT, fontsize=10, labelpad=9, parse_math=False)
+    for spine in axes.spines.values():
+        spine.set(color=FAINT, visible=True)
+
+
+def nice(least: float) -> float:
+    """The smallest of 1, 2, 5 times a power of ten that is not below `least` (> 0)."""
+    ten = 10.0 ** math.floor(math.log10(least))
+    return next(step * ten for step in (1, 2, 5, 10) if step * ten >= least * 0.999)

@@ -1,0 +1,73 @@
+"""A view as one HTML page that fetches nothing. Pure.
+
+The script and the style sheet are the bundle that `web/` builds. The policy names their hashes, so no other code could
+run even if it were in the page. The view travels in the page as base64 of gzip of JSON: no text in it can end the
+element that holds it.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+from importlib import resources
+
+import jinja2
+from markupsafe import Markup
+
+from sfumato.schemas.views import PageView, TimelineBody
+from sfumato.schemas.views import tile_host as host_of
+from sfumato.transforms.report.sections import common_sections
+
+_PACKAGE = "sfumato.transforms.report"
+_FETCHED = " 'self' file:"  # a page that is opened from a disk has no origin that 'self' could name
+
+
+def render_page(view: PageView) -> str:
+    """Returns the whole page: the first screen's data and script, and the report as plain HTML.
+
+    The same view gives the same text.
+
+    Args:
+        view: what to show. Tiles of `view.tiles` are allowed by the policy; nothing else is fetched, but for the
+            pictures beside the page and the maps of a timeline's nights.
+    """
+    script, style = (_text("bundle", name) for name in ("page.js", "page.css"))
+    tile_host = "" if view.tiles is None else host_of(view.tiles)
+    others = _FETCHED if isinstance(view.body, TimelineBody) else ""
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'; "
+        f"img-src data: blob:{_FETCHED}{f' {tile_host}' if tile_host else ''}; base-uri 'none'; form-action 'none'"
+    )
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            view=view,
+            sections=[*view.sections, *common_sections(view.manifest)],
+            policy=policy,
+            tile_host=tile_host,
+            style=Markup(style),
+            script=Markup(script),
+            data=_packed(view),
+        )
+    )
+
+
+def _environment() -> jinja2.Environment:
+    loader = jinja2.FunctionLoader(lambda name: _text(name))
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+
+
+def _text(*path: str) -> str:
+    return resources.files(_PACKAGE).joinpath(*path).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _packed(view: PageView) -> str:
+    """The view without the report, which is in the page already."""
+    text = view.model_copy(update={"sections": [], "files": []}).model_dump_json()
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

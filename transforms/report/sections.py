@@ -1,0 +1,176 @@
+"""What the pages of all jobs say of a release's guarantee, from its manifest. Pure.
+
+A key that a manifest lacks costs the page that line, not the page.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sfumato.schemas.views import Fact, Section
+from sfumato.transforms.report.numbers import tiny
+
+_VAGUE = 10  # an epsilon above this one promises next to nothing
+_NOUNS = {"heatmap": "map", "hotspots": "map", "ranges": "map", "histogram": "list", "quantiles": "curve"}
+_SOURCES = {
+    "operating system": "a secret key from the operating system",
+    "key file": "a secret key from a file: private as long as it stays secret",
+}
+Manifest = Mapping[str, Any]
+
+
+def get(manifest: Manifest, path: str, default: Any = None) -> Any:
+    """The value at a path such as `privacy.epsilon`; `default` where there is none or null."""
+    value: Any = manifest
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return default if value is None else value
+
+
+def number(manifest: Manifest, path: str) -> float | None:
+    """The finite number at a path; None where there is none."""
+    value = get(manifest, path)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def facts(*rows: tuple[str, str | None]) -> list[Fact]:
+    """Facts, without those whose text is None."""
+    return [Fact(term=term, text=text) for term, text in rows if text is not None]
+
+
+def noun(manifest: Manifest) -> str:
+    """What the release is, such as `map`."""
+    return _NOUNS.get(str(manifest.get("job")).split()[0], "release")
+
+
+def is_safe(manifest: Manifest) -> bool:
+    """Whether nobody knows the seed of the release's randomness, as far as the manifest says."""
+    return get(manifest, "privacy.randomness.safe", True) is not False
+
+
+def guarantee(manifest: Manifest) -> str:
+    """What the release promises, in two plain sentences."""
+    epsilon, delta = number(manifest, "privacy.epsilon"), number(manifest, "privacy.delta") or 0.0
+    this = f"this {noun(manifest)}"
+    if not is_safe(manifest):
+        return f"A demonstration seed made {this}. It protects no one."
+    if epsilon is None:
+        return "The manifest names no privacy budget. Nothing can be promised."
+    if epsilon > _VAGUE:
+        return (
+            f"A privacy budget of ε = {epsilon:g} promises next to nothing. From {this}, somebody may become all but "
+            "certain whether you were in the data."
+        )
+    failure = f", except with a probability of {tiny(delta)}" if delta > 0 else ""
+    return (
+        f"Whether or not you were in the data, anyone who looks at {this} sees nearly the same thing. No conclusion's "
+        f"odds change by more than a factor of {_odds_factor(epsilon)}{failure}."
+    )
+
+
+def alarm(manifest: Manifest, what: str = "The noise") -> str | None:
+    """What a known seed makes of the release; None for a secret key. what: came from it."""
+    if is_safe(manifest):
+        return None
+    source = get(manifest, "privacy.randomness.source", "unknown")
+    return (
+        f"Demonstration seed: NOT private. {what} came from a known source ({source}): anyone who has it can undo it. "
+        "Do not publish this release."
+    )
+
+
+def problems(manifest: Manifest) -> list[str]:
+    """What a reader must know first: gaps in the manifest, then its own warnings."""
+    unknown = "The manifest does not say where the randomness came from: its secrecy cannot be judged."
+    gaps = [unknown] if get(manifest, "privacy.randomness.safe") is None else []
+    return [*gaps, *map(str, get(manifest, "warnings", []))]
+
+
+def chips(manifest: Manifest, *own: Fact) -> list[Fact]:
+    """The facts beside the title: the budget, those of the job, and the day."""
+    epsilon, delta = number(manifest, "privacy.epsilon"), number(manifest, "privacy.delta") or 0.0
+    budget = "unknown" if epsilon is None else f"ε = {epsilon:g}"
+    try:
+        made = datetime.fromisoformat(str(manifest.get("created")))
+        day = f"{made.day} {made:%b %Y}"
+    except ValueError:
+        day = None
+    return [
+        *facts(("Privacy budget", budget + (f", δ = {tiny(delta)}" if delta > 0 else ""))),
+        *own,
+        *facts(("Made", day)),
+    ]
+
+
+def common_sections(manifest: Manifest) -> list[Section]:
+    """What is promised, what must be trusted, and folded parameters, versions and identity."""
+    identity = {name: manifest[name] for name in ("release_id", "job", "created") if name in manifest}
+    region = get(manifest, "region")
+    parts = {
+        "Parameters": get(manifest, "parameters", {}),
+        "Versions": get(manifest, "versions", {}),
+        "Ledger": get(manifest, "ledger", {}),
+        "This release": identity if region is None else {**identity, "region": region},
+    }
+    folded = [Section(title=title, facts=_written(values), folded=True) for title, values in parts.items() if values]
+    return [*([_promise(manifest), _trust(manifest)] if get(manifest, "privacy") else []), *folded]
+
+
+def _promise(manifest: Manifest) -> Section:
+    epsilon, delta = number(manifest, "privacy.epsilon"), number(manifest, "privacy.delta") or 0.0
+    this = noun(manifest)
+    paragraphs = [] if is_safe(manifest) else ["With a secret key, the following would hold."]
+    if epsilon is not None and epsilon <= _VAGUE:
+        paragraphs.append(
+            f"Suppose someone thinks it an even bet that you are in the data. However they study this {this}, and "
+            f"whatever else they know, they cannot become more than {_surest(epsilon)} sure that you are in it, nor "
+            f"more than {_surest(epsilon)} sure that you are not."
+        )
+    is_protected = get(manifest, "privacy.participation.protected", True)
+    source = get(manifest, "privacy.randomness.source")
+    budget = None if epsilon is None else f"ε = {epsilon:g}"
+    failure = f"δ = {tiny(delta)}: the bound fails with at most this probability"
+    if not delta:
+        failure = "none: δ = 0" + ("" if is_protected else ", given who takes part, which is not protected")
+    rows = facts(
+        ("Who is protected", f"each {get(manifest, 'privacy.unit', 'user')} with all their records"),
+        ("What is compared", get(manifest, "privacy.adjacency")),
+        ("What each user adds", get(manifest, "privacy.contribution_bound")),
+        ("Privacy budget", budget and f"{budget}. The factor above is e to the power ε."),
+        ("Probability of failure", failure if epsilon is not None else None),
+        ("Who takes part", None if is_protected else get(manifest, "privacy.participation.description")),
+        ("Mechanism", get(manifest, "privacy.mechanism")),
+        ("Randomness", _SOURCES.get(source, source) if is_safe(manifest) else "a seed that anybody can guess"),
+    )
+    return Section(title=f"What this {this} promises", lead=guarantee(manifest), paragraphs=paragraphs, facts=rows)
+
+
+def _trust(manifest: Manifest) -> Section:
+    assumed = get(manifest, "privacy.assumptions") or get(manifest, "assumptions")
+    missing = ["The manifest names no assumptions. Ask whoever made this release."]
+    return Section(title="What must be trusted", paragraphs=[str(one) for one in assumed or missing])
+
+
+def _written(values: Manifest) -> list[Fact]:
+    pairs = ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in values.items())
+    return [Fact(term=str(name), text=text) for name, text in pairs]
+
+
+def _odds_factor(epsilon: float) -> str:
+    """e to the power epsilon, rounded up so that it stays above 1."""
+    factor = math.exp(epsilon)
+    digits = 2 - math.floor(math.log10(factor)) if factor >= 100 else max(math.ceil(-math.log10(factor - 1)), 2)
+    text = f"{math.ceil(factor * 10**digits - 1e-6) / 10**digits:,.{max(digits, 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _surest(epsilon: float) -> str:
+    """The surest that an even bet on one user's presence can become: a percentage below 100, rounded up."""
+    rest = 100 / (1 + math.exp(epsilon))
+    digits = max(math.ceil(-math.log10(rest)), 1)
+    return f"{100 - math.floor(rest * 10**digits + 1e-6) / 10**digits:.{digits}f}%"

@@ -1,0 +1,61 @@
+// Begins a page: reads its view, and hands the first screen to the product of its kind.
+import { button, h } from "./dom";
+import { Permalink } from "./permalink";
+import type { Product, Tools } from "./product";
+import { showBars } from "./products/bars";
+import { showComparison } from "./products/comparison";
+import { showCurve } from "./products/curve";
+import { showMap } from "./products/map";
+import { showRanges } from "./products/ranges";
+import { showMoments } from "./products/moments";
+import { showTimeline } from "./products/timeline";
+import { unpack } from "./packed";
+import { makeSortable } from "./tables";
+import { Theme } from "./theme";
+import type { PageView } from "./views";
+
+type Kind = PageView["body"]["kind"];
+/** A module of products/ for each kind of body. */
+const PRODUCTS: Record<Kind, Product> = { bars: showBars, comparison: showComparison, curve: showCurve, map: showMap, moments: showMoments, ranges: showRanges, timeline: showTimeline };
+
+function toolsOf(bar: HTMLElement): Tools {
+  const [link, theme] = [new Permalink(), new Theme()];
+  const spoken = h("p", { class: "unseen", "aria-live": "polite", id: "spoken" });
+  document.body.append(spoken);
+  let speaking = 0;
+  const say = (text: string): void => {
+    clearTimeout(speaking);
+    speaking = window.setTimeout(() => (spoken.textContent = text), 300);
+  };
+  const addButton = (label: string, act: () => void | Promise<void>): HTMLButtonElement => {
+    const made = button(label, () => {
+      Promise.resolve(act()).catch((error: unknown) => say(`That failed: ${String(error)}`));
+    });
+    bar.append(made);
+    return made;
+  };
+  const copy = addButton("Copy link", async () => {
+    await navigator.clipboard.writeText(link.address());
+    copy.textContent = "Copied";
+    say("The link is in the clipboard");
+    setTimeout(() => (copy.textContent = "Copy link"), 1500);
+  });
+  const other = (): string => (theme.mode === "dark" ? "Light" : "Dark");
+  const mode = addButton(other(), () => theme.toggle());
+  theme.onChange(() => (mode.textContent = other()));
+  return { link, theme, say, addButton };
+}
+
+async function begin(): Promise<void> {
+  const [data, stage, bar] = ["view", "stage", "tools"].map((id) => document.getElementById(id));
+  if (!data || !stage || !bar) return;
+  const view = await unpack<PageView>(data.textContent);
+  const product = PRODUCTS[view.body.kind];
+  const root = h("div", { class: `product ${view.body.kind}` });
+  stage.append(root);
+  document.documentElement.classList.add("live");
+  product(view, root, toolsOf(bar));
+  makeSortable(document.getElementById("report") ?? document);
+}
+
+void begin();

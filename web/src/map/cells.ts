@@ -1,0 +1,149 @@
+// The cells of a layer: where they lie in Web Mercator, which is under a point, and how they are painted.
+import type { Bounds, Layer, Measure } from "../views";
+import { coloursOf, css, faded, type Rgb, shadeOf } from "./colours";
+import type { Mode } from "../theme";
+
+const EARTH_RADIUS_KM = 6371.0088;
+const MAX_LATITUDE = 85.0511287798;
+const rad = (degrees: number): number => (degrees * Math.PI) / 180;
+/** Longitude and latitude in Web Mercator's unit square, from the north-west. */
+export const unitX = (longitude: number): number => (longitude + 180) / 360;
+export const unitY = (latitude: number): number => 0.5 - Math.asinh(Math.tan(rad(Math.min(Math.max(latitude, -MAX_LATITUDE), MAX_LATITUDE)))) / (2 * Math.PI);
+
+const keyOf = (level: number, x: number, y: number): number => (x * 1048576 + y) * 32 + level;
+
+/** How the canvas lies on the world: CSS pixels of the world's whole width, and of its corner from the canvas's. */
+export interface Window {
+  readonly world: number;
+  readonly left: number;
+  readonly top: number;
+  readonly width: number;
+  readonly height: number;
+}
+
+export class Cells {
+  readonly count: number;
+  private readonly rows = new Map<number, number>();
+  private readonly edges: Float64Array; // west, north, east, south in the unit square
+  private readonly deepest: number;
+  private shades: Int16Array = new Int16Array();
+  private uncertain: boolean[] = [];
+  private colours: Rgb[] = [];
+  private patterns = new Map<number, CanvasPattern>();
+  private mode: Mode = "dark";
+
+  constructor(readonly layer: Layer, readonly region: Bounds) {
+    const n = (this.count = layer.level.length);
+    this.deepest = n ? layer.level[n - 1] : 0;
+    this.edges = new Float64Array(4 * n);
+    for (let i = 0; i < n; i++) {
+      this.rows.set(keyOf(layer.level[i], layer.x[i], layer.y[i]), i);
+      const { west, south, east, north } = this.bounds(i);
+      this.edges.set([unitX(west), unitY(north), unitX(east), unitY(south)], 4 * i);
+    }
+  }
+
+  /** A cell's sides in degrees. */
+  bounds(i: number): Bounds {
+    const { level, x, y } = this.layer;
+    const side = 2 ** level[i];
+    const width = (this.region.east - this.region.west) / side;
+    const height = (this.region.north - this.region.south) / side;
+    const [west, north] = [this.region.west + x[i] * width, this.region.north - y[i] * height];
+    return { west, north, east: west + width, south: north - height };
+  }
+
+  /** Square kilometres that a cell owns: its own less its descendants'. */
+  area(i: number): number {
+    const { west, south, east, north } = this.bounds(i);
+    return this.layer.area[i] * EARTH_RADIUS_KM ** 2 * rad(east - west) * (Math.sin(rad(north)) - Math.sin(rad(south)));
+  }
+
+  /** The finest cell that covers a place, or -1. */
+  at(longitude: number, latitude: number): number {
+    const { west, south, east, north } = this.region;
+    const [u, v] = [(longitude - west) / (east - west), (north - latitude) / (north - south)];
+    if (!(u >= 0 && u <= 1 && v >= 0 && v <= 1)) return -1;
+    for (let level = this.deepest; level >= 0; level--) {
+      const side = 2 ** level;
+      const row = this.rows.get(keyOf(level, Math.min(Math.floor(u * side), side - 1), Math.min(Math.floor(v * side), side - 1)));
+      if (row !== undefined) return row;
+    }
+    return -1;
+  }
+
+  /** Gives every cell the colour of a measure. A count is coloured by its users per square kilometre. */
+  dress(measure: Measure, mode: Mode): void {
+    this.mode = mode;
+    this.colours = coloursOf(measure.kind, mode);
+    this.patterns.clear();
+    this.uncertain = measure.uncertain;
+    const last = this.colours.length - 1;
+    this.shades = Int16Array.from(measure.value, (value, i) => {
+      if (value === null || !this.layer.area[i]) return -1;
+      return Math.round(last * shadeOf(measure.kind === "count" ? value / Math.max(this.area(i), 1e-12) : value, measure.scale));
+    });
+  }
+
+  /** A cell's colour as CSS writes it; null where its value is not known. */
+  colour(i: number): string | null {
+    return this.shades[i] < 0 ? null : css(this.uncertain[i] ? faded(this.colours[this.shades[i]], this.mode) : this.colours[this.shades[i]]);
+  }
+
+  /** Paints what is in sight, coarse cells first. A cell narrower than `least` device pixels is widened to it. */
+  paint(pen: CanvasRenderingContext2D, view: Window, ratio: number, least: number): void {
+    const { edges, shades } = this;
+    const [scale, left, top] = [view.world * ratio, view.left * ratio, view.top * ratio];
+    const [wide, high] = [view.width * ratio, view.height * ratio];
+    let before = "";
+    for (let i = 0; i < this.count; i++) {
+      if (shades[i] < 0) continue;
+      let x0 = Math.round(edges[4 * i] * scale + left), x1 = Math.round(edges[4 * i + 2] * scale + left);
+      let y0 = Math.round(edges[4 * i + 1] * scale + top), y1 = Math.round(edges[4 * i + 3] * scale + top);
+      if (x1 < 0 || y1 < 0 || x0 > wide || y0 > high) continue;
+      if (x1 - x0 < least) [x0, x1] = [x0 - Math.ceil((least - x1 + x0) / 2), x1 + Math.floor((least - x1 + x0) / 2)];
+      if (y1 - y0 < least) [y0, y1] = [y0 - Math.ceil((least - y1 + y0) / 2), y1 + Math.floor((least - y1 + y0) / 2)];
+      const name = `${shades[i]} ${this.uncertain[i]}`;
+      if (name !== before) pen.fillStyle = this.uncertain[i] ? this.hatching(pen, shades[i], ratio, left, top) : css(this.colours[shades[i]]);
+      before = name;
+      x0 = Math.max(x0, -8);
+      y0 = Math.max(y0, -8);
+      pen.fillRect(x0, y0, Math.min(x1, wide + 8) - x0, Math.min(y1, high + 8) - y0);
+    }
+  }
+
+  /** Diagonal lines over a faded colour. They stick to the ground as the map moves. */
+  private hatching(pen: CanvasRenderingContext2D, shade: number, ratio: number, left: number, top: number): CanvasPattern | string {
+    let pattern = this.patterns.get(shade);
+    if (!pattern) {
+      const made = pen.createPattern(hatch(faded(this.colours[shade], this.mode), this.mode, ratio), "repeat");
+      if (!made) return css(this.colours[shade]);
+      this.patterns.set(shade, (pattern = made));
+    }
+    const side = Math.round(6 * ratio);
+    pattern.setTransform(new DOMMatrix([1, 0, 0, 1, Math.round(left % side), Math.round(top % side)]));
+    return pattern;
+  }
+}
+
+/** A tile of hatching: a line that is seen on dark colours and one beside it that is seen on light ones. */
+export function hatch(ground: Rgb, mode: Mode, ratio: number): HTMLCanvasElement {
+  const side = Math.round(6 * ratio);
+  const tile = Object.assign(document.createElement("canvas"), { width: side, height: side });
+  const pen = tile.getContext("2d");
+  if (!pen) return tile;
+  pen.fillStyle = css(ground);
+  pen.fillRect(0, 0, side, side);
+  pen.lineWidth = ratio;
+  const lines: [string, number][] = mode === "dark" ? [["rgba(210,204,222,.22)", 0], ["rgba(8,7,11,.3)", 1.4]] : [["rgba(60,50,70,.28)", 0], ["rgba(255,255,255,.4)", 1.4]];
+  for (const [colour, beside] of lines) {
+    pen.strokeStyle = colour;
+    pen.beginPath();
+    for (const shift of [-side, 0, side]) {
+      pen.moveTo(shift + beside * ratio, side);
+      pen.lineTo(shift + side + beside * ratio, 0);
+    }
+    pen.stroke();
+  }
+  return tile;
+}

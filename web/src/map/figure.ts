@@ -1,0 +1,441 @@
+// The map of every page: Leaflet in Web Mercator, with the basemap and the cells on one canvas over its tiles.
+import * as L from "leaflet";
+import { button, h } from "../dom";
+import { metres, niceStep } from "../format";
+import { pngOf } from "../download";
+import type { Tools } from "../product";
+import type { Bounds, Layer, Measure } from "../views";
+import { Cells, unitX, unitY, type Window } from "./cells";
+import type { Ground, Scene } from "./ground";
+import { Legend } from "./legend";
+
+export interface MapOptions {
+  /** What the map shows, for screen readers. */
+  readonly label: string;
+  /** Width and height of the finest cell in metres: how far one can zoom in, and how exactly places are written. */
+  readonly finestMetres: [number, number];
+  /** What a place without a cell means; null where cells cover the region. Then no cell is drawn narrower than 4 pixels. */
+  readonly missing?: string | null;
+  /** Where place and zoom are kept in the link; null keeps them nowhere. */
+  readonly linkKey?: string | null;
+}
+
+/** A place on the map: the cell there, as a row of the layer that is shown, or -1. */
+export interface Hit {
+  readonly row: number;
+  readonly longitude: number;
+  readonly latitude: number;
+}
+
+/** What the tip says of a place: the value, its margin, then terms and texts. */
+export interface TipWords {
+  readonly value: string;
+  readonly margin: string;
+  readonly facts: [string, string][];
+}
+
+const WORLD = 256; // CSS pixels of the world at Leaflet's zoom 0
+const METRES_AROUND = 40075016.7;
+const HINT_MS = 1600;
+const still = (): boolean => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+export class MapFigure {
+  readonly element: HTMLElement;
+  /** Leaflet's own map, for a product's gestures. */
+  readonly map: L.Map;
+  readonly legend: Legend;
+  cells: Cells | null = null;
+  private readonly canvas = h("canvas", { "aria-hidden": "true" });
+  private readonly tip = h("div", { class: "tip", hidden: true });
+  private readonly hint = h("p", { class: "hint", hidden: true, "aria-hidden": "true" });
+  private ground: Ground | null = null;
+  private overlay: ((pen: CanvasRenderingContext2D, scene: Scene) => void) | null = null;
+  private words: ((hit: Hit) => TipWords | null) | null = null;
+  private readonly hovers: ((hit: Hit | null) => void)[] = [];
+  private hover: Hit | null = null;
+  private keyboard = false;
+  private fitted = true;
+  private frame = 0;
+  private hinting = 0;
+  private tiles: L.TileLayer | null = null;
+
+  /** Appends the map, its buttons and its legend to `root`. */
+  constructor(root: HTMLElement, readonly region: Bounds, private readonly options: MapOptions, private readonly tools: Tools) {
+    const holder = h("div", { class: "map-view", tabindex: "0", role: "application", "aria-label": options.label, "aria-describedby": "map-keys" });
+    const frame = h("div", { class: "map-frame" }, holder, this.zoomButtons(), this.tip, this.hint);
+    this.legend = new Legend(tools.theme);
+    this.element = h("div", { class: "map" }, frame, this.legend.element,
+      h("p", { class: "unseen", id: "map-keys" }, "Arrow keys move the map, plus and minus zoom, zero shows everything. The value at the centre is read out as the map moves."));
+    root.append(this.element);
+    this.guardGestures(frame, holder); // before Leaflet listens
+    this.map = L.map(holder, {
+      attributionControl: false, zoomControl: false, zoomAnimation: false, fadeAnimation: false, inertia: !still(), doubleClickZoom: false,
+      zoomSnap: 0, zoomDelta: 0.75, wheelPxPerZoomLevel: 120, bounceAtZoomLimits: false, tapHold: false, maxBoundsViscosity: 0.6,
+    });
+    holder.append(this.canvas);
+    this.setLimits();
+    this.showLinked();
+    this.map.on("move zoom viewreset", () => this.paint());
+    this.map.on("moveend", () => this.keepPlace());
+    this.listen(holder);
+    new ResizeObserver(() => this.resize()).observe(holder);
+    tools.theme.onChange(() => this.redress());
+    tools.link.onChange(() => this.showLinked());
+  }
+
+  // ---------------------------------------------------------------- what is shown
+
+  private shown: { layer: Layer; measure: Measure } | null = null;
+
+  /** Shows a layer coloured by one of its measures, and letters the legend; `note` stands under it. */
+  setLayer(layer: Layer, measure: Measure, note = ""): void {
+    if (this.cells?.layer !== layer) this.cells = new Cells(layer, this.region);
+    this.shown = { layer, measure };
+    this.legend.show(measure, this.options.missing ?? null, note);
+    this.redress();
+  }
+
+  setBasemap(ground: Ground | null): void {
+    this.ground = ground;
+    this.redraw();
+  }
+
+  /** Shows tiles of a server under the cells, which let them through; null takes them away. */
+  setTiles(pattern: string | null): void {
+    this.tiles?.remove();
+    this.tiles = pattern === null ? null : L.tileLayer(pattern, { maxNativeZoom: 19, maxZoom: 30, crossOrigin: "anonymous", referrerPolicy: "no-referrer" }).addTo(this.map);
+    this.redraw();
+  }
+
+  /** Paints over the cells whenever the map is painted. */
+  setOverlay(paint: ((pen: CanvasRenderingContext2D, scene: Scene) => void) | null): void {
+    this.overlay = paint;
+    this.redraw();
+  }
+
+  setTip(words: ((hit: Hit) => TipWords | null) | null): void {
+    this.words = words;
+  }
+
+  setLabel(text: string): void {
+    this.map.getContainer().setAttribute("aria-label", text);
+  }
+
+  onHover(listener: (hit: Hit | null) => void): void {
+    this.hovers.push(listener);
+  }
+
+  onClick(listener: (hit: Hit) => void): void {
+    this.map.on("click", (event: L.LeafletMouseEvent) => listener(this.hitAt(event.latlng)));
+  }
+
+  /** Paints the map anew in the next frame. */
+  redraw(): void {
+    this.frame ||= requestAnimationFrame(() => {
+      this.frame = 0;
+      this.paint();
+    });
+  }
+
+  /** Shows the whole region. */
+  fit(animate = true): void {
+    const bounds = this.bounds();
+    if (animate && !still()) this.map.flyToBounds(bounds, { padding: [14, 14], duration: 0.5 });
+    else this.map.fitBounds(bounds, { padding: [14, 14], animate: false });
+    this.fitted = true;
+  }
+
+  /** Shows a cell, marks it and reads it out. */
+  goTo(row: number): void {
+    if (!this.cells) return;
+    const { west, south, east, north } = this.cells.bounds(row);
+    const centre = L.latLng((south + north) / 2, (west + east) / 2);
+    const zoom = Math.min(Math.max(Math.log2((44 / WORLD) * (360 / (east - west))), this.fitZoom() + 0.5), this.map.getMaxZoom());
+    this.keyboard = true;
+    this.fitted = false;
+    if (still()) this.map.setView(centre, zoom, { animate: false });
+    else this.map.flyTo(centre, zoom, { duration: 0.6 });
+    if (this.element.getBoundingClientRect().top < -80) this.element.scrollIntoView({ block: "start" });
+    this.speak();
+  }
+
+  /** The zone or the nearest named place, if the basemap has names. */
+  nearest(longitude: number, latitude: number): string | null {
+    return this.ground?.nearest(longitude, latitude) ?? null;
+  }
+
+  /** What is shown, as a PNG file with a title, the legend and the scale of lengths. */
+  async toPNG(title: string): Promise<Blob> {
+    const { width, height } = this.canvas;
+    const ratio = this.ratio();
+    const colour = (name: string): string => this.tools.theme.colour(name);
+    const sheet = Object.assign(document.createElement("canvas"), { width, height: height + Math.round(118 * ratio) });
+    const pen = sheet.getContext("2d");
+    if (!pen) throw new Error("the browser has no canvas");
+    pen.fillStyle = colour("--sheet");
+    pen.fillRect(0, 0, sheet.width, sheet.height);
+    pen.drawImage(this.canvas, 0, Math.round(38 * ratio));
+    pen.scale(ratio, ratio);
+    pen.fillStyle = colour("--ink");
+    pen.font = `18px ${colour("--serif")}`;
+    pen.fillText(title, 14, 25, width / ratio - 28);
+    pen.translate(0, 38 + height / ratio);
+    this.legend.draw(pen, width / ratio, this.scaleBar());
+    return pngOf(sheet);
+  }
+
+  // ---------------------------------------------------------------- view
+
+  private bounds(): L.LatLngBounds {
+    const { west, south, east, north } = this.region;
+    return L.latLngBounds([Math.max(south, -85.05), west], [Math.min(north, 85.05), east]);
+  }
+
+  private fitZoom(): number {
+    return this.map.getBoundsZoom(this.bounds(), false, L.point(28, 28));
+  }
+
+  private setLimits(): void {
+    const finest = Math.min(...this.options.finestMetres) * 1;
+    const latitude = this.bounds().getCenter().lat;
+    const pixels = 110; // of the finest cell, at most
+    const deepest = Math.log2((METRES_AROUND * Math.cos((latitude * Math.PI) / 180) * pixels) / (WORLD * finest));
+    this.map.setMaxZoom(Math.min(Math.max(deepest, this.fitZoom() + 2), 30));
+    this.map.setMaxBounds(this.bounds().pad(0.5));
+    this.map.setMinZoom(Math.min(this.fitZoom() - 0.5, this.map.getMaxZoom() - 1));
+  }
+
+  private showLinked(): void {
+    const key = this.options.linkKey === undefined ? "map" : this.options.linkKey;
+    const [zoom, latitude, longitude] = ((key && this.tools.link.get(key)) || "").split("/").map(Number);
+    if ([zoom, latitude, longitude].every((value) => Number.isFinite(value)) && Math.abs(latitude) <= 90) {
+      this.map.setView([latitude, longitude], Math.min(Math.max(zoom, this.map.getMinZoom()), this.map.getMaxZoom()), { animate: false });
+      this.fitted = false;
+    } else this.fit(false);
+  }
+
+  private keepPlace(): void {
+    const key = this.options.linkKey === undefined ? "map" : this.options.linkKey;
+    const zoom = this.map.getZoom();
+    const centre = this.map.getCenter();
+    const whole = this.bounds().getCenter();
+    const apart = this.map.latLngToContainerPoint(centre).distanceTo(this.map.latLngToContainerPoint(whole));
+    this.fitted = Math.abs(zoom - this.fitZoom()) < 0.02 && apart < 3;
+    const digits = Math.max(Math.ceil(Math.log10((WORLD * 2 ** zoom) / 360)), 2);
+    if (key) this.tools.link.set(key, this.fitted ? null : `${zoom.toFixed(2)}/${centre.lat.toFixed(digits)}/${centre.lng.toFixed(digits)}`);
+  }
+
+  private resize(): void {
+    const fitted = this.fitted;
+    this.map.invalidateSize({ pan: false });
+    this.setLimits();
+    if (fitted) this.fit(false);
+    this.paint();
+  }
+
+  // ---------------------------------------------------------------- painting
+
+  private ratio(): number {
+    return Math.min(window.devicePixelRatio || 1, 3);
+  }
+
+  private scene(): Scene & Window {
+    const { x: width, y: height } = this.map.getSize();
+    const zoom = this.map.getZoom();
+    const world = WORLD * 2 ** zoom;
+    const corner = this.map.getPixelOrigin().subtract(L.DomUtil.getPosition(this.map.getPane("mapPane") as HTMLElement));
+    const [left, top] = [-corner.x, -corner.y];
+    const project = (longitude: number, latitude: number): [number, number] => [unitX(longitude) * world + left, unitY(latitude) * world + top];
+    return { project, width, height, zoom, mode: this.tools.theme.mode, world, left, top };
+  }
+
+  private redress(): void {
+    if (this.cells && this.shown) this.cells.dress(this.shown.measure, this.tools.theme.mode);
+    this.redraw();
+  }
+
+  private paint(): void {
+    const ratio = this.ratio();
+    const scene = this.scene();
+    const [width, height] = [Math.round(scene.width * ratio), Math.round(scene.height * ratio)];
+    if (this.canvas.width !== width || this.canvas.height !== height) Object.assign(this.canvas, { width, height });
+    const pen = this.canvas.getContext("2d");
+    if (!pen) return;
+    const scaled = (draw: () => void): void => {
+      pen.save();
+      pen.scale(ratio, ratio);
+      draw();
+      pen.restore();
+    };
+    pen.clearRect(0, 0, width, height);
+    if (!this.tiles) {
+      pen.fillStyle = this.tools.theme.colour("--void");
+      pen.fillRect(0, 0, width, height);
+      scaled(() => this.ground?.under(pen, scene));
+    }
+    pen.globalAlpha = this.tiles ? 0.7 : 1;
+    this.cells?.paint(pen, scene, ratio, this.options.missing ? 4 * ratio : 0);
+    pen.globalAlpha = 1;
+    scaled(() => {
+      this.outline(pen, scene, this.region, [[1, this.tools.theme.colour("--line")]]);
+      if (!this.tiles) this.ground?.over(pen, scene);
+      this.overlay?.(pen, scene);
+      this.mark(pen, scene);
+    });
+    this.legend.showScale(this.scaleBar());
+    this.showTip();
+  }
+
+  private outline(pen: CanvasRenderingContext2D, scene: Scene, { west, south, east, north }: Bounds, lines: [number, string][], spare = 0): void {
+    const [x0, y0] = scene.project(west, north);
+    const [x1, y1] = scene.project(east, south);
+    const wider = Math.max((spare - x1 + x0) / 2, 0);
+    for (const [width, colour] of lines) {
+      pen.lineWidth = width;
+      pen.strokeStyle = colour;
+      pen.strokeRect(x0 - wider, y0 - wider, x1 - x0 + 2 * wider, y1 - y0 + 2 * wider);
+    }
+  }
+
+  /** Marks the cell under the pointer, or the map's centre for the keyboard. */
+  private mark(pen: CanvasRenderingContext2D, scene: Scene): void {
+    const hit = this.current();
+    const lines: [number, string][] = [[3.5, scene.mode === "dark" ? "rgba(0,0,0,.65)" : "rgba(255,255,255,.8)"], [1.6, this.tools.theme.colour("--ink")]];
+    if (hit && hit.row >= 0 && this.cells) this.outline(pen, scene, this.cells.bounds(hit.row), lines, this.options.missing ? 8 : 0);
+    if (!this.keyboard || this.hover) return;
+    const [x, y] = [scene.width / 2, scene.height / 2];
+    for (const [width, colour] of lines) {
+      pen.lineWidth = width;
+      pen.strokeStyle = colour;
+      pen.beginPath();
+      for (const [dx, dy] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) {
+        pen.moveTo(x + 4 * dx, y + 4 * dy);
+        pen.lineTo(x + 11 * dx, y + 11 * dy);
+      }
+      pen.stroke();
+    }
+  }
+
+  /** A round length and its CSS pixels at the map's centre. */
+  private scaleBar(): { text: string; pixels: number } {
+    const perPixel = (METRES_AROUND * Math.cos((this.map.getCenter().lat * Math.PI) / 180)) / (WORLD * 2 ** this.map.getZoom());
+    const length = niceStep(45 * perPixel);
+    return { text: metres(length), pixels: length / perPixel };
+  }
+
+  // ---------------------------------------------------------------- tip
+
+  private current(): Hit | null {
+    return this.hover ?? (this.keyboard ? this.hitAt(this.map.getCenter()) : null);
+  }
+
+  private hitAt({ lat, lng }: { lat: number; lng: number }): Hit {
+    return { row: this.cells?.at(lng, lat) ?? -1, longitude: lng, latitude: lat };
+  }
+
+  private showTip(): void {
+    const hit = this.current();
+    const words = hit && this.words?.(hit);
+    this.tip.hidden = !words;
+    if (!hit || !words) return;
+    this.tip.replaceChildren(h("p", { class: "value" }, words.value), h("p", { class: "margin" }, words.margin),
+      h("dl", {}, words.facts.map(([term, text]) => [h("dt", {}, term), h("dd", {}, text)])));
+    const at = this.map.latLngToContainerPoint([hit.latitude, hit.longitude]);
+    const size = this.map.getSize();
+    const side = (place: number, extent: number, room: number): number =>
+      Math.round(Math.min(Math.max(place + 18 + extent > room - 6 ? place - 18 - extent : place + 18, 6), Math.max(room - extent - 6, 6)));
+    this.tip.style.transform = `translate(${side(at.x, this.tip.offsetWidth, size.x)}px,${side(at.y, this.tip.offsetHeight, size.y)}px)`;
+  }
+
+  private speak(): void {
+    const words = this.words?.(this.hitAt(this.map.getCenter()));
+    this.tools.say(words ? `${words.value}, ${words.margin}. ${words.facts.map((fact) => fact.join(": ")).join(". ")}` : "Outside the map");
+  }
+
+  private setHover(hit: Hit | null): void {
+    this.hover = hit;
+    if (hit) this.keyboard = false;
+    for (const listener of this.hovers) listener(hit);
+    this.redraw();
+  }
+
+  // ---------------------------------------------------------------- pointer and keys
+
+  private zoomButtons(): HTMLElement {
+    const icon = (label: string, path: string, act: () => void): HTMLButtonElement => {
+      const made = button("", act, { "aria-label": label, title: label });
+      const shape = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+      shape.setAttribute("viewBox", "0 0 16 16");
+      shape.setAttribute("aria-hidden", "true");
+      shape.append(Object.assign(document.createElementNS("http://www.w3.org/2000/svg", "path")));
+      shape.firstElementChild?.setAttribute("d", path);
+      made.append(shape);
+      return made;
+    };
+    return h("div", { class: "zoom", role: "group", "aria-label": "Zoom" },
+      icon("Zoom in", "M8 3v10M3 8h10", () => this.zoomBy(1)), icon("Zoom out", "M3 8h10", () => this.zoomBy(-1)),
+      icon("Show everything", "M3 6V3h3M10 3h3v3M13 10v3h-3M6 13H3v-3", () => this.fit()));
+  }
+
+  private zoomBy(levels: number): void {
+    const zoom = Math.min(Math.max(this.map.getZoom() + levels, this.map.getMinZoom()), this.map.getMaxZoom());
+    if (still()) this.map.setView(this.map.getCenter(), zoom, { animate: false });
+    else this.map.flyTo(this.map.getCenter(), zoom, { duration: 0.25 });
+  }
+
+  /** One finger scrolls the page and two move the map; the wheel zooms only with Ctrl or ⌘. */
+  private guardGestures(frame: HTMLElement, holder: HTMLElement): void {
+    frame.addEventListener("wheel", (event) => {
+      if (event.ctrlKey || event.metaKey) return;
+      event.stopPropagation();
+      this.showHint(`${/Mac|iP/.test(navigator.platform) ? "⌘" : "Ctrl"} + scroll zooms the map`);
+    }, { capture: true, passive: true });
+    frame.addEventListener("pointerdown", (event) => {
+      this.map.dragging[event.pointerType === "touch" ? "disable" : "enable"]();
+    }, { capture: true });
+    holder.addEventListener("touchmove", (event) => {
+      if (event.touches.length === 1) this.showHint("Use two fingers to move the map");
+    }, { passive: true });
+  }
+
+  private showHint(text: string): void {
+    this.hint.textContent = text;
+    this.hint.hidden = false;
+    clearTimeout(this.hinting);
+    this.hinting = window.setTimeout(() => (this.hint.hidden = true), HINT_MS);
+  }
+
+  private listen(holder: HTMLElement): void {
+    const at = (event: MouseEvent): Hit => this.hitAt(this.map.mouseEventToLatLng(event));
+    holder.addEventListener("pointermove", (event) => {
+      if (event.pointerType !== "touch") this.setHover(at(event));
+    });
+    holder.addEventListener("pointerleave", (event) => {
+      if (event.pointerType !== "touch") this.setHover(null);
+    });
+    this.map.on("click", (event: L.LeafletMouseEvent) => this.setHover(this.hitAt(event.latlng))); // a tap, on phones
+    holder.addEventListener("touchmove", () => this.setHover(null), { passive: true });
+    holder.addEventListener("dblclick", (event) => {
+      const zoom = this.map.getZoom() + (event.shiftKey ? -1 : 1);
+      this.map.setZoomAround(this.map.mouseEventToContainerPoint(event), zoom, { animate: false });
+    });
+    holder.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "0" || event.key === "Home") this.fit();
+      else if (event.key === "Escape") this.setHover(null);
+      else if (!/^Arrow|^[-+=_]$/.test(event.key)) return;
+      this.hover = null;
+      this.keyboard = event.key !== "Escape";
+      this.redraw();
+      if (this.keyboard) this.map.once("moveend", () => this.speak());
+    });
+    holder.addEventListener("focus", () => {
+      this.keyboard = holder.matches(":focus-visible");
+      this.redraw();
+    });
+    holder.addEventListener("blur", () => {
+      this.keyboard = false;
+      this.redraw();
+    });
+  }
+}

@@ -1,0 +1,23 @@
+// What the map asks of a basemap (map/basemap.ts makes it) and of a product that paints on the map.
+import type { Mode } from "../theme";
+
+/** From degrees to CSS pixels from the canvas's upper left corner. */
+export type Project = (longitude: number, latitude: number) => [number, number];
+
+/** What a painter knows: where places lie, what part of the canvas is in sight, and the mode's colours. */
+export interface Scene {
+  readonly project: Project;
+  readonly width: number; // CSS pixels
+  readonly height: number;
+  readonly zoom: number; // Leaflet's
+  readonly mode: Mode;
+}
+
+/** Geography. It is painted on the map's own canvas, so that it agrees with the cells and is in the PNG. */
+export interface Ground {
+  readonly source: string;
+  under(pen: CanvasRenderingContext2D, scene: Scene): void;
+  over(pen: CanvasRenderingContext2D, scene: Scene): void;
+  /** The zone that holds a place, else the nearest place with a name, such as `near Harbour`; null where nothing has names. */
+  nearest(longitude: number, latitude: number): string | null;
+}

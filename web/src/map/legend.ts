@@ -1,0 +1,114 @@
+// The key under the map: a ramp with numbers that never overlap, the hatching, and the scale of lengths.
+import { h } from "../dom";
+import type { Theme } from "../theme";
+import type { Measure } from "../views";
+import { hatch } from "./cells";
+import { coloursOf, css, faded, shadeOf } from "./colours";
+
+const RAMP = 280; // pixels of the ramp's canvas, stretched to its place
+
+export class Legend {
+  private readonly title = h("p", { class: "legend-title" });
+  private readonly ramp = h("canvas", { width: RAMP, height: 1, "aria-hidden": "true" });
+  private readonly ticks = h("div", { class: "ticks" });
+  private readonly keys = h("ul", { class: "keys" });
+  private readonly scaleText = h("span");
+  private readonly scaleLine = h("i");
+  private measure: Measure | null = null;
+  readonly element = h("div", { class: "legend", role: "group", "aria-label": "Legend" }, this.title,
+    h("div", { class: "ramp" }, this.ramp, this.ticks), this.keys, h("div", { class: "scale" }, this.scaleText, this.scaleLine));
+
+  constructor(private readonly theme: Theme) {
+    theme.onChange(() => this.paint());
+    new ResizeObserver(() => this.thin()).observe(this.ticks);
+  }
+
+  /** Letters the key for a measure. `missing` says what a place without a cell means. */
+  show(measure: Measure, missing: string | null, note: string): void {
+    this.measure = measure;
+    this.title.replaceChildren(measure.kind === "count" ? `${measure.name} per km²` : [measure.name, measure.unit].filter(Boolean).join(", "));
+    this.ticks.replaceChildren(...measure.scale.ticks.map(([value, text]) => {
+      const tick = h("span", {}, text);
+      tick.style.left = `${100 * shadeOf(value, measure.scale)}%`;
+      return tick;
+    }));
+    const key = (name: string, text: string): HTMLElement => h("li", {}, h("canvas", { class: "swatch", width: 24, height: 12, "data-key": name, "aria-hidden": "true" }), text);
+    this.keys.replaceChildren(...[
+      measure.uncertain.some(Boolean) && key("uncertain", measure.kind === "count" ? "perhaps nobody" : "too uncertain to tell"),
+      measure.value.includes(null) && key("unknown", "unknown"),
+      missing !== null && key("missing", missing),
+      note !== "" && h("li", { class: "note" }, note),
+    ].filter((one) => one !== false));
+    this.paint();
+    this.thin();
+  }
+
+  showScale({ text, pixels }: { text: string; pixels: number }): void {
+    this.scaleText.textContent = text;
+    this.scaleLine.style.width = `${pixels}px`;
+  }
+
+  /** Takes away the numbers that would run into others; the first and the last stay. */
+  private thin(): void {
+    const ticks = [...this.ticks.children] as HTMLElement[];
+    const room = this.ticks.clientWidth;
+    const centres = ticks.map((tick) => (parseFloat(tick.style.left) / 100) * room);
+    ticks.forEach((tick) => (tick.hidden = false));
+    const widths = ticks.map((tick) => tick.offsetWidth);
+    const starts = centres.map((centre, i) => Math.min(Math.max(centre - widths[i] / 2, 0), Math.max(room - widths[i], 0)));
+    const last = ticks.length - 1;
+    let end = -Infinity;
+    ticks.forEach((tick, i) => {
+      const overlaps = starts[i] < end + 8 || (i < last && starts[i] + widths[i] + 8 > starts[last]);
+      tick.hidden = overlaps && i !== 0 && i !== last;
+      if (!tick.hidden) end = starts[i] + widths[i];
+      tick.style.transform = `translateX(${starts[i] - centres[i]}px)`;
+    });
+  }
+
+  private paint(): void {
+    if (!this.measure) return;
+    const colours = coloursOf(this.measure.kind, this.theme.mode);
+    const pen = this.ramp.getContext("2d");
+    for (let x = 0; pen && x < RAMP; x++) {
+      pen.fillStyle = css(colours[Math.round((x / (RAMP - 1)) * (colours.length - 1))]);
+      pen.fillRect(x, 0, 1, 1);
+    }
+    for (const swatch of this.keys.querySelectorAll("canvas")) {
+      const brush = swatch.getContext("2d");
+      if (!brush) continue;
+      const hatched = swatch.dataset.key === "uncertain" && brush.createPattern(hatch(faded(colours[90], this.theme.mode), this.theme.mode, 1), "repeat");
+      brush.fillStyle = hatched || this.theme.colour("--void");
+      brush.fillRect(0, 0, 24, 12);
+    }
+  }
+
+  /** Draws the key for a picture, `width` pixels wide and 80 high. */
+  draw(pen: CanvasRenderingContext2D, width: number, scale: { text: string; pixels: number }): void {
+    const [ink, soft] = [this.theme.colour("--ink"), this.theme.colour("--soft")];
+    const wide = Math.min(width - 150, 360);
+    pen.font = `12px ${this.theme.colour("--sans")}`;
+    pen.fillStyle = ink;
+    pen.fillText(this.title.textContent, 14, 20);
+    pen.drawImage(this.ramp, 0, 0, RAMP, 1, 14, 28, wide, 9);
+    pen.fillStyle = soft;
+    for (const tick of [...this.ticks.children] as HTMLElement[]) {
+      if (tick.hidden) continue;
+      const at = 14 + (parseFloat(tick.style.left) / 100) * wide;
+      const half = pen.measureText(tick.textContent).width / 2;
+      pen.fillText(tick.textContent, Math.min(Math.max(at - half, 14), 14 + wide - 2 * half), 52);
+    }
+    let x = 14;
+    for (const item of this.keys.querySelectorAll("li")) {
+      const swatch = item.querySelector("canvas");
+      if (swatch) pen.drawImage(swatch, x, 60);
+      pen.fillText(item.textContent, x + (swatch ? 30 : 0), 70, width - x - 44);
+      x += pen.measureText(item.textContent).width + 50;
+    }
+    pen.textAlign = "right";
+    pen.fillText(scale.text, width - 14, 20);
+    pen.fillStyle = ink;
+    pen.fillRect(width - 14 - scale.pixels, 28, scale.pixels, 2);
+    pen.textAlign = "left";
+  }
+}

@@ -1,0 +1,18 @@
+// What a product is given: one module of products/ for each kind of body, registered in main.ts.
+import type { Permalink } from "./permalink";
+import type { Theme } from "./theme";
+import type { PageView } from "./views";
+
+export interface Tools {
+  /** What the hash of the address holds: place, layer, measure, night, and what else a product keeps there. */
+  readonly link: Permalink;
+  /** Light or dark. */
+  readonly theme: Theme;
+  /** Reads a text out to screen readers, after a short pause; the last of several is read. */
+  say(text: string): void;
+  /** Adds a button to the page's tool bar, which has "Copy link" already. */
+  addButton(label: string, act: () => void | Promise<void>): HTMLButtonElement;
+}
+
+/** Fills `root`, the empty first screen, with what needs a script. The static report stands under it already. */
+export type Product = (view: PageView, root: HTMLElement, tools: Tools) => void;

@@ -1,0 +1,140 @@
+// A map of cells: what its colours show, its layers, the list of what is surely high, and the value under the pointer.
+import { button, choice, h } from "../dom";
+import { csv, offer } from "../download";
+import { capital, clamp, interval, known, metres, percent, place, shareWords, significant } from "../format";
+import { MapFigure, type Hit, type TipWords } from "../map/figure";
+import type { Product, Tools } from "../product";
+import type { Layer, MapBody, Measure, PageView } from "../views";
+
+const LISTED = 6; // at first; every further click doubles them
+
+/** A cell's value with what is known of it: [value, margin]. */
+export function valueWords(measure: Measure, row: number): [string, string] {
+  const [value, low, high] = [measure.value[row], measure.low[row], measure.high[row]];
+  if (value === null) return ["unknown", "too few users to tell"];
+  if (low === null || high === null) return [`about ${significant(value, 2)} ${measure.unit}`.trim(), "its interval is not known"];
+  const level = "95% interval, for this cell by itself";
+  if (measure.kind === "rate") return [shareWords(value, low, high), level];
+  if (measure.kind === "count" && measure.uncertain[row]) return [`no more than about ${known(Math.max(high, 0), Math.max(high / 10, 0.1))} ${measure.unit}`, "perhaps nobody: not told apart from zero"];
+  return [`about ${known(value, (high - low) / 2)} ${measure.unit}`.trim(), `${interval(low, high)}, ${level}`];
+}
+
+/** What the tip says of a cell: the measure that is shown, where it lies, and the other measures. */
+export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measure: Measure, { row, longitude, latitude }: Hit): TipWords {
+  const finest = Math.min(...body.finest_metres);
+  const near = figure.nearest(longitude, latitude);
+  const where: [string, string][] = [...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(longitude, latitude, finest)]];
+  if (row < 0 || !figure.cells) return { value: "No value here", margin: body.missing ?? "", facts: where };
+  const [value, margin] = valueWords(measure, row);
+  const side = 2 ** (body.depth - layer.level[row]);
+  const share = layer.area[row] < 0.9995 ? `, ${percent(layer.area[row])} of it: the rest has finer cells` : "";
+  const facts: [string, string][] = layer.measures.filter((one) => one !== measure).map((one) => [one.name, valueWords(one, row)[0]]);
+  const users = measure.value[row];
+  if (measure.kind === "count" && users !== null && !measure.uncertain[row]) facts.push(["Density", `about ${significant(users / figure.cells.area(row), 2)} per km²`]);
+  facts.push(["Cell", `${metres(body.finest_metres[0] * side)} × ${metres(body.finest_metres[1] * side)}${share}`], ...where);
+  return { value: capital(value), margin, facts };
+}
+
+/** The cells of a layer as a table, with all its measures. */
+export function layerCsv(figure: MapFigure, layer: Layer): string {
+  const heads = ["cell_id", "west", "south", "east", "north", ...layer.measures.flatMap(({ name }) => [name, `${name} low`, `${name} high`])];
+  return csv(heads, layer.cell_id.map((name, i) => {
+    const bounds = figure.cells?.bounds(i);
+    return [name, bounds?.west ?? null, bounds?.south ?? null, bounds?.east ?? null, bounds?.north ?? null,
+      ...layer.measures.flatMap((measure) => [measure.value[i], measure.low[i], measure.high[i]])];
+  }));
+}
+
+/** The list of what is surely high. A click shows the cell on the map. */
+function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
+  const title = measure.kind === "count" ? "Surely crowded" : `Surely high: ${measure.name.toLowerCase()}`;
+  const finest = Math.min(...body.finest_metres);
+  /** How high a cell surely is: what the bars show and the list is ordered by. */
+  const surely = ([row, , low]: Measure["listed"][number]): number => (measure.kind === "count" ? low / (figure.cells?.area(row) ?? 1) : low);
+  const most = Math.max(...measure.listed.map(surely), 1e-12);
+  let shown = LISTED;
+  const list = h("ol", { class: "places" });
+  const more = button("Show more", () => {
+    const before = shown;
+    shown *= 2;
+    fill();
+    list.children[before]?.querySelector("button")?.focus();
+  }, { class: "link" });
+  const fill = (): void => {
+    list.replaceChildren(...measure.listed.slice(0, shown).map((one) => {
+      const [row, value, low, high] = one;
+      const cell = figure.cells?.bounds(row);
+      const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
+      const size = metres(body.finest_metres[0] * 2 ** (body.depth - (figure.cells?.layer.level[row] ?? 0)));
+      const words = measure.kind === "rate" ? shareWords(value, low, high)
+        : measure.kind === "count" ? `at least ${known(Math.floor(low), (high - low) / 20)} in ${size}` : `${known(value, (high - low) / 2)} (${interval(low, high)})`;
+      const bar = h("i");
+      bar.style.width = `${clamp((100 * surely(one)) / most, 1, 100)}%`;
+      bar.style.background = figure.cells?.colour(row) ?? "";
+      const name = figure.nearest(longitude, latitude) ?? place(longitude, latitude, finest * 4);
+      const item = button("", () => figure.goTo(row), { title: "Show on the map" });
+      item.append(h("span", {}, name), h("b", {}, words), h("span", { class: "bar", "aria-hidden": "true" }, bar));
+      return h("li", {}, item);
+    }));
+    more.hidden = shown >= measure.listed.length;
+  };
+  fill();
+  return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, measure.listed_note), list, more);
+}
+
+/** The controls beside the map. Shows the layer and the measure that the link names. */
+export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { panel: HTMLElement; current: () => [Layer, Measure] } {
+  const last = body.layers.length - 1;
+  let place = tools.link.index("layer", body.layers.length, last);
+  let number = tools.link.index("measure", body.layers[last].measures.length, 0);
+  const title = h("h2");
+  const note = h("p", { class: "note", "aria-live": "polite" });
+  const colours = h("div");
+  const list = h("div");
+  const slider = h("input", { type: "range", min: 0, max: last, step: 1, "aria-label": "Layer" });
+  const current = (): [Layer, Measure] => {
+    const layer = body.layers[place];
+    return [layer, layer.measures[Math.min(number, layer.measures.length - 1)]];
+  };
+  const show = (): void => {
+    const [layer, measure] = current();
+    figure.setLayer(layer, measure);
+    figure.setLabel(`Map: ${measure.name}. ${layer.title}`);
+    title.textContent = layer.title;
+    note.textContent = layer.note;
+    slider.value = String(place);
+    slider.setAttribute("aria-valuetext", layer.title);
+    list.replaceChildren(...(measure.listed_note ? [listOf(figure, body, measure)] : []));
+    colours.replaceChildren(...(layer.measures.length > 1 ? [choice("Colour by", layer.measures.map((one) => one.name), layer.measures.indexOf(measure), (chosen) => {
+      number = chosen;
+      tools.link.set("measure", chosen || null);
+      show();
+      (colours.querySelector("input:checked") as HTMLElement | null)?.focus();
+    })] : []));
+    tools.link.set("layer", place === last ? null : place);
+  };
+  slider.addEventListener("input", () => {
+    place = Number(slider.value);
+    show();
+  });
+  tools.link.onChange(() => {
+    place = tools.link.index("layer", body.layers.length, last);
+    number = tools.link.index("measure", body.layers[last].measures.length, 0);
+    show();
+  });
+  figure.setTip((hit) => cellWords(figure, body, ...current(), hit));
+  show();
+  const steps = h("section", {}, title, note, last > 0 && h("div", { class: "slide" }, h("span", {}, "coarse"), slider, h("span", {}, "final")));
+  return { panel: h("aside", { class: "panel", "aria-label": "Controls" }, colours, list, steps), current };
+}
+
+/** The first screen of a map. */
+export const showMap: Product = (view: PageView, root: HTMLElement, tools: Tools) => {
+  const body = view.body as MapBody;
+  const figure = new MapFigure(root, body.region, { label: view.title, finestMetres: body.finest_metres, missing: body.missing }, tools);
+  const { panel, current } = mapPanel(figure, body, tools);
+  root.append(panel);
+  panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words"))));
+  tools.addButton("Picture", async () => offer(`${view.release_id}.png`, await figure.toPNG(view.headline)));
+  tools.addButton("Table", () => offer(`${view.release_id}.csv`, layerCsv(figure, current()[0])));
+};

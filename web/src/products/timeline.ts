@@ -1,0 +1,288 @@
+// Nightly releases: the nights and what they spent, one night's map, and the change between two nights.
+import { ChartFigure, type ChartOptions } from "../chart/figure";
+import { button, choice, h } from "../dom";
+import { csv, offer } from "../download";
+import { capital, clamp, interval, known, metres, percent, place, plural, significant, whole } from "../format";
+import { MapFigure, type Hit, type TipWords } from "../map/figure";
+import type { Product, Tools } from "../product";
+import { changeLayer, compare, RATE, type Change } from "../timeline/changes";
+import { NightMaps } from "../timeline/nights";
+import type { Layer, MapBody, Night, NightMap, PageView, TimelineBody } from "../views";
+import { cellWords, layerCsv } from "./map";
+
+const DAY = 86_400_000;
+const Z = 1.96;
+const LISTED = 6;
+const RELATIVE = [["before", 1, "the night before"], ["week", 7, "a week before"]] as const;
+const [A, B, CHANGE] = [0, 1, 2]; // what the map shows
+
+const time = (date: string): number => Date.parse(`${date}T00:00:00Z`);
+const spell = (date: string, style: Intl.DateTimeFormatOptions): string => new Date(time(date)).toLocaleDateString("en-GB", { timeZone: "UTC", ...style });
+export const shortDate = (date: string): string => spell(date, { day: "numeric", month: "short", year: "numeric" });
+const dayOf = (at: number): string => new Date(at).toLocaleDateString("en-GB", { timeZone: "UTC", day: "numeric", month: "short" });
+const longDate = (date: string): string => spell(date, { weekday: "long", day: "numeric", month: "long", year: "numeric" });
+
+/** The night that `night` is compared with: the last that has a map and is so many days earlier, or more. */
+export function earlier(nights: Night[], night: Night, days: number): Night | null {
+  return nights.filter((one) => one.map !== null && time(one.date) <= time(night.date) - days * DAY).at(-1) ?? null;
+}
+
+/** The bars of users by night. A chart of few nights is narrow. */
+export function nightsChart(nights: Night[], chosen: (Night | null)[]): ChartOptions {
+  const [first, last] = [time(nights[0].date), time(nights[nights.length - 1].date)];
+  const bars = nights.map((night) => [time(night.date) - 0.4 * DAY, time(night.date) + 0.4 * DAY, night.users ?? 0, night === chosen[B] ? "s0" : night === chosen[A] ? "s1" : "s5"] as const);
+  return {
+    title: "Users by night", description: `${plural(nights.length, "night")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
+    x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf }, y: { label: "Users", domain: [0, 1.06 * Math.max(...nights.map((night) => night.users ?? 0), 1)], format: (users) => significant(users) },
+    marks: [{ kind: "bars", bars }], height: () => 150,
+    keys: [["s0", "night B, shown"], ...(chosen[A] ? [["s1", "night A, compared with"] as const] : []), ["s5", "other nights"]],
+  };
+}
+
+/** How much of each limit of the ledger was spent in the window that ends on each day. */
+function spendingChart(body: TimelineBody): ChartOptions | null {
+  const rows = body.spending.filter(({ spent }) => spent.length > 0);
+  if (!rows.length) return null;
+  const days = rows[0].spent.map(([date]) => time(date));
+  const names = rows.map(({ epsilon, days: length }) => `ε ${significant(epsilon)} ${length === 1 ? "on one day" : `in any ${length} days`}`);
+  return {
+    title: "Spending against the ledger's limits", description: names.join("; "), height: () => 220,
+    x: { label: "", domain: [days[0], days[days.length - 1]], kind: "time", format: dayOf },
+    y: { label: "Share of the limit that is spent", domain: [0, Math.max(1, ...rows.flatMap((row) => row.spent.map(([, spent]) => spent / row.epsilon)))], format: (share) => `${Math.round(100 * share)}%` },
+    marks: [...rows.map((row, i) => ({ kind: "line" as const, style: `s${i % 6}`, points: row.spent.map(([date, spent]) => [time(date), spent / row.epsilon] as const) })), { kind: "rule", y: 1, text: "limit" }],
+    keys: names.map((name, i) => [`s${i % 6}`, name] as const),
+  };
+}
+
+const points = (share: number, margin: number): string => `${share > 0 ? "+" : ""}${known(100 * share, 100 * margin)} points`;
+
+/** What is shown: night B, the night A that it is compared with, and which of them or their change is on the map. */
+class Timeline {
+  private readonly nights: Night[];
+  private readonly maps: NightMaps;
+  private night: Night;
+  private against = "before"; // a name in RELATIVE, or a date
+  private shown = B;
+  private asked = 0;
+  private figure: MapFigure | null = null;
+  private current: { layer: Layer; changes: Change[]; maps: (NightMap | null)[] } | null = null;
+  private readonly chart: ChartFigure;
+  private readonly pick = { night: h("select"), against: h("select") };
+  private readonly chartPlace = h("div", { class: "nights" });
+  private readonly mapPlace = h("div", { class: "map-place" });
+  private readonly words = h("section", { class: "night-words", "aria-live": "polite" });
+  private readonly kinds = h("div");
+  private readonly listed = h("section", { class: "listed" });
+
+  constructor(view: PageView, private readonly root: HTMLElement, private readonly tools: Tools) {
+    const body = view.body as TimelineBody;
+    this.nights = body.nights;
+    this.maps = new NightMaps(body.map_format);
+    this.night = this.nights[this.nights.length - 1];
+    this.readLink();
+    const newest = [...this.nights].reverse();
+    this.pick.night.append(...newest.map(({ date, map, job }) => h("option", { value: date }, shortDate(date) + (map ? "" : `, ${job}`))));
+    this.pick.against.append(...RELATIVE.map(([name, , text]) => h("option", { value: name }, text)), ...newest.filter(({ map }) => map).map(({ date }) => h("option", { value: date }, shortDate(date))));
+    this.pick.night.addEventListener("change", () => this.choose(this.nights.find(({ date }) => date === this.pick.night.value) ?? this.night));
+    this.pick.against.addEventListener("change", () => this.choose(this.night, this.pick.against.value));
+    const step = (by: number): void => this.choose(this.nights[clamp(this.nights.indexOf(this.night) + by, 0, this.nights.length - 1)]);
+    const controls = h("div", { class: "controls" }, button("←", () => step(-1), { "aria-label": "The night before" }), h("label", {}, "Night B ", this.pick.night), button("→", () => step(1), { "aria-label": "The night after" }),
+      h("label", {}, "compared with A, ", this.pick.against), this.kinds, h("p", { class: "quiet" }, "A click or tap on a bar chooses night B, with Shift night A."));
+    const panel = h("aside", { class: "panel", "aria-label": "The nights" }, this.words, this.listed,
+      h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words"))));
+    root.append(h("section", { class: "board when" }, this.chartPlace, controls), h("div", { class: "compared" }, this.mapPlace, panel));
+    this.chart = new ChartFigure(this.chartPlace, nightsChart(this.nights, [null, this.night]), tools);
+    this.chartPlace.style.flexBasis = this.chartPlace.style.maxWidth = `${Math.max(280, 110 + 46 * this.days())}px`;
+    this.chart.onChoose((at, shift) => (shift ? this.choose(this.night, this.nights[at].date) : this.choose(this.nights[at])));
+    const spending = spendingChart(body);
+    if (spending) this.spending(spending, body);
+    tools.link.onChange(() => {
+      this.readLink();
+      void this.show();
+    });
+    tools.addButton("Picture", async () => {
+      if (this.figure) offer(`${this.file()}.png`, await this.figure.toPNG(this.title()));
+    });
+    tools.addButton("Table", () => {
+      if (this.current && this.figure) offer(`${this.file()}.csv`, this.shown === CHANGE ? this.changesCsv() : layerCsv(this.figure, this.current.layer));
+    });
+    void this.show();
+  }
+
+  /** Night A, with which night B is compared. */
+  private other(): Night | null {
+    const relative = RELATIVE.find(([name]) => name === this.against);
+    return relative ? earlier(this.nights, this.night, relative[1]) : (this.nights.find(({ date, map }) => date === this.against && map !== null) ?? null);
+  }
+
+  private days(): number {
+    return (time(this.nights[this.nights.length - 1].date) - time(this.nights[0].date)) / DAY + 1;
+  }
+
+  private title(): string {
+    const [a, b] = [this.other(), this.night];
+    return this.shown === CHANGE && a ? `Change from ${shortDate(a.date)} to ${shortDate(b.date)}` : longDate((this.shown === A && a ? a : b).date);
+  }
+
+  private file(): string {
+    const [a, b] = [this.other(), this.night];
+    return this.shown === CHANGE && a ? `${a.date}-to-${b.date}` : (this.shown === A && a ? a : b).date;
+  }
+
+  private readLink(): void {
+    const { link } = this.tools;
+    this.night = this.nights.find(({ date }) => date === link.get("night")) ?? this.nights.filter(({ map }) => map !== null).at(-1) ?? this.nights[this.nights.length - 1];
+    const against = link.get("against") ?? "before";
+    this.against = RELATIVE.some(([name]) => name === against) || this.nights.some(({ date, map }) => date === against && map !== null) ? against : "before";
+    this.shown = link.get("show") === "change" ? CHANGE : link.get("show") === "a" ? A : B;
+  }
+
+  private choose(night: Night, against = this.against): void {
+    this.night = night;
+    this.against = against;
+    const { link } = this.tools;
+    link.set("night", night === this.nights[this.nights.length - 1] ? null : night.date);
+    link.set("against", against === "before" ? null : against);
+    this.tools.say(`${longDate(night.date)}${night.users === null ? "" : `, ${whole(night.users)} users`}`);
+    void this.show();
+  }
+
+  private showKind(kind: number): void {
+    this.shown = kind;
+    this.tools.link.set("show", kind === CHANGE ? "change" : kind === A ? "a" : null);
+    void this.show().then(() => this.kinds.querySelector<HTMLElement>("input:checked")?.focus());
+  }
+
+  // ---------------------------------------------------------------- the map
+
+  private async show(): Promise<void> {
+    const mine = ++this.asked;
+    const [a, b] = [this.other(), this.night];
+    if (!a && this.shown !== B) this.shown = B;
+    this.pick.night.value = b.date;
+    this.pick.against.value = this.against;
+    this.chart.draw(nightsChart(this.nights, [a, b]));
+    this.chart.setTip(this.nights.map(({ date }) => time(date)), (at) => {
+      const { date, users, epsilon, job, map, safe } = this.nights[at];
+      return { x: time(date), y: users ?? 0, value: longDate(date), margin: users === null ? "users unknown" : `${whole(users)} users`, facts: [["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : `${job}, no map`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
+    });
+    this.kinds.replaceChildren(choice("Map", a ? [`A, ${shortDate(a.date)}`, `B, ${shortDate(b.date)}`, "Change"] : [`B, ${shortDate(b.date)}`], a ? this.shown : 0, (kind) => this.showKind(a ? kind : B)));
+    try {
+      const wanted = this.shown === A ? [a, null] : this.shown === B ? [null, b] : [a, b];
+      const missing = wanted.find((night) => night && !night.map);
+      if (missing) throw new Error(`The release of ${shortDate(missing.date)} is a ${missing.job}, without a map. Its own page shows it.`);
+      const maps = await Promise.all(wanted.map((night) => (night ? this.maps.load(night) : null)));
+      if (mine === this.asked) this.paint(maps);
+    } catch (error) {
+      if (mine === this.asked) this.refuse(error instanceof Error ? error.message : String(error));
+    }
+  }
+
+  private paint(maps: (NightMap | null)[]): void {
+    const [a, b] = maps;
+    const one = b ?? a;
+    if (!one) return;
+    if (a && b && JSON.stringify(a.region) !== JSON.stringify(b.region)) {
+      this.refuse("These two nights are maps of different regions, so they cannot be compared.");
+      return;
+    }
+    const changes = a && b ? compare(a, b) : [];
+    const layer = a && b ? changeLayer(changes, this.title()) : one.layer;
+    const figure = this.figureFor(one);
+    this.current = { layer, changes, maps };
+    figure.setLayer(layer, layer.measures[0], a && b ? `of the cells that are not hatched, at most ${percent(RATE)} are expected to be due to noise and chance` : "");
+    figure.setLabel(`Map: ${this.title()}`);
+    const loose = a && b && (a.lower_bound || b.lower_bound);
+    const found = changes.filter(({ changed }) => changed).length;
+    const night = this.shown === A ? this.other() : this.night;
+    this.words.replaceChildren(h("h2", {}, this.title()), ...(a && b
+      ? [h("p", {}, found ? `${whole(found)} of ${plural(changes.length, "cell")} changed their share of all users.` : `None of ${plural(changes.length, "cell")} surely changed its share of all users.`),
+        h("p", { class: "quiet" }, `At most ${percent(RATE)} of these are expected to be due to noise and chance alone (Benjamini and Hochberg; cells tested one by one).${loose ? " The method states only lower bounds of its errors, so more of them may be due to noise." : ""}`)]
+      : night ? this.nightWords(night) : []));
+    this.list(layer, figure);
+  }
+
+  private nightWords(night: Night): HTMLElement[] {
+    const users = night.users === null ? "" : `About ${significant(night.users)} users. `;
+    return [h("p", {}, `${users}ε ${significant(night.epsilon)}${night.delta ? `, δ ${night.delta.toExponential(0)}` : ""}.`),
+      h("p", {}, h("a", { href: `${night.folder}/index.html` }, "The night's own page"), night.warm_start ? `, started from ${night.warm_start}` : "")];
+  }
+
+  private refuse(message: string): void {
+    this.current = null;
+    this.figure = null;
+    this.mapPlace.replaceChildren(h("p", { class: "absent" }, message));
+    this.words.replaceChildren(h("h2", {}, this.title()), ...this.nightWords(this.night));
+    this.listed.replaceChildren();
+  }
+
+  private figureFor(map: NightMap): MapFigure {
+    if (this.figure && JSON.stringify(this.figure.region) === JSON.stringify(map.region)) return this.figure;
+    this.mapPlace.replaceChildren();
+    this.figure = new MapFigure(this.mapPlace, map.region, { label: "Map", finestMetres: map.finest_metres }, this.tools);
+    this.figure.setTip((hit) => this.tip(hit));
+    return this.figure;
+  }
+
+  private tip(hit: Hit): TipWords | null {
+    if (!this.current || !this.figure) return null;
+    const { layer, changes, maps } = this.current;
+    const map = maps[B] ?? maps[A];
+    if (!map) return null;
+    const body: MapBody = { kind: "map", region: map.region, depth: map.depth, layers: [layer], missing: null, finest_metres: map.finest_metres };
+    if (this.shown !== CHANGE) return cellWords(this.figure, body, layer, layer.measures[0], hit);
+    const change = changes[hit.row];
+    if (!change) return null;
+    const { before, after, difference, deviation, changed, q } = change;
+    const at = (share: number, night: Night | null): string => `${percent(share, 2)} of all users${night === null || night.users === null ? "" : `, about ${significant(Math.max(share * night.users, 0), 2)}`}`;
+    const side = 2 ** (map.depth - layer.level[hit.row]);
+    const near = this.figure.nearest(hit.longitude, hit.latitude);
+    return {
+      value: changed ? capital(points(difference, Z * deviation)) : "Not told apart from noise and chance", margin: `${interval(100 * (difference - Z * deviation), 100 * (difference + Z * deviation))} percentage points, 95% interval`,
+      facts: [["A", at(before, this.other())], ["B", at(after, this.night)], ["q-value", q === null ? "not tested: too few users in both" : q < 0.001 ? "under 0.001" : significant(q, 2)], ["Cell", `${metres(map.finest_metres[0] * side)} × ${metres(map.finest_metres[1] * side)}`],
+        ...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(hit.longitude, hit.latitude, Math.min(...map.finest_metres))]],
+    };
+  }
+
+  /** The places that surely changed most. */
+  private list(layer: Layer, figure: MapFigure): void {
+    const { listed } = layer.measures[0];
+    if (this.shown !== CHANGE || !listed.length) {
+      this.listed.replaceChildren();
+      return;
+    }
+    const items = listed.slice(0, LISTED).map(([row, difference, low, high]) => {
+      const cell = figure.cells?.bounds(row);
+      const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
+      const mark = h("i");
+      mark.style.width = "100%";
+      mark.style.background = figure.cells?.colour(row) ?? "";
+      const item = button("", () => figure.goTo(row), { title: "Show on the map" });
+      item.append(h("span", {}, figure.nearest(longitude, latitude) ?? place(longitude, latitude, 400)), h("b", {}, `${points(difference, (high - low) / 2)}`), h("span", { class: "bar", "aria-hidden": "true" }, mark));
+      return h("li", {}, item);
+    });
+    this.listed.replaceChildren(h("h2", {}, "Surely changed most"), h("p", { class: "quiet" }, "Percentage points of all users, by the end of the interval that is nearer to none."), h("ol", { class: "places" }, items));
+  }
+
+  private changesCsv(): string {
+    const { layer, changes } = this.current ?? { layer: null, changes: [] };
+    return csv(["cell_id", "level", "x", "y", "share_a", "share_b", "difference", "stddev", "z", "q", "changed"],
+      changes.map(({ id, before, after, difference, deviation, z, q, changed }, i) => [id, layer?.level[i] ?? null, layer?.x[i] ?? null, layer?.y[i] ?? null, before, after, difference, deviation, z, q, changed]));
+  }
+
+  private spending(options: ChartOptions, body: TimelineBody): void {
+    const box = h("section", { class: "board" }, h("h2", {}, "What has been spent"));
+    this.root.append(box);
+    const chart = new ChartFigure(box, options, this.tools);
+    const rows = body.spending.filter(({ spent }) => spent.length > 0);
+    chart.setTip(rows[0].spent.map(([date]) => time(date)), (at) => {
+      const date = rows[0].spent[at][0];
+      const facts = rows.map(({ epsilon, days, spent }) => [days === 1 ? "That day" : `${days} days`, `ε ${significant(spent[at][1], 4)} of ${significant(epsilon, 4)}`] as const);
+      return { x: time(date), y: Math.max(...rows.map(({ epsilon, spent }) => spent[at][1] / epsilon)), value: longDate(date), facts };
+    });
+  }
+}
+
+export const showTimeline: Product = (view: PageView, root: HTMLElement, tools: Tools) => {
+  new Timeline(view, root, tools);
+};

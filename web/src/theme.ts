@@ -1,0 +1,37 @@
+// Light or dark: what the reader's system prefers, until the reader chooses.
+
+export type Mode = "light" | "dark";
+
+export class Theme {
+  private readonly listeners: (() => void)[] = [];
+  private readonly system = matchMedia("(prefers-color-scheme: dark)");
+  private chosen: Mode | null = null;
+
+  constructor() {
+    this.system.addEventListener("change", () => this.tell());
+  }
+
+  get mode(): Mode {
+    return this.chosen ?? (this.system.matches ? "dark" : "light");
+  }
+
+  /** A colour of style/page.css, such as `--ink`. */
+  colour(name: string): string {
+    return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  }
+
+  toggle(): void {
+    this.chosen = this.mode === "dark" ? "light" : "dark";
+    document.documentElement.dataset.theme = this.chosen;
+    this.tell();
+  }
+
+  /** Calls `listener` after the mode has changed. */
+  onChange(listener: () => void): void {
+    this.listeners.push(listener);
+  }
+
+  private tell(): void {
+    for (const listener of this.listeners) listener();
+  }
+}

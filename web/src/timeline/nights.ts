@@ -1,0 +1,54 @@
+// Maps of single nights, loaded when they are wanted: a page on a disk may load scripts and nothing else.
+import { h } from "../dom";
+import { unpack } from "../packed";
+import type { Night, NightMap } from "../views";
+
+const MOST_KEPT = 12; // maps in memory
+
+declare global {
+  interface Window {
+    sfumatoMap?: (date: string, packed: string) => void;
+  }
+}
+
+export class NightMaps {
+  private readonly received = new Map<string, string>();
+  private readonly loading = new Map<string, Promise<NightMap>>();
+
+  constructor(private readonly format: number) {
+    window.sfumatoMap = (date, packed) => this.received.set(date, packed);
+  }
+
+  /** The map of a night that has one. Rejects with words for the reader; asked for again, it tries again. */
+  load(night: Night): Promise<NightMap> {
+    const known = this.loading.get(night.date);
+    if (known) return known;
+    const wanted = this.run(night.map ?? "").then(() => this.unpack(night));
+    this.loading.set(night.date, wanted);
+    wanted.catch(() => this.loading.delete(night.date));
+    const oldest = this.loading.keys().next().value;
+    if (this.loading.size > MOST_KEPT && oldest !== undefined) this.loading.delete(oldest);
+    return wanted;
+  }
+
+  private run(address: string): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const script = h("script", { src: address });
+      script.addEventListener("load", () => resolve());
+      script.addEventListener("error", () => reject(new Error(`${address} could not be loaded. Was it copied along with this page?`)));
+      document.head.append(script);
+      script.addEventListener("load", () => script.remove());
+    });
+  }
+
+  private async unpack(night: Night): Promise<NightMap> {
+    const packed = this.received.get(night.date);
+    this.received.delete(night.date);
+    if (packed === undefined) throw new Error(`${night.map} holds no map of ${night.date}. It is damaged, or of another release.`);
+    const map = await unpack<NightMap>(packed).catch(() => {
+      throw new Error(`${night.map} is damaged.`);
+    });
+    if (map.format !== this.format) throw new Error(`${night.map} was written by another version of Sfumato than this page.`);
+    return map;
+  }
+}

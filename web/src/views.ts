@@ -1,0 +1,461 @@
+// Made by `npm run types` from schemas/views.py. Do not edit.
+
+/**
+ * A whole page.
+ *
+ * Attributes:
+ *     title: what the page is, such as `Private heatmap`.
+ *     headline: the first line of the first screen.
+ *     description: one sentence for search engines and link previews.
+ *     job: the command that made the release.
+ *     chips: two to four facts beside the title.
+ *     guarantee: two sentences.
+ *     alarm: what a known seed makes of this release; None for a secret key.
+ *     problems: what was wrong with the manifest.
+ *     picture: file name of the preview picture; None without one.
+ *     timeline: relative link to the timeline that the release is in; None where unknown.
+ *     sections: the report.
+ *     manifest: as published, without the list of files.
+ *     tiles: URL pattern of a tile server that the operator named; None without.
+ */
+export interface PageView {
+  title: string;
+  headline: string;
+  description: string;
+  job: string;
+  release_id: string;
+  created: string;
+  chips: Fact[];
+  guarantee: string;
+  alarm: string | null;
+  problems: string[];
+  files: FileLink[];
+  picture: string | null;
+  timeline: string | null;
+  sections: Section[];
+  manifest: {
+    [k: string]: unknown;
+  };
+  basemap: Basemap | null;
+  tiles: string | null;
+  body: MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | ComparisonBody | TimelineBody;
+}
+/**
+ * A term and what is said of it.
+ */
+export interface Fact {
+  term: string;
+  text: string;
+}
+/**
+ * A file that lies beside the page.
+ */
+export interface FileLink {
+  name: string;
+  description: string;
+}
+/**
+ * A part of the report under the first screen. It is plain HTML and needs no script.
+ */
+export interface Section {
+  title: string;
+  lead: string | null;
+  paragraphs: string[];
+  facts: Fact[];
+  table: Table | null;
+  folded: boolean;
+}
+/**
+ * A table of texts. `numeric` marks the columns that hold numbers; a reader can sort by each column.
+ *
+ * `links` holds the relative address that each row's first text leads to; it is empty where they lead nowhere.
+ */
+export interface Table {
+  title: string;
+  heads: string[];
+  rows: string[][];
+  numeric: boolean[];
+  links: string[];
+}
+/**
+ * Geography under and over the cells, clipped to the region and simplified.
+ *
+ * Attributes:
+ *     source: what to name as its source.
+ *     water, land: areas under the cells; each is its outer ring and then its holes. Shores are drawn over the cells.
+ *     lines: streets, borders and the like, over the cells.
+ *     zones: named polygons, drawn as outlines over the cells.
+ *     places: names.
+ */
+export interface Basemap {
+  source: string;
+  water: [number, number][][][];
+  land: [number, number][][][];
+  lines: [number, number][][];
+  zones: Zone[];
+  places: Place[];
+}
+/**
+ * A named area of the basemap: its rings, those of its holes among them (even-odd).
+ */
+export interface Zone {
+  name: string;
+  rings: [number, number][][];
+}
+/**
+ * A name on the basemap. `rank` 0 is the most important.
+ */
+export interface Place {
+  name: string;
+  longitude: number;
+  latitude: number;
+  rank: number;
+}
+/**
+ * A map of cells: heatmap, rates, counted cells, hot spots, means by cell, changes.
+ *
+ * Attributes:
+ *     layers: coarse to fine or first to last; the last is shown first.
+ *     missing: what a place without a cell means, in one sentence; None where cells cover the region.
+ *     finest_metres: width and height of the finest cell.
+ */
+export interface MapBody {
+  kind: "map";
+  region: Bounds;
+  depth: number;
+  layers: Layer[];
+  missing: string | null;
+  /**
+   * @minItems 2
+   * @maxItems 2
+   */
+  finest_metres: [number, number];
+}
+/**
+ * A region in degrees.
+ */
+export interface Bounds {
+  west: number;
+  south: number;
+  east: number;
+  north: number;
+}
+/**
+ * Cells of a quadtree, painted in the order of their levels.
+ *
+ * Attributes:
+ *     title: for the control that selects the layer, such as `Published map` or `Level 5`.
+ *     note: one sentence on it.
+ *     level, x, y: position of each cell: column x from the west, row y from the north, of 2^level a side. Levels
+ *         ascend. A cell's number is about what its descendants in the layer leave over.
+ *     area: the finest cells that it owns, as a share of its own area in 0..1.
+ *     cell_id: names such as r213.
+ *     measures: at least one.
+ */
+export interface Layer {
+  title: string;
+  note: string;
+  level: number[];
+  x: number[];
+  y: number[];
+  area: number[];
+  cell_id: string[];
+  measures: Measure[];
+}
+/**
+ * One number per cell with its 95% interval.
+ *
+ * Attributes:
+ *     name: for the control that selects it, such as `Users` or `Rate of infected`.
+ *     kind: `count`: users of a cell, coloured by users per km²; `rate`: shares in 0..1; `value`: in `unit`;
+ *         `change`: a difference of two counts or rates.
+ *     unit: of the values; empty for shares.
+ *     value, low, high: one per cell; the estimate and the ends of its interval.
+ *     uncertain: one per cell: drawn hatched, because the interval leaves the colour open.
+ *     scale: of the colours.
+ *     listed: cells for the list of the highest (rows of the layer), in the order of what is surely high, with an
+ *         interval that holds for all cells at once where the method has one; [row, value, low, high].
+ *     listed_note: one sentence on how the list was chosen.
+ */
+export interface Measure {
+  name: string;
+  kind: "count" | "rate" | "value" | "change";
+  unit: string;
+  value: (number | null)[];
+  low: (number | null)[];
+  high: (number | null)[];
+  uncertain: boolean[];
+  scale: Scale;
+  listed: [number, number, number, number][];
+  listed_note: string;
+}
+/**
+ * How values become colours.
+ *
+ * Attributes:
+ *     kind: `log`: colour position log(1 + value / knee) / log(1 + high / knee), from 0 to `high`; `linear`: from
+ *         `low` to `high`; `diverging`: linear, with the middle colour at 0 and low = -high.
+ *     low, high: the values of the first and last colour.
+ *     knee: of the log scale, in the value's unit; None for the others.
+ *     unit: of the values, such as `users per km²`.
+ *     ticks: (value, text) pairs for the legend, ascending. A text starts with ≥ or ≤ where values lie beyond.
+ */
+export interface Scale {
+  kind: "log" | "linear" | "diverging";
+  low: number;
+  high: number;
+  knee: number | null;
+  unit: string;
+  ticks: [number, string][];
+}
+/**
+ * Ranked items, groups or prefixes.
+ */
+export interface BarsBody {
+  kind: "bars";
+  unit: string;
+  noun: string;
+  explanation: string;
+  bars: Bar[];
+  reference: number | null;
+}
+/**
+ * A ranked item, group or prefix. `parent` is the row of the prefix that it extends, -1 for none.
+ */
+export interface Bar {
+  name: string;
+  value: number;
+  low: number;
+  high: number;
+  share: number | null;
+  parent: number;
+  level: number;
+  cut: boolean;
+  users: number | null;
+}
+/**
+ * A distribution function with its 95% band, quantiles and ranges of values.
+ *
+ * Attributes:
+ *     value, share, low, high: points of the function, ascending, and its band.
+ *     points: values at which alone the function was asked, drawn as dots; empty where it is known everywhere.
+ *     histogram: published counts of intervals of equal width, ascending. One that is absent has too few users.
+ *     hidden: the largest number of users that an absent interval can have; None where there is no histogram.
+ *     note: one sentence on the accuracy.
+ */
+export interface CurveBody {
+  kind: "curve";
+  column: string;
+  value: number[];
+  share: number[];
+  low: number[];
+  high: number[];
+  quantiles: QuantileRow[];
+  ranges: RangeRow[];
+  points: number[];
+  histogram: RangeRow[];
+  hidden: number | null;
+  note: string;
+}
+/**
+ * `share` of the users lie below `value`, itself in low..high at 95%.
+ */
+export interface QuantileRow {
+  share: number;
+  value: number;
+  low: number;
+  high: number;
+}
+/**
+ * Users with a value from `low` to below `high`, with their 95% interval.
+ */
+export interface RangeRow {
+  low: number;
+  high: number;
+  users: number;
+  users_low: number;
+  users_high: number;
+}
+/**
+ * Statistics of everybody, of groups or cells, and the bits that they were computed from.
+ *
+ * Attributes:
+ *     limits: the least and the greatest value that counts.
+ *     deviation: of the values, the square root of their variance; None where no variance was estimated.
+ */
+export interface MomentsBody {
+  kind: "moments";
+  column: string;
+  /**
+   * @minItems 2
+   * @maxItems 2
+   */
+  limits: [number, number];
+  deviation: number | null;
+  statistics: StatisticRow[];
+  groups: BarsBody[];
+  map: MapBody | null;
+  bits: BitRow[];
+}
+/**
+ * A statistic of everybody with its 95% interval, written with the digits that are known.
+ */
+export interface StatisticRow {
+  name: string;
+  value: number;
+  low: number;
+  high: number;
+  text: string;
+  range: string;
+}
+/**
+ * How often a bit is set: its place value, share of users with it, interval, and whether it was dropped.
+ *
+ * Attributes:
+ *     quantity: what the bits are of, in words.
+ *     share, low, high: noise may move them outside 0..1; None where nothing is known.
+ *     dropped: probably empty.
+ */
+export interface BitRow {
+  quantity: string;
+  place: string;
+  share: number | null;
+  low: number | null;
+  high: number | null;
+  reports: number;
+  dropped: boolean;
+}
+/**
+ * A model of range queries: its own arrays, so that the page answers any square.
+ *
+ * Attributes:
+ *     sizes_metres: the side lengths the model was made for, least and largest.
+ *     start: x, y of the centre in degrees and side in metres of the square that is shown first.
+ *     model: arrays and numbers of the model in JSON, by the model's kind.
+ *     background: a coarse map of the model's own answers.
+ */
+export interface RangesBody {
+  kind: "ranges";
+  region: Bounds;
+  /**
+   * @minItems 2
+   * @maxItems 2
+   */
+  sizes_metres: [number, number];
+  /**
+   * @minItems 3
+   * @maxItems 3
+   */
+  start: [number, number, number];
+  model: {
+    [k: string]: unknown;
+  };
+  background: MapBody;
+}
+/**
+ * Methods compared on exact data: methods first, then error curves, then the table.
+ */
+export interface ComparisonBody {
+  kind: "comparison";
+  notice: string;
+  rows: MethodRow[];
+  metrics: MetricName[];
+  shared: string[];
+  own: string[];
+  start: {
+    [k: string]: number | string | boolean | null;
+  };
+  pictures: string[];
+  captions: string[];
+  scale: Scale;
+  reading: string;
+}
+/**
+ * A setting of a comparison: method, options, metrics as [mean, standard error, text], and its picture.
+ */
+export interface MethodRow {
+  method: string;
+  private: boolean;
+  options: {
+    [k: string]: number | string | boolean | null;
+  };
+  texts: {
+    [k: string]: string;
+  };
+  metrics: {
+    /**
+     * @minItems 3
+     * @maxItems 3
+     */
+    [k: string]: [number | null, number | null, string];
+  };
+  picture: number | null;
+}
+/**
+ * A metric of a comparison, what it is, and whether lower or higher is better.
+ */
+export interface MetricName {
+  name: string;
+  help: string;
+  better: string;
+}
+/**
+ * Nightly releases: spending, one night's map, the change between two nights.
+ */
+export interface TimelineBody {
+  kind: "timeline";
+  map_format: number;
+  nights: Night[];
+  spending: SpendingRow[];
+}
+/**
+ * A dated release of a timeline; see `schemas.timeline.DatedRelease`.
+ */
+export interface Night {
+  date: string;
+  release_id: string;
+  folder: string;
+  job: string;
+  epsilon: number;
+  delta: number;
+  users: number | null;
+  warm_start: string | null;
+  map: string | null;
+  safe: boolean;
+}
+/**
+ * A limit of the ledger and what had been spent in the window that ends on each day.
+ */
+export interface SpendingRow {
+  epsilon: number;
+  delta: number;
+  days: number;
+  spent: [string, number][];
+}
+/**
+ * One night's map, in a script of its own that the timeline's page loads when its date is chosen.
+ *
+ * Attributes:
+ *     format: of the file; a page shows maps of its own format alone.
+ *     layer: the published cells with one measure, `Users`; fine cells may be added up.
+ *     users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
+ *     stddev: one per cell: standard deviation of the error of `users`.
+ *     lower_bound: whether the method states but a lower bound of these deviations.
+ *     noisy_sums: how many sums with a noise of their own were added up.
+ */
+export interface NightMap {
+  format: number;
+  date: string;
+  region: Bounds;
+  depth: number;
+  /**
+   * @minItems 2
+   * @maxItems 2
+   */
+  finest_metres: [number, number];
+  layer: Layer;
+  users: number[];
+  stddev: number[];
+  lower_bound: boolean;
+  noisy_sums: number;
+}

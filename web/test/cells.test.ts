@@ -1,0 +1,46 @@
+import { expect, test } from "vitest";
+import { Cells, unitX, unitY } from "../src/map/cells";
+import { coloursOf, shadeOf } from "../src/map/colours";
+import type { Layer, Scale } from "../src/views";
+
+const region = { west: 3, south: 1, east: 3.16, north: 1.16 };
+// The whole region, its south-eastern quarter, and that quarter's north-western cell.
+const layer: Layer = { title: "", note: "", level: [0, 1, 2], x: [0, 1, 2], y: [0, 1, 2], area: [0.75, 0.75, 1], cell_id: ["r", "r3", "r30"], measures: [] };
+
+test("the finest cell that covers a place is found, its border included", () => {
+  const cells = new Cells(layer, region);
+  expect(cells.at(3.01, 1.15)).toBe(0);
+  expect(cells.at(3.15, 1.01)).toBe(1);
+  expect(cells.at(3.1, 1.06)).toBe(2);
+  expect(cells.at(3.16, 1.0)).toBe(1);
+  expect(cells.at(3.17, 1.0)).toBe(-1);
+});
+
+test("a cell owns its area less that of finer cells", () => {
+  const cells = new Cells(layer, region);
+  const whole = cells.area(0) / 0.75;
+  expect(whole).toBeCloseTo(316.5, 0); // square kilometres: 0.16 degrees squared at 1.08 degrees north
+  expect(cells.area(1)).toBeCloseTo((whole / 4) * 0.75, 1);
+});
+
+test("Web Mercator's unit square", () => {
+  expect([unitX(-180), unitX(0), unitX(180)]).toEqual([0, 0.5, 1]);
+  expect(unitY(0)).toBeCloseTo(0.5, 12);
+  expect(unitY(85.0511287798)).toBeCloseTo(0, 9);
+  expect(unitY(60)).toBeCloseTo(0.5 - Math.log(Math.tan(Math.PI / 4 + Math.PI / 6)) / (2 * Math.PI), 12);
+});
+
+test("scales send their ends to the ends of the palette", () => {
+  const log: Scale = { kind: "log", low: 0, high: 1500, knee: 10, unit: "", ticks: [] };
+  expect([-5, 0, 1500, 9000].map((value) => shadeOf(value, log))).toEqual([0, 0, 1, 1]);
+  const change: Scale = { kind: "diverging", low: -4, high: 4, knee: null, unit: "", ticks: [] };
+  expect([-4, 0, 4].map((value) => shadeOf(value, change))).toEqual([0, 0.5, 1]);
+});
+
+test("on light paper nobody is paper, in the dark nobody is dark", () => {
+  const brightness = ([r, g, b]: number[]): number => r + g + b;
+  for (const kind of ["count", "rate"] as const) {
+    expect(brightness(coloursOf(kind, "light")[0])).toBeGreaterThan(brightness(coloursOf(kind, "light")[255]));
+    expect(brightness(coloursOf(kind, "dark")[0])).toBeLessThan(brightness(coloursOf(kind, "dark")[255]));
+  }
+});
