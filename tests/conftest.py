@@ -27,9 +27,10 @@ REGION = Region(-1.0, 50.0, 1.0, 51.0)
 
 
 def pytest_collection_finish() -> None:
-    """What thousands of imported modules hold stays: the collector of garbage need not look at it again and again."""
+    """What thousands of imported modules hold stays: the garbage collector does not look at it again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -48,10 +49,8 @@ def fixed_code() -> Iterator[None]:
 def fast_pipelines() -> Iterator[None]:
     """Beam's reflection is cached, and pictures are small outside of the tests that look at them."""
     with pytest.MonkeyPatch.context() as patch, beam_caches():
-        for module in ("picture", "picture_charts", "picture_moments"):
-            patch.setattr(f"sfumato.transforms.release.{module}.DPI", SMALL_DPI)
-        for module in ("canvas", "map_figure", "chart_figure"):
-            patch.setattr(f"sfumato.transforms.report.{module}.DPI", SMALL_DPI)
+        for module in ("report.canvas", "report.chart_figure", "report.map_figure"):
+            patch.setattr(f"sfumato.transforms.{module}.DPI", SMALL_DPI)
         yield
 
 

@@ -93,6 +93,7 @@ def heatmap_view(files: Mapping[str, bytes]) -> PageView:
         files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in {*files, *pictures}],
         picture=PICTURE_FILE,
         sections=[how_to_read_it(manifest, body, size), how_it_was_made(manifest), _round_table(manifest)],
+        timeline=get(manifest, "timeline"),
         manifest=manifest,
         basemap=geography.basemap,
         tiles=geography.tiles,
@@ -350,7 +351,7 @@ def _round_table(manifest: Manifest) -> Section:
 
 def _listed(rows: NDArray[np.int64], *values: Array) -> list[tuple[int, float, float, float]]:
     """Rows of a list with their value and the ends of its interval."""
-    return [(row, *(float(f"{one[row]:.5g}") for one in values)) for row in rows.tolist()]  # type: ignore[misc]
+    return [(row, *(float(f"{one[row]:.5g}") for one in values)) for row in rows.tolist()]
 
 
 def _rounded(values: Array, spread: Array) -> list[float | None]:

@@ -139,7 +139,7 @@ def test_lost_shards_are_spoken_for_and_counted() -> None:
 
 
 def test_with_central_noise_no_figure_but_the_counts_depends_on_who_is_there() -> None:
-    """A public population far above the users must not tell how many there are; only the noisy counts may differ."""
+    """A public population far above the number of users must not show that number. Only noisy counts may differ."""
     parameters = HeatmapParameters(population=10**8, noise="central", method=PAPER)
     states = [
         advance(start(users, parameters, KEY), ShardTotals(np.full(4, users), live), parameters)
@@ -224,9 +224,7 @@ def test_a_methods_own_options_may_not_hide_those_of_every_method() -> None:
         HeatmapParameters(method=Hiding())
 
 
-@pytest.mark.parametrize(
-    ("model", "words"), [("paper", "too few users"), ("planned", "simulated_dropout: it took all")]
-)
+@pytest.mark.parametrize(("model", "words"), [("paper", "too few users"), ("planned", "simulated_dropout: all of")])
 def test_no_live_shard_is_a_refusal_in_words_of_public_figures(model: Participation, words: str) -> None:
     parameters = HeatmapParameters(population=100_000, participation=model)
     told = set()

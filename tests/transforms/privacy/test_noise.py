@@ -13,7 +13,6 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import (
     discrete_laplace_stddev,
     epsilon_for_stddev,
-    polya_difference_stddev,
 )
 from sfumato.transforms.privacy.noise import (
     GeometricTable,
@@ -28,6 +27,11 @@ from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf, pol
 
 KEY = RunKey.derive(FixedSecret(b"noise tests" * 2), {"test": "noise"})
 STREAMS = np.arange(200, dtype=np.uint64)
+
+
+def polya_difference_stddev(shape: float, epsilon: float, sensitivity: int = 1) -> float:
+    """Returns the standard deviation of X - Y for X, Y Polya(shape, beta): sqrt(shape) times the discrete Laplace's."""
+    return math.sqrt(shape) * discrete_laplace_stddev(epsilon, sensitivity)
 
 
 # Two and three digits, at both ends of what each covers.
@@ -87,7 +91,7 @@ def realised_pmf(table: GeometricTable) -> list[Fraction]:
 
 @pytest.mark.parametrize(("epsilon", "sensitivity"), LARGE)
 def test_each_digit_is_as_exact_as_stated(epsilon: float, sensitivity: int) -> None:
-    """Every chance of every digit, as exact fractions, against the formula in 60 digits."""
+    """Every probability of every digit, as exact fractions, against the formula in 60 digits."""
     with mpmath.workdps(60):
         while epsilon / sensitivity < 2.0**-14:
             beta = mpmath.exp(-mpmath.mpf(epsilon) / sensitivity)

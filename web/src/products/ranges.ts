@@ -2,7 +2,7 @@
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
 import { clamp, interval, known, metres, percent, place } from "../format";
-import { showGeography } from "../map/basemap";
+import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit } from "../map/figure";
 import type { Scene } from "../map/ground";
 import type { Product, Tools } from "../product";
@@ -236,8 +236,8 @@ export const showRanges: Product = (view: PageView, root: HTMLElement, tools: To
   const { background } = body;
   const layer = background.layers[0];
   const figure = new MapFigure(root, body.region, { label: "Map of estimated users; the square is outlined", finestMetres: background.finest_metres }, tools);
+  geographyOf(view, tools)(figure);
   figure.setLayer(layer, layer.measures[0]);
-  showGeography(figure, view, tools);
   const tool = new SquareTool(model, figure, body, tools);
   const panel = tool.panel();
   panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words"))));

@@ -3,7 +3,7 @@ import { ChartFigure, type ChartOptions } from "../chart/figure";
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
 import { capital, clamp, interval, known, metres, percent, place, plural, significant, whole } from "../format";
-import { showGeography } from "../map/basemap";
+import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import type { Product, Tools } from "../product";
 import { changeLayer, compare, RATE, type Change } from "../timeline/changes";
@@ -65,7 +65,6 @@ class Timeline {
   private against = "before"; // a name in RELATIVE, or a date
   private shown = B;
   private asked = 0;
-  private hasTiles = false;
   private scale: Scale | null = null; // the longest so far: nights that are looked at in turn have the same colours
   private figure: MapFigure | null = null;
   private current: { layer: Layer; changes: Change[]; maps: (NightMap | null)[] } | null = null;
@@ -76,10 +75,12 @@ class Timeline {
   private readonly words = h("section", { class: "night-words", "aria-live": "polite" });
   private readonly kinds = h("div");
   private readonly listed = h("section", { class: "listed" });
+  private readonly showGeography: (figure: MapFigure) => void;
 
-  constructor(private readonly view: PageView, private readonly root: HTMLElement, private readonly tools: Tools) {
+  constructor(view: PageView, private readonly root: HTMLElement, private readonly tools: Tools) {
     const body = view.body as TimelineBody;
     this.nights = body.nights;
+    this.showGeography = geographyOf(view, tools);
     this.maps = new NightMaps(body.map_format);
     this.night = this.nights[this.nights.length - 1];
     this.readLink();
@@ -226,8 +227,7 @@ class Timeline {
     this.mapPlace.replaceChildren();
     this.figure = new MapFigure(this.mapPlace, map.region, { label: "Map", finestMetres: map.finest_metres }, this.tools);
     this.figure.setTip((hit) => this.tip(hit));
-    showGeography(this.figure, { ...this.view, tiles: this.hasTiles ? null : this.view.tiles }, this.tools);
-    this.hasTiles = true; // the button for tiles is there once
+    this.showGeography(this.figure);
     return this.figure;
   }
 
@@ -236,7 +236,7 @@ class Timeline {
     const { layer, changes, maps } = this.current;
     const map = maps[B] ?? maps[A];
     if (!map) return null;
-    const body: MapBody = { kind: "map", region: map.region, depth: map.depth, layers: [layer], missing: null, finest_metres: map.finest_metres };
+    const body: MapBody = { kind: "map", region: map.region, depth: map.depth, layers: [layer], missing: null, start: null, finest_metres: map.finest_metres };
     if (this.shown !== CHANGE) return cellWords(this.figure, body, layer, layer.measures[0], hit);
     const change = changes[hit.row];
     if (!change) return null;
