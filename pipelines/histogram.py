@@ -31,12 +31,6 @@ class HistogramJob(SampledJob):
         columns = ItemColumns(str(request.column), request.user_id_column, CATEGORIES)
         return cls(request, plan_of(request, 1), ColumnItems(columns))
 
-    @property
-    def title(self) -> str:
-        depth = self.request.cells
-        what = f"of {self.request.column}" if depth is None else f"of {1 << depth} x {1 << depth} cells"
-        return f"Private histogram {what}"
-
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         return TrieHeavyHitters(self.counted, self.plan.sampling, key, **limits(inputs))
 

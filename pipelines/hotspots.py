@@ -42,10 +42,6 @@ class HotspotsJob(SampledJob):
         columns = ItemColumns(str(request.column), request.user_id_column, PREFIXES)
         return cls(request, plan_of(request, levels), ColumnItems(columns, digits=depth or DIGITS))
 
-    @property
-    def title(self) -> str:
-        return "Private hot spots" + ("" if self.request.column is None else f" of {self.request.column}")
-
     def prefixes(self, kind: str | None) -> Prefixes:
         """The prefix code of map cells (None), or of a column that holds values of this kind."""
         depth = self.request.depth

@@ -12,12 +12,21 @@ from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE
 from sfumato.schemas.requests.commands import PageRequest
 from sfumato.schemas.views import PageView
 from sfumato.transforms.heatmap.heatmap_view import heatmap_view
+from sfumato.transforms.histogram.sampled_view import sampled_view
+from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.ranges.ranges_view import ranges_view
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.report.pages import page_files
 
 View = Callable[[Mapping[str, bytes]], PageView]
-VIEWS: dict[str, View] = {"heatmap": heatmap_view, "ranges": ranges_view}
+VIEWS: dict[str, View] = {
+    "heatmap": heatmap_view,
+    "histogram": sampled_view,
+    "hotspots": sampled_view,
+    "quantiles": sampled_view,
+    "moments": moments_view,
+    "ranges": ranges_view,
+}
 
 
 def run(request: PageRequest) -> int:

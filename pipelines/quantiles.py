@@ -39,10 +39,6 @@ class QuantilesJob(SampledJob):
         levels = spread_levels(request.bits, request.levels)
         return cls(request, plan_of(request, request.levels, 1 << request.bits), items, levels)
 
-    @property
-    def title(self) -> str:
-        return f"Private distribution of {self.request.column}"
-
     def parameters(self) -> dict[str, Any]:
         request = self.request
         own = {"method": request.method, "quantiles": request.quantiles, "ranges": request.ranges or ()}

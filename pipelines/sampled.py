@@ -38,11 +38,6 @@ class SampledJob(ReleaseJob):
     plan: SamplePlan
     counted: Items
 
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """The title of the release's page."""
-
     @abstractmethod
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         """The transform from files to the published result."""
@@ -69,7 +64,7 @@ class SampledJob(ReleaseJob):
         return sample_plan_text(self.plan, self.counted)
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        described = self.plan, self.counted, self.title
+        described = self.plan, self.counted
         assemble = self.assembler()
         return (
             root

@@ -14,83 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_LEVEL = 20
 _LONGEST_NAME = 200  # characters of a name that the page shows
 # Control characters, marks that turn the direction of writing, and halves of pairs: none may act, all are shown.
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
-
-
-@dataclass(frozen=True, eq=False)
-class ItemBars:
-    """Published items, or published prefixes that form a tree.
-
-    Raises ValueError where the columns disagree in length or a value makes no sense.
-
-    Attributes:
-        name: n items or prefixes, as the logs wrote them.
-        level: int64[n], the prefix's length, >= 1; 0 for a whole item.
-        parent: int64[n], the row of the prefix it extends, or -1.
-        count: float64[n], estimated users, >= 0.
-        stddev: float64[n], standard deviation of `count`, in users.
-    """
-
-    name: list[str]
-    level: NDArray[np.int64]
-    parent: NDArray[np.int64]
-    count: NDArray[np.float64]
-    stddev: NDArray[np.float64]
-
-    def __post_init__(self) -> None:
-        n = len(self.name)
-        _same_length(self, n, ("level", "parent", "count", "stddev"))
-        _check_counts(self.count, self.stddev)
-        level, parent = np.asarray(self.level), np.asarray(self.parent)
-        if not (level >= 0).all():
-            raise ValueError("level: must be a prefix length >= 0")
-        if not ((parent >= -1) & (parent < n)).all():
-            raise ValueError(f"parent: must be a row in 0..{n - 1}, or -1")
-        child = np.flatnonzero(parent >= 0)
-        length = np.where(level == 0, np.iinfo(np.int64).max, level)  # a whole item is longer than any prefix
-        if not (length[parent[child]] < length[child]).all():
-            raise ValueError("parent: must be a row of a shorter prefix")
-
-
-@dataclass(frozen=True, eq=False)
-class CellLayer:
-    """The published cells of one level: one sample-and-threshold round over the map.
-
-    Raises ValueError where the columns disagree in length or a value makes no sense.
-
-    Attributes:
-        level: depth of the cells; the level's grid has 2^level cells a side.
-        x: int64[n], the cell's column at that level, counted from the west.
-        y: int64[n], the cell's row at that level, counted from the north.
-        count: float64[n], estimated users, >= 0.
-        stddev: float64[n], standard deviation of `count`, in users.
-        cell_id: n names, such as r213.
-        sampling_rate: the probability with which each user was drawn.
-        threshold: the smallest published number of drawn users.
-    """
-
-    level: int
-    x: NDArray[np.int64]
-    y: NDArray[np.int64]
-    count: NDArray[np.float64]
-    stddev: NDArray[np.float64]
-    cell_id: list[str]
-    sampling_rate: float
-    threshold: int
-
-    def __post_init__(self) -> None:
-        _same_length(self, len(self.cell_id), ("x", "y", "count", "stddev"))
-        check_cells(self.level, self.x, self.y, self.count)
-        _check_counts(self.count, self.stddev)
-        if not 0 < self.sampling_rate <= 1:
-            raise ValueError(f"sampling_rate: must lie in (0, 1], got {self.sampling_rate}")
-        if not self.threshold >= 1:
-            raise ValueError(f"threshold: must be a number of users >= 1, got {self.threshold}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,29 +104,6 @@ def readable(name: str) -> str:
 def _spelled(character: str) -> str:
     code = ord(character)
     return chr(0x2400 + code) if code < 32 else f"⟨U+{code:04X}⟩"
-
-
-def check_cells(level: int, x: NDArray[np.int64], y: NDArray[np.int64], count: NDArray[np.float64]) -> None:
-    """Raises ValueError unless the cells (x, y) lie in the level's grid and the counts are finite and >= 0."""
-    if not 0 <= level <= MAX_LEVEL:
-        raise ValueError(f"level: must lie in 0..{MAX_LEVEL}, got {level}")
-    for name, place in (("x", np.asarray(x)), ("y", np.asarray(y))):
-        if place.shape != np.shape(count):
-            raise ValueError(f"{name}: must hold one value for each count, got shape {place.shape}")
-        if not ((place >= 0) & (place < 1 << level)).all():
-            raise ValueError(f"{name}: must lie in 0..2^level - 1")
-    check_amounts("count", count)
-
-
-def check_amounts(name: str, values: NDArray[np.float64]) -> None:
-    """Raises ValueError unless all values are finite and >= 0."""
-    if not (np.isfinite(values) & (np.asarray(values) >= 0)).all():
-        raise ValueError(f"{name}: must be finite numbers >= 0")
-
-
-def _check_counts(count: NDArray[np.float64], stddev: NDArray[np.float64]) -> None:
-    check_amounts("count", count)
-    check_amounts("stddev", stddev)
 
 
 def _same_length(columns: Any, n: int, names: tuple[str, ...]) -> None:

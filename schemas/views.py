@@ -173,6 +173,7 @@ class MapBody(_Model):
         layers: coarse to fine or first to last; the last is shown first.
         missing: what a place without a cell means, in one sentence; None where cells cover the region.
         finest_metres: width and height of the finest cell.
+        start: what is shown first; None for the whole region.
     """
 
     kind: Literal["map"] = "map"
@@ -181,6 +182,7 @@ class MapBody(_Model):
     layers: Annotated[list[Layer], Field(min_length=1)]
     missing: str | None = None
     finest_metres: tuple[float, float]
+    start: Bounds | None = None
 
 
 class Bar(_Model):

@@ -18,7 +18,7 @@ from sfumato.transforms.moments import push_bits
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
-from tests.digests import seal_again
+from tests.digests import page_text, seal_again
 from tests.keys import SECRET, write_key
 from tests.leaks import holds
 from tests.pipelines.moment_logs import LENGTH, contents, run, shows, table, usable, users_of
@@ -92,7 +92,7 @@ def test_the_release_tells_the_truth_within_its_intervals(published: Path) -> No
 
 
 def test_page_and_picture_are_of_this_release(published: Path) -> None:
-    page = (published / "index.html").read_text()
+    page = page_text((published / "index.html").read_text())
     manifest = open_release(published).manifest
     assert manifest["release_id"] in page
     assert "length" in page
@@ -112,7 +112,8 @@ def test_nothing_raw_is_in_the_release_or_in_the_log(
     more = [*LENGTH, "--log_format", "json", *keyed(folder)]
     assert run(pattern, tmp_path / "out", *more) == 0
     told = capfd.readouterr().err
-    for text in (told, (tmp_path / "out" / "manifest.json").read_text(), (tmp_path / "out" / "index.html").read_text()):
+    page = page_text((tmp_path / "out" / "index.html").read_text())
+    for text in (told, (tmp_path / "out" / "manifest.json").read_text(), page):
         assert [number for number in raw if shows(text, number)] == []
         assert not any(str(user) in text for user in logs["user_id"].to_pylist()[:100])
     for content in (*contents(tmp_path / "out").values(), told.encode()):

@@ -19,6 +19,7 @@ from sfumato.transforms.histogram.accountant import delta
 from sfumato.transforms.histogram.composition import rounds_delta
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
+from tests.digests import page_text
 
 REGION = ["--region", "-1,50,1,51"]
 PLAIN = {"index.html", "manifest.json"}
@@ -249,9 +250,9 @@ def test_nothing_raw_is_in_the_release_or_the_log(
     kinds = Counter(table()["kind"].to_pylist())
     rare = [kind for kind, rows in kinds.items() if rows <= 3]
     assert rare
-    text = capfd.readouterr().err + "".join(
-        (tmp_path / "out" / name).read_text() for name in ("manifest.json", "index.html")
-    )
+    manifest_text, page = ((tmp_path / "out" / name).read_text() for name in ("manifest.json", "index.html"))
+    text = capfd.readouterr().err + manifest_text + page_text(page)
+    assert '"kind":"bars"' in text  # the search looks at what the page carries
     published = set(open_release(tmp_path / "out").items["item"])
     for kind in rare:
         assert kind not in published

@@ -8,55 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sfumato.schemas.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer, check_cells, readable
+from sfumato.schemas.charts import Curve, Quantile, RangeAnswer, readable
 
-ITEMS = ItemBars(["a", "ab", "abc"], np.array([1, 2, 0]), np.array([-1, 0, 1]), np.full(3, 40.0), np.full(3, 6.0))
-CELLS = CellLayer(3, np.array([0, 7]), np.array([7, 0]), np.full(2, 40.0), np.full(2, 6.0), ["r1", "r2"], 0.5, 20)
 CURVE = Curve(np.array([0.0, 1.0]), np.array([0.2, 1.0]), np.array([0.1, 0.9]), np.array([0.3, 1.1]))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("level", np.array([1, 2])),
-        ("level", np.array([1, -1, 0])),
-        ("parent", np.array([-1, 0, 3])),
-        ("parent", np.array([-1, 0, -2])),
-        ("parent", np.array([1, 0, 1])),  # a cycle
-        ("parent", np.array([2, 0, 1])),  # a whole item above a prefix
-        ("parent", np.array([0, 0, 1])),  # its own parent
-        ("count", np.array([1.0, math.nan, 1.0])),
-        ("count", np.array([1.0, -1.0, 1.0])),
-        ("stddev", np.array([1.0, math.inf, 1.0])),
-        ("stddev", np.array([1.0])),
-    ],
-)
-def test_items_without_sense_are_refused(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"^{name}: must"):
-        replace(ITEMS, **{name: value})
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("level", 21),
-        ("level", -1),
-        ("level", 2),  # x = 7 leaves its grid; x is named
-        ("x", np.array([0, 8])),
-        ("y", np.array([-1, 0])),
-        ("y", np.array([0])),
-        ("count", np.array([1.0, math.nan])),
-        ("stddev", np.array([1.0, -1.0])),
-        ("cell_id", ["r1"]),
-        ("sampling_rate", 0.0),
-        ("sampling_rate", 1.5),
-        ("sampling_rate", math.nan),
-        ("threshold", 0),
-    ],
-)
-def test_cells_without_sense_are_refused(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=r"^(level|x|y|count|stddev|sampling_rate|threshold): must"):
-        replace(CELLS, **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -88,11 +42,6 @@ def test_quantiles_without_sense_are_refused(values: tuple[float, ...]) -> None:
 def test_ranges_without_sense_are_refused(values: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match=r"^(low|users|stddev): must"):
         RangeAnswer(*values)
-
-
-def test_a_cell_for_every_count() -> None:
-    with pytest.raises(ValueError, match=r"^x: must hold one value"):
-        check_cells(3, np.array([1, 2]), np.array([1]), np.array([1.0]))
 
 
 @pytest.mark.parametrize(

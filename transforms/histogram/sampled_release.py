@@ -2,51 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from sfumato.schemas.charts import CellLayer, Curve, ItemBars, Quantile, RangeAnswer
+from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, SAMPLING_ASSUMPTIONS, SampleRound
 from sfumato.schemas.release import (
     BINS_FILE,
     CELLS_FILE,
     CURVE_FILE,
     CURVE_SCHEMA,
-    HISTOGRAM_PICTURE,
-    HOTSPOTS_PICTURE,
     ITEMS_FILE,
     MANIFEST_FILE,
-    PAGE_FILE,
     QUANTILES_FILE,
-    QUANTILES_PICTURE,
     QUANTILES_SCHEMA,
     RANGES_FILE,
     RANGES_SCHEMA,
 )
 from sfumato.transforms.histogram.curve import quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
-from sfumato.transforms.histogram.histogram_tables import (
-    bins_table,
-    cell_positions,
-    cells_table,
-    item_names,
-    items_table,
-)
+from sfumato.transforms.histogram.histogram_tables import bins_table, cells_table, items_table
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.quantile_search import Search
+from sfumato.transforms.histogram.sampled_view import sampled_view
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import WHOLE, Trie
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
-from sfumato.transforms.release.page_charts import render_cells_page, render_items_page, render_quantiles_page
-from sfumato.transforms.release.picture_cells import render_cells_picture
-from sfumato.transforms.release.picture_charts import render_items_picture, render_quantiles_picture
+from sfumato.transforms.report.pages import page_files
 
-_PICTURES = {"histogram": HISTOGRAM_PICTURE, "hotspots": HOTSPOTS_PICTURE}
 _BOUND = "one record a user, chosen uniformly among their records by the key"
 _BORDER_SHARE = 0.01  # of the users; more of them in a bin at a border of the range bring a warning
 _MECHANISM = (
@@ -58,12 +46,11 @@ _EMPTY = "No item has enough sampled users to be published: this release is empt
 
 @dataclass(frozen=True)
 class SampleMetadata:
-    """The release's identity, its plan, the counted items and the picture's title: all known before the run."""
+    """What is known before the run: the release's identity, its plan, and the counted items."""
 
     release: ReleaseMetadata
     plan: SamplePlan
     counted: Items
-    title: str
 
 
 def sample_manifest(
@@ -149,56 +136,25 @@ def _empty_level_warnings(trie: Trie, option: str) -> list[str]:
 
 def trie_files(trie: Trie, metadata: SampleMetadata) -> dict[str, bytes]:
     """The files of a histogram (a trie of one level) or of hot spots, by name; the manifest is the last."""
-    shown = trie.deepest or trie.levels[-1]  # in the picture
     manifest = sample_manifest(
         metadata, _rounds(trie, metadata), trie.users, trie.admission, _empty_level_warnings(trie, "--depth"), trie.cut
     )
-    plan, release = metadata.plan, metadata.release
-    captions: dict[str, Any] = {
-        "title": metadata.title,
-        "epsilon": plan.epsilon,
-        "delta": plan.delta,
-        "hidden_count": plan.hidden_count(trie.cut),
-        "safe": release.safe,
-    }
     if isinstance(metadata.counted, CellItems):
         grid = metadata.counted.grid
-        layers = []
-        for histogram in trie.levels:
-            level, x, y, names = cell_positions(histogram, grid.depth)
-            sampling = histogram.sampling
-            layers.append(
-                CellLayer(level, x, y, histogram.counts, histogram.stddev, names, sampling.rate, sampling.threshold)
-            )
-        finest = layers[trie.levels.index(shown)]
-        table_file, table = CELLS_FILE, pa.concat_tables([cells_table(histogram, grid) for histogram in trie.levels])
-        page = render_cells_page(manifest, layers)
-        picture = render_cells_picture(finest.level, finest.x, finest.y, finest.count, grid.region, **captions)
+        name, table = CELLS_FILE, pa.concat_tables([cells_table(one, grid) for one in trie.levels])
     else:
-        table_file, table = ITEMS_FILE, pa.concat_tables([items_table(histogram) for histogram in trie.levels])
-        page = render_items_page(manifest, _bars(trie))
-        picture = render_items_picture(item_names(shown), shown.counts, shown.stddev, **captions)
-    return {
-        table_file: parquet_bytes(table),
-        _PICTURES[release.job]: picture,
-        PAGE_FILE: page.encode(),
-        MANIFEST_FILE: manifest_bytes(manifest),
-    }
+        name, table = ITEMS_FILE, pa.concat_tables([items_table(one) for one in trie.levels])
+    return _with_page({name: table}, manifest, metadata)
 
 
-def _bars(trie: Trie) -> ItemBars:
-    before = np.concatenate(([0], np.cumsum([len(histogram) for histogram in trie.levels])))
-    parents = [
-        np.full(len(trie.levels[0]), -1),
-        *(rows + start for rows, start in zip(trie.parents, before, strict=False)),
-    ]
-    return ItemBars(
-        name=[name for histogram in trie.levels for name in item_names(histogram)],
-        level=np.concatenate([np.full(len(histogram), histogram.level) for histogram in trie.levels]),
-        parent=np.concatenate(parents),
-        count=np.concatenate([histogram.counts for histogram in trie.levels]),
-        stddev=np.concatenate([histogram.stddev for histogram in trie.levels]),
-    )
+def _with_page(
+    tables: Mapping[str, pa.Table], manifest: Mapping[str, Any], metadata: SampleMetadata
+) -> dict[str, bytes]:
+    """The files of a release: tables, and the picture and page that are made of them; the manifest is the last."""
+    files = {name: parquet_bytes(table) for name, table in tables.items()}
+    stated = {MANIFEST_FILE: manifest_bytes(manifest)}
+    view = sampled_view({**metadata.release.geography_files, **files, **stated})
+    return {**files, **page_files(view), **stated}
 
 
 def search_files(search: Search, metadata: SampleMetadata) -> dict[str, bytes]:
@@ -208,7 +164,7 @@ def search_files(search: Search, metadata: SampleMetadata) -> dict[str, bytes]:
     nonempty = [users for users, published in zip(search.users, search.published, strict=True) if published]
     warnings = _border_warnings(search.curve, metadata.counted) if nonempty else [_EMPTY]
     manifest = sample_manifest(metadata, rounds, float(np.mean(nonempty or [0.0])), search.admission, warnings)
-    return _quantile_files(manifest, search.curve, list(search.quantiles), None, metadata)
+    return _with_page(_quantile_tables(search.curve, list(search.quantiles)), manifest, metadata)
 
 
 def _rounds(trie: Trie, metadata: SampleMetadata) -> list[tuple[int, int]]:
@@ -242,40 +198,17 @@ def hierarchy_files(
     manifest = sample_manifest(metadata, _rounds(trie, metadata), hierarchy.users, trie.admission, warnings)
     quantiles = [quantile(curve, share) for share in shares] if hierarchy.users else []
     answers = [hierarchy.answer(low, high) for low, high in ranges] if hierarchy.users else []
-    bins = pa.concat_tables([bins_table(histogram, items) for histogram in trie.levels])
-    files = _quantile_files(manifest, curve, quantiles, answers if ranges else None, metadata)
-    return {BINS_FILE: parquet_bytes(bins), **files}
+    bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
+    tables = {BINS_FILE: bins, **_quantile_tables(curve, quantiles, answers if ranges else None)}
+    return _with_page(tables, manifest, metadata)
 
 
-def _quantile_files(
-    manifest: dict[str, Any],
-    curve: Curve,
-    quantiles: list[Quantile],
-    ranges: list[RangeAnswer] | None,
-    metadata: SampleMetadata,
-) -> dict[str, bytes]:
-    """The files of a distribution. ranges: None without --ranges."""
-    items = metadata.counted
-    assert isinstance(items, NumberItems)
-    plan = metadata.plan
-    points = pa.table([curve.value, curve.share, curve.low, curve.high], schema=CURVE_SCHEMA)
-    return {
-        QUANTILES_FILE: parquet_bytes(pa.Table.from_pylist([asdict(row) for row in quantiles], QUANTILES_SCHEMA)),
-        **(
-            {RANGES_FILE: parquet_bytes(pa.Table.from_pylist([asdict(row) for row in ranges], RANGES_SCHEMA))}
-            if ranges is not None
-            else {}
-        ),
-        CURVE_FILE: parquet_bytes(points),
-        QUANTILES_PICTURE: render_quantiles_picture(
-            curve,
-            quantiles,
-            title=metadata.title,
-            column=items.columns.column,
-            epsilon=plan.epsilon,
-            delta=plan.delta,
-            safe=metadata.release.safe,
-        ),
-        PAGE_FILE: render_quantiles_page(manifest, curve, quantiles, ranges or []).encode(),
-        MANIFEST_FILE: manifest_bytes(manifest),
-    }
+def _quantile_tables(
+    curve: Curve, quantiles: list[Quantile], ranges: list[RangeAnswer] | None = None
+) -> dict[str, pa.Table]:
+    """The tables of a distribution by file name. ranges: None without --ranges."""
+    tables = {QUANTILES_FILE: pa.Table.from_pylist([asdict(one) for one in quantiles], QUANTILES_SCHEMA)}
+    if ranges is not None:
+        tables[RANGES_FILE] = pa.Table.from_pylist([asdict(one) for one in ranges], RANGES_SCHEMA)
+    tables[CURVE_FILE] = pa.table([curve.value, curve.share, curve.low, curve.high], schema=CURVE_SCHEMA)
+    return tables

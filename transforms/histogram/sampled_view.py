@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sfumato.schemas.charts import readable
-from sfumato.schemas.guarantee import two_sentences
 from sfumato.schemas.region import Grid, Region, ground_metres
 from sfumato.schemas.release import (
     BINS_FILE,
@@ -37,6 +36,7 @@ from sfumato.schemas.views import (
     CurveBody,
     Fact,
     FileLink,
+    Geography,
     Layer,
     MapBody,
     Measure,
@@ -46,13 +46,15 @@ from sfumato.schemas.views import (
     Section,
     Table,
 )
-from sfumato.transforms.report.numbers import about, column_texts, figures, length, percent, plural, tiny
+from sfumato.transforms.report.numbers import about, column_texts, figures, length, percent, plural
 from sfumato.transforms.report.scales import published_scale, uncertain
+from sfumato.transforms.report.sections import alarm, chips, guarantee, problems
 from sfumato.transforms.shrinkage import simultaneous_z
 
 _Z = 1.96  # standard deviations on each side of a 95% interval
 _LISTED = 50  # cells in the list of the most crowded
 _TABLE_ROWS = 100
+_MOST_OF_REGION = 0.5  # of its area: cells that fill more are shown in the whole region
 _BINS = 48  # of the histogram of a distribution, at most
 _COMPLETE = re.compile(r"\d+|\d{4}-\d{2}-\d{2}")  # numbers and dates, which no trie cuts on its last level
 _TITLES = {"histogram": "Private histogram", "hotspots": "Private hot spots", "quantiles": "Private quantiles"}
@@ -64,6 +66,10 @@ _FILES = {
     RANGES_FILE: "the ranges: estimated users, standard deviation",
     CURVE_FILE: "the distribution function with its band",
     BINS_FILE: "one row for each published interval of values, of every level",
+    HISTOGRAM_PICTURE: "the same as a picture",
+    HOTSPOTS_PICTURE: "the same as a picture",
+    QUANTILES_PICTURE: "the distribution as a picture",
+    MANIFEST_FILE: "the guarantee, every round, every parameter, every version",
 }
 _ONE_RECORD = "Each user counts once, for one of their records, drawn at random."
 
@@ -82,23 +88,24 @@ def sampled_view(files: Mapping[str, bytes]) -> PageView:
         body, headline, sections = release.items()
     else:
         body, headline, sections = release.curve()
-    privacy = manifest["privacy"]
-    safe = privacy["randomness"]["safe"]
-    picture = _PICTURES[job]
+    geography, picture = Geography.of(files), _PICTURES[job]
     return PageView(
         title=_TITLES[job],
         headline=headline,
-        description=f"{headline}. Every user is protected by differential privacy with {release.budget}.",
+        description=f"{headline}. Every user is protected by differential privacy.",
         job=job,
         release_id=manifest["release_id"],
         created=manifest["created"],
-        chips=release.chips(),
-        guarantee=two_sentences(manifest),
-        alarm=None if safe else release.alarm(),
-        files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in files],
+        chips=chips(manifest, release.own_chip()),
+        guarantee=guarantee(manifest),
+        alarm=alarm(manifest, "The draw of users"),
+        problems=problems(manifest),
+        files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in {*files, picture}],
         picture=picture,
         sections=[*sections, release.made()],
         manifest=manifest,
+        basemap=geography.basemap,
+        tiles=geography.tiles,
         body=body,
     )
 
@@ -113,7 +120,6 @@ class _Release:
         self._column = readable(str(self._parameters.get("column", "value")))
         self._hidden = self._results["hidden_count"]
         privacy = manifest["privacy"]
-        self.budget = f"ε = {privacy['epsilon']:g} and δ = {tiny(privacy['delta'])}"
         counted = privacy["admission"] or {"users": 0.0, "noise_stddev": 0.0, "sampling_rate": 1.0}
         population = privacy["population"]["users"]
         # All users: those counted at the run's admission, a public number, or at least those of all published items.
@@ -143,21 +149,12 @@ class _Release:
     def _everybody(self) -> str:
         return about(self._all, self._all_stddev or 10 ** max(math.floor(math.log10(max(self._all, 1))) - 2, 0))
 
-    def chips(self) -> list[Fact]:
-        """Facts beside the title."""
-        privacy = self._manifest["privacy"]
-        chips = [Fact(term="Privacy budget", text=f"ε = {privacy['epsilon']:g}, δ = {tiny(privacy['delta'])}")]
+    def own_chip(self) -> Fact:
+        """The fact beside the title that other jobs do not have."""
         if CURVE_FILE in self._files:
             counted = self._parameters["counted"]
-            return [*chips, Fact(term="Range", text=f"{counted['low']:g} to {counted['high']:g}".replace("-", "−"))]
-        return [*chips, Fact(term="May be hidden", text=f"up to {self._hidden:,} users")]
-
-    @staticmethod
-    def alarm() -> str:
-        return (
-            "Demonstration seed: NOT private. The users were drawn by a known seed, so anyone can tell who was drawn. "
-            "Do not publish this release."
-        )
+            return Fact(term="Range", text=f"{counted['low']:g} to {counted['high']:g}".replace("-", "−"))
+        return Fact(term="May be hidden", text=f"up to {self._hidden:,} users")
 
     def _missing(self, one: str) -> str:
         top = self._parameters.get("top")
@@ -191,6 +188,7 @@ class _Release:
             layers=layers,
             missing=f"Not published: at most {self._hidden:,} users, or nobody",
             finest_metres=(wide / grid.side, tall / grid.side),
+            start=_around(shown, region) if self._manifest["job"] == "hotspots" else None,
         )
         measure = shown.measures[0]
         order = np.argsort(-np.asarray(table["count"])[levels == present[-1]], kind="stable")[:_TABLE_ROWS].tolist()
@@ -324,7 +322,10 @@ class _Release:
             note += " Between two dots it may run anywhere between their heights."
         body = CurveBody(
             column=self._column,
-            **columns,
+            value=columns["value"],
+            share=columns["share"],
+            low=columns["low"],
+            high=columns["high"],
             quantiles=[QuantileRow(**one) for one in quantiles],
             ranges=[_range_row(one["low"], one["high"], one["users"], one["stddev"]) for one in ranges],
             points=inner if interactive else [],
@@ -399,6 +400,27 @@ class _Release:
             each = "Each round" if rounds > 1 else "The round"
             paragraphs.append(f"{each} asked about {contact['contacted_users']:,} users, chosen at random.")
         return Section(title="How it was made", paragraphs=paragraphs)
+
+
+def _around(layer: Layer, region: Region) -> Bounds | None:
+    """The part of the region that the cells lie in, with as much again around them; None for most of the region."""
+    if not layer.level:
+        return None
+    x, y, side = np.array(layer.x), np.array(layer.y), 1 << layer.level[0]
+    ends = [(int(one.min()), int(one.max()) + 1) for one in (x, y)]
+    reach = max(high - low for low, high in ends)
+    (west, east), (north, south) = (
+        (max(low - reach / 2, 0) / side, min(high + reach / 2, side) / side) for low, high in ends
+    )
+    if (east - west) * (south - north) > _MOST_OF_REGION:
+        return None
+    wide, tall = region.east - region.west, region.north - region.south
+    return Bounds(
+        west=region.west + west * wide,
+        east=region.west + east * wide,
+        north=region.north - north * tall,
+        south=region.north - south * tall,
+    )
 
 
 def _drawn(round_: dict[str, Any]) -> str:

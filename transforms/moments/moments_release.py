@@ -42,16 +42,14 @@ from sfumato.schemas.release import (
     CELLS_FILE,
     MANIFEST_FILE,
     MOMENTS_FILE,
-    MOMENTS_PICTURE,
-    PAGE_FILE,
 )
 from sfumato.transforms.moments.derived_statistics import shrunk, value_range
 from sfumato.transforms.moments.groups import CellGroups, Grouping
+from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
-from sfumato.transforms.release.page_moments import CellMeans, render_moments_page
-from sfumato.transforms.release.picture_moments import render_moments_picture
+from sfumato.transforms.report.pages import page_files
 
 _BOUND = {
     True: "one record a user, chosen uniformly among their records by the key",
@@ -104,27 +102,16 @@ def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, b
         MOMENTS_FILE: pa.Table.from_pylist([asdict(estimate) for estimate in estimates], MOMENTS_SCHEMA),
         BITS_FILE: pa.concat_tables([_bits_table(bit_means) for bit_means in bits]),
     }
-    cells = None
     if grouping is not None and isinstance(grouping.groups, CellGroups):
         grid = grouping.groups.grid
         located = {name: code for code, name in enumerate(grouping.groups.names())}
         codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
         compared = simultaneous(state, plan, published, published_group, estimates[0].statistic)
         tables[CELLS_FILE] = _cells_table(estimates, shown, compared, codes, grid)
-        cells = _cell_means(shown, compared[0], codes, grid)
-    captions: dict[str, Any] = {
-        "title": f"Private moments of {metadata.column}",
-        "column": metadata.column,
-        "epsilon": plan.epsilon,
-        "bits_per_client": plan.bits_per_client,
-        "safe": metadata.release.safe,
-    }
-    return {
-        **{name: parquet_bytes(table) for name, table in tables.items()},
-        MOMENTS_PICTURE: render_moments_picture(shown, bits, **captions),
-        PAGE_FILE: render_moments_page(manifest, shown, bits, cells).encode(),
-        MANIFEST_FILE: manifest_bytes(manifest),
-    }
+    files = {name: parquet_bytes(table) for name, table in tables.items()}
+    stated = {MANIFEST_FILE: manifest_bytes(manifest)}
+    view = moments_view({**metadata.release.geography_files, **files, **stated})
+    return {**files, **page_files(view), **stated}
 
 
 def simultaneous(
@@ -294,18 +281,3 @@ def _cells_table(
         table[f"{statistics[0]}_{name}"] = pa.array(column, from_pandas=True)  # NaN becomes null
     table["geometry"] = shapely.to_wkb(shapely.box(west, south, east, north))
     return pa.table(table, schema=moment_cells_schema(statistics))
-
-
-def _cell_means(
-    shown: Sequence[MomentEstimate], differs: NDArray[np.int8], codes: NDArray[np.uint64], grid: Grid
-) -> CellMeans:
-    rows = [
-        estimate
-        for estimate in shown
-        if estimate.group not in (EVERYBODY, OTHER) and estimate.statistic == shown[0].statistic
-    ]
-    x, y = deinterleave(codes)
-    value, low, high, clients = (
-        np.array([getattr(row, name) for row in rows], np.float64) for name in ("value", "low", "high", "clients")
-    )
-    return CellMeans(grid.depth, x, y, [row.group for row in rows], value, low, high, clients, differs)

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
-from sfumato.schemas.guarantee import two_sentences
 from sfumato.schemas.moments import EVERYBODY, OTHER, FixedPoint, MomentEstimate
 from sfumato.schemas.region import Region, ground_metres
 from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MANIFEST_FILE, MOMENTS_FILE, MOMENTS_PICTURE
@@ -27,6 +26,7 @@ from sfumato.schemas.views import (
     Bounds,
     Fact,
     FileLink,
+    Geography,
     Layer,
     MapBody,
     Measure,
@@ -39,6 +39,7 @@ from sfumato.schemas.views import (
 from sfumato.transforms.moments.derived_statistics import shrunk
 from sfumato.transforms.report.numbers import about, between, figures, length, percent, plural, raised
 from sfumato.transforms.report.scales import uncertain, value_scale
+from sfumato.transforms.report.sections import alarm, chips, facts, guarantee, problems
 
 _Z = 1.96  # standard deviations on each side of a 95% interval
 _VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
@@ -48,6 +49,8 @@ _FILES = {
     MOMENTS_FILE: "one row for each statistic of everybody and of each group, with its 95% interval",
     BITS_FILE: "one row for each bit: its share, reports, and whether it counts as empty",
     CELLS_FILE: "one row for each published cell: bounds, statistics, shape",
+    MOMENTS_PICTURE: "the same as a picture",
+    MANIFEST_FILE: "the guarantee, what each user sent, every parameter, every version",
 }
 
 
@@ -90,7 +93,7 @@ class _Release:
         bits = self._bits()
         variance = next((one.value for one in self._overall if one.statistic == "variance"), None)
         on_map = CELLS_FILE in self._files
-        safe = self._privacy["randomness"]["safe"]
+        geography, present = Geography.of(self._files), {*self._files, MOMENTS_PICTURE}
         groups = self._groups()
         body = MomentsBody(
             column=self._column,
@@ -109,13 +112,13 @@ class _Release:
             release_id=self._manifest["release_id"],
             created=self._manifest["created"],
             chips=self._chips(),
-            guarantee=two_sentences(self._manifest),
-            alarm=None
-            if safe
-            else "Demonstration seed: NOT private. Which bit each user sent, and how it was randomised, was drawn by a "
-            "known seed, so anyone can undo the protection of every report. Do not publish this release.",
-            files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in self._files],
+            guarantee=f"{self._promise()} {guarantee(self._manifest)}" if self._is_local else self._promise(),
+            alarm=alarm(self._manifest, "The randomisation of the reports"),
+            problems=problems(self._manifest),
+            files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in present],
             picture=MOMENTS_PICTURE,
+            basemap=geography.basemap,
+            tiles=geography.tiles,
             sections=[
                 self._statistic_table(),
                 *self._group_tables(groups),
@@ -127,25 +130,20 @@ class _Release:
             body=body,
         )
 
+    @property
+    def _is_local(self) -> bool:
+        return self._privacy["collector"] is not None
+
     def _promise(self) -> str:
-        collector = self._privacy["collector"]
-        if collector is None:
-            return f"Each user sent {self._sent} as it is: no differential privacy."
-        return f"Each user sent {self._sent}, randomised with ε = {collector['epsilon']:g}: local differential privacy."
+        if not self._is_local:
+            return f"Each user sent {self._sent} of their value as it is: no differential privacy."
+        return f"Each user sent {self._sent} of their value, flipped with a known probability."
 
     def _chips(self) -> list[Fact]:
-        collector, released = self._privacy["collector"], self._privacy["epsilon"]
-        if collector is None:
-            budget = Fact(term="Differential privacy", text="none")
-        elif released == collector["epsilon"]:
-            budget = Fact(term="Privacy budget", text=f"ε = {released:g}, local and for this page")
-        else:
-            budget = Fact(
-                term="Privacy budget", text=f"ε = {released:g} for this page; local ε = {collector['epsilon']:g}"
-            )
-        form = self._manifest["fixed_point"]
-        sign = " and a sign" if form["signed"] == "split" else ""
-        return [budget, Fact(term="Values", text=f"{form['bits']} bits{sign}")]
+        form, collector = self._manifest["fixed_point"], self._privacy["collector"]
+        values = f"{form['bits']} bits{' and a sign' if form['signed'] == 'split' else ''}"
+        sent = "sent as they are" if collector is None else f"ε = {collector['epsilon']:g}"
+        return chips(self._manifest, *facts(("Each report", sent), ("Values", values)))
 
     # ---------------------------------------------------------------- groups and cells
 
@@ -360,16 +358,16 @@ class _Release:
     def _sending(self) -> Section:
         """What a user disclosed."""
         meter = self._privacy["meter"]
-        facts = [Fact(term="Each user sent", text=f"{self._sent}, never more than {meter['cap']:,}")]
+        found = [Fact(term="Each user sent", text=f"{self._sent}, never more than {meter['cap']:,}")]
         if meter["expected_private_bits"] < meter["bits_per_client"]:
             worth = math.ceil(meter["expected_private_bits"] * 1000) / 1000
-            facts.append(Fact(term="Worth, as bits told truly", text=f"{worth:g}: the rest is chance"))
+            found.append(Fact(term="Worth, as bits told truly", text=f"{worth:g}: the rest is chance"))
         most = math.ceil(meter["highest_read_probability"] * 1000) / 1000
-        facts.append(Fact(term="A given bit was read", text=f"with probability {percent(most)} at most"))
+        found.append(Fact(term="A given bit was read", text=f"with probability {percent(most)} at most"))
         truth = meter["truth_probability"]
         arrives = "always" if truth is None else f"with probability {percent(math.ceil(truth * 1000) / 1000)}"
-        facts.append(Fact(term="It arrived true", text=arrives))
-        return Section(title="What each user sent", facts=facts)
+        found.append(Fact(term="It arrived true", text=arrives))
+        return Section(title="What each user sent", facts=found)
 
 
 def statistic_title(name: str) -> str:

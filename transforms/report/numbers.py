@@ -36,8 +36,8 @@ def figures(value: float, spread: float) -> str:
 
 
 def about(users: float, stddev: float) -> str:
-    """A number of users rounded to the power of ten of its standard deviation, as in `320,000`; 0 where it is below."""
-    step = 10.0 ** math.floor(math.log10(max(stddev, 1.0)))
+    """A number of users rounded to the power of ten below its interval's width, as in `320,000`; 0 if it is less."""
+    step = 10.0 ** math.floor(math.log10(max(3.92 * stddev, 1.0)))
     return f"{max(round(users / step), 0) * step:,.0f}"
 
 

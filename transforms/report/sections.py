@@ -59,6 +59,8 @@ def guarantee(manifest: Manifest) -> str:
     this = f"this {noun(manifest)}"
     if not is_safe(manifest):
         return f"A demonstration seed made {this}. It protects no one."
+    if get(manifest, "privacy.trust") == "none":
+        return "No differential privacy: users sent parts of their values as they are. Only sums are published."
     if epsilon is None:
         return "The manifest names no privacy budget. Nothing can be promised."
     if epsilon > _VAGUE:

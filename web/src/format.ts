@@ -24,8 +24,8 @@ export function known(value: number, margin: number): string {
 }
 /** An interval, its ends rounded outward to a tenth of its width: 319,100 to 320,800. */
 export function interval(low: number, high: number): string {
-  const unit = 10 ** -knownDigits((high - low) / 2);
-  const digits = Math.max(knownDigits((high - low) / 2), 0);
+  const unit = 10 ** -knownDigits((high - low) / 4);
+  const digits = Math.max(knownDigits((high - low) / 4), 0);
   return `${rounded(Math.floor(low / unit + 1e-6) * unit, digits)} to ${rounded(Math.ceil(high / unit - 1e-6) * unit, digits)}`;
 }
 /** A share with its interval in percent, as 12% (9% to 15%), with as many digits as the interval asks for. */

@@ -118,6 +118,7 @@ export interface Place {
  *     layers: coarse to fine or first to last; the last is shown first.
  *     missing: what a place without a cell means, in one sentence; None where cells cover the region.
  *     finest_metres: width and height of the finest cell.
+ *     start: what is shown first; None for the whole region.
  */
 export interface MapBody {
   kind: "map";
@@ -130,6 +131,7 @@ export interface MapBody {
    * @maxItems 2
    */
   finest_metres: [number, number];
+  start: Bounds | null;
 }
 /**
  * A region in degrees.

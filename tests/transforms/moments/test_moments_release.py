@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.moments import BITS_SCHEMA, EVERYBODY, MOMENTS_SCHEMA, OTHER, FixedPoint, Statistic
 from sfumato.schemas.region import Grid
+from sfumato.transforms.moments.derived_statistics import shrunk
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
-from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files, shrunk
+from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
+from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.moments.prior import Prior
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
@@ -357,5 +359,8 @@ def test_only_the_time_tells_two_assemblies_apart() -> None:
     assert one == again
     later = assembled(state, asked, release=replace(FACTS, created="2026-11-22T00:00:00+00:00"))
     assert {name for name in one if one[name] != later[name]} == {"manifest.json", "index.html"}
-    for name in ("manifest.json", "index.html"):
-        assert later[name].replace(b"2026-11-22T", b"2026-11-21T") == one[name]
+    assert later["manifest.json"].replace(b"2026-11-22T", b"2026-11-21T") == one["manifest.json"]
+    then, now = moments_view(one), moments_view(later)
+    assert then.chips.pop().text == "21 Nov 2026"
+    assert now.chips.pop().text == "22 Nov 2026"
+    assert now.model_copy(update={"created": then.created, "manifest": then.manifest}) == then

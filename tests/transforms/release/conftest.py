@@ -14,8 +14,7 @@ from tests.transforms.release.browsing import ARGUMENTS, CHROMIUM, Browser, Visi
 @pytest.fixture(scope="package", autouse=True)
 def full_size_pictures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("picture", "picture_charts", "picture_moments"):
-            patch.setattr(f"sfumato.transforms.release.{module}.DPI", 160)
+        patch.setattr("sfumato.transforms.release.picture.DPI", 160)
         yield
 
 

@@ -68,6 +68,7 @@ export class ChartFigure {
   private stops: readonly number[] = [];
   private words: ((place: number) => Tip | null) | null = null;
   private place = -1;
+  private lettered: [number, number][] = [];
   private x: Position = Number;
   private y: Position = Number;
 
@@ -119,18 +120,19 @@ export class ChartFigure {
     const left = Math.max(this.options.left ?? 0, 14 + DIGIT * Math.max(...rows.map((value) => write.y(value).length), 1));
     const across = position(x, [left, width - RIGHT]);
     [this.x, this.y] = [across, upright];
-    const room = DIGIT * Math.max(...ticksOf(x, 6).map((value) => write.x(value).length), 2) + 14;
+    const room = DIGIT * Math.max(...ticksOf(x, 6).map((value) => write.x(value).length), 2) + 30;
     const columns = ticksOf(x, Math.max((width - RIGHT - left) / room, 2));
     const every = Math.max(Math.ceil((room * columns.length) / (width - RIGHT - left + room)), 1);
     const shown = x.names || x.ticks || x.kind === "log" ? columns.filter((_, i) => (columns.length - 1 - i) % every === 0) : columns;
     const axes = svg("g", { class: "axes", "aria-hidden": "true" });
     const lower = svg("g", { transform: `translate(0,${bottom})` });
     const upper = svg("g", { transform: `translate(${left},0)` });
-    select<SVGGElement, unknown>(lower).call(axisBottom<number>(across as never).tickValues(shown).tickFormat(write.x).tickSize(5).tickPadding(6));
-    select<SVGGElement, unknown>(upper).call(axisLeft<number>(upright as never).tickValues(rows).tickFormat(write.y).tickSize(-(width - RIGHT - left)).tickPadding(8));
+    select<SVGGElement, unknown>(lower).call(axisBottom<number>(across as never).tickValues(shown).tickFormat(write.x).tickSizeInner(5).tickSizeOuter(0).tickPadding(6));
+    select<SVGGElement, unknown>(upper).call(axisLeft<number>(upright as never).tickValues(rows).tickFormat(write.y).tickSizeInner(-(width - RIGHT - left)).tickSizeOuter(0).tickPadding(8));
     const ends = [...lower.querySelectorAll("text")].at(-1);
     if (ends && across(shown[shown.length - 1]) + (DIGIT * (ends.textContent ?? "").length) / 2 > width) ends.setAttribute("text-anchor", "end");
     axes.append(upper, lower, svg("text", { class: "label", x: 2, y: 14 }, y.label), svg("text", { class: "label", x: width - RIGHT, y: height - 6, "text-anchor": "end" }, x.label));
+    this.lettered = [];
     const drawn = svg("g", { class: "marks" }, marks.map((mark) => this.mark(mark, { left, right: width - RIGHT, top: ABOVE, bottom })));
     this.svg.replaceChildren(svg("title", {}, title), svg("desc", {}, description), axes, drawn, svg("g", { class: "here", "aria-hidden": "true" }));
     for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) this.svg.setAttribute(name, String(value));
@@ -159,13 +161,23 @@ export class ChartFigure {
       case "rule": {
         const [x1, x2] = mark.x === undefined ? [frame.left, frame.right] : [x(mark.x), x(mark.x)];
         const [y1, y2] = mark.y === undefined ? [frame.bottom, frame.top] : [y(mark.y), y(mark.y)];
-        const late = mark.x !== undefined && x1 > (frame.left + frame.right) / 2;
-        const text = mark.text === undefined ? [] : [svg("text", { class: "words", x: mark.x === undefined ? x2 : x1 + (late ? -5 : 5), y: mark.x === undefined ? y1 - 5 : frame.top + 10, "text-anchor": mark.x === undefined || late ? "end" : "start" }, mark.text)];
+        const late = mark.x === undefined || x1 > (frame.left + frame.right) / 2;
+        const text = mark.text === undefined || !this.hasRoom(x2, late, mark.text, mark.x !== undefined) ? []
+          : [svg("text", { class: "words", x: fixed(mark.x === undefined ? x2 : x1 + (late ? -5 : 5)), y: fixed(mark.x === undefined ? y1 - 5 : frame.top + 10), "text-anchor": late ? "end" : "start" }, mark.text)];
         return [svg("line", { class: style("rule", mark.style ?? ""), x1: fixed(x1), y1: fixed(y1), x2: fixed(x2), y2: fixed(y2) }), ...text];
       }
       case "text":
         return [svg("text", { class: style("words", mark.style ?? ""), x: fixed(x(mark.x)), y: fixed(y(mark.y)), "text-anchor": mark.anchor ?? "start" }, mark.text)];
     }
+  }
+
+  /** Whether the text beside an upright rule covers no other one's; keeps its room. */
+  private hasRoom(x: number, late: boolean, text: string, upright: boolean): boolean {
+    const wide = DIGIT * text.length + 8;
+    const [low, high] = late ? [x - wide, x] : [x, x + wide];
+    if (upright && this.lettered.some(([from, to]) => low < to && high > from)) return false;
+    if (upright) this.lettered.push([low, high]);
+    return true;
   }
 
   // ------------------------------------------------------------------ the tip

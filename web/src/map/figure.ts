@@ -18,6 +18,8 @@ export interface MapOptions {
   readonly missing?: string | null;
   /** Where place and zoom are kept in the link; null keeps them nowhere. */
   readonly linkKey?: string | null;
+  /** What is shown first; the whole region without it. */
+  readonly start?: Bounds | null;
 }
 
 /** A place on the map: the cell there, as a row of the layer that is shown, or -1. */
@@ -210,6 +212,10 @@ export class MapFigure {
     const [zoom, latitude, longitude] = ((key && this.tools.link.get(key)) || "").split("/").map(Number);
     if ([zoom, latitude, longitude].every((value) => Number.isFinite(value)) && Math.abs(latitude) <= 90) {
       this.map.setView([latitude, longitude], Math.min(Math.max(zoom, this.map.getMinZoom()), this.map.getMaxZoom()), { animate: false });
+      this.fitted = false;
+    } else if (this.options.start) {
+      const { west, south, east, north } = this.options.start;
+      this.map.fitBounds([[south, west], [north, east]], { animate: false });
       this.fitted = false;
     } else this.fit(false);
   }

@@ -3,7 +3,7 @@ import { choice, h, svg } from "../dom";
 import { csv, offer } from "../download";
 import { clamp, interval, known, niceStep, percent, significant, whole } from "../format";
 import type { Product, Tools } from "../product";
-import type { Bar, BarsBody } from "../views";
+import type { Bar, BarsBody, PageView } from "../views";
 
 const ROWS = 60; // at first; every further click doubles them
 type Key = "name" | "value" | "users";
@@ -206,4 +206,10 @@ export const showBars: Product = (view, root, tools) => {
     h("p", { class: "quiet" }, `May be hidden: ${view.chips.find((chip) => chip.term === "May be hidden")?.text ?? "what too few users share"}.`)),
   h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words")))));
   tools.addButton("Table", () => offer(`${view.release_id}.csv`, toCsv()));
+  addPicture(view, tools);
 };
+
+/** A button that opens the picture beside the page, for what is a table on the page. */
+export function addPicture(view: PageView, tools: Tools): void {
+  if (view.picture) tools.addButton("Picture", () => void window.open(view.picture ?? "", "_blank", "noopener"));
+}

@@ -40,7 +40,8 @@ export const showCurve: Product = (view, root, tools) => {
       ...(body.points.length ? [{ kind: "dots", points: body.points.map((value) => [value, shareAt(body, value)[0]] as const) } as const] : []),
       ...body.quantiles.flatMap((one, i): Mark[] => {
         const style = i === picked ? "chosen" : "mark";
-        return [{ kind: "line", style: `${style} lead`, points: [[first, one.share], [one.value, one.share], [one.value, 0]] },
+        return [{ kind: "text", x: one.value, y: one.share - 0.045, text: body.quantiles.some((other, j) => j > i && other.share - one.share < 0.06) ? "" : `  ${quantileWords[i]}` },
+          { kind: "line", style: `${style} lead`, points: [[first, one.share], [one.value, one.share], [one.value, 0]] },
           { kind: "lying", style, points: [[one.share, one.low, one.high]] }, { kind: "dots", style, points: [[one.value, one.share]] }];
       }),
     ];
@@ -56,7 +57,7 @@ export const showCurve: Product = (view, root, tools) => {
       ...(range ? [{ kind: "band", style: "chosen", points: [[range.low, 0, top], [range.high, 0, top]] } as const] : []),
       { kind: "bars", bars: body.histogram.map((one) => [one.low, one.high, one.users] as const) },
       { kind: "upright", style: "mark", points: body.histogram.map((one) => [(one.low + one.high) / 2, one.users_low, one.users_high] as const) },
-      ...body.quantiles.map((one, i) => ({ kind: "rule", x: one.value, style: i === picked ? "chosen" : "mark" } as const)),
+      ...body.quantiles.map((one, i) => ({ kind: "rule", x: one.value, style: i === picked ? "chosen" : "mark", text: quantileWords[i] } as const)),
     ];
     const width = body.histogram.length ? body.histogram[0].high - body.histogram[0].low : 0;
     return {

@@ -53,8 +53,28 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   /** How high a cell surely is: what the bars show and the list is ordered by. */
   const surely = ([row, , low]: Measure["listed"][number]): number => (measure.kind === "count" ? low / (figure.cells?.area(row) ?? 1) : low);
   const most = Math.max(...measure.listed.map(surely), 1e-12);
-  let shown = LISTED;
+  let shown = Math.min(LISTED, measure.listed.length);
   const list = h("ol", { class: "places" });
+  /** The list's numbers beside its cells on the map, but where one would cover an earlier one. */
+  figure.setOverlay((pen, { project, mode }) => {
+    const taken: [number, number][] = [];
+    pen.font = "600 11px system-ui, sans-serif";
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    measure.listed.slice(0, shown).forEach(([row], i) => {
+      const cell = figure.cells?.bounds(row);
+      if (!cell) return;
+      const [x, y] = project(cell.east, cell.north).map((one, axis) => one + (axis ? -7 : 7));
+      if (taken.some(([a, b]) => Math.hypot(a - x, b - y) < 17)) return;
+      taken.push([x, y]);
+      pen.beginPath();
+      pen.arc(x, y, 8.5, 0, 2 * Math.PI);
+      pen.fillStyle = mode === "dark" ? "#f1ece4" : "#1f1a24";
+      pen.fill();
+      pen.fillStyle = mode === "dark" ? "#0b0a0f" : "#faf7f2";
+      pen.fillText(String(i + 1), x, y + 0.5);
+    });
+  });
   const more = button("Show more", () => {
     const before = shown;
     shown *= 2;
@@ -62,7 +82,8 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
     list.children[before]?.querySelector("button")?.focus();
   }, { class: "link" });
   const fill = (): void => {
-    list.replaceChildren(...measure.listed.slice(0, shown).map((one) => {
+    figure.redraw();
+    list.replaceChildren(...measure.listed.slice(0, shown).map((one, i) => {
       const [row, value, low, high] = one;
       const cell = figure.cells?.bounds(row);
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
@@ -74,7 +95,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
       bar.style.background = figure.cells?.colour(row) ?? "";
       const name = figure.nearest(longitude, latitude) ?? place(longitude, latitude, finest * 4);
       const item = button("", () => figure.goTo(row), { title: "Show on the map" });
-      item.append(h("span", {}, name), h("b", {}, words), h("span", { class: "bar", "aria-hidden": "true" }, bar));
+      item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), h("span", { class: "bar", "aria-hidden": "true" }, bar));
       return h("li", {}, item);
     }));
     more.hidden = shown >= measure.listed.length;
@@ -105,6 +126,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
     note.textContent = layer.note;
     slider.value = String(place);
     slider.setAttribute("aria-valuetext", layer.title);
+    figure.setOverlay(null);
     list.replaceChildren(...(measure.listed_note ? [listOf(figure, body, measure)] : []));
     colours.replaceChildren(...(layer.measures.length > 1 ? [choice("Colour by", layer.measures.map((one) => one.name), layer.measures.indexOf(measure), (chosen) => {
       number = chosen;
@@ -132,7 +154,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
 /** The first screen of a map. */
 export const showMap: Product = (view: PageView, root: HTMLElement, tools: Tools) => {
   const body = view.body as MapBody;
-  const figure = new MapFigure(root, body.region, { label: view.title, finestMetres: body.finest_metres, missing: body.missing }, tools);
+  const figure = new MapFigure(root, body.region, { label: view.title, finestMetres: body.finest_metres, missing: body.missing, start: body.start }, tools);
   geographyOf(view, tools)(figure);
   const { panel, current } = mapPanel(figure, body, tools);
   root.append(panel);

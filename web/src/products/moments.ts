@@ -7,7 +7,7 @@ import { geographyOf } from "../map/basemap";
 import { MapFigure } from "../map/figure";
 import type { Product, Tools } from "../product";
 import type { BitRow, MomentsBody, PageView, StatisticRow } from "../views";
-import { barTable } from "./bars";
+import { addPicture, barTable } from "./bars";
 import { layerCsv, mapPanel } from "./map";
 
 const REACH = [-0.6, 1.6]; // shares that are drawn: noise beyond them lies at the edge
@@ -86,8 +86,8 @@ export const showMoments: Product = (view: PageView, root: HTMLElement, tools: T
   const pledge = h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words")));
   if (body.map) {
     const inner = h("div", { class: "product map" });
-    root.append(answer(body), inner);
-    const figure = new MapFigure(inner, body.map.region, { label: view.title, finestMetres: body.map.finest_metres, missing: body.map.missing }, tools);
+    root.append(answer(body), h("div", {}, inner));
+    const figure = new MapFigure(inner, body.map.region, { label: view.title, finestMetres: body.map.finest_metres, missing: body.map.missing, start: body.map.start }, tools);
     geographyOf(view, tools)(figure);
     const { panel, current } = mapPanel(figure, body.map, tools);
     panel.append(pledge);
@@ -98,7 +98,9 @@ export const showMoments: Product = (view: PageView, root: HTMLElement, tools: T
     return;
   }
   const board = h("div", { class: "board" }, answer(body));
-  root.append(board, h("aside", { class: "panel", "aria-label": "Guarantee" }, pledge));
+  const reading = body.groups.length ? "The dot is the estimate. The line reaches over where the truth lies 95 times in 100. A group whose line stays off the dashed one differs from everybody, as far as one group by itself can tell."
+    : "The interval holds the truth 95 times in 100. It allows for which users were asked about which bit, and for the noise.";
+  root.append(board, h("aside", { class: "panel", "aria-label": "Guarantee" }, h("section", {}, h("h2", {}, "How to read it"), h("p", { class: "quiet" }, reading)), pledge));
   const [first] = body.statistics;
   if (!body.groups.length) {
     const chart = new ChartFigure(board, spreadChart(body, first), tools);
@@ -122,6 +124,7 @@ export const showMoments: Product = (view: PageView, root: HTMLElement, tools: T
     board.append(place);
     show();
     tools.addButton("Table", () => offer(`${view.release_id}.csv`, toCsv()));
+    addPicture(view, tools);
   }
   board.append(bitSection(body, tools, !body.groups.length));
 };

@@ -1,0 +1,286 @@
+"""The pages of sampled counts show what was published: against the tries and searches that they were made of."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sfumato.schemas.items import ItemColumns
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.region import Grid, deinterleave
+from sfumato.schemas.views import BarsBody, CurveBody, Layer, MapBody
+from sfumato.transforms.histogram.hierarchy import build_hierarchy
+from sfumato.transforms.histogram.histogram_tables import item_names
+from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
+from sfumato.transforms.histogram.quantile_search import search_quantiles
+from sfumato.transforms.histogram.sampled_release import SampleMetadata, hierarchy_files, search_files, trie_files
+from sfumato.transforms.histogram.sampled_view import sampled_view
+from sfumato.transforms.histogram.sampling_plan import SamplePlan
+from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
+from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, Trie, grow_trie, hash_texts
+from sfumato.transforms.histogram.user_sample import SampledCounts
+from sfumato.transforms.privacy.admission import NoisyUserCounts
+from sfumato.transforms.release.metadata import ReleaseMetadata
+from sfumato.transforms.release.release_folder import with_digests
+from sfumato.transforms.report.report import render_page
+from tests.conftest import REGION
+
+SAFE = ReleaseMetadata("histogram", "monday", "2026-11-21T00:00:00+00:00", "key file", True, {})
+CELLS = CellItems(LocationColumns("user_id", "latitude", "longitude"), Grid(REGION, 6))
+TEXTS = ColumnItems(ItemColumns("code"))
+NUMBERS = NumberItems(ItemColumns("km"), -4.0, 28.0, 8)
+ADMITTED = NoisyUserCounts(users=20_000.0, unusable=3.0, epsilon=0.01, noise_stddev=50.0)
+
+
+def metadata(counted: Items, job: str = "histogram", rounds: int = 1, **parameters: Any) -> SampleMetadata:
+    plan = SamplePlan(epsilon=1.0, delta=1e-6, rounds=rounds)
+    bounds = {"counted": {"low": -4.0, "high": 28.0}} if isinstance(counted, NumberItems) else {}
+    column = {} if isinstance(counted, CellItems) else {"column": counted.columns.column}
+    return SampleMetadata(replace(SAFE, job=job, parameters={**column, **bounds, **parameters}), plan, counted)
+
+
+def drawn(codes: NDArray[np.uint64], level: int, made: SampleMetadata, texts: Sequence[str] | None = None) -> Histogram:
+    """A round over users with these codes: a Poisson sample, and what passes the threshold."""
+    sampling = made.plan.sampling
+    taken = codes[np.random.default_rng(100 + level).random(len(codes)) < sampling.rate]
+    items, sampled = np.unique(taken, return_counts=True)
+    shown = sampled >= sampling.threshold
+    names = None
+    if texts is not None:
+        by_code = dict(zip(codes.tolist(), texts, strict=True))
+        names = tuple(by_code[code] for code in items[shown].tolist())
+    return Histogram(level, sampling, items[shown], sampled[shown].astype(np.int64), names)
+
+
+def trie_of(codes: NDArray[np.uint64], prefixes: Prefixes, levels: Sequence[int], made: SampleMetadata) -> Trie:
+    histograms = [drawn(prefixes.cut(codes, None, level, b"")[0], level, made) for level in levels]
+    return replace(grow_trie(histograms, prefixes), admission=ADMITTED)
+
+
+def numbers(values: Sequence[float | None]) -> NDArray[np.float64]:
+    return np.array([math.nan if value is None else value for value in values])
+
+
+def check_made_again(files: dict[str, bytes]) -> None:
+    """The page is made of the published folder, to the byte."""
+    published = with_digests(files)
+    assert render_page(sampled_view(published)).encode() == published["index.html"]
+
+
+# --- cells ---
+
+
+@pytest.fixture(scope="module")
+def places() -> tuple[Trie, dict[str, bytes]]:
+    made = metadata(CELLS, "hotspots", rounds=2)
+    codes = np.minimum(np.random.default_rng(5).geometric(0.02, 20_000), 4**6 - 1).astype(np.uint64)
+    trie = trie_of(codes, NumberPrefixes(4, 6), (3, 6), made)
+    return trie, trie_files(trie, made)
+
+
+def test_cells_are_those_of_the_trie(places: tuple[Trie, dict[str, bytes]]) -> None:
+    trie, files = places
+    view = sampled_view(files)
+    assert isinstance(view.body, MapBody)
+    assert [layer.title for layer in view.body.layers] == ["Level 3", "Level 6"]
+    for layer, level in zip(view.body.layers, trie.levels, strict=True):
+        x, y = deinterleave(level.items)
+        assert (layer.x, layer.y, layer.level) == (x.tolist(), y.tolist(), [level.level] * len(level))
+        (measure,) = layer.measures
+        assert numbers(measure.value) == pytest.approx(level.counts, rel=1e-6)
+        margin = 1.96 * level.stddev
+        assert numbers(measure.low) == pytest.approx(np.maximum(level.counts - margin, level.sampled), rel=1e-6)
+        assert numbers(measure.high) == pytest.approx(level.counts + margin, rel=1e-6)
+    assert set(view.body.layers[0].measures[0].scale.ticks) != set()
+    check_made_again(files)
+
+
+def test_the_list_of_cells_is_ranked_by_what_is_surely_there(places: tuple[Trie, dict[str, bytes]]) -> None:
+    trie, files = places
+    body = sampled_view(files).body
+    assert isinstance(body, MapBody)
+    layer, level = body.layers[-1], trie.levels[-1]
+    listed = layer.measures[0].listed
+    lows = [low for _, _, low, _ in listed]
+    assert lows == sorted(lows, reverse=True)
+    assert len(listed) == min(len(level), 50)
+    for row, value, low, high in listed:
+        assert value == level.counts[row]
+        assert low <= numbers(layer.measures[0].low)[row] <= value <= numbers(layer.measures[0].high)[row] <= high
+        assert low >= level.sampled[row]  # those were really there
+
+
+def test_intervals_of_listed_cells_hold_for_all_at_once() -> None:
+    """Over many draws of one map, some listed interval misses in at most 5% of them, with room for chance."""
+    made = metadata(CELLS)
+    truth = np.random.default_rng(0).integers(300, 3000, 64)
+    codes = np.repeat(np.arange(64, dtype=np.uint64), truth)
+    rng, misses, runs = np.random.default_rng(1), 0, 60
+    sampling = made.plan.sampling
+    for _ in range(runs):
+        sampled = rng.binomial(truth, sampling.rate)
+        shown = np.flatnonzero(sampled >= sampling.threshold)
+        level = Histogram(0, sampling, shown.astype(np.uint64), sampled[shown])
+        view = sampled_view(trie_files(Trie((level,), (), float(level.counts.sum())), made))
+        assert isinstance(view.body, MapBody)
+        listed = view.body.layers[0].measures[0].listed
+        misses += any(not low <= truth[shown[row]] <= high for row, _, low, high in listed)
+    assert misses <= 8  # Bin(60, 0.05) exceeds it with probability 0.3%
+    assert len(codes) == truth.sum()
+
+
+def test_the_first_line_says_one_record_per_user_and_shares_are_of_all_users(
+    places: tuple[Trie, dict[str, bytes]],
+) -> None:
+    trie, files = places
+    view = sampled_view(files)
+    assert view.headline.startswith("One drawn record per user: ")
+    assert view.headline.endswith("of 20,000 users")
+    assert f"{len(trie.levels[-1]):,} cells" in view.headline
+    assert [fact.term for fact in view.chips[:2]] == ["Privacy budget", "May be hidden"]
+
+
+# --- items ---
+
+
+def test_prefixes_are_a_tree_with_shares_of_all_users() -> None:
+    made = metadata(TEXTS, "hotspots", rounds=2)
+    rng = np.random.default_rng(3)
+    names = np.array(["J09", "J10", "K35", "J", "\u202eevil"])[rng.choice(5, 20_000, p=[0.4, 0.3, 0.2, 0.05, 0.05])]
+    prefixes = TextPrefixes(3)
+    levels = []
+    for level in (1, 3):
+        codes, cut = prefixes.cut(hash_texts(b"k" * 32, names.astype(object)), names.astype(object), level, b"k" * 32)
+        assert cut is not None
+        levels.append(drawn(codes, level, made, cut.tolist()))
+    trie = replace(grow_trie(levels, prefixes), admission=ADMITTED)
+    files = trie_files(trie, made)
+    body = sampled_view(files).body
+    assert isinstance(body, BarsBody)
+    rows = {(bar.level, bar.name): bar for bar in body.bars}
+    parents = {bar.name: body.bars[bar.parent].name for bar in body.bars if bar.parent >= 0}
+    assert parents == {"J09": "J", "J10": "J", "K35": "K", "J": "J", "⟨U+202E⟩ev": "⟨U+202E⟩"}
+    for level in trie.levels:
+        for name, count, stddev in zip(item_names(level), level.counts, level.stddev, strict=True):
+            bar = rows[level.level, name.replace("\u202e", "⟨U+202E⟩")]
+            assert bar.value == count
+            assert bar.share == count / 20_000
+            assert bar.high == count + 1.96 * stddev
+    assert {name for (_, name), bar in rows.items() if not bar.cut} == {"J"}  # shorter than its level: complete
+    assert rows[1, "J"].cut
+    check_made_again(files)
+
+
+def test_integers_and_their_prefixes_keep_leading_zeros() -> None:
+    made = metadata(TEXTS, "hotspots", rounds=2)
+    codes = np.random.default_rng(2).choice([7, 120, 121, 805], 20_000).astype(np.uint64)
+    trie = trie_of(codes, NumberPrefixes(10, 3), (1, 3), made)
+    body = sampled_view(trie_files(trie, made)).body
+    assert isinstance(body, BarsBody)
+    assert {(bar.name, body.bars[bar.parent].name) for bar in body.bars if bar.parent >= 0} == {
+        ("007", "0"), ("120", "1"), ("121", "1"), ("805", "8"),
+    }  # fmt: skip
+    assert not any(bar.cut for bar in body.bars if bar.level == 3)
+
+
+@pytest.mark.parametrize(
+    ("population", "users", "known"), [(12_345, 20_000.0, 12_345), (None, 20_000.0, 20_000), (None, 10.0, None)]
+)
+def test_all_users_are_the_public_number_or_the_counted_one(
+    population: int | None, users: float, known: float | None
+) -> None:
+    made = metadata(TEXTS)
+    made = replace(made, plan=replace(made.plan, population=population))
+    level = drawn(np.zeros(15_000, np.uint64), 0, made, [""] * 15_000)
+    trie = Trie((level,), (), float(level.counts.sum()), admission=replace(ADMITTED, users=users))
+    body = sampled_view(trie_files(trie, made)).body
+    assert isinstance(body, BarsBody)
+    (bar,) = body.bars
+    assert bar.share == bar.value / (known or bar.value)  # a count that noise may explain says nothing
+
+
+# --- distributions ---
+
+
+def test_a_distribution_is_that_of_its_hierarchy() -> None:
+    made = metadata(NUMBERS, "quantiles", rounds=2, method="hierarchical")
+    values = np.random.default_rng(1).gamma(3, 2, 30_000)
+    codes = np.clip((values + 4) * 8, 0, 255).astype(np.uint64)
+    trie = trie_of(codes, NumberPrefixes(2, 8), (4, 8), made)
+    files = hierarchy_files(trie, made, (0.5, 0.9), ((0.0, 4.0),))
+    view = sampled_view(files)
+    body, hierarchy = view.body, build_hierarchy(trie, 8, -4.0, 28.0)
+    assert isinstance(body, CurveBody)
+    curve = hierarchy.curve()
+    for name in ("value", "share", "low", "high"):
+        assert getattr(body, name) == pytest.approx(getattr(curve, name), rel=1e-11)
+    assert [one.share for one in body.quantiles] == [0.5, 0.9]
+    answer = hierarchy.answer(0.0, 4.0)
+    (shown,) = body.ranges
+    assert (shown.low, shown.high, shown.users) == (0.0, 4.0, answer.users)
+    assert shown.users_high - shown.users == pytest.approx(1.96 * answer.stddev)
+    # The histogram is the level of 16 bins of width 2; the one of 256 has too many.
+    assert [(one.low + 4) / 2 for one in body.histogram] == trie.levels[0].items.tolist()
+    assert [one.users for one in body.histogram] == trie.levels[0].counts.tolist()
+    assert body.points == []
+    margin = max((curve.high - curve.share).max(), (curve.share - curve.low).max())
+    said = float(body.note.split("± ")[1].split(" ")[0]) / 100
+    assert 0 < said <= 1.05 * margin
+    assert view.headline.startswith("One drawn record per user: half of about 20,000 users have km below")
+    check_made_again(files)
+
+
+def test_a_search_is_known_at_its_points_alone() -> None:
+    made = metadata(NUMBERS, "quantiles", rounds=8, method="interactive")
+    sampling: Sampling = made.plan.sampling
+    codes = np.clip((np.random.default_rng(1).gamma(3, 2, 30_000) + 4) * 8, 0, 255).astype(np.uint64)
+    rng = np.random.default_rng(2)
+    rounds = []
+    for _ in range(8):
+        items, counts = np.unique(codes[rng.random(len(codes)) < sampling.rate], return_counts=True)
+        rounds.append(SampledCounts(items, counts.astype(np.int64)))
+    search = replace(search_quantiles(rounds, sampling, (0.25, 0.5), -4.0, 28.0), admission=ADMITTED)
+    files = search_files(search, made)
+    body = sampled_view(files).body
+    assert isinstance(body, CurveBody)
+    assert body.points == sorted(set(search.curve.value.tolist()))[1:-1]
+    assert [one.value for one in body.quantiles] == [one.value for one in search.quantiles]
+    assert body.histogram == []
+    assert body.hidden is None
+    assert "Between two dots" in body.note
+    check_made_again(files)
+
+
+# --- nothing published, and what a reader must be warned of ---
+
+
+@pytest.mark.parametrize("counted", [CELLS, TEXTS, NUMBERS], ids=["cells", "items", "numbers"])
+def test_a_release_without_anything_has_a_page(counted: Items) -> None:
+    made = metadata(counted, "quantiles" if counted is NUMBERS else "histogram", method="hierarchical")
+    empty = Histogram(4 if counted is NUMBERS else 0, made.plan.sampling, np.zeros(0, np.uint64), np.zeros(0, np.int64))
+    trie = Trie((empty,), (), 0.0)
+    files = hierarchy_files(trie, made, (0.5,), ()) if counted is NUMBERS else trie_files(trie, made)
+    view = sampled_view(files)
+    assert "no " in view.headline
+    if isinstance(view.body, MapBody):
+        (layer,) = view.body.layers
+        assert isinstance(layer, Layer)
+        assert layer.level == []
+    check_made_again(files)
+
+
+def test_a_seed_is_alarming() -> None:
+    made = metadata(TEXTS)
+    made = replace(made, release=replace(made.release, safe=False, randomness="seed"))
+    level = drawn(np.zeros(5_000, np.uint64), 0, made, [""] * 5_000)
+    files = trie_files(Trie((level,), (), float(level.counts.sum())), made)
+    view = sampled_view(files)
+    assert view.alarm is not None
+    assert json.loads(files["manifest.json"])["warnings"][0] in view.problems
