@@ -278,7 +278,7 @@ def _is_replaceable(output: Path, kind: str) -> bool:
     if not output.is_dir():
         return False
     names = {path.name for path in output.iterdir()}
-    known = EVALUATION_FILES if kind == EVALUATION_FORMAT else RELEASE_FILES
+    known = {EVALUATION_FORMAT: EVALUATION_FILES, CHANGES_FORMAT: CHANGES_FILES}.get(kind, RELEASE_FILES)
     return not names or (names <= known and _kind_of(manifest_at(str(output))) == kind)
 
 

@@ -224,9 +224,7 @@ def test_a_methods_own_options_may_not_hide_those_of_every_method() -> None:
         HeatmapParameters(method=Hiding())
 
 
-@pytest.mark.parametrize(
-    ("model", "words"), [("paper", "too few users"), ("planned", "simulated_dropout: it took all")]
-)
+@pytest.mark.parametrize(("model", "words"), [("paper", "too few users"), ("planned", "simulated_dropout: all of")])
 def test_no_live_shard_is_a_refusal_in_words_of_public_figures(model: Participation, words: str) -> None:
     parameters = HeatmapParameters(population=100_000, participation=model)
     told = set()

@@ -95,12 +95,10 @@ class Adaptive(Method):
             check_within("sub_query_share", self.sub_query_share, 0.01, 1)
 
     def check(self, depth: int) -> None:
-        """See Method.check."""
         check_integer("start_level", self.start_level, 0, min(depth, 8))
 
     @classmethod
     def check_given(cls, given: Mapping[str, Any]) -> None:
-        """See Method.check_given."""
         paper = given.get("schedule") == "paper"
         for name in given:
             if name in _PAPER_OPTIONS and not paper:
@@ -117,14 +115,12 @@ class Adaptive(Method):
             )
 
     def check_warm_start(self) -> None:
-        """See Method.check_warm_start."""
         if self.cohorts == "disjoint":
             raise RequestError("cohorts: a warm start queries every user, once; use shared")
         if self.refine == "interval" and self.schedule != "paper":
             raise RequestError("refine: the first tree of a warm start is split by count; leave interval out")
 
     def check_use(self, categories: int, central: bool) -> None:
-        """See Method.check_use."""
         super().check_use(categories, central)
         if self.cohorts == "disjoint" and central:
             raise RequestError(
@@ -137,19 +133,15 @@ class Adaptive(Method):
             raise RequestError("refine: interval is about rates; name their column with auxiliary")
 
     def max_rounds(self, depth: int) -> int:
-        """See Method.max_rounds."""
         return self._algorithm.max_rounds(depth)
 
     def max_query_entries(self) -> int | None:
-        """See Method.max_query_entries."""
         return None if self.schedule == "paper" else self.max_entries
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
-        """See Method.next_query."""
         return self._algorithm.next_query(state, depth)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
-        """See Method.decode."""
         return decode(state, self.estimator)
 
     @property

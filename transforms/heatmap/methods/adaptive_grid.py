@@ -70,12 +70,10 @@ class GridEncoding(Encoding):
         return np.asarray(self.starts[cell] + inner_y * n + inner_x)
 
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
-        """See Encoding.count."""
         shard, cells = shards_and_cells(group, block)
         return tally(shard, self._entries_at(cells), group, block, self.length)
 
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.int64]]:
-        """See Encoding.entries_of."""
         _, cells = shards_and_cells(group, block)
         yield self._entries_at(cells)
 
@@ -129,15 +127,12 @@ class AdaptiveGrid(Method):
         check_between("grid_constant", self.grid_constant, 0, 1e9)
 
     def check(self, depth: int) -> None:
-        """See Method.check."""
         check_integer("grid_side", self.grid_side, 1, min(1 << _level(depth), _MAX_GRID_SIDE))
 
     def max_rounds(self, depth: int) -> int:
-        """See Method.max_rounds."""
         return 2
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
-        """See Method.next_query."""
         level, side = _level(depth), self.grid_side
         if not state.results:
             divisions = np.ones(side**2, dtype=np.int64)

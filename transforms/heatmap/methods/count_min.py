@@ -123,7 +123,6 @@ class CountMin(Pyramid):
         check_choice("sketch_estimate", self.sketch_estimate, _ESTIMATES)
 
     def weights(self, depth: int) -> NDArray[np.float64]:
-        """See Pyramid.weights."""
         return np.ones(depth)
 
     def encoding(self, depth: int, level: int) -> Encoding:
@@ -131,7 +130,6 @@ class CountMin(Pyramid):
         return SketchEncoding(depth, level, self.sketch_width, self.sketch_rows)
 
     def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
-        """See Pyramid.candidates."""
         return [self._estimate(result) for result in state.results]
 
     def choose(self, state: HeatmapState, candidates: list[Estimate]) -> int:

@@ -40,29 +40,24 @@ class Flat(Method):
             raise RequestError("keep_top: is for the estimator last; leave it out with estimator bayes")
 
     def check(self, depth: int) -> None:
-        """See Method.check."""
         if self.level is not None:
             check_integer("level", self.level, 0, depth)
         check_uniform(self.NAME, "depth" if self.level is None else "level", self._level(depth))
 
     def check_use(self, categories: int, central: bool) -> None:
-        """See Method.check_use."""
         super().check_use(categories, central)
         if categories > 1 and self.keep_top < 100:
             raise RequestError("keep_top: cells that are not kept have no rate; leave it out with auxiliary")
 
     def max_rounds(self, depth: int) -> int:
-        """See Method.max_rounds."""
         return 1
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
-        """See Method.next_query."""
         if state.results:
             return None
         return Query(TreeEncoding(Tree.uniform(depth, self._level(depth)), state.categories), ALL_REMAINING)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
-        """See Method.decode."""
         if self.estimator == "bayes":
             return decode(state, self.estimator)
         estimate = state.results[-1].to_estimate()

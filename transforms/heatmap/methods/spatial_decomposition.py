@@ -33,7 +33,6 @@ class SpatialDecomposition(Pyramid):
             raise RequestError(f"budget_doubling: must be a number >= 0.5 or <= -0.5, got {self.budget_doubling}")
 
     def weights(self, depth: int) -> NDArray[np.float64]:
-        """See Pyramid.weights."""
         return np.asarray(2.0 ** (np.arange(depth) / self.budget_doubling))
 
     def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
