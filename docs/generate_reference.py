@@ -129,6 +129,7 @@ MANIFEST = {
     "versions": "versions of Python and of the packages on which results depend",
     "warnings": "what a reader must know before they use the release",
     "files": "SHA-256 and size of every other file of the release",
+    "timeline": "relative address of the page of all releases, with `--timeline`",
     "ledger": "the entry that charged the release, with `--ledger`",
 }
 """What a field of the manifest says, for fields whose name does not."""
@@ -305,7 +306,7 @@ def manifest_page() -> str:
         jobs,
         key=lambda path: [seen[".".join(parts[path][: n + 1]).removesuffix("[]")] for n in range(len(parts[path]))],
     )
-    if stale := sorted({path for path in MANIFEST if path not in jobs} - {"ledger"}):
+    if stale := sorted({path for path in MANIFEST if path not in jobs} - {"ledger", "timeline"}):
         sys.stderr.write(f"MANIFEST describes fields that no manifest has: {', '.join(stale)}\n")
     lines = [
         "# The manifest",

@@ -34,7 +34,7 @@ from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reservation, parse_amount
 from sfumato.schemas.locations import Columns
-from sfumato.schemas.release import MANIFEST_FORMAT
+from sfumato.schemas.release import MANIFEST_FORMAT, PAGE_FILE
 from sfumato.schemas.requests.publish_request import PublishRequest, ReleaseRequest
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.locations.read import LogFile
@@ -381,6 +381,14 @@ def key_and_metadata(
         randomness=source,
         safe=request.seed is None,
         parameters=parameters,
+        timeline=timeline_link(request.output, job.timeline),
         geography=job.geography,
     )
     return key, metadata
+
+
+def timeline_link(output: str, timeline: str | None) -> str | None:
+    """The relative address of the timeline's page, seen from a release's page; None where there is none."""
+    if timeline is None or is_remote(output) != is_remote(timeline):
+        return None
+    return os.path.relpath(f"{timeline}/{PAGE_FILE}", output).replace(os.sep, "/")

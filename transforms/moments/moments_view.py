@@ -39,7 +39,7 @@ from sfumato.schemas.views import (
 from sfumato.transforms.moments.derived_statistics import shrunk
 from sfumato.transforms.report.numbers import about, between, figures, length, percent, plural, raised
 from sfumato.transforms.report.scales import uncertain, value_scale
-from sfumato.transforms.report.sections import alarm, chips, facts, guarantee, problems
+from sfumato.transforms.report.sections import alarm, chips, facts, get, guarantee, problems
 
 _Z = 1.96  # standard deviations on each side of a 95% interval
 _VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
@@ -85,9 +85,9 @@ class _Release:
     def view(self) -> PageView:
         answer = self._overall[0]
         title = statistic_title(answer.statistic)
+        value, low, high = (figures(one, 10 * answer.stddev) for one in (answer.value, answer.low, answer.high))
         headline = (
-            f"{title} of {self._column}: {figures(answer.value, answer.stddev)} (between "
-            f"{between(answer.low, answer.high).replace(' to ', ' and ')}), from {self._sent} of each of about "
+            f"{title} of {self._column}: {value} (between {low} and {high}), from {self._sent} of each of about "
             f"{self._clients} users"
         )
         bits = self._bits()
@@ -126,6 +126,7 @@ class _Release:
                 self._made(),
                 self._sending(),
             ],
+            timeline=get(self._manifest, "timeline"),
             manifest=self._manifest,
             body=body,
         )
@@ -143,6 +144,8 @@ class _Release:
         form, collector = self._manifest["fixed_point"], self._privacy["collector"]
         values = f"{form['bits']} bits{' and a sign' if form['signed'] == 'split' else ''}"
         sent = "sent as they are" if collector is None else f"ε = {collector['epsilon']:g}"
+        if collector is not None and collector["epsilon"] == self._privacy["epsilon"]:
+            sent = None
         return chips(self._manifest, *facts(("Each report", sent), ("Values", values)))
 
     # ---------------------------------------------------------------- groups and cells

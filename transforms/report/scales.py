@@ -177,7 +177,7 @@ def _apart(scale: Scale, rounds: list[float], low: float) -> list[tuple[float, s
     ticks: list[tuple[float, str]] = []
     for tick in (tick for tick in rounds if low <= tick <= scale.high * (1 + 1e-9)):
         place, before = position(scale, np.array([tick, ticks[-1][0] if ticks else -1.0]))
-        if not ticks or place - before > _ROOM:
+        if not ticks or place - before > 1.5 * _ROOM:
             ticks.append((tick, number(tick)))
     return ticks
 

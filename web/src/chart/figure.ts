@@ -28,7 +28,7 @@ export type Mark = { readonly style?: string } & (
   /** Intervals: upright at x, or lying at y. */
   | { readonly kind: "upright" | "lying"; readonly points: readonly (readonly [at: number, low: number, high: number])[] }
   | { readonly kind: "rule"; readonly x?: number; readonly y?: number; readonly text?: string }
-  | { readonly kind: "text"; readonly x: number; readonly y: number; readonly text: string; readonly anchor?: "start" | "middle" | "end" }
+  | { readonly kind: "text"; readonly x: number; readonly y: number; readonly text: string; readonly anchor?: "start" | "middle" | "end"; readonly dx?: number }
 );
 
 /** What the tip says of a place, and where in the data it points. */
@@ -167,7 +167,7 @@ export class ChartFigure {
         return [svg("line", { class: style("rule", mark.style ?? ""), x1: fixed(x1), y1: fixed(y1), x2: fixed(x2), y2: fixed(y2) }), ...text];
       }
       case "text":
-        return [svg("text", { class: style("words", mark.style ?? ""), x: fixed(x(mark.x)), y: fixed(y(mark.y)), "text-anchor": mark.anchor ?? "start" }, mark.text)];
+        return [svg("text", { class: style("words", mark.style ?? ""), x: fixed(x(mark.x)), y: fixed(y(mark.y)), dx: mark.dx, "text-anchor": mark.anchor ?? "start" }, mark.text)];
     }
   }
 

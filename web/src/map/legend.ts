@@ -60,7 +60,7 @@ export class Legend {
     let end = -Infinity;
     ticks.forEach((tick, i) => {
       const overlaps = starts[i] < end + 8 || (i < last && starts[i] + widths[i] + 8 > starts[last]);
-      tick.hidden = overlaps && i !== 0 && i !== last;
+      tick.hidden = overlaps && i !== last && (i !== 0 || starts[0] + widths[0] + 8 > starts[last]);
       if (!tick.hidden) end = starts[i] + widths[i];
       tick.style.transform = `translateX(${starts[i] - centres[i]}px)`;
     });

@@ -40,7 +40,7 @@ export const showCurve: Product = (view, root, tools) => {
       ...(body.points.length ? [{ kind: "dots", points: body.points.map((value) => [value, shareAt(body, value)[0]] as const) } as const] : []),
       ...body.quantiles.flatMap((one, i): Mark[] => {
         const style = i === picked ? "chosen" : "mark";
-        return [{ kind: "text", x: one.value, y: one.share - 0.045, text: body.quantiles.some((other, j) => j > i && other.share - one.share < 0.06) ? "" : `  ${quantileWords[i]}` },
+        return [{ kind: "text", x: one.value, y: one.value > (first + last) / 2 ? one.share + 0.02 : one.share - 0.045, text: body.quantiles.some((other, j) => j > i && other.share - one.share < 0.06) ? "" : quantileWords[i], ...(one.value > (first + last) / 2 ? { dx: -9, anchor: "end" } : { dx: 9 }), },
           { kind: "line", style: `${style} lead`, points: [[first, one.share], [one.value, one.share], [one.value, 0]] },
           { kind: "lying", style, points: [[one.share, one.low, one.high]] }, { kind: "dots", style, points: [[one.value, one.share]] }];
       }),

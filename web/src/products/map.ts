@@ -46,14 +46,25 @@ export function layerCsv(figure: MapFigure, layer: Layer): string {
   }));
 }
 
+/** What the list says of a cell, and in more words. Cells of several sizes are told by their density. */
+function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, value, low, high]: Measure["listed"][number], sameSize: boolean): [string, string] {
+  if (measure.kind === "rate") return [shareWords(value, low, high), shareWords(value, low, high)];
+  if (measure.kind !== "count") return [`${known(value, (high - low) / 2)} (${interval(low, high)})`, interval(low, high)];
+  const side = 2 ** (body.depth - (figure.cells?.layer.level[row] ?? 0));
+  const users = `at least ${known(Math.floor(low), (high - low) / 20)} ${measure.unit}`;
+  const density = `at least ${significant(low / (figure.cells?.area(row) ?? 1), 2)} per km²`;
+  return [sameSize ? users : density, `${users} in ${metres(body.finest_metres[0] * side)} × ${metres(body.finest_metres[1] * side)}`];
+}
+
 /** The list of what is surely high. A click shows the cell on the map. */
 function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
-  const title = measure.kind === "count" ? "Surely crowded" : measure.kind === "change" ? "Surely changed" : `Surely high: ${measure.name.toLowerCase()}`;
+  const title = measure.kind === "count" ? "Surely crowded" : measure.kind === "change" ? "Surely changed" : `Surely high: ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
   const finest = Math.min(...body.finest_metres);
   /** How high a cell surely is: what the bars show and the list is ordered by. */
   const surely = ([row, , low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? low / (figure.cells?.area(row) ?? 1)
     : measure.kind === "change" ? Math.min(Math.abs(low), Math.abs(high)) : low);
   const most = Math.max(...measure.listed.map(surely), 1e-12);
+  const sameSize = new Set(measure.listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
   let shown = Math.min(LISTED, measure.listed.length);
   const list = h("ol", { class: "places" });
   /** The list's numbers beside its cells on the map, but where one would cover an earlier one. */
@@ -65,7 +76,8 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
     measure.listed.slice(0, shown).forEach(([row], i) => {
       const cell = figure.cells?.bounds(row);
       if (!cell) return;
-      const [x, y] = project(cell.east, cell.north).map((one, axis) => one + (axis ? -7 : 7));
+      const [[west, south], [east, north]] = [project(cell.west, cell.south), project(cell.east, cell.north)];
+      const [x, y] = east - west > 40 ? [(west + east) / 2, (south + north) / 2] : [east + 7, north - 7];
       if (taken.some(([a, b]) => Math.hypot(a - x, b - y) < 17)) return;
       taken.push([x, y]);
       pen.beginPath();
@@ -85,17 +97,15 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   const fill = (): void => {
     figure.redraw();
     list.replaceChildren(...measure.listed.slice(0, shown).map((one, i) => {
-      const [row, value, low, high] = one;
+      const [row] = one;
       const cell = figure.cells?.bounds(row);
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
-      const size = metres(body.finest_metres[0] * 2 ** (body.depth - (figure.cells?.layer.level[row] ?? 0)));
-      const words = measure.kind === "rate" ? shareWords(value, low, high)
-        : measure.kind === "count" ? `at least ${known(Math.floor(low), (high - low) / 20)} in ${size}` : `${known(value, (high - low) / 2)} (${interval(low, high)})`;
+      const [words, detail] = listWords(figure, body, measure, one, sameSize);
       const bar = h("i");
       bar.style.width = `${clamp((100 * surely(one)) / most, 1, 100)}%`;
       bar.style.background = figure.cells?.colour(row) ?? "";
       const name = figure.nearest(longitude, latitude) ?? place(longitude, latitude, finest * 4);
-      const item = button("", () => figure.goTo(row), { title: "Show on the map" });
+      const item = button("", () => figure.goTo(row), { title: `Show on the map: ${detail}` });
       item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), h("span", { class: "bar", "aria-hidden": "true" }, bar));
       return h("li", {}, item);
     }));
@@ -127,6 +137,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
     note.textContent = layer.note;
     slider.value = String(place);
     slider.setAttribute("aria-valuetext", layer.title);
+    figure.setOverlay(null);
     figure.setOverlay(null);
     list.replaceChildren(...(measure.listed_note ? [listOf(figure, body, measure)] : []));
     colours.replaceChildren(...(layer.measures.length > 1 ? [choice("Colour by", layer.measures.map((one) => one.name), layer.measures.indexOf(measure), (chosen) => {

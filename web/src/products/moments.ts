@@ -86,7 +86,7 @@ export const showMoments: Product = (view: PageView, root: HTMLElement, tools: T
   const pledge = h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words")));
   if (body.map) {
     const inner = h("div", { class: "product map" });
-    root.append(answer(body), h("div", {}, inner));
+    root.append(h("div", {}, inner)); // the headline says everybody's value
     const figure = new MapFigure(inner, body.map.region, { label: view.title, finestMetres: body.map.finest_metres, missing: body.map.missing, start: body.map.start }, tools);
     geographyOf(view, tools)(figure);
     const { panel, current } = mapPanel(figure, body.map, tools);
