@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 REGION := 3.00,1.00,3.13,1.13
+# Bytecode is kept, even where the machine says otherwise: without it each process compiles all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
 MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
 .PHONY: demo docs web tuner test test-slow test-times test-airflow flink-jar test-flink check bench clean

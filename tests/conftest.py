@@ -27,9 +27,10 @@ REGION = Region(-1.0, 50.0, 1.0, 51.0)
 
 
 def pytest_collection_finish() -> None:
-    """What thousands of imported modules hold stays: the collector of garbage need not look at it again and again."""
+    """What thousands of imported modules hold stays: the garbage collector does not look at it again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""Whether a secret stands in some bytes, in whatever form Beam packs it."""
+"""Whether a secret is in some bytes, in any form in which Beam packs it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def layers(data: bytes) -> Iterator[bytes]:
 
 
 def forms(secret: bytes) -> list[bytes]:
-    """A secret as it stands, in hexadecimal, as a Python literal, and in base64 at any offset."""
+    """A secret as it is, in hexadecimal, as a Python literal, and in base64 at any offset."""
     found = [secret, secret.hex().encode(), secret.hex().upper().encode(), repr(secret)[2:-1].encode()]
     for offset in range(3):
         inner = secret[offset:]

@@ -1,4 +1,4 @@
-"""Google's Secret Manager on a local socket: what its REST interface answers for one secret."""
+"""Google's Secret Manager on a local socket: the response of its REST interface for one secret."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ credentials = pytest.importorskip("google.auth.credentials", reason="needs apach
 
 @dataclass
 class SecretManager:
-    """A running stub: secrets by full name, an error for all of them, the names that were asked for."""
+    """A running stub: secrets by full name, an error for all of them, the requested names."""
 
     secrets: dict[str, bytes]
     status: int = 200

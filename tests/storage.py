@@ -84,7 +84,7 @@ Fault = Callable[[str, str], int | str | None]
 
 @dataclass
 class Emulator:
-    """A running emulator. `fault` is asked about every request; `requests` are all there were, "METHOD path"."""
+    """A running emulator. `fault` decides on every request; `requests` lists all, "METHOD path"."""
 
     url: str
     requests: list[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -37,9 +38,16 @@ WAITING = {"transforms/privacy/ledger/bucket_store.py", "transforms/privacy/ledg
 SOURCES = sorted(str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 
+@functools.cache
+def parsed(path: str) -> ast.Module:
+    """The syntax tree of a source file."""
+    return ast.parse((ROOT / path).read_text())
+
+
+@functools.cache
 def imports(path: str) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -120,7 +128,7 @@ def test_randomness_is_keyed() -> None:
 
 def test_every_public_thing_has_a_docstring() -> None:
     for path in SOURCES:
-        tree = ast.parse((ROOT / path).read_text())
+        tree = parsed(path)
         assert ast.get_docstring(tree) or path.endswith("__init__.py"), path
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
@@ -156,11 +164,12 @@ def module_of(path: str) -> str:
     return "sfumato." + path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
 
 
+@functools.cache
 def imported_modules(path: str) -> set[str]:
     """This package's modules that a file imports anywhere, but for type checkers alone."""
     modules = {module_of(one) for one in SOURCES}
     found: set[str] = set()
-    tree = ast.parse((ROOT / path).read_text())
+    tree = parsed(path)
     typing_only = {
         id(inner)
         for node in ast.walk(tree)
@@ -209,7 +218,7 @@ def test_no_room_imports_itself_by_way_of_others() -> None:
 @pytest.mark.parametrize("path", SOURCES)
 def test_imports_stand_at_the_top(path: str) -> None:
     """Inside functions only optional extras are imported, and a few modules that most commands do without."""
-    tree = ast.parse((ROOT / path).read_text())
+    tree = parsed(path)
     inside = set()
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
@@ -225,3 +234,32 @@ def test_imports_stand_at_the_top(path: str) -> None:
 def test_a_file_name_has_one_meaning() -> None:
     names = [path.rpartition("/")[2] for path in SOURCES if not path.endswith("__init__.py")]
     assert {name for name in names if names.count(name) > 1} <= ONE_IDEA | TWO_IDEAS
+
+
+# --- tests ---
+
+ROOMS = (*FOLDERS, "api", "benchmarks")
+# These test what several modules do together.
+SEVERAL_MODULES = {
+    "api/test_examples.py",
+    "api/test_imports.py",
+    "pipelines/test_dataflow.py",
+    "pipelines/test_dataflow_submission.py",
+    "pipelines/test_faults.py",
+    "pipelines/test_gcs.py",
+    "transforms/ranges/test_coverage.py",
+    "transforms/release/test_page_changes.py",
+}
+
+
+def test_a_test_file_lies_where_its_module_lies_and_is_named_for_it() -> None:
+    """test_MODULE.py, or test_MODULE_ASPECT.py where one file would be too long."""
+    misplaced = set()
+    for room in ROOMS:
+        for path in (ROOT / "tests" / room).rglob("test_*.py"):
+            own = path.relative_to(ROOT / "tests")
+            words = path.stem.split("_")[1:]
+            names = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
+            if not any((ROOT / own.parent / f"{name}.py").exists() for name in names):
+                misplaced.add(str(own))
+    assert misplaced <= SEVERAL_MODULES

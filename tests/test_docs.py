@@ -21,6 +21,8 @@ from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.moments.derived_statistics import STATISTICS
 
+pytestmark = pytest.mark.usefixtures("blank_pictures")  # nothing here looks at them
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     str(path.relative_to(ROOT))

@@ -86,7 +86,7 @@ PAPER = ("--schedule", "paper", "--estimator", "last")
 
 @pytest.mark.slow
 def test_cabs_stay_near_the_non_private_yardstick(data: Path, tmp_path: Path) -> None:
-    """10,000 users, epsilon 1: 1.28 was measured; a tree that is asked once and not refined has above 1.4."""
+    """10,000 users, epsilon 1: 1.28 was measured; a tree with one query and without refinement has above 1.4."""
     logs = str(data / "sf_cabs_starts.parquet")
     once = ("--methods", "adaptive", *PAPER, "--max_sub_queries", "1,10")
     table = compared(logs, CABS, tmp_path / "out", *once).set_index("max_sub_queries")

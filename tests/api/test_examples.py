@@ -9,6 +9,8 @@ import pytest
 
 import sfumato
 
+pytestmark = pytest.mark.usefixtures("blank_pictures")  # nothing here looks at them
+
 EXAMPLES = [
     one
     for name in sfumato.__all__

@@ -13,6 +13,8 @@ from sfumato.pipelines import cli
 from sfumato.pipelines.run import request_class
 from tests.api.conftest import REGION
 
+pytestmark = pytest.mark.usefixtures("blank_pictures")  # nothing here looks at them
+
 TEXT_REGION = "3.0,1.0,3.13,1.13"
 JOBS = ("heatmap", "histogram", "hotspots", "quantiles", "moments", "ranges", "synth", "plan")
 

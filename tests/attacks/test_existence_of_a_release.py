@@ -41,7 +41,7 @@ def is_published(users: int, parameters: HeatmapParameters, key: RunKey) -> bool
 
 @pytest.mark.parametrize("users", [0, POPULATION - 1, POPULATION, POPULATION + 1])
 def test_a_shard_answers_however_few_users_it_has(users: int) -> None:
-    """In the paper's model the outcome told whether there are as many users as said: that model is not protected."""
+    """In the paper's model the outcome showed whether there are as many users as said: that model is not protected."""
     assert all(is_published(users, parameters_of(), key) for key in KEYS)
     paper = parameters_of(participation="paper")
     assert [is_published(users, paper, key) for key in KEYS[:2]] == [users >= POPULATION] * 2

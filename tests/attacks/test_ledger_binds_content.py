@@ -1,4 +1,4 @@
-"""Lines 7, 9 and 16: one charge stands for one content, under one name, with one program.
+"""Lines 7, 9 and 16: one charge is for one content, under one name, with one program.
 
 7: only the manifest was hashed, and it held no hashes of the files. 9: the same file was charged under another day or
 dataset, each within its limit. 16: the code changed between a kill and the next run, the version did not.

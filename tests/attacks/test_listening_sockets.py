@@ -17,17 +17,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.attacks.city import SECRET, local_jobs, make_city
 from tests.leaks import forms, holds
 
 # What runs the jobs, one after the other. Users' cells are kept on the disk, as where memory is small. Of every graph
-# that a runner is given, it is written down whether it holds the secret.
+# that a runner is given, it is written down whether it holds the secret. Pictures are laid out and not drawn.
 DRIVER = """
 import json, sys
 import sfumato.pipelines.scratch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from sfumato.pipelines import cli
 from sfumato.pipelines.local_runner import LocalRunner
 from tests.beam_caches import beam_caches
@@ -35,6 +35,7 @@ from tests.leaks import holds
 
 commands, secret, report = json.loads(sys.argv[1]), bytes.fromhex(open(sys.argv[2]).read()), sys.argv[3]
 sfumato.pipelines.scratch.available_memory = lambda: 0
+FigureCanvasAgg.draw = FigureCanvasAgg.get_renderer
 run, graphs = LocalRunner.run_via_runner_api, []
 
 def watched(self, proto, options):
@@ -46,7 +47,8 @@ with beam_caches():
     found = {name: [cli.main(command), len(graphs), any(graphs)] for name, command in commands.items()}
 open(report, "w").write(json.dumps(found))
 """
-# The control: Beam's own mode with two threads, which is what jobs of ten million rows used.
+# The controls: Beam's own mode with two threads, which is what jobs of ten million rows used; and a
+# process that the run started.
 BEAMS_OWN = """
 import time
 from collections.abc import Iterator
@@ -57,6 +59,11 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 options = PipelineOptions(["--direct_running_mode=multi_threading", "--direct_num_workers=2"])
 with beam.Pipeline(runner=FnApiRunner(), options=options) as root:
     root | beam.Create([1]) | beam.Map(lambda _: time.sleep(1))
+"""
+A_CHILDS = """
+import subprocess, sys
+listen = "import socket, time; server = socket.create_server(('0.0.0.0', 0)); time.sleep(0.5)"
+subprocess.run([sys.executable, "-c", listen], check=True)
 """
 LISTENS = "0A"
 
@@ -75,10 +82,10 @@ class Seen:
         """Looks at a process and all that it started, and at their temporary files."""
         self.looks += 1
         for process in _tree(run):
-            with contextlib.suppress(psutil.Error, OSError):
-                self.listening |= _listening(process.pid)
+            with contextlib.suppress(OSError):
+                self.listening |= _listening(process)
                 for name in ("cmdline", "environ"):
-                    text = Path(f"/proc/{process.pid}/{name}").read_bytes()
+                    text = Path(f"/proc/{process}/{name}").read_bytes()
                     self.shown |= {name for form in forms(SECRET) if form in text}
         for path in _paths_under(temporary):
             with contextlib.suppress(OSError):
@@ -94,11 +101,14 @@ def _paths_under(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in (*folders, *names))
 
 
-def _tree(run: int) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error):
-        parent = psutil.Process(run)
-        return [parent, *parent.children(recursive=True)]
-    return []
+def _tree(run: int) -> list[int]:
+    """The numbers of a process and of all that it started."""
+    found = [run]
+    for process in found:  # which grows
+        for children in Path(f"/proc/{process}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += [int(child) for child in children.read_text().split()]
+    return found
 
 
 def _listening(process: int) -> set[str]:
@@ -170,3 +180,8 @@ def test_no_job_opens_a_door(city: Path, tmp_path: Path, threads: int) -> None:
 def test_a_door_would_be_seen(tmp_path: Path) -> None:
     seen, _ = watch(["-c", BEAMS_OWN], tmp_path / "temporary")
     assert {"0" * 32} == seen.listening  # [::]: all interfaces
+
+
+def test_a_door_of_a_child_would_be_seen(tmp_path: Path) -> None:
+    seen, _ = watch(["-c", A_CHILDS], tmp_path / "temporary")
+    assert seen.listening == {"0" * 8}  # 0.0.0.0

@@ -171,5 +171,5 @@ def test_no_count_is_published_as_it_is(grouping: Grouping | None) -> None:
         wanted = [*true.tolist(), *(int(one.reports.sum()) for one in exact), int(true.sum())]
         equal += sum(one == other for one, other in zip(found, wanted, strict=True))
         looked += len(found)
-    # Four discrete Laplace variates of epsilon 0.5 and more: together they are 0 with a chance below 8%.
+    # Four discrete Laplace variates of epsilon 0.5 and more: together they are 0 with a probability below 8%.
     assert equal < 0.08 * looked + 5 * np.sqrt(0.08 * looked)

@@ -1,4 +1,4 @@
-"""Attack 3 of the table: the noise of *other* cells told who was there, because it grew with the survivors."""
+"""Attack 3 of the table: the noise of *other* cells showed who was there, because it grew with the survivors."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_no_status_tells_an_exact_number_of_bad_rows(tmp_path: Path) -> None:
 
 
 def test_no_status_tells_how_many_users_drew_themselves(tmp_path: Path) -> None:
-    """Limited contact, as for fewer users than there are: more drew themselves than were to be asked."""
+    """Limited contact, as for fewer users than there are: more users were sampled than the plan has."""
     pattern = logs(tmp_path / "logs", 3000)
     plan = SamplePlan(population=1500, contact="limited")
     assert plan.contact_plan is not None

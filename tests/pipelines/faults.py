@@ -229,7 +229,7 @@ class Scene:
         setattr(owner, name, watched)
 
     def _watch_drawing(self, release_id: str) -> None:
-        """Notes each time that noise is drawn, or a threshold is passed, before the charge stands."""
+        """Notes each time that noise is drawn, or a threshold is passed, before the charge is made."""
         folder, ledger = self.folder, self.place.ledger
         for owner, name in ((noise, "geometric"), (sample_and_threshold, "threshold")):
             real = getattr(owner, name)

@@ -30,8 +30,8 @@ def table(users: int = 1900, records: int = 2, seed: int = 0) -> pa.Table:
     length = rng.gamma(4.0, 60.0, rows)
     length[rng.random(rows) < 0.01] = np.nan
     length[rng.random(rows) < 0.005] = np.inf
-    hers = np.unique(logs["user_id"].to_numpy(), return_inverse=True)[1]
-    drawn = np.random.default_rng(seed + 2).random(users)[hers]
+    index = np.unique(logs["user_id"].to_numpy(), return_inverse=True)[1]
+    drawn = np.random.default_rng(seed + 2).random(users)[index]
     kind = np.array(KINDS)[np.searchsorted([0.6, 0.9, 0.99, 0.998], drawn)]
     return (
         logs.append_column("length", pa.array(length, mask=rng.random(rows) < 0.005))
@@ -74,5 +74,5 @@ def users_of(logs: pa.Table, rows: NDArray[np.bool_]) -> int:
 
 
 def shows(text: str, number: int) -> bool:
-    """Whether a number stands in a text, with or without a comma after the thousands; not within a picture's base64."""
+    """Whether a number is in a text, with or without a comma after the thousands; not within a picture's base64."""
     return bool(re.search(rf"(?<![\w.,+/])({number}|{number:,})(\.0+)?(?![\w+/=]|[.,]\d)", text))

@@ -40,7 +40,7 @@ def code_of(longitude: float, latitude: float, region: Region, depth: int) -> in
 
 
 def value_of(record: dict[str, Any], columns: LocationColumns) -> float | None:
-    """A record's weight or time in seconds, None for a bad one; 0 where neither is asked for."""
+    """A record's weight or time in seconds, None for a bad one; 0 where the request has neither."""
     name = columns.weight or columns.time
     if name is None:
         return 0.0

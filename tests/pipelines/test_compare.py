@@ -74,7 +74,7 @@ def test_everybody_at_a_huge_epsilon_has_the_exact_map(logs, tmp_path: Path) -> 
 
 
 def test_the_yardstick_knows_what_the_survivors_show(logs, tmp_path: Path) -> None:
-    """Of everybody it knows all; of those who do not vanish, what a sample of that size tells, and no more."""
+    """Of everybody it knows all; of those who do not vanish, what a sample of that size shows, and no more."""
     out, pattern = tmp_path / "out", logs(900)
     more = ("--methods", "flat", "--users", "900", "--dropout", "0,0.3", "--metrics", "mse")
     assert cli.main(command(pattern, out, *more)) == 0

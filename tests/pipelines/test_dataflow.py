@@ -44,7 +44,7 @@ KEY_NAME = "projects/test-project/secrets/run-key/versions/7"
 
 @pytest.fixture(scope="module", autouse=True)
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A pattern of logs in a bucket that stands as long as this module's tests."""
+    """A pattern of logs in a bucket that exists while this module's tests run."""
     folder = tmp_path_factory.mktemp("logs")
     write_files(make_logs(300, 1, seed=0), folder, 2)
     with storage_emulator():

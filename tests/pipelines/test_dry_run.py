@@ -1,4 +1,4 @@
-"""What a dry run tells, that it is what the run does, and that it touches nothing."""
+"""What a dry run reports, that it is what the run does, and that it changes nothing."""
 
 from __future__ import annotations
 

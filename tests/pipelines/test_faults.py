@@ -125,7 +125,7 @@ def test_two_refreshes_of_a_day_at_once(tmp_path: Path, logs: Path) -> None:
 
 
 def test_a_second_attempt_twice_at_once(tmp_path: Path, logs: Path) -> None:
-    """The release that stands is replaced whole, whoever comes first."""
+    """The existing release is replaced as one, whichever run is first."""
     one = scene(tmp_path, logs, "histogram")
     assert one.wait([one.start(DAYS[0], None)]) == [0]
     assert one.wait([one.start(DAYS[0], None, arguments=("--attempt", "2")) for _ in range(2)]) == [0, 0]

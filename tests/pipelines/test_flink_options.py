@@ -24,7 +24,7 @@ from tests.keys import SECRET, write_key
 
 
 def launcher(folder: Path, script: str = "exit 0") -> str:
-    """A program that stands for `java`."""
+    """A program in place of `java`."""
     path = folder / "java"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o700)
@@ -84,7 +84,7 @@ def test_what_is_missing_is_named(tmp_path: Path, jar: str, monkeypatch: pytest.
     ):
         settings("--job_server_java_launcher=/nowhere/java")
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    with pytest.raises(RequestError, match="there is no 'java'"):
+    with pytest.raises(RequestError, match="there is no program 'java'"):
         settings()
 
 

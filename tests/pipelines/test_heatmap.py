@@ -155,11 +155,11 @@ def test_a_user_with_a_thousand_rows_weighs_one(tmp_path: Path) -> None:
 
     def total(rows: int, name: str) -> float:
         values = {"user_id": [10**10] * rows, "latitude": [50.5] * rows, "longitude": [0.1] * rows}
-        hers = pa.table(values, schema=table.schema)
-        pattern = write_files(pa.concat_tables([table, hers]), tmp_path / name, 4)
+        extra = pa.table(values, schema=table.schema)
+        pattern = write_files(pa.concat_tables([table, extra]), tmp_path / name, 4)
         return float(run_state(pattern, parameters).results[0].counts.sum())
 
-    # At epsilon 30 noise is 0 but for a chance of 1e-12 an entry.
+    # At epsilon 30 noise is 0 but for a probability of 1e-12 an entry.
     assert (total(0, "none"), total(1, "one"), total(1000, "thousand")) == (1000, 1001, 1001)
 
 

@@ -1,4 +1,4 @@
-"""A bucket of Google's without credentials: told at once, however long Google's client would look for some."""
+"""A bucket of Google's without credentials: refused at once, however long Google's client would look for some."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_CREDENTIALS = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
 
 
 def test_without_credentials_a_bucket_is_refused_at_once(tmp_path: Path) -> None:
-    """Google's client looks for its metadata server, here one that takes connections and never answers."""
+    """Google's client looks for its metadata server, here one that takes connections and never responds."""
     kept = {name: value for name, value in os.environ.items() if name not in NO_CREDENTIALS}
     nowhere = {"HOME": str(tmp_path), "CLOUDSDK_CONFIG": str(tmp_path)}
     logs, output = "gs://a-bucket/*.parquet", str(tmp_path / "out")

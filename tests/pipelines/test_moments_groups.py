@@ -1,4 +1,4 @@
-"""`sfumato moments` by group and by cell of a map: what is told of a group, and what is not."""
+"""`sfumato moments` by group and by cell of a map: what is published of a group, and what is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sfumato moments`: everything that can be wrong with a request or its data, and what a dry run tells."""
+"""`sfumato moments`: everything that can be wrong with a request or its data, and what a dry run reports."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_tenth_of_bad_values_is_left_out_and_counted(tmp_path: Path, capfd: py
     ],
 )
 def test_however_few_clients_a_release_is_published(tmp_path: Path, rows: int, records: int, more: list[str]) -> None:
-    """Whether there is one tells nothing of who is there; its warnings say that nothing is known."""
+    """Its existence does not depend on who is there. Its warnings say that nothing is known."""
     pattern = logs_of(tmp_path, np.arange(float(rows)), records)
     assert run(pattern, tmp_path / "out", "--column", "x", *more) == 0
     warnings = json.loads((tmp_path / "out" / "manifest.json").read_text())["warnings"]

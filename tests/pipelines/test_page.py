@@ -9,6 +9,7 @@ import pytest
 
 from sfumato.pipelines.cli import main
 from sfumato.transforms.release.release_folder import publish
+from tests.attacks.city import local_jobs, make_city
 from tests.transforms.release.city import city_release
 
 
@@ -18,8 +19,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "release"
 
 
-def test_the_page_follows_from_the_published_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["page", str(folder)]) == 0
+@pytest.fixture(scope="module")
+def city(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("city")
+    make_city(folder, 2000)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["heatmap", "histogram", "hotspots", "quantiles", "moments", "model"])
+def test_the_page_of_every_job_follows_from_the_published_files(
+    name: str, city: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(local_jobs(city, tmp_path)[name]) == 0
+    capsys.readouterr()
+    assert main(["page", str(tmp_path / name)]) == 0
     assert "byte for byte" in capsys.readouterr().out
 
 

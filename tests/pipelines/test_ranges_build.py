@@ -93,7 +93,7 @@ def test_the_release_answers_where_people_are(folder: Path, published: Path) -> 
     assert share.sum() > 100
     answers, covered = model.answer(np.array([x[middle], -1.0]), np.array([y[middle], 51.0]), np.array([size, 2000.0]))
     assert covered.tolist() == [1.0, pytest.approx(0.25, abs=0.01)]  # the second is round the corner, where nobody is
-    # One of a user's records counts: she is in the square with a chance of her share.
+    # One of a user's records counts: it is in the square with a probability of the square's share.
     probability = (share * (1 - share)).sum()
     assert abs(answers.users[0] - share.sum()) < 6.2 * np.sqrt(answers.stddev[0] ** 2 + probability)
     assert answers.users[1] < 6.2 * answers.stddev[1]
@@ -140,6 +140,7 @@ def test_a_release_of_one_file_and_of_many_are_of_the_same_people(
 # --- its key, its charge, its log ---
 
 
+@pytest.mark.drawn
 def test_the_same_key_gives_the_same_release_on_every_runner(folder: Path, published: Path, tmp_path: Path) -> None:
     assert build(folder, tmp_path / "out", *GRID, "--runner_config", "direct_threads") == 0
     assert contents(tmp_path / "out") == contents(published)

@@ -206,7 +206,7 @@ def test_tampering_stops_everything(
 def test_a_ledger_that_was_lost_is_not_begun_anew(
     backfilled: Place, tmp_path: Path, days: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor one that was put back from an old copy, nor with another attempt: published releases tell."""
+    """Nor one that was put back from an old copy, nor with another attempt: the published releases show it."""
     other = Place(tmp_path, days, budget=[{"epsilon": 40, "days": 1}])
     shutil.copytree(backfilled.folder / "published", tmp_path / "published")
     write_files(make_logs(900, 2, seed=7), tmp_path / "logs" / "dt=2026-11-21", 1)

@@ -350,7 +350,7 @@ def _round_table(manifest: Manifest) -> Section:
 
 def _listed(rows: NDArray[np.int64], *values: Array) -> list[tuple[int, float, float, float]]:
     """Rows of a list with their value and the ends of its interval."""
-    return [(row, *(float(f"{one[row]:.5g}") for one in values)) for row in rows.tolist()]  # type: ignore[misc]
+    return [(row, *(float(f"{one[row]:.5g}") for one in values)) for row in rows.tolist()]
 
 
 def _rounded(values: Array, spread: Array) -> list[float | None]:

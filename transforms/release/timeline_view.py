@@ -56,8 +56,8 @@ _CHANGE = (
     "noise of both releases, and the chance that decides who is out on a night. Cells are named as changed by the "
     "procedure of Benjamini and Hochberg. Among them, at most 5% are expected to be due to noise and chance. All other "
     "cells are hatched.",
-    "The page takes the errors of cells as independent and tests cells one by one. `sfumato changes` tests the regions "
-    "that cells form as well, and so finds changes that are spread out.",
+    "The page takes the errors of cells as independent and tests cells one by one. The command sfumato changes tests "
+    "the regions that cells form as well, and so finds changes that are spread out.",
 )
 
 
@@ -93,7 +93,7 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
         headline=f"{count}, {spoken(first)}" + (f" to {spoken(last)}" if first != last else ""),
         description=f"{count} of private releases{of}: each night's map and what changed.",
         job="refresh",
-        release_id=content["title"],
+        release_id="",
         created=max(night.created for night in nights),
         chips=_chips(nights, spending),
         guarantee=_guarantee(worst, len(nights)),

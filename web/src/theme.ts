@@ -1,4 +1,4 @@
-// Light or dark: what the reader's system prefers, until the reader chooses.
+// Light or dark: what the reader's system prefers, until the reader chooses. Paper is light.
 
 export type Mode = "light" | "dark";
 
@@ -7,11 +7,15 @@ export class Theme {
   private readonly system = matchMedia("(prefers-color-scheme: dark)");
   private chosen: Mode | null = null;
 
+  private readonly paper = matchMedia("print");
+
   constructor() {
+    this.paper.addEventListener("change", () => this.tell());
     this.system.addEventListener("change", () => this.tell());
   }
 
   get mode(): Mode {
+    if (this.paper.matches) return "light";
     return this.chosen ?? (this.system.matches ? "dark" : "light");
   }
 

@@ -1,6 +1,6 @@
 // @vitest-environment jsdom
 import { beforeAll, expect, test, vi } from "vitest";
-import { BasemapGround, inside, showGeography, wayTo } from "../src/map/basemap";
+import { BasemapGround, geographyOf, inside, wayTo } from "../src/map/basemap";
 import type { MapFigure } from "../src/map/figure";
 import type { Scene } from "../src/map/ground";
 import type { Tools } from "../src/product";
@@ -100,7 +100,8 @@ test("tiles are off until the reader switches them on, and the page says who the
   let press: () => void = () => undefined;
   const button = document.createElement("button");
   const tools = { addButton: (_: string, act: () => void) => ((press = act), button), say: (text: string) => said.push(text) } as unknown as Tools;
-  showGeography(figure, { basemap: null, tiles: "https://tile.example.org/{z}/{x}/{y}.png" } as PageView, tools);
+  const show = geographyOf({ basemap: null, tiles: "https://tile.example.org/{z}/{x}/{y}.png" } as PageView, tools);
+  show(figure);
   expect(tiles).toEqual([]);
   expect(button.getAttribute("aria-pressed")).toBe("false");
   expect(element.textContent).toContain("tile.example.org");
@@ -108,16 +109,18 @@ test("tiles are off until the reader switches them on, and the page says who the
   expect(tiles).toEqual(["https://tile.example.org/{z}/{x}/{y}.png"]);
   expect(button.getAttribute("aria-pressed")).toBe("true");
   expect(said[0]).toContain("tile.example.org sees");
+  show(figure); // another map of the page
+  expect(tiles.length).toBe(2);
   press();
-  expect(tiles[1]).toBeNull();
+  expect(tiles[2]).toBeNull();
 });
 
 test("without tiles there is no button, and a basemap's source is named", () => {
   const element = document.createElement("div");
   const setBasemap = vi.fn();
   const addButton = vi.fn();
-  showGeography({ element, setBasemap } as unknown as MapFigure, { basemap: BASEMAP, tiles: null } as PageView, { addButton } as unknown as Tools);
+  geographyOf({ basemap: BASEMAP, tiles: null } as PageView, { addButton } as unknown as Tools)({ element, setBasemap } as unknown as MapFigure);
   expect(addButton).not.toHaveBeenCalled();
   expect(setBasemap).toHaveBeenCalledOnce();
-  expect(element.textContent).toBe("Geography: Survey. ");
+  expect(element.textContent).toBe("Geography: Survey.");
 });

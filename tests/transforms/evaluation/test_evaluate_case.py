@@ -53,7 +53,7 @@ def test_the_truth_may_be_the_cohorts_and_blurred() -> None:
     everybody = crowd(seed=1).histogram()
     exact = Evaluation(("mse", "l1"), of_cohort=True)
     (own,) = evaluate_case(case, rows, USERS, 0, exact, everybody, KEY)
-    assert own.metrics == {"mse": 0.0, "l1": 0.0}  # at epsilon 30 noise is 0 but for a chance of 1e-12 an entry
+    assert own.metrics == {"mse": 0.0, "l1": 0.0}  # at epsilon 30 noise is 0 but for a probability of 1e-12 an entry
     (other,) = evaluate_case(case, rows, USERS, 0, Evaluation(("mse",)), everybody, KEY)
     sample = truth_of(rows.histogram())
     assert other.metrics["mse"] == pytest.approx(mean_squared_error(sample, truth_of(everybody)))
@@ -112,7 +112,7 @@ def test_a_run_whose_shards_are_all_lost_has_no_figures() -> None:
 
 
 def test_one_location_and_distributions_are_drawn_of_the_same_users() -> None:
-    """A user's row has the upper bits of her hash where she has one location, and the whole hash elsewhere."""
+    """A row has the upper bits of its user's hash where users have one location, and the whole hash elsewhere."""
     rng = np.random.default_rng(5)
     users = np.sort(rng.integers(0, 1 << 64, USERS, dtype=np.uint64))
     shift = np.uint64(2 * DEPTH)

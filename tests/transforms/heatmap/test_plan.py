@@ -51,7 +51,7 @@ def test_central_noise_loses_no_shard() -> None:
     assert math.isclose(made.sub_queries[-1].noise_stddev, discrete_laplace_stddev(made.sub_queries[-1].epsilon))
 
 
-def test_the_chance_of_overflow_is_the_least_that_the_window_certifies() -> None:
+def test_the_overflow_probability_is_the_least_that_the_window_certifies() -> None:
     parameters = HeatmapParameters(users=100_000, modulus=12_000, allow_overflow=True, method=PAPER)
     state = plan(make_plan(parameters).state.population, Budget(1.0), parameters)
     assert state.query is not None

@@ -172,7 +172,7 @@ def test_without_auxiliary_data_nothing_is_said_of_rates() -> None:
 
 
 def test_parts_of_the_users_are_told_as_what_they_are() -> None:
-    """Disjoint cohorts: a user answers one sub-query, with the whole budget."""
+    """Disjoint cohorts: each user is in one sub-query, which has the whole budget."""
     release = city_release("adaptive", cohorts="disjoint", simulated_dropout=0.05)
     state, privacy = release.state, release.manifest["privacy"]
     spent = [result.spent for result in state.results]

@@ -139,7 +139,7 @@ def test_lost_shards_are_spoken_for_and_counted() -> None:
 
 
 def test_with_central_noise_no_figure_but_the_counts_depends_on_who_is_there() -> None:
-    """A public population far above the users must not tell how many there are; only the noisy counts may differ."""
+    """A public population far above the number of users must not show that number. Only noisy counts may differ."""
     parameters = HeatmapParameters(population=10**8, noise="central", method=PAPER)
     states = [
         advance(start(users, parameters, KEY), ShardTotals(np.full(4, users), live), parameters)

@@ -1,4 +1,4 @@
-"""Disjoint cohorts: every user answers one sub-query, with the whole epsilon, and nobody answers two."""
+"""Disjoint cohorts: every user is in exactly one sub-query, which has the whole epsilon."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def one_more(rows: Rows, position: float) -> Rows:
 def run(
     groups: Sequence[ShardGroup], parameters: HeatmapParameters, users: int | None = None, key: RunKey = KEY
 ) -> tuple[HeatmapState, list[ShardQuery]]:
-    """The final state over these groups, and what was asked."""
+    """The final state over these groups, and its queries."""
     there = sum(int(group.sizes().sum()) for group in groups) if users is None else users
     state, asked = start(there, parameters, key), []
     while state.query is not None:
@@ -202,7 +202,7 @@ def test_a_user_more_changes_the_answers_of_one_sub_query_alone(shards: int) -> 
             assert after.live == before.live
             assert np.abs(exact[1].sums - exact[0].sums).sum() == (number == own)
             assert number == own or np.array_equal(after.sums, before.sums)
-        # In a whole run later questions may depend on her answer; earlier ones know nothing of her.
+        # In a whole run later queries may depend on this user; earlier ones do not.
         new, _ = run(more, parameters)
         for old, one in list(zip(state.results, new.results, strict=True))[:own]:
             assert one.encoding == old.encoding
@@ -358,7 +358,7 @@ def test_noise_of_a_part_scaled_to_all_has_the_stated_deviation(
 
 
 def test_an_answer_of_a_part_is_in_users_of_everybody() -> None:
-    """At epsilon 30 noise is 0 but for a chance of 1e-12 an entry."""
+    """At epsilon 30 noise is 0 but for a probability of 1e-12 an entry."""
     sizes = [100, 110, 95, 130, 80, 105, 90, 120]
     group = group_of([(s, 9, 1) for s, size in enumerate(sizes) for _ in range(size)], 8, DEPTH)
     parameters = HeatmapParameters(

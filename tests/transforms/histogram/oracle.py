@@ -11,7 +11,7 @@ from scipy import stats
 
 
 def published(count: int, rate: float, threshold: int, length: int) -> NDArray[np.float64]:
-    """The distribution float64[length] of what is published of one item: 0 stands for absent."""
+    """The distribution of the published count of one item: float64[length]. 0 is an absent item."""
     raw = stats.binom.pmf(np.arange(length), count, rate)
     raw[0] = raw[:threshold].sum()
     raw[1:threshold] = 0

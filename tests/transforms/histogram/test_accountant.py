@@ -155,7 +155,7 @@ def test_extremes_are_finite(arguments: tuple[float, float, int]) -> None:
     assert 0 < delta(*arguments) <= arguments[1]
 
 
-def test_infinite_epsilon_leaves_the_chance_that_exactly_tau_holders_are_all_sampled() -> None:
+def test_infinite_epsilon_leaves_the_probability_that_exactly_tau_holders_are_all_sampled() -> None:
     assert delta(500.0, 0.3, 5) == pytest.approx(0.3**5, rel=1e-8)
 
 

@@ -108,7 +108,7 @@ def test_cells_are_those_of_the_heatmap() -> None:
 
 @pytest.mark.parametrize("encode", [lambda array: array, lambda array: array.dictionary_encode()])
 def test_text_that_is_not_utf8_is_dropped_whoever_is_drawn(encode) -> None:
-    """A run that failed for it would tell whether its user was drawn."""
+    """A run that failed for it would show whether its user was drawn."""
     offsets = pa.py_buffer(np.array([0, 1, 3, 5], np.int32))
     broken = pa.StringArray.from_buffers(3, offsets, pa.py_buffer(b"a\xff\xfe\xc3\xa9"))
     for drawn in (everybody, lambda users: np.zeros(len(users), bool)):

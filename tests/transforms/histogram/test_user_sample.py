@@ -1,4 +1,4 @@
-"""Samples against a dictionary of sets: who is drawn, what counts, and that no order shows."""
+"""Samples against a dictionary of sets, and the released histogram of adjacent inputs against its exact law."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_two_rounds_are_as_close_as_the_accountant_says() -> None:
 
 @pytest.mark.parametrize(("records", "rounds"), [(1, 1), (3, 1), (1, 2)])
 def test_what_is_released_follows_the_law_with_and_without_a_user(records: int, rounds: int) -> None:
-    """The code's histograms under 6,000 keys: with a user, without her, and with all her records more than once.
+    """The code's histograms under 6,000 keys: with a user, without them, and with all their records more than once.
 
     A second sample for a user with more records, a threshold off by one, or one sample for two rounds would each
     move the law.

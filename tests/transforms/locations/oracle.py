@@ -18,7 +18,7 @@ def dwell_times(times: list[float], max_dwell: float) -> list[float]:
 
 
 def exact_shares(places: list[int], weights: list[float] | None) -> dict[int, Fraction]:
-    """One user's share of each of her places: of her records, or of their weights; all-zero weights are equal."""
+    """The share of each of a user's places: of the user's records, or of their weights. All-zero weights are equal."""
     held: dict[int, Fraction] = {}
     if weights is None or not any(weights):
         weights = [1.0] * len(places)

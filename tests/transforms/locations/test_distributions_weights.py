@@ -186,7 +186,7 @@ def test_dwell_times_against_an_oracle(data) -> None:
 @pytest.mark.parametrize("max_dwell", [None, 30.0])
 @pytest.mark.parametrize("kind", ["one", "top", "all"])
 def test_one_user_more_changes_nobody_elses_rows(kind: str, max_dwell: float | None) -> None:
-    """Neighbours: one user with any records and weights joins; she adds 1 or gamma, in L1, and nothing else changes."""
+    """One user with any records and weights joins: they add 1 or gamma in L1 norm, and nothing else changes."""
     places, gamma, rng = Places(8, 3), 1000, np.random.default_rng(2)
     ids = keyed_hash(b"n" * 32, np.arange(400))
     ids = ids >> np.uint64(58) << np.uint64(58) | ids >> np.uint64(40)  # many in few groups of users

@@ -71,7 +71,7 @@ def test_shard_counts_against_an_oracle(depth: int, users: int | None, shards: i
 
 
 def test_one_user_more_moves_nobody_else() -> None:
-    """Each of 50 users, put into the logs of all others, adds her own key to her own shard or does not take part."""
+    """Each of 50 users, put into the logs of all others, adds one key to one shard or does not take part."""
     cohort, words = Cohort.plan(5000, 2000, 100, 0.05), words_of(5000, 8)
     everybody = {(g, key) for g, found in groups_of(words, cohort, 8).items() for key in found.keys.tolist()}
     taking_part = 0

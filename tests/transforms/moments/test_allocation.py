@@ -1,4 +1,4 @@
-"""Sampling chances against water-filling by bisection, and against every perturbation (Lemma 3.3)."""
+"""Sampling probabilities against water-filling by bisection, and against every perturbation (Lemma 3.3)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def water_filled(wanted: list[float], reports: int) -> np.ndarray:
 @example([1.0, 0.0, 0.0], 2)
 @example([0.0, 0.0], 1)
 @example([1.0, 1e-9, 1e-9, 1e-9], 3)
-def test_chances_are_water_filled(wanted: list[float], reports: int) -> None:
+def test_probabilities_are_water_filled(wanted: list[float], reports: int) -> None:
     reports = min(reports, len(wanted))
     probabilities = capped(np.array(wanted), reports)
     assert probabilities.sum() == pytest.approx(1, abs=SLACK)
@@ -65,7 +65,7 @@ def test_what_is_not_capped_stays_in_proportion() -> None:
 
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("signed", ["no", "split"])
-def test_chances_by_weight_are_powers_of_it(power: float, signed: str) -> None:
+def test_probabilities_by_weight_are_powers_of_it(power: float, signed: str) -> None:
     one = 2.0 ** (power * np.arange(8))
     expected = np.tile(one, 1 + (signed == "split"))
     assert by_weight(slots(8, signed), power, 1) == pytest.approx(expected / expected.sum())
@@ -80,7 +80,7 @@ def variance(probabilities: np.ndarray, weights: np.ndarray, each: np.ndarray) -
 @pytest.mark.parametrize("epsilon", [None, 0.5, 3.0])
 @pytest.mark.parametrize("seed", range(5))
 def test_power_one_half_has_the_least_variance(epsilon: float | None, seed: int) -> None:
-    """Lemma 3.3: (sum of 2^j sqrt(v_j))^2, and no other chances do better, nearby or far."""
+    """Lemma 3.3: (sum of 2^j sqrt(v_j))^2, and no other probabilities do better, nearby or far."""
     rng, response, bits = np.random.default_rng(seed), RandomisedResponse(epsilon), slots(7)
     means = rng.uniform(0.02, 0.98, 7)
     each = means * (1 - means)
@@ -98,7 +98,7 @@ def test_power_one_half_has_the_least_variance(epsilon: float | None, seed: int)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_with_a_cap_the_least_variance_among_chances_below_it(seed: int) -> None:
+def test_with_a_cap_the_least_variance_among_probabilities_below_it(seed: int) -> None:
     rng, bits = np.random.default_rng(seed), slots(6)
     means = rng.uniform(0.1, 0.9, 6)
     each = means * (1 - means)
@@ -119,7 +119,7 @@ def test_with_a_cap_the_least_variance_among_chances_below_it(seed: int) -> None
 
 
 def test_under_much_noise_bits_are_asked_for_by_weight() -> None:
-    """The coins' variance is the same for every bit, so the chances are in proportion to 2^j."""
+    """The coins' variance is the same for every bit, so the probabilities are in proportion to 2^j."""
     bits = slots(8)
     probabilities = by_variance(bits, np.linspace(0.1, 0.9, 8), np.ones(8), RandomisedResponse(0.01), 0.5, 1)
     assert probabilities == pytest.approx(by_weight(bits, 1.0, 1), rel=1e-4)

@@ -46,8 +46,8 @@ def population(kind: str) -> np.ndarray:
     [("exponential", None, 1), ("exponential", 1.0, 1), ("all", None, 2), ("all", 2.0, 2), ("exponential", 2.0, 2)],
 )
 def test_one_round_is_unbiased_and_spreads_by_the_formula(kind: str, epsilon: float | None, reports: int) -> None:
-    """Of these very clients, asked in a random order without anybody twice: the variance is the sum of
-    4^j (S_jj + c) / n_j, less S_xx / N where all of them are asked, S with N - 1 and c that of the coins."""
+    """Of these clients, each queried once in a random order, the variance is the sum of
+    4^j (S_jj + c) / n_j, less S_xx / N where all of them are queried, S with N - 1 and c that of the coins."""
     codes, response = population(kind), RandomisedResponse(epsilon, reports)
     asked = Query(VALUE, 1, 0.0, 1.0, by_weight(VALUE.slots, 0.25, reports))  # enough reports on every bit
     found, stated, inverse = np.empty(KEYS), np.empty(KEYS), np.zeros(6)
@@ -96,7 +96,7 @@ def test_bit_means_are_those_of_the_counts() -> None:
 
 @pytest.mark.parametrize("epsilon", [None, 1.0])
 def test_the_noise_of_groups_is_in_the_variance(epsilon: float | None) -> None:
-    """Normal noise on both counts of 50,000 groups, small beside the counts: the delta method tells what it adds."""
+    """Normal noise on both counts of 50,000 groups, small beside the counts: the delta method gives what it adds."""
     rng, response, groups, stddev = np.random.default_rng(4), RandomisedResponse(epsilon), 50_000, 12.0
     ones, zeros = np.full((groups, 1), 700), np.full((groups, 1), 1300)
     noisy = Tally(*(np.rint(one + rng.normal(0, stddev, one.shape)).astype(np.int64) for one in (ones, zeros)))
@@ -122,7 +122,7 @@ def test_groups_with_little_but_noise_are_near_everybody() -> None:
 
 
 def value_of(bits: BitEstimates, slots: Slots) -> float:
-    """The mean over the weighed chances of the highest bit."""
+    """The mean over the weighed probabilities of the highest bit."""
     total = 0.0
     for side, probabilities in zip(slots.sides(), bits.used_bits.highest, strict=True):
         means = (bits.mean[0, side] * slots.weight[side]).tolist()

@@ -74,8 +74,8 @@ def test_noise_is_drawn_once_for_every_question_group_slot_and_told_bit() -> Non
 def test_one_client_is_in_so_many_counts_of_all_questions_as_they_report_bits(reports: int) -> None:
     """The L1 sensitivity that the noise is for, by leaving clients out: over all questions and groups together.
 
-    Every question is put to the clients at once, with the later ones' chances held, as they are where the noisy earlier
-    tallies are the same.
+    All queries are sent to the clients at once. The later queries keep their probabilities, as they do where the noisy
+    earlier tallies are the same.
     """
     rng, n = np.random.default_rng(1), 400
     plan = MomentsPlan(

@@ -19,7 +19,7 @@ def bits(*probabilities: float) -> BitMeans:
 
 
 def test_the_manifests_numbers() -> None:
-    response = RandomisedResponse(2 * math.log(3), 2)  # each bit is true with chance 3/4
+    response = RandomisedResponse(2 * math.log(3), 2)  # each bit is true with probability 3/4
     entry = PrivacyMeter(response, 5).manifest([bits(0.1, 0.6), bits(0.2)])
     assert entry == {
         "bits_per_client": 2,

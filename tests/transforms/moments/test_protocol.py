@@ -220,7 +220,7 @@ def test_bit_charts_tell_how_often_each_bit_was_set_and_read(epsilon: float | No
     for one in charts.values():
         expected, noise = n * one.read_probability, 4 * plan.noise_stddev**2  # of ones and zeros, in two rounds
         assert one.reports.sum() == pytest.approx(n, abs=RARE * math.sqrt(2 * n / 2 + 2 * noise * len(expected)))
-        # Every bit is asked for with its chance: a binomial number of reports.
+        # Every bit is queried with its probability: a binomial number of reports.
         assert (np.abs(one.reports - expected) <= RARE * np.sqrt(expected + noise) + 1).all()
         assert one.read_probability.sum() == pytest.approx(2 / 2)
         assert not one.squashed[0]
@@ -266,7 +266,7 @@ def test_the_second_round_asks_where_the_first_saw_something() -> None:
 @pytest.mark.parametrize("form", [FORM, FixedPoint(10, 2, "shift", 20.0), FixedPoint(26), FixedPoint(10, 0, "split")])
 @pytest.mark.parametrize("epsilon", [None, 3.0])
 def test_an_earlier_release_stands_for_the_first_round(form: FixedPoint, epsilon: float | None) -> None:
-    """All clients are asked by its bits, each once: a round that is asked none the less would read theirs twice."""
+    """Its bits use up all clients, each once: one more round would query them twice."""
     rng, n = np.random.default_rng(3), 20_000
     squash = Tuning(squash=0.0 if epsilon is not None else None)  # under noise it would bias the estimates
     plan = MomentsPlan(form=form, statistics=(MEAN, VARIANCE), epsilon=epsilon, tuning=squash)
@@ -387,7 +387,7 @@ def test_plans_that_cannot_be_are_refused(options: dict[str, Any], message: str)
 
 
 def test_all_bits_may_be_asked_of_everybody() -> None:
-    """Then nothing is left to chance."""
+    """Then nothing is random."""
     values = DATA["exponential"](np.random.default_rng(0), 5000)
     for method in ("adaptive", "weighted"):
         plan = MomentsPlan(form=FORM, bits_per_client=10, method=method, tuning=Tuning(squash=0.0))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The transform on real runners against every client asked by herself, over files, bundles, shards and processes."""
+"""The transform on real runners against every client queried alone, over files, bundles, shards and processes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def run(pattern: str, push: PushBits, *options: str) -> MomentsState:
 
 
 class Client:
-    """A value's code, a group's number; `asked` counts the answers."""
+    """A value's code, a group's number; `asked` counts the reports."""
 
     def __init__(self, code: int, group: int):
         self.code, self.group, self.asked = code, group, 0
@@ -101,7 +101,7 @@ class Crowd:
         self.clients: list[tuple[int, Client]] = []
 
     def answer(self, query: Query) -> Tally:
-        """What all clients tell when they are asked."""
+        """The reports of all clients to a query."""
         push, slots = self.push, query.quantity.slots
         response, groups = push._plan.response, 1 if push._grouping is None else len(push._grouping.groups) + 1
         counts = np.zeros((2, groups, len(slots)), np.int64)
@@ -133,7 +133,7 @@ class Crowd:
         return Tally(*counts)
 
     def state(self) -> MomentsState:
-        """All rounds, with the noise; every client is asked exactly once, as the meter promises."""
+        """All rounds, with the noise; every client is queried exactly once, as the meter promises."""
         plan, state = self.push._plan, MomentsState()
         for _ in plan.stages:
             queries = plan.next_queries(state)
@@ -301,9 +301,9 @@ def test_a_retried_bundle_draws_the_same_coins_and_noise(tmp_path: Path, monkeyp
 
 def test_a_user_with_a_thousand_rows_tells_one_bit(tmp_path: Path) -> None:
     table = logs(300, 1)
-    hers = table.slice(0, 1).take([0] * 1000).set_column(0, "user_id", pa.array([10**10] * 1000))
+    extra = table.slice(0, 1).take([0] * 1000).set_column(0, "user_id", pa.array([10**10] * 1000))
     push = transform(epsilon=None)
-    found = run(write_files(pa.concat_tables([table, hers]), tmp_path / "logs", 4), push)
+    found = run(write_files(pa.concat_tables([table, extra]), tmp_path / "logs", 4), push)
     assert found.clients(push._plan).tolist() == [301]
 
 
@@ -325,7 +325,7 @@ def test_whoever_tells_too_much_ends_the_run(
 def test_few_clients_or_none_are_published_all_the_same(
     tmp_path: Path, grouping: Grouping | None, clients: int
 ) -> None:
-    """Whether there is a release tells nothing of who is there; that nothing is known, its intervals say."""
+    """The existence of a release does not depend on who is there. Its intervals say that nothing is known."""
     column = pa.array([1.0] * clients + [None] * (200 - clients), pa.float64())
     table = logs(200, 1).append_column("empty", column)
     push = transform("empty", grouping=grouping)
@@ -374,7 +374,7 @@ def test_tallies_of_nobody_are_noise_alone(grouping: Grouping | None) -> None:
 
 
 def test_another_question_under_the_same_key_has_its_own_coins() -> None:
-    """The same clients asked for other bits under the same coins would tell more than one bit each."""
+    """The same clients, queried for other bits under the same coins, would report more than one bit each."""
     prior = Prior(np.exp2(np.arange(10)), np.full(10, 0.5), np.full(10, 0.1))
     other_prior = replace(prior, mean=np.full(10, 0.25))
     asked: list[dict[str, Any]] = [

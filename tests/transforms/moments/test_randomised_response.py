@@ -27,7 +27,7 @@ def precise(epsilon: float) -> mpmath.mpf:
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("reports", [1, 2, 3, 7, 52])
-def test_the_threshold_is_the_chance_rounded_down(epsilon: float, reports: int) -> None:
+def test_the_threshold_is_the_probability_rounded_down(epsilon: float, reports: int) -> None:
     response = RandomisedResponse(epsilon, reports)
     with mpmath.workdps(60):
         odds = mpmath.exp(precise(epsilon) / reports)
@@ -60,8 +60,8 @@ def test_epsilons_that_cannot_be_are_refused(epsilon: float, reports: int) -> No
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("reports", [1, 3])
 def test_shares_and_variances_are_those_of_the_paper(epsilon: float, reports: int) -> None:
-    """Of a bit response with chance q = p m + (1 - p) (1 - m): the share is m again, and q (1 - q) / (2 p - 1)^2 is
-    m (1 - m) + e^e / (e^e - 1)^2 (Section 3.3)."""
+    """Of a bit response with probability q = p m + (1 - p) (1 - m), the share is m again, and q (1 - q) / (2 p - 1)^2
+    is m (1 - m) + e^e / (e^e - 1)^2 (Section 3.3)."""
     response, each = RandomisedResponse(epsilon, reports), epsilon / reports
     means = np.linspace(0, 1, 11)
     expected = means * response.truth_probability + (1 - means) * (1 - response.truth_probability)
@@ -100,7 +100,7 @@ def test_lies_are_a_function_of_the_key_the_stream_and_the_client_alone() -> Non
 
 
 def test_lies_of_neighbours_and_of_streams_are_independent() -> None:
-    """Pairs of lies fill the four cells as the product of their chances does."""
+    """Pairs of lies fill the four cells as the product of their probabilities does."""
     n, response = 100_000, RandomisedResponse(1.0)
     first, second = (response.respond(np.zeros(n, bool), SUBKEY, stream, WORDS[:n]).astype(int) for stream in (0, 1))
     lie = 1 - response.truth_probability

@@ -1,4 +1,4 @@
-"""Who tells what: every client a group of her own, so that the tallies show each client's reports."""
+"""Who reports what: every client is a group of its own, so that the tallies show each client's reports."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_every_bit_has_its_share_of_the_clients(reports: int, span: tuple[float,
 
 
 @pytest.mark.parametrize("reports", [1, 3])
-def test_a_client_gets_every_bit_with_its_chance_whoever_she_is(reports: int) -> None:
+def test_every_client_gets_every_bit_with_its_probability(reports: int) -> None:
     """Chi-square over keys, for the first and the last client of a small block."""
     n, keys, asked = 12, 3000, query(reports=reports)
     seen = np.zeros((2, 8))
@@ -80,7 +80,7 @@ def test_a_client_gets_every_bit_with_its_chance_whoever_she_is(reports: int) ->
         else:
             for count, probability in zip(row.astype(int), reports * asked.probabilities, strict=True):
                 assert stats.binomtest(int(count), keys, min(probability, 1)).pvalue > FLAKE_RATE
-    wrong = keys * by_weight(VALUE.slots, 0.65, 1)  # the test would see other chances
+    wrong = keys * by_weight(VALUE.slots, 0.65, 1)  # the test would see other probabilities
     if reports == 1:
         assert stats.chisquare(seen[0], wrong * keys / wrong.sum()).pvalue < FLAKE_RATE
 
@@ -99,7 +99,7 @@ PLANS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", PLANS)
 def test_rounds_and_quantities_never_share_a_client_and_together_have_everybody(options: dict[str, Any]) -> None:
-    """One who were asked twice would tell twice what the meter says."""
+    """A client queried twice would report twice as often as the meter says."""
     if "prior" in options:
         # As an earlier release of the same column left it: its squares are about its own mean.
         about = {"value": Quantity(FORM, "value").slots.weight, "square": Quantity(FORM, "square", 127.0).slots.weight}
@@ -150,7 +150,7 @@ def test_which_bit_is_asked_for_says_nothing_of_the_value() -> None:
     assert np.array_equal(*asked)
 
 
-def test_one_value_replaced_changes_her_own_reports_alone() -> None:
+def test_one_value_replaced_changes_the_reports_of_its_client_alone() -> None:
     """Adjacency of the local model: the others' reports, coins and all, are the same."""
     response, n = RandomisedResponse(1.0, 2), 300
     block = clients(n)
@@ -199,7 +199,7 @@ def test_blocks_may_come_in_any_order() -> None:
 
 
 def test_coins_differ_between_blocks_rounds_and_quantities() -> None:
-    """Else the lies of one would tell those of another."""
+    """Else the flipped reports of one client would show those of another."""
     n, response = 4000, RandomisedResponse(0.5)
     empty = block_of(np.zeros(n, np.uint8), np.arange(n, dtype=np.uint16), key())
     square = replace(query(), quantity=Quantity(FORM, "power:2"))
@@ -240,7 +240,7 @@ def test_the_order_is_a_permutation_by_name_and_key() -> None:
 
 
 def test_clients_stand_in_a_uniformly_random_order() -> None:
-    """The order itself is uniform: over keys every client stands at every place equally often."""
+    """The order itself is uniform: over keys every client has every rank equally often."""
     n, keys = 5, 4000
     seen = np.zeros((n, n))
     for number in range(keys):

@@ -57,7 +57,7 @@ def probabilities(ratios: list[float]) -> np.ndarray:
 @pytest.mark.parametrize("epsilon", [None, 0.5, 3.0])
 @pytest.mark.parametrize("signed", ["no", "split"])
 @pytest.mark.parametrize("seed", range(3))
-def test_chances_are_posterior_ones(epsilon: float | None, signed: Signed, seed: int) -> None:
+def test_probabilities_are_posterior_ones(epsilon: float | None, signed: Signed, seed: int) -> None:
     """For so few reports the mean over 128 angles is exact."""
     rng, response, some = np.random.default_rng(seed), RandomisedResponse(epsilon), slots(5, signed)
     reports = rng.integers(1, 60, len(some))

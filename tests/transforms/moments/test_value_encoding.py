@@ -182,7 +182,7 @@ def chosen(batches: Sequence[pa.RecordBatch], values: Values, number: int = 0, p
 
 
 def records(users: int, each: Sequence[int], seed: int = 0) -> pa.RecordBatch:
-    """Shuffled records of users, whose codes tell the user and which of her records it is."""
+    """Shuffled records of users, whose codes hold the user and the number of the record."""
     ids, number = np.repeat(np.arange(users), len(each)), np.tile(each, users)
     order = np.random.default_rng(seed).permutation(len(ids))
     cities = np.array(["Bath", "Cork", "Rome"])[number % 3]

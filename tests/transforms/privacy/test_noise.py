@@ -87,7 +87,7 @@ def realised_pmf(table: GeometricTable) -> list[Fraction]:
 
 @pytest.mark.parametrize(("epsilon", "sensitivity"), LARGE)
 def test_each_digit_is_as_exact_as_stated(epsilon: float, sensitivity: int) -> None:
-    """Every chance of every digit, as exact fractions, against the formula in 60 digits."""
+    """Every probability of every digit, as exact fractions, against the formula in 60 digits."""
     with mpmath.workdps(60):
         while epsilon / sensitivity < 2.0**-14:
             beta = mpmath.exp(-mpmath.mpf(epsilon) / sensitivity)

@@ -83,7 +83,7 @@ def test_the_count_of_users_is_paid_from_epsilon(seen: None) -> None:
 
 @pytest.mark.parametrize("method", ["auto", "grid", "ug", "ag", "privtree", "dawa"])
 def test_a_model_of_nobody_is_one_of_noise(method: str) -> None:
-    """Whether a release exists may not tell whether anybody is in the logs."""
+    """The existence of a release may not show whether anybody is in the logs."""
     asked = plan(method, epsilon=0.5, **({"cell_width": 800.0} if method == "grid" else {}))
     assert counted(people(0), asked).counts.users.size > 0
 

@@ -139,7 +139,7 @@ def test_noise_of_different_cells_is_independent() -> None:
 def test_a_key_and_a_label_give_the_same_noise_again() -> None:
     np.testing.assert_array_equal(drawn(), drawn())
     for other in (drawn(label="b"), drawn(key=2)):
-        assert 0.05 < (drawn() == other).mean() < 0.3  # two draws are equal with chance 0.13
+        assert 0.05 < (drawn() == other).mean() < 0.3  # two draws are equal with probability 0.13
 
 
 def test_shapes_are_kept() -> None:

@@ -1,4 +1,4 @@
-"""What a build of a model may be asked for, and what is refused before anything is spent."""
+"""Requests for a model: which are possible, and which are refused before any budget is spent."""
 
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
+import functools
 import math
 import pickle
 import subprocess
@@ -57,7 +58,10 @@ def learned() -> Tuner:
     return train(labels, 1)
 
 
-TUNER = learned()
+@functools.cache
+def tuner() -> Tuner:
+    """The tuner of most tests: it is learned once, and not while tests are collected."""
+    return learned()
 
 
 def test_features_are_the_papers_and_the_sizes() -> None:
@@ -69,47 +73,47 @@ def test_features_are_the_papers_and_the_sizes() -> None:
 
 def test_what_was_learned_is_told_again_by_entropy() -> None:
     one = spec_of(1e5, 0.1)
-    assert TUNER.width(one, 10.0) == pytest.approx(2 * one.default_width)
-    assert TUNER.width(one, 6.0) == pytest.approx(one.default_width / 2)
-    assert TUNER.width(one, 10.0, "snh") == pytest.approx(4 * one.default_width)
+    assert tuner().width(one, 10.0) == pytest.approx(2 * one.default_width)
+    assert tuner().width(one, 6.0) == pytest.approx(one.default_width / 2)
+    assert tuner().width(one, 10.0, "snh") == pytest.approx(4 * one.default_width)
 
 
 def test_entropy_is_that_of_the_place_or_the_mean() -> None:
-    assert TUNER.entropy(spec_of().field) == 10.0
-    assert TUNER.entropy(spec_of(region=FAR).field) == 6.0
+    assert tuner().entropy(spec_of().field) == 10.0
+    assert tuner().entropy(spec_of(region=FAR).field) == 6.0
     moved = Region(0.02, -0.05, 0.12, 0.05)  # 0.08 of 0.12 are the same place
-    assert TUNER.entropy(spec_of(region=moved).field) == 10.0
+    assert tuner().entropy(spec_of(region=moved).field) == 10.0
     moved = Region(0.05, -0.05, 0.15, 0.05)  # 0.05 of 0.15 are not
-    assert TUNER.entropy(spec_of(region=moved).field) == 8.0
-    assert TUNER.width(spec_of(1e5, 0.1, FAR)) == pytest.approx(spec_of(1e5, 0.1, FAR).default_width / 2)
+    assert tuner().entropy(spec_of(region=moved).field) == 8.0
+    assert tuner().width(spec_of(1e5, 0.1, FAR)) == pytest.approx(spec_of(1e5, 0.1, FAR).default_width / 2)
 
 
 def test_networks_are_chosen_where_they_were_better() -> None:
-    assert TUNER.choose(spec_of(1e4, 0.1)) == "snh"
-    assert TUNER.choose(spec_of(1e6, 0.4)) == "grid"
+    assert tuner().choose(spec_of(1e4, 0.1)) == "snh"
+    assert tuner().choose(spec_of(1e6, 0.4)) == "grid"
     assert train([label(1.0, None, 5.0, spec_of())], 1).choose(spec_of(1e4, 0.1)) == "grid"
 
 
 def test_widths_fit_the_region() -> None:
-    assert TUNER.width(spec_of(1.0, 1e-9), 10.0) == min(spec_of().field.metres)
-    assert TUNER.width(spec_of(1e12, 1.0), 6.0) == max(spec_of().field.cell_metres)
+    assert tuner().width(spec_of(1.0, 1e-9), 10.0) == min(spec_of().field.metres)
+    assert tuner().width(spec_of(1e12, 1.0), 6.0) == max(spec_of().field.cell_metres)
 
 
 def test_the_same_labels_and_seed_make_the_same_tuner() -> None:
     again = learned()
-    assert again.digest == TUNER.digest
-    assert pickle.dumps(again) == pickle.dumps(TUNER)
+    assert again.digest == tuner().digest
+    assert pickle.dumps(again) == pickle.dumps(tuner())
     other = train([label(1.0, None, 5.0, spec_of())], 1)
-    assert other.digest != train([label(1.0, None, 5.0, spec_of())], 2).digest != TUNER.digest
-    assert TUNER.metadata() == {"format": "sfumato-tuner/2", "digest": TUNER.digest}
+    assert other.digest != train([label(1.0, None, 5.0, spec_of())], 2).digest != tuner().digest
+    assert tuner().metadata() == {"format": "sfumato-tuner/2", "digest": tuner().digest}
 
 
 def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
     path = tmp_path / "tuner.npz"
-    save_tuner(TUNER, str(path))
+    save_tuner(tuner(), str(path))
     opened = open_tuner(str(path))
     assert [one.name for one in tmp_path.iterdir()] == ["tuner.npz"]
-    assert opened.width(spec_of(3e4, 0.3)) == TUNER.width(spec_of(3e4, 0.3))
+    assert opened.width(spec_of(3e4, 0.3)) == tuner().width(spec_of(3e4, 0.3))
     assert opened.choose(spec_of(1e6, 0.4)) == "grid"
 
 
@@ -125,7 +129,7 @@ def test_places_that_cannot_be_read_or_written_are_told(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"tuner: .* cannot be read"):
         open_tuner(str(tmp_path / "none"))
     with pytest.raises(RequestError, match=r"output: .* cannot be written"):
-        save_tuner(TUNER, str(tmp_path / "no folder" / "tuner.npz"))
+        save_tuner(tuner(), str(tmp_path / "no folder" / "tuner.npz"))
 
 
 def test_trees_predict_exactly_what_scikit_learn_does() -> None:
@@ -141,7 +145,7 @@ def test_trees_predict_exactly_what_scikit_learn_does() -> None:
 
 
 def test_a_tuner_is_opened_and_used_without_scikit_learn(tmp_path: Path) -> None:
-    save_tuner(TUNER, str(tmp_path / "tuner.npz"))
+    save_tuner(tuner(), str(tmp_path / "tuner.npz"))
     code = f"""import sys
 for name in ('sklearn', 'joblib', 'jax'): sys.modules[name] = None
 from sfumato.transforms.ranges.tuner import open_tuner
@@ -151,7 +155,7 @@ from sfumato.schemas.region import Grid, Region
 tuner = open_tuner({str(tmp_path / "tuner.npz")!r})
 print(tuner.width(CollectionSpec(Field(Grid(Region(0, -0.05, 0.1, 0.05), 12)), 30000.0, 0.3, Sizes(50.0, 200.0))))"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(done.stdout) == TUNER.width(spec_of(3e4, 0.3))
+    assert float(done.stdout) == tuner().width(spec_of(3e4, 0.3))
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

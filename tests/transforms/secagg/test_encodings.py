@@ -163,7 +163,7 @@ def test_other_categories_than_the_shards_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["one", "all"])
-def test_a_user_more_changes_the_sums_by_her_unit_in_all(kind: str) -> None:
+def test_a_user_more_changes_the_sums_by_one_unit_in_all(kind: str) -> None:
     """In L1, over all shards, categories and entries, exact sums without noise: gamma, or 1, and exactly that."""
     places, unit = Places(6, 3), 1 if kind == "one" else GAMMA
     users, cohort = some_users(places), Cohort(200, 200, 1.0, 7, 1)

@@ -37,7 +37,7 @@ from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 KEY = RunKey.derive(FixedSecret(b"rounding" * 4), {})
 WIDE = Window(1 << 60, 1 << 59)
 DEPTH = 3
-User = dict[int, float]  # how much of her records each place has
+User = dict[int, float]  # the share of their records in each cell
 
 
 def whole_weights(user: User, total: int, offset: float) -> dict[int, int]:
@@ -169,16 +169,16 @@ def test_fraction_bits_are_as_many_as_fit(gamma: int) -> None:
 def neighbours(
     rng: np.random.Generator, gamma: int, rounding: Rounding, places: Places, scale: int
 ) -> list[ShardGroup]:
-    """Groups with and without one user among others, who keep their ranks: [with her, without her]."""
+    """Groups with and without one user among others, who keep their ranks: [with the user, without]."""
     users = some_users(rng, 2, 6, places)
     cells = rng.choice(4**places.depth * places.categories, rng.integers(1, 4**places.depth + 1), replace=False)
     users[1].insert(3, dict(zip(cells.tolist(), (rng.exponential(1, len(cells)) ** scale).tolist(), strict=True)))
-    with_her = group_of(users, stored_total(gamma, rounding), places)
-    assert with_her.weights is not None
-    assert with_her.clients is not None
-    hers = ((with_her.keys >> places.bits) == 1) & (with_her.clients == 3)
-    parts = (with_her.keys[~hers], None, with_her.weights[~hers], with_her.clients[~hers])
-    return [with_her, ShardGroup(with_her.first, 2, places, *parts)]
+    with_user = group_of(users, stored_total(gamma, rounding), places)
+    assert with_user.weights is not None
+    assert with_user.clients is not None
+    own = ((with_user.keys >> places.bits) == 1) & (with_user.clients == 3)
+    parts = (with_user.keys[~own], None, with_user.weights[~own], with_user.clients[~own])
+    return [with_user, ShardGroup(with_user.first, 2, places, *parts)]
 
 
 @settings(max_examples=60)
@@ -193,7 +193,7 @@ def test_one_user_more_moves_the_sums_by_at_most_the_sensitivity(
     added = np.subtract(*(count_vectors(group, slice(0, 2), query, KEY) for group in both))
     assert (added >= 0).all()
     assert not added[0].any()
-    if rounding == "systematic":  # attained, whatever she did
+    if rounding == "systematic":  # attained by any user
         assert added.sum() == query.sensitivity == gamma * encoding.sensitivity
     else:
         assert added.sum() < query.sensitivity == gamma * encoding.sensitivity + encoding.length
@@ -208,7 +208,7 @@ def test_the_bound_of_independent_rounding_is_attained_but_for_one() -> None:
     query = ShardQuery(1, encoding, 1.0, WIDE, 1, gamma, "independent")
     norms = count_vectors(group, slice(0, 10_000), query, KEY).sum(axis=1)
     assert norms.max() == gamma + encoding.length - 1 == query.sensitivity - 1
-    # Each of four entries of 5/4 is rounded up with a chance of 1/4, independently.
+    # Each of four entries of 5/4 is rounded up with a probability of 1/4, independently.
     expected = stats.binom.pmf(range(5), 4, 0.25) * 10_000
     observed = np.bincount(norms - 4, minlength=5)
     assert stats.chisquare(observed, expected).pvalue > FLAKE_RATE
@@ -216,22 +216,22 @@ def test_the_bound_of_independent_rounding_is_attained_but_for_one() -> None:
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_a_user_more_changes_others_by_their_ranks_alone(rounding: Rounding) -> None:
-    """Rounding without her is what it is with her, once those above her have their ranks in her absence.
+    """Rounding without a user is what it is with them, once those above them have their ranks without the user.
 
     So given the words that ranks draw, which are alike and independent, what others add has one distribution.
     """
     rng, places, gamma = np.random.default_rng(3), Places(DEPTH), 7
-    with_her, without_her = neighbours(rng, gamma, rounding, places, 1)
-    assert without_her.clients is not None
-    above = ((without_her.keys >> places.bits) == 1) & (without_her.clients > 3)
-    ranked = replace(without_her, clients=without_her.clients - above.astype(np.uint32))
+    with_user, without_user = neighbours(rng, gamma, rounding, places, 1)
+    assert without_user.clients is not None
+    above = ((without_user.keys >> places.bits) == 1) & (without_user.clients > 3)
+    ranked = replace(without_user, clients=without_user.clients - above.astype(np.uint32))
     present = np.ones(13, dtype=bool)
     present[6 + 3] = False
-    alone = with_her.only(present)
+    alone = with_user.only(present)
     for name in ("keys", "weights", "clients"):
         assert np.array_equal(getattr(alone, name), getattr(ranked, name))
     query = ShardQuery(1, TreeEncoding(Tree.uniform(DEPTH, 2)), 1.0, WIDE, 1, gamma, rounding)
-    one, two = (count_vectors(group, slice(0, 2), query, KEY) for group in (without_her, ranked))
+    one, two = (count_vectors(group, slice(0, 2), query, KEY) for group in (without_user, ranked))
     assert np.array_equal(one, two) == (rounding == "systematic")
     assert np.array_equal(one[0], two[0])  # nobody in the other shard has moved
 
@@ -250,7 +250,7 @@ def test_independent_rounding_is_right_on_average(gamma: int, share: float) -> N
         fraction = gamma * of_all % 1
         assert stats.binomtest(up, 20_000, fraction).pvalue > FLAKE_RATE
         assert stats.binomtest(up, 20_000, fraction + (0.05 if fraction < 0.5 else -0.05)).pvalue < FLAKE_RATE
-    assert not sums[:, 1:3].any()  # where she has nothing she sends nothing
+    assert not sums[:, 1:3].any()  # where the user has nothing, they send nothing
 
 
 def test_entries_users_and_sub_queries_are_rounded_independently_of_each_other() -> None:

@@ -1,4 +1,4 @@
-"""Slow statistics: the noise of whole answers, over thousands of keys."""
+"""Sums of shards: their counts, their lost shards, and their noise over thousands of keys."""
 
 from __future__ import annotations
 

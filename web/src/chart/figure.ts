@@ -15,6 +15,8 @@ export interface Axis {
   /** Names at 0, 1, 2, ... in place of numbers. */
   readonly names?: readonly string[];
   readonly format?: (value: number) => string;
+  /** Where the ticks stand, as far as there is room; by default at round values. */
+  readonly ticks?: readonly number[];
 }
 
 /** What is drawn, in the data's units. `style` is a class of style/chart.css, such as `s0` for the first series. */
@@ -121,7 +123,7 @@ export class ChartFigure {
     const room = DIGIT * Math.max(...ticksOf(x, 6).map((value) => write.x(value).length), 2) + 30;
     const columns = ticksOf(x, Math.max((width - RIGHT - left) / room, 2));
     const every = Math.max(Math.ceil((room * columns.length) / (width - RIGHT - left + room)), 1);
-    const shown = x.names || x.kind === "log" ? columns.filter((_, i) => (columns.length - 1 - i) % every === 0) : columns;
+    const shown = x.names || x.ticks || x.kind === "log" ? columns.filter((_, i) => (columns.length - 1 - i) % every === 0) : columns;
     const axes = svg("g", { class: "axes", "aria-hidden": "true" });
     const lower = svg("g", { transform: `translate(0,${bottom})` });
     const upper = svg("g", { transform: `translate(${left},0)` });
@@ -231,7 +233,8 @@ function position({ kind, domain }: Axis, range: [number, number]): Position {
 }
 
 /** About so many round values on an axis. */
-function ticksOf({ kind, domain, names }: Axis, count: number): number[] {
+function ticksOf({ kind, domain, names, ticks }: Axis, count: number): number[] {
+  if (ticks) return [...ticks];
   if (names) return names.map((_, i) => i);
   if (kind === "time") return scaleUtc().domain(domain).ticks(Math.max(Math.floor(count), 2)).map(Number);
   if (kind !== "log") return scaleLinear().domain(domain).ticks(Math.max(Math.floor(count), 2));

@@ -184,27 +184,30 @@ export class BasemapGround implements Ground {
 
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif';
 
-/** Gives a map the page's geography: its basemap, its source under the map, and a button for the operator's tiles. */
-export function showGeography(figure: MapFigure, view: PageView, tools: Tools): void {
-  const source = h("p", { class: "source" });
-  if (view.basemap) {
-    figure.setBasemap(new BasemapGround(view.basemap));
-    source.append(`Geography: ${view.basemap.source}. `);
-    figure.element.append(source);
-  }
+/** Gives each of a page's maps its basemap, with the source under the map. One button shows the operator's tiles on the latest. */
+export function geographyOf(view: PageView, tools: Tools): (figure: MapFigure) => void {
+  const ground = view.basemap && new BasemapGround(view.basemap);
   const pattern = view.tiles;
-  if (pattern === null) return;
-  const host = new URL(pattern.replace(/[{}]/g, "")).host;
-  const warning = `The street map comes from ${host}: while it is on, that server sees which parts of the map you look at.`;
-  source.append(warning);
-  figure.element.append(source);
+  let words = view.basemap ? `Geography: ${view.basemap.source}. ` : "";
+  let latest: MapFigure | null = null;
   let on = false;
-  const button = tools.addButton("Street map from the web", () => {
-    on = !on;
-    figure.setTiles(on ? pattern : null);
-    button.setAttribute("aria-pressed", String(on));
-    tools.say(on ? `Street map on. ${host} sees which parts you look at.` : "Street map off");
-  });
-  button.setAttribute("aria-pressed", "false");
-  button.title = warning;
+  const show = (): void => latest?.setTiles(on ? pattern : null);
+  if (pattern !== null) {
+    const host = new URL(pattern.replace(/[{}]/g, "")).host;
+    words += `The street map comes from ${host}: while it is on, that server sees which parts of the map you look at.`;
+    const button = tools.addButton("Street map from the web", () => {
+      on = !on;
+      show();
+      button.setAttribute("aria-pressed", String(on));
+      tools.say(on ? `Street map on. ${host} sees which parts you look at.` : "Street map off");
+    });
+    button.setAttribute("aria-pressed", "false");
+    button.title = words;
+  }
+  return (figure) => {
+    latest = figure;
+    if (ground) figure.setBasemap(ground);
+    if (words) figure.element.append(h("p", { class: "source" }, words.trim()));
+    if (on) show();
+  };
 }

@@ -85,9 +85,9 @@ export class Cells {
     });
   }
 
-  /** A cell's colour as CSS writes it; null where its value is not known. */
+  /** A cell's colour without hatching, as CSS writes it; null where its value is not known. */
   colour(i: number): string | null {
-    return this.shades[i] < 0 ? null : css(this.uncertain[i] ? faded(this.colours[this.shades[i]], this.mode) : this.colours[this.shades[i]]);
+    return this.shades[i] < 0 ? null : css(this.colours[this.shades[i]]);
   }
 
   /** Paints what is in sight, coarse cells first. A cell narrower than `least` device pixels is widened to it. */

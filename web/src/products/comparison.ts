@@ -169,7 +169,7 @@ class Curves {
     const least = Math.min(...means.filter((mean) => mean > 0));
     const log = means.length > 0 && logs(means);
     const domain: [number, number] = !means.length ? [0, 1] : log ? [Math.max(low, least / 2) / 1.1, high * 1.1] : [better === "lower" ? Math.min(low, 0) : low, high || 1];
-    const x = { label: along, domain: [xs[0], xs[xs.length - 1]] as [number, number], kind: logs(xs) ? "log" as const : "linear" as const, format: amount };
+    const x = { label: along, domain: [xs[0], xs[xs.length - 1]] as [number, number], kind: logs(xs) ? "log" as const : "linear" as const, format: amount, ticks: xs };
     const marks: Mark[] = lines.flatMap(({ points, style, flat }): Mark[] => [
       { kind: "line", style, points: points.map(({ x: at, mean }) => [at, mean]) },
       ...(flat ? [] : [{ kind: "upright" as const, style, points: points.map(({ x: at, mean, error }) => [at, Math.max(mean - error, domain[0]), mean + error] as const) }, { kind: "dots" as const, style, points: points.map(({ x: at, mean }) => [at, mean] as const) }]),

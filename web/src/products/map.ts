@@ -2,7 +2,7 @@
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
 import { capital, clamp, interval, known, metres, percent, place, shareWords, significant } from "../format";
-import { showGeography } from "../map/basemap";
+import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import type { Product, Tools } from "../product";
 import type { Layer, MapBody, Measure, PageView } from "../views";
@@ -46,13 +46,24 @@ export function layerCsv(figure: MapFigure, layer: Layer): string {
   }));
 }
 
+/** What the list says of a cell, and in more words. Cells of several sizes are told by their density. */
+function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, value, low, high]: Measure["listed"][number], sameSize: boolean): [string, string] {
+  if (measure.kind === "rate") return [shareWords(value, low, high), shareWords(value, low, high)];
+  if (measure.kind !== "count") return [`${known(value, (high - low) / 2)} (${interval(low, high)})`, interval(low, high)];
+  const side = 2 ** (body.depth - (figure.cells?.layer.level[row] ?? 0));
+  const users = `at least ${known(Math.floor(low), (high - low) / 20)} ${measure.unit}`;
+  const density = `at least ${significant(low / (figure.cells?.area(row) ?? 1), 2)} per km²`;
+  return [sameSize ? users : density, `${users} in ${metres(body.finest_metres[0] * side)} × ${metres(body.finest_metres[1] * side)}`];
+}
+
 /** The list of what is surely high. A click shows the cell on the map. */
 function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
-  const title = measure.kind === "count" ? "Surely crowded" : `Surely high: ${measure.name.toLowerCase()}`;
+  const title = measure.kind === "count" ? "Surely crowded" : `Surely high: ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
   const finest = Math.min(...body.finest_metres);
   /** How high a cell surely is: what the bars show and the list is ordered by. */
   const surely = ([row, , low]: Measure["listed"][number]): number => (measure.kind === "count" ? low / (figure.cells?.area(row) ?? 1) : low);
   const most = Math.max(...measure.listed.map(surely), 1e-12);
+  const sameSize = new Set(measure.listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
   let shown = Math.min(LISTED, measure.listed.length);
   const list = h("ol", { class: "places" });
   /** The list's numbers beside its cells on the map, but where one would cover an earlier one. */
@@ -85,17 +96,15 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   const fill = (): void => {
     figure.redraw();
     list.replaceChildren(...measure.listed.slice(0, shown).map((one, i) => {
-      const [row, value, low, high] = one;
+      const [row] = one;
       const cell = figure.cells?.bounds(row);
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
-      const size = metres(body.finest_metres[0] * 2 ** (body.depth - (figure.cells?.layer.level[row] ?? 0)));
-      const words = measure.kind === "rate" ? shareWords(value, low, high)
-        : measure.kind === "count" ? `at least ${known(Math.floor(low), (high - low) / 20)} in ${size}` : `${known(value, (high - low) / 2)} (${interval(low, high)})`;
+      const [words, detail] = listWords(figure, body, measure, one, sameSize);
       const bar = h("i");
       bar.style.width = `${clamp((100 * surely(one)) / most, 1, 100)}%`;
       bar.style.background = figure.cells?.colour(row) ?? "";
       const name = figure.nearest(longitude, latitude) ?? place(longitude, latitude, finest * 4);
-      const item = button("", () => figure.goTo(row), { title: "Show on the map" });
+      const item = button("", () => figure.goTo(row), { title: `Show on the map: ${detail}` });
       item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), h("span", { class: "bar", "aria-hidden": "true" }, bar));
       return h("li", {}, item);
     }));
@@ -128,6 +137,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
     slider.value = String(place);
     slider.setAttribute("aria-valuetext", layer.title);
     figure.setOverlay(null);
+    figure.setOverlay(null);
     list.replaceChildren(...(measure.listed_note ? [listOf(figure, body, measure)] : []));
     colours.replaceChildren(...(layer.measures.length > 1 ? [choice("Colour by", layer.measures.map((one) => one.name), layer.measures.indexOf(measure), (chosen) => {
       number = chosen;
@@ -156,7 +166,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
 export const showMap: Product = (view: PageView, root: HTMLElement, tools: Tools) => {
   const body = view.body as MapBody;
   const figure = new MapFigure(root, body.region, { label: view.title, finestMetres: body.finest_metres, missing: body.missing, start: body.start }, tools);
-  showGeography(figure, view, tools);
+  geographyOf(view, tools)(figure);
   const { panel, current } = mapPanel(figure, body, tools);
   root.append(panel);
   panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words"))));

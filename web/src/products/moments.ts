@@ -3,7 +3,7 @@ import { ChartFigure, type ChartOptions, type Tip } from "../chart/figure";
 import { choice, h } from "../dom";
 import { csv, offer, pngOfSvg } from "../download";
 import { clamp, rounded, whole } from "../format";
-import { showGeography } from "../map/basemap";
+import { geographyOf } from "../map/basemap";
 import { MapFigure } from "../map/figure";
 import type { Product, Tools } from "../product";
 import type { BitRow, MomentsBody, PageView, StatisticRow } from "../views";
@@ -88,7 +88,7 @@ export const showMoments: Product = (view: PageView, root: HTMLElement, tools: T
     const inner = h("div", { class: "product map" });
     root.append(h("div", {}, inner)); // the headline says everybody's value
     const figure = new MapFigure(inner, body.map.region, { label: view.title, finestMetres: body.map.finest_metres, missing: body.map.missing, start: body.map.start }, tools);
-    showGeography(figure, view, tools);
+    geographyOf(view, tools)(figure);
     const { panel, current } = mapPanel(figure, body.map, tools);
     panel.append(pledge);
     inner.append(panel);

@@ -2,6 +2,7 @@
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
 import { clamp, interval, known, metres, percent, place } from "../format";
+import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit } from "../map/figure";
 import type { Scene } from "../map/ground";
 import type { Product, Tools } from "../product";
@@ -235,6 +236,7 @@ export const showRanges: Product = (view: PageView, root: HTMLElement, tools: To
   const { background } = body;
   const layer = background.layers[0];
   const figure = new MapFigure(root, body.region, { label: "Map of estimated users; the square is outlined", finestMetres: background.finest_metres }, tools);
+  geographyOf(view, tools)(figure);
   figure.setLayer(layer, layer.measures[0]);
   const tool = new SquareTool(model, figure, body, tools);
   const panel = tool.panel();

@@ -3,11 +3,12 @@ import { ChartFigure, type ChartOptions } from "../chart/figure";
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
 import { capital, clamp, interval, known, metres, percent, place, plural, significant, whole } from "../format";
+import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import type { Product, Tools } from "../product";
 import { changeLayer, compare, RATE, type Change } from "../timeline/changes";
 import { NightMaps } from "../timeline/nights";
-import type { Layer, MapBody, Night, NightMap, PageView, TimelineBody } from "../views";
+import type { Layer, MapBody, Night, NightMap, PageView, Scale, TimelineBody } from "../views";
 import { cellWords, layerCsv } from "./map";
 
 const DAY = 86_400_000;
@@ -33,7 +34,7 @@ export function nightsChart(nights: Night[], chosen: (Night | null)[]): ChartOpt
   const bars = nights.map((night) => [time(night.date) - 0.4 * DAY, time(night.date) + 0.4 * DAY, night.users ?? 0, night === chosen[B] ? "s0" : night === chosen[A] ? "s1" : "s5"] as const);
   return {
     title: "Users by night", description: `${plural(nights.length, "night")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
-    x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf }, y: { label: "Users", domain: [0, 1.06 * Math.max(...nights.map((night) => night.users ?? 0), 1)], format: (users) => significant(users) },
+    x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf, ticks: Array.from({ length: (last - first) / DAY + 1 }, (_, i) => first + i * DAY) }, y: { label: "Users", domain: [0, 1.06 * Math.max(...nights.map((night) => night.users ?? 0), 1)], format: (users) => significant(users) },
     marks: [{ kind: "bars", bars }], height: () => 150,
     keys: [["s0", "night B, shown"], ...(chosen[A] ? [["s1", "night A, compared with"] as const] : []), ["s5", "other nights"]],
   };
@@ -47,7 +48,7 @@ function spendingChart(body: TimelineBody): ChartOptions | null {
   const names = rows.map(({ epsilon, days: length }) => `ε ${significant(epsilon)} ${length === 1 ? "on one day" : `in any ${length} days`}`);
   return {
     title: "Spending against the ledger's limits", description: names.join("; "), height: () => 220,
-    x: { label: "", domain: [days[0], days[days.length - 1]], kind: "time", format: dayOf },
+    x: { label: "", domain: [days[0], days[days.length - 1]], kind: "time", format: dayOf, ticks: days },
     y: { label: "Share of the limit that is spent", domain: [0, Math.max(1, ...rows.flatMap((row) => row.spent.map(([, spent]) => spent / row.epsilon)))], format: (share) => `${Math.round(100 * share)}%` },
     marks: [...rows.map((row, i) => ({ kind: "line" as const, style: `s${i % 6}`, points: row.spent.map(([date, spent]) => [time(date), spent / row.epsilon] as const) })), { kind: "rule", y: 1, text: "limit" }],
     keys: names.map((name, i) => [`s${i % 6}`, name] as const),
@@ -64,6 +65,7 @@ class Timeline {
   private against = "before"; // a name in RELATIVE, or a date
   private shown = B;
   private asked = 0;
+  private scale: Scale | null = null; // the longest so far: nights that are looked at in turn have the same colours
   private figure: MapFigure | null = null;
   private current: { layer: Layer; changes: Change[]; maps: (NightMap | null)[] } | null = null;
   private readonly chart: ChartFigure;
@@ -73,10 +75,12 @@ class Timeline {
   private readonly words = h("section", { class: "night-words", "aria-live": "polite" });
   private readonly kinds = h("div");
   private readonly listed = h("section", { class: "listed" });
+  private readonly showGeography: (figure: MapFigure) => void;
 
   constructor(view: PageView, private readonly root: HTMLElement, private readonly tools: Tools) {
     const body = view.body as TimelineBody;
     this.nights = body.nights;
+    this.showGeography = geographyOf(view, tools);
     this.maps = new NightMaps(body.map_format);
     this.night = this.nights[this.nights.length - 1];
     this.readLink();
@@ -190,7 +194,9 @@ class Timeline {
     const layer = a && b ? changeLayer(changes, this.title()) : one.layer;
     const figure = this.figureFor(one);
     this.current = { layer, changes, maps };
-    figure.setLayer(layer, layer.measures[0], a && b ? `of the cells that are not hatched, at most ${percent(RATE)} are expected to be due to noise and chance` : "");
+    for (const map of maps) if (map && map.layer.measures[0].scale.high > (this.scale?.high ?? 0)) this.scale = map.layer.measures[0].scale;
+    const measure = a && b || !this.scale ? layer.measures[0] : { ...layer.measures[0], scale: this.scale };
+    figure.setLayer(layer, measure, a && b ? `of the cells that are not hatched, at most ${percent(RATE)} are expected to be due to noise and chance` : "");
     figure.setLabel(`Map: ${this.title()}`);
     const loose = a && b && (a.lower_bound || b.lower_bound);
     const found = changes.filter(({ changed }) => changed).length;
@@ -221,6 +227,7 @@ class Timeline {
     this.mapPlace.replaceChildren();
     this.figure = new MapFigure(this.mapPlace, map.region, { label: "Map", finestMetres: map.finest_metres }, this.tools);
     this.figure.setTip((hit) => this.tip(hit));
+    this.showGeography(this.figure);
     return this.figure;
   }
 

@@ -206,7 +206,7 @@ def test_aggregation_without_noise_returns_a_sparse_map() -> None:
 
 
 def test_distributions_of_users_go_through_shards_and_noise() -> None:
-    """A user's whole log counts: with three records in one cell and one in another it is 3/4 and 1/4 of her."""
+    """A user's whole log counts: three records in one cell and one in another count as 3/4 and 1/4 of a user."""
     depth, users = 5, 4000
     rng = np.random.default_rng(2)
     hashes = rng.choice(2**62, users, replace=False).astype(np.uint64) << np.uint64(2)

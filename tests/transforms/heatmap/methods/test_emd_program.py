@@ -96,7 +96,7 @@ def test_without_noise_a_sparse_map_comes_back() -> None:
 
 
 def test_an_excess_is_taken_equally_from_children_and_a_lack_spread_evenly() -> None:
-    """Worked by hand: the parent is worth 2 units, so it stands, and its children give or take."""
+    """Worked by hand: the parent is worth 2 units, so it keeps its value, and its children change."""
     parent = np.arange(4, 8, dtype=np.uint64)
     zeros = np.zeros(4)
 

@@ -113,7 +113,7 @@ def test_any_cohort_is_asked_within_budget_stages_and_entries(case: dict) -> Non
         assert (found.counts >= 0).all()
         users, stddev = state.users_estimate()
         assert found.counts.sum() == pytest.approx(users, rel=1e-6, abs=1e-5)
-        # Laplace's tail beyond 15 deviations has a chance below 1e-9.
+        # Laplace's tail beyond 15 deviations has a probability below 1e-9.
         assert abs(users - parameters.population) < 15 * stddev
         assert 0 <= found.slope <= 1
     assert (found.by_category is None) == (parameters.categories == 1)
@@ -183,7 +183,7 @@ def better_in_parts(shards: int, epsilon: float) -> bool:
     first = max(1, round(shards / 10))
     rest = shards - first
     together = shards * discrete_laplace_stddev(0.8 * epsilon) ** 2
-    # The rest's sum, scaled to all; and a cell's users, each of whom was among the rest by a chance of rest / shards.
+    # The rest's sum, scaled to all; and a cell's users, each of whom was among the rest with probability rest / shards.
     noise = rest * discrete_laplace_stddev(epsilon) ** 2 * (shards / rest) ** 2
     sampling = 2 * math.sqrt(together) * (shards / rest - 1)
     return noise + sampling < together

@@ -85,6 +85,6 @@ def result(cells: np.ndarray, tree: Tree, stddev: float, rng: np.random.Generato
 
 
 def learned(users: float, *results: TreeMeasurement, guide: list[np.ndarray] | None = None) -> Posterior:
-    """The posterior of all answers, everybody being in the cohort."""
+    """The posterior of all noisy counts, where the cohort is everybody."""
     full = FullTree.from_trees(*(one.tree for one in results))
     return infer(full, measure(full, results), users, 0.0, guide=guide)

@@ -95,7 +95,7 @@ def test_who_was_not_asked_or_was_lost_has_to_be_guessed(
 
 
 def test_two_cohorts_are_better_than_either() -> None:
-    """A quarter of the users asked for a coarse grid, the others for a fine one; cells of those who were asked."""
+    """A quarter of the users is counted on a coarse grid, the others on a fine one."""
     errors = np.zeros(3)
     coarse, fine = Tree.uniform(DEPTH, 3), Tree.uniform(DEPTH, 5)
     for seed in range(6):

@@ -72,7 +72,7 @@ def test_with_endless_noise_everything_is_even(tree: Tree, seed: int) -> None:
 
 
 def test_on_a_flat_map_nearly_all_noise_goes() -> None:
-    """Two answers of 256 cells: against the finer one, and against least squares over both with the known total."""
+    """Two queries of 256 cells: against the finer one, and against least squares over both with the known total."""
     cells, error, raw, linear = np.full(256, 5.0), 0.0, 0.0, 0.0
     coarse = np.kron(np.eye(64), np.ones((1, 4)))
     design = np.concatenate([np.eye(256), coarse, np.ones((1, 256))])

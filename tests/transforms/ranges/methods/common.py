@@ -42,7 +42,7 @@ def noise(method: RangeMethod, people: ExactCounts, epsilon: float, keys: int) -
 
 
 def assert_discrete_laplace(added: np.ndarray, epsilon: float, wrong: float) -> None:
-    """The noise is that of epsilon, and told from that of a wrong one."""
+    """The noise is that of epsilon, and the test can tell it from that of a wrong epsilon."""
     sample = added.astype(np.int64)
     np.testing.assert_array_equal(sample, added)
     reach = round(30 / min(epsilon, wrong))

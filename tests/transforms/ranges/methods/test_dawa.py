@@ -142,8 +142,8 @@ def test_buckets_are_aligned_and_in_order_by_key(cells: int) -> None:
         assert len(cheapest_partition(counts, 0.3, 1.0, run_key(2))[0]) != len(starts)
 
 
-# Four cells have five partitions: each pair is whole or not, or all four are one bucket. Their chances are summed up
-# exactly, from the noise's distribution as the module's text has it.
+# Four cells have five partitions: each pair is whole or not, or all four are one bucket. Their probabilities are
+# summed up exactly, from the noise's distribution as the module's text has it.
 
 
 def cost(base: int, step: int, epsilon: float, reach: int) -> np.ndarray:
@@ -195,7 +195,7 @@ FOUR = [[0, 0, 0, 0], [3, 0, 0, 0], [2, 2, 5, 1], [40, 0, 3, 3]]
 
 @pytest.mark.parametrize("counts", FOUR)
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
-def test_partitions_are_chosen_with_the_chances_of_the_stated_noise(counts: list[int], epsilon: float) -> None:
+def test_partitions_are_chosen_with_the_probabilities_of_the_stated_noise(counts: list[int], epsilon: float) -> None:
     runs, seen = 3000, np.zeros(5)
     for key in range(runs):
         levels = cheapest_partition(np.array(counts), epsilon, 0.7, run_key(key))[1].tolist()

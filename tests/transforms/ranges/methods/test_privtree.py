@@ -77,7 +77,7 @@ def test_the_tree_has_the_noise_of_its_share(users: int) -> None:
 
 
 def loss(rule: SplitRule, path: list[int], splits: int) -> float:
-    """ln of the chance of a tree with one user more over that without, nodes on her path holding these others.
+    """ln of the probability of a tree with one user more over that without. `path` has the other users of its nodes.
 
     `splits` of them are split; the next, if there is one, is a leaf.
     """
@@ -118,7 +118,7 @@ def test_fields_of_one_level_tell_no_more_than_epsilon_by_enumeration() -> None:
     """Every tree of 4 x 4 cells, with and without a user in its first cell, among few others."""
     epsilon = 0.7
     rule = SplitRule.from_epsilon(epsilon)
-    for others in itertools.product(range(6), repeat=2):  # in her quadrant, in the other three together
+    for others in itertools.product(range(6), repeat=2):  # in the user's quadrant, in the other three together
 
         def probabilities(counts: tuple[int, int]) -> list[float]:
             root = split_probability(rule, sum(counts), 0)

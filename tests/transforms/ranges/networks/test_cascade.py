@@ -80,7 +80,7 @@ def test_prior_shares_are_as_uneven_as_a_dirichlets(concentration: float) -> Non
         assert moment.mean() == pytest.approx(expected, abs=6 * moment.std() / np.sqrt(len(moment)))
 
 
-def test_choices_follow_their_chances() -> None:
+def test_choices_follow_their_probabilities() -> None:
     probabilities = np.tile([3.0, 0.0, 1.0], (40_000, 1))
     found = np.bincount(cascade._choose(probabilities, generator()), minlength=3) / len(probabilities)
     assert found[1] == 0
