@@ -22,7 +22,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from sfumato.pipelines.options import check_runner, check_running_mode
+from sfumato.pipelines.runner_settings import check_runner, check_running_mode
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import CATEGORIES, NUMBERS, ItemColumns
 from sfumato.schemas.locations import Auxiliary, LocationColumns
@@ -31,7 +31,7 @@ from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import region_of
 from sfumato.transforms.heatmap.cells import cells_table
-from sfumato.transforms.heatmap.options import heatmap_options, heatmap_parameters
+from sfumato.transforms.heatmap.heatmap_options import heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap as HeatmapRounds
 from sfumato.transforms.heatmap.release_files import published_estimate

@@ -17,8 +17,8 @@ from sfumato.pipelines.run import request_of, run_request
 from sfumato.releases import Release, open_release
 from sfumato.schemas.errors import RequestError, SfumatoError
 from sfumato.schemas.region import Region
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.heatmap_request import PLANNED, PlanOptions, lists_of
-from sfumato.transforms.heatmap.options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.plan import Plan, make_plan
 
 Area = Region | Sequence[float] | str

@@ -8,7 +8,7 @@ from typing import Any
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
-from sfumato.pipelines.options import RunnerSettings
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, CENTRAL, SECAGG, ZERO_OUT, Cost

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
-from sfumato.pipelines.options import RunnerSettings
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.sampled import Assemble, SampledJob, cell_items, limits, plan_of, run_sampled
 from sfumato.schemas.items import CATEGORIES, ItemColumns
 from sfumato.schemas.requests.sampled_counts import HistogramRequest

@@ -8,7 +8,7 @@ from typing import Any
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
-from sfumato.pipelines.options import RunnerSettings
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.sampled import Assemble, SampledJob, cell_items, limits, plan_of, run_sampled
 from sfumato.schemas.items import PREFIXES, ItemColumns
 from sfumato.schemas.requests.sampled_counts import (

@@ -26,8 +26,8 @@ from sfumato.pipelines.cli import message_of, worker_error
 from sfumato.pipelines.console import identify
 from sfumato.pipelines.dry_run import Forecast, dry_run_text
 from sfumato.pipelines.inputs import InputFile, content_digests, inspect, match_files, with_rows
-from sfumato.pipelines.options import RunnerSettings
 from sfumato.pipelines.progress import log_metrics, show_progress
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError

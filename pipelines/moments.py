@@ -10,7 +10,7 @@ import apache_beam as beam
 import numpy as np
 
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
-from sfumato.pipelines.options import RunnerSettings
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import LOCAL, Cost
 from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns

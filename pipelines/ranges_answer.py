@@ -25,8 +25,8 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.runners.runner import PipelineState
 
 from sfumato.pipelines.inputs import match_files
-from sfumato.pipelines.options import RunnerSettings
 from sfumato.pipelines.progress import show_progress
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.requests.range_queries import AnswerRequest
 from sfumato.transforms.files import is_remote, matching, read_file

@@ -15,8 +15,8 @@ from apache_beam.io.filesystems import FileSystems
 from sfumato.pipelines.console import identify
 from sfumato.pipelines.inputs import match_files
 from sfumato.pipelines.job import flex_launch, launch_nothing, log_late_files, select_input
-from sfumato.pipelines.options import RunnerSettings, flags_of, parse_yaml, settings_of
 from sfumato.pipelines.run import JOBS, request_class, request_of, run_job
+from sfumato.pipelines.runner_settings import RunnerSettings, flags_of, parse_yaml, settings_of
 from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReadyError, RequestError
 from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount
 from sfumato.schemas.refresh import RefreshConfig, check_known

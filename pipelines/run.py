@@ -12,7 +12,7 @@ from sfumato.schemas.requests.publish_request import RunnerOptions
 from sfumato.schemas.requests.request_base import Request, did_you_mean
 
 if TYPE_CHECKING:  # Beam is imported once a request is known to be good
-    from sfumato.pipelines.options import RunnerSettings
+    from sfumato.pipelines.runner_settings import RunnerSettings
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def run_job(request: Request, runner: RunnerSettings | None = None, beam_argumen
     if job.beam_arguments:
         return int(run(request, tuple(beam_arguments)))
     if runner is None:
-        runner = _load("pipelines.options:settings_of")(request, beam_arguments)
+        runner = _load("pipelines.runner_settings:settings_of")(request, beam_arguments)
     return int(run(request, runner))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
-from sfumato.pipelines.options import RunnerSettings
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.items import ItemColumns
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns, LocationColumns

@@ -21,7 +21,7 @@ import numpy as np
 from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
-from sfumato.pipelines.options import RunnerSettings
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
 from sfumato.transforms.files import is_remote, matching

@@ -132,8 +132,6 @@ OPTIONAL += ("jax", "optax", "tqdm", "sklearn", "matplotlib", "pandas", "IPython
 # File names in several folders, of one idea: what is recorded, the mechanism, and the command of that name; a release's
 # files.
 ONE_IDEA = {"ledger.py", "moments.py", "refresh.py", "plan.py", "release_files.py"}
-# Of several ideas, still to be renamed. Nothing is to be added.
-TWO_IDEAS = {"adaptive_grid.py", "options.py"}
 
 
 def module_of(path: str) -> str:
@@ -208,4 +206,4 @@ def test_imports_stand_at_the_top(path: str) -> None:
 
 def test_a_file_name_has_one_meaning() -> None:
     names = [path.rpartition("/")[2] for path in SOURCES if not path.endswith("__init__.py")]
-    assert {name for name in names if names.count(name) > 1} <= ONE_IDEA | TWO_IDEAS
+    assert {name for name in names if names.count(name) > 1} <= ONE_IDEA

@@ -20,7 +20,7 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.build_steps import collect
 from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods import adaptive_grid, privtree
-from sfumato.transforms.ranges.methods.adaptive_grid import AdaptiveGrid
+from sfumato.transforms.ranges.methods.ag import AdaptiveGrid
 from sfumato.transforms.ranges.methods.privtree import PrivTree
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from tests.transforms.ranges.oracle import people_at, run_key, spec_of

@@ -22,14 +22,14 @@ from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.inputs import match_files
 from sfumato.pipelines.job import key_and_metadata
 from sfumato.pipelines.local_runner import LocalRunner
-from sfumato.pipelines.options import runner_settings
+from sfumato.pipelines.runner_settings import runner_settings
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
 from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
 from sfumato.transforms.heatmap.raster import density, estimate_density

@@ -10,7 +10,7 @@ from typing import Any
 from sfumato.schemas.comparison import Setting
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.heatmap.checks import check_whole, check_within
-from sfumato.transforms.heatmap.options import heatmap_parameters, option_grid
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 MARGIN = "dropout_margin"

@@ -23,8 +23,8 @@ from sfumato.schemas.requests.request_base import (
     Several,
     option,
 )
+from sfumato.transforms.heatmap.heatmap_options import Option, heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
-from sfumato.transforms.heatmap.options import Option, heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 _GROUPS = {

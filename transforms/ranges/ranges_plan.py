@@ -15,9 +15,9 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.checks import check_choice
+from sfumato.transforms.heatmap.heatmap_options import Option
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.methods.flat import Flat
-from sfumato.transforms.heatmap.options import Option
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, interleave
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
-from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.release_files import add_up_to, release_files
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState

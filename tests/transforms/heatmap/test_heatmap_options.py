@@ -1,9 +1,9 @@
 import pytest
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.heatmap.heatmap_options import heatmap_options, heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.heatmap_request import PlanRequest
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive, Flat
-from sfumato.transforms.heatmap.options import heatmap_options, heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 

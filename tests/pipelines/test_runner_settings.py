@@ -7,8 +7,8 @@ from apache_beam.options.pipeline_options import DirectOptions, GoogleCloudOptio
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.command_line import join_negative_values, parse_command, quoted_command
-from sfumato.pipelines.options import load_runner_config, runner_settings
 from sfumato.pipelines.run import JOBS, request_class, request_of
+from sfumato.pipelines.runner_settings import load_runner_config, runner_settings
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.requests.request_base import HELP_GROUPS
 
@@ -51,7 +51,7 @@ def test_the_command_line_wins_over_the_configuration() -> None:
 
 
 def test_the_number_of_threads_follows_the_size_unless_it_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sfumato.pipelines.options.processors", lambda: 6)
+    monkeypatch.setattr("sfumato.pipelines.runner_settings.processors", lambda: 6)
 
     def threads(size: int, *flags: str) -> int:
         return runner_settings(None, None, flags).sized(size).options.view_as(DirectOptions).direct_num_workers
