@@ -31,7 +31,7 @@ from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import region_of
 from sfumato.transforms.heatmap.cells import cells_table
-from sfumato.transforms.heatmap.heatmap_options import heatmap_options, heatmap_parameters
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap as HeatmapRounds
 from sfumato.transforms.heatmap.release_files import published_estimate
@@ -83,21 +83,6 @@ def run_key(key_file: str, name: str) -> RunKey:
     return RunKey.derive(secret, {"name": name, "versions": package_versions(), "code": code_digest()})
 
 
-def check_options(options: Row) -> Row:
-    """Returns further options of a heatmap. Raises RequestError for an unknown one, or one of another type."""
-    known = heatmap_options()
-    for name, value in options.items():
-        if name in ("epsilon", "depth"):
-            raise RequestError(f"options: {name} is an argument of its own")
-        if name not in known:
-            raise RequestError(f"options: there is no {name!r}")
-        kind = known[name].kind
-        types = (int, float) if kind is float else kind
-        if isinstance(value, bool) is not (kind is bool) or not isinstance(value, types):
-            raise RequestError(f"options: {name} must be of type {kind.__name__}, got {value!r}")
-    return options
-
-
 @dataclass(kw_only=True, eq=False)
 class PrivateHeatmap(beam.PTransform):
     """Paths of Parquet files -> a row a cell of a private heatmap: `cells.parquet` of `sfumato heatmap`, as dicts.
@@ -136,8 +121,10 @@ class PrivateHeatmap(beam.PTransform):
     key: RunKey | None = None
 
     def __post_init__(self) -> None:
-        values = {"epsilon": self.epsilon, "depth": self.depth, **check_options(self.options or {})}
-        self._parameters = heatmap_parameters(self.method, values, self.columns.categories)
+        own, options = {"epsilon": self.epsilon, "depth": self.depth}, self.options or {}
+        if both := own.keys() & options.keys():
+            raise RequestError(f"options: {min(both)} is an argument of its own")
+        self._parameters = heatmap_parameters(self.method, {**options, **own}, self.columns.categories)
         self._grid = Grid(region_of(self.region), self.depth)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:

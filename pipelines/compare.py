@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.release import EVALUATION_FORMAT, TABLE_TEXT_FILE
+from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.evaluation.cases import Case, make_cases
 from sfumato.transforms.evaluation.compare_methods import CompareMethods
 from sfumato.transforms.evaluation.compare_request import SWEPT, CompareOptions
@@ -45,6 +47,7 @@ class CompareJob(ReleaseJob):
     """A comparison that was requested. Raises RequestError."""
 
     FORMAT: ClassVar[str] = EVALUATION_FORMAT
+    STATED_AS: ClassVar[Mapping[str, str]] = {**IN_COLUMNS, "truth": "cohort"}
 
     request: CompareOptions
     cases: list[Case]
@@ -79,12 +82,11 @@ class CompareJob(ReleaseJob):
     def columns(self) -> LocationColumns:
         return location_columns(self.request)
 
-    def parameters(self) -> dict[str, Any]:
+    def resolved(self) -> dict[str, Any]:
         return {
             "region": asdict(self.request.region),
             "methods": list(self.request.methods),
             **lists_of(self.request, SWEPT),
-            "keys": self.request.keys,
             **asdict(self.evaluation),
             "columns": asdict(self.columns()),
         }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 
@@ -15,6 +16,7 @@ from sfumato.schemas.ledger import ADD_OR_REMOVE, CENTRAL, SECAGG, ZERO_OUT, Cos
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE
+from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
 from sfumato.transforms.heatmap.plan import heatmap_plan_text
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, check_prior
@@ -32,6 +34,8 @@ from sfumato.transforms.release.publishing import WriteRelease, with_charge
 @dataclass(frozen=True)
 class HeatmapJob(ReleaseJob):
     """A heatmap that was requested, and the earlier release from which it starts, if any. Raises RequestError."""
+
+    STATED_AS: ClassVar[Mapping[str, str]] = IN_COLUMNS
 
     request: HeatmapOptions
     warm_start: WarmStart | None = None
@@ -74,11 +78,10 @@ class HeatmapJob(ReleaseJob):
     def admission(self) -> AdmissionRule:
         return self.request.parameters.admission(self.min_users)
 
-    def parameters(self) -> dict[str, Any]:
+    def resolved(self) -> dict[str, Any]:
         return {
             "region": asdict(self.request.region),
             **self.request.parameters.metadata(),
-            "blur": self.request.blur,
             "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
             "columns": asdict(self.request.columns),
         }

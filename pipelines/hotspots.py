@@ -55,8 +55,8 @@ class HotspotsJob(SampledJob):
             return NumberPrefixes(10, depth or DIGITS)
         return TextPrefixes(depth or (DATE_CHARACTERS if kind == "dates" else CHARACTERS))
 
-    def parameters(self) -> dict[str, Any]:
-        return {**super().parameters(), "depth": self.request.depth, "top": self.request.top}
+    def resolved(self) -> dict[str, Any]:
+        return {**super().resolved(), "depth": self.request.depth, "top": self.request.top}
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         column = self.request.column

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 import numpy as np
@@ -38,6 +39,17 @@ from sfumato.transforms.text_tables import EXAMPLE_USERS, markdown_table, signif
 @dataclass(frozen=True)
 class MomentsJob(ReleaseJob):
     """Moments that were requested. Raises RequestError."""
+
+    STATED_AS: ClassVar[Mapping[str, str]] = {
+        "user_id_column": "user_id",
+        "rows_are_users": "user_id",
+        "latitude_column": "latitude",
+        "longitude_column": "longitude",
+        "group_by": "group",
+        "no_ldp": "epsilon",
+        "group_epsilon": "release_epsilon",
+        **dict.fromkeys(("groups_file", "cells", "region", "min_group"), "groups"),
+    }
 
     request: MomentsRequest
     values: Values
@@ -99,22 +111,17 @@ class MomentsJob(ReleaseJob):
         # Whoever reads the release learns no more than the one; whoever collects the reports, no more than the other.
         return Cost(max(self.plan.epsilon, self.plan.released_epsilon or 0.0), trust=LOCAL)
 
-    def parameters(self) -> dict[str, Any]:
+    def resolved(self) -> dict[str, Any]:
         plan, grouping = self.plan, self.grouping
         return {
             **asdict(self.values.columns),
             **asdict(plan.form),
             "statistics": [one.name for one in plan.statistics],
-            "method": plan.method,
             "epsilon": plan.epsilon,
             "release_epsilon": plan.released_epsilon,
-            "bits_per_client": plan.bits_per_client,
-            "max_bits_per_client": self.meter.cap,
-            "variance": plan.variance,
             **asdict(plan.resolved_tuning),
             "groups": None if grouping is None else asdict(grouping),
             "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
-            "max_bad_fraction": self.request.max_bad_fraction,
         }
 
     def admission(self) -> AdmissionRule:

@@ -43,10 +43,8 @@ class QuantilesJob(SampledJob):
     def title(self) -> str:
         return f"Private distribution of {self.request.column}"
 
-    def parameters(self) -> dict[str, Any]:
-        request = self.request
-        own = {"method": request.method, "quantiles": request.quantiles, "ranges": request.ranges or ()}
-        return {**super().parameters(), **own}
+    def resolved(self) -> dict[str, Any]:
+        return {**super().resolved(), "ranges": self.request.ranges or ()}
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         sampling, settled = self.plan.sampling, limits(inputs)

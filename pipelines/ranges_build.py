@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 import numpy as np
@@ -25,6 +25,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, QUERY_COLUMNS, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MANIFEST_FILE
+from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.heatmap.heatmap_request import location_columns
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import heatmap_plan_text
@@ -58,6 +59,12 @@ MOST_SQUARES = 50_000  # of a workload: the job's graph carries them several tim
 class RangesJob(ReleaseJob):
     """A model that was requested. Raises RequestError where it needs what is not installed."""
 
+    STATED_AS: ClassVar[Mapping[str, str]] = {
+        **IN_COLUMNS,
+        **dict.fromkeys(method_options(), "options"),
+        **dict.fromkeys((*SHARDS, "depth"), "heatmap"),
+    }
+
     request: RangesOptions
     plan: RangesPlan
 
@@ -85,7 +92,7 @@ class RangesJob(ReleaseJob):
     def admission(self) -> AdmissionRule:
         return self.plan.counting.admission(self.min_users)
 
-    def parameters(self) -> dict[str, Any]:
+    def resolved(self) -> dict[str, Any]:
         return {**self.plan.metadata(), "columns": asdict(self.columns())}
 
     def stored_bytes(self, rows: int) -> int:

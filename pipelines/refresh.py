@@ -240,7 +240,7 @@ def read_config(path: str) -> RefreshConfig:
     except OSError as error:
         raise RequestError(f"config: {path} cannot be read ({type(error).__name__})") from None
     folder = path.rsplit("/", 1)[0] if "://" in path else os.path.dirname(os.path.abspath(path))
-    config = RefreshConfig.of(settings, folder)
+    config = RefreshConfig.read(settings, folder)
     check_known([config.job], [name for name, job in JOBS.items() if job.publishes], "config: job")
     names = set(request_class(config.job).model_fields)
     for name in config.options:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
 from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.schemas.items import ItemColumns
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns, LocationColumns
 from sfumato.schemas.region import Grid
@@ -33,6 +32,12 @@ Assemble = Callable[[Any, SampleMetadata], dict[str, bytes]]
 @dataclass(frozen=True)
 class SampledJob(ReleaseJob):
     """A count that was requested. plan: its budget and rounds; counted: its items. Jobs add their own fields."""
+
+    STATED_AS: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("region", "cells", "user_id_column", "latitude_column", "longitude_column"), "counted"),
+        **dict.fromkeys(("range", "bits"), "counted"),
+        "levels": "rounds",
+    }
 
     request: SampledRequest
     plan: SamplePlan
@@ -60,10 +65,8 @@ class SampledJob(ReleaseJob):
     def admission(self) -> AdmissionRule:
         return replace(self.plan.admission_rule, min_users=self.min_users)
 
-    def parameters(self) -> dict[str, Any]:
-        columns = self.counted.columns
-        column = {"column": columns.column} if isinstance(columns, ItemColumns) else {}
-        return {**asdict(self.plan), **column, "counted": asdict(self.counted)}  # type: ignore[call-overload]
+    def resolved(self) -> dict[str, Any]:
+        return {**asdict(self.plan), "counted": asdict(self.counted)}  # type: ignore[call-overload]
 
     def plan_text(self) -> str:
         return sample_plan_text(self.plan, self.counted)

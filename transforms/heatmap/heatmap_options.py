@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
-from typing import Annotated, Any, get_type_hints
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
+from pydantic import Field as Bounds
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.request_base import option, parts_of
+from sfumato.schemas.requests.request_base import did_you_mean, option, parts_of
+from sfumato.transforms.heatmap.checks import names_of, value_type
 from sfumato.transforms.heatmap.methods import METHODS, Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 MAX_COMBINATIONS = 10_000
-_type_hints = functools.cache(get_type_hints)
 
 
 @dataclass(frozen=True)
 class Option:
     """An option: of which type its values are (int, float, str or bool), and of which methods it is one.
 
-    methods: names, empty for an option of every method. common: `--help` shows it.
+    methods: names, empty for an option of every method. common: `--help` shows it. among: the names that it may have.
+    bounds: of a number, as `request_base.option` takes them.
     """
 
     name: str
@@ -34,6 +34,8 @@ class Option:
     help: str
     methods: tuple[str, ...] = ()
     common: bool = False
+    among: tuple[str, ...] = ()
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
     def field(self, group: str, many: bool = False) -> tuple[Any, Any]:
         """Type and field of a request. group: of the help text. many: the option takes several values."""
@@ -41,14 +43,16 @@ class Option:
         metavar = {int: "N", float: "X"}.get(self.kind, "NAME")
         if self.kind is bool:
             return bool, option(False, text, group, common=self.common)
-        kind: Any = self.kind if self.default is not None else self.kind | None
-        if many:
-            parts = Annotated[
-                tuple[kind, ...], BeforeValidator(parts_of if self.default is not None else _parts_or_auto)
-            ]
-            return parts | None, option(None, text, group, common=self.common, metavar=f"{metavar},...")
         may_be_chosen = self.default is None
-        return kind, option(self.default, text, group, common=self.common, auto=may_be_chosen, metavar=metavar)
+        kind: Any = Literal[self.among] if self.among else self.kind
+        bounds: dict[str, Any] = {**self.bounds, **({"allow_inf_nan": False} if kind is float else {})}
+        if many:
+            kind = Annotated[kind, Bounds(**bounds)]
+            kind = kind | None if may_be_chosen else kind
+            several = Annotated[tuple[kind, ...], BeforeValidator(_parts_or_auto if may_be_chosen else parts_of)]
+            return several | None, option(None, text, group, common=self.common, metavar=f"{metavar},...")
+        extra: dict[str, Any] = {"common": self.common, "auto": may_be_chosen, "metavar": metavar}
+        return kind | None if may_be_chosen else kind, option(self.default, text, group, **extra, **bounds)
 
 
 def _parts_or_auto(value: Any) -> Any:
@@ -68,17 +72,22 @@ def heatmap_options() -> dict[str, Option]:
                 raise TypeError(f"two options are named {one.name}")
             if known and known.help != mine.help:
                 raise TypeError(f"methods say different things of {one.name}")
+            if known and (known.among, known.bounds) != (mine.among, mine.bounds):
+                raise TypeError(f"methods have different bounds of {one.name}")
             default = mine.default if not known or known.default == mine.default else None  # the help tells them
-            options[one.name] = Option(mine.name, mine.kind, default, mine.help, methods, mine.common)
+            options[one.name] = replace(mine, default=default, methods=methods)
     return options
 
 
 def heatmap_parameters(method: str, values: Mapping[str, Any], categories: int = 1) -> HeatmapParameters:
     """Parameters from options by name; one that is None or False, or not there, has its default.
 
-    Raises RequestError for an unknown method, an option of another method, and values out of range.
+    Raises RequestError for an unknown method or option, an option of another method, and values out of range.
     """
     options, kind = heatmap_options(), find_method(method)
+    for name in values:
+        if name not in options:
+            raise RequestError(f"{name}: a heatmap has no such option{did_you_mean(name, options)}")
     given = {name: value for name, value in values.items() if value is not None and value is not False}
     for name in given:
         if options[name].methods and method not in options[name].methods:
@@ -120,15 +129,13 @@ def option_grid(
 def find_method(name: str) -> type[Method]:
     """The method of a name. Raises RequestError, with the known names and the nearest, where there is none."""
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise RequestError(f"method: there is no {name!r}, there are {', '.join(METHODS)}{hint}")
+        raise RequestError(f"method: there is no {name!r}, there are {', '.join(METHODS)}{did_you_mean(name, METHODS)}")
     return METHODS[name]
 
 
 def _option(owner: type, one: Field[Any]) -> Option:
-    hint = _type_hints(owner)[one.name]
-    kind = next((kind for kind in (bool, int, float) if kind is hint or kind in getattr(hint, "__args__", ())), str)
+    kind = value_type(owner, one) or str
     if one.default is MISSING:
         raise TypeError(f"the option {one.name} of {owner.__name__} has no default")
-    return Option(one.name, kind, one.default, one.metadata["help"], common=one.metadata.get("common", False))
+    text, common, bounds = (one.metadata[key] for key in ("help", "common", "bounds"))
+    return Option(one.name, kind, one.default, text, common=common, among=names_of(owner, one), bounds=bounds)
