@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from typing import Any
 
-from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
+from sfumato.schemas.errors import NotReadyError, RequestError
 from sfumato.schemas.ledger import Limit, Reservation, dataset_name, format_amount, parse_amount
 from sfumato.schemas.requests.commands import LedgerRequest
 from sfumato.transforms.files import read_file, write_file
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import max_spent, spent_in_window
-from sfumato.transforms.release.catalog import disagreement, find_releases, missing_releases
-from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.text_tables import markdown_table
 
 
 def run(request: LedgerRequest) -> int:
     """Runs the command. Raises RequestError, or LedgerError where the ledger is damaged."""
-    actions = {"limit": _limit, "verify": _verify, "backup": _copy, "restore": _copy, "show": _show}
+    if request.action == "verify":  # which reads releases, so it takes Beam's seconds to import
+        verify = importlib.import_module("sfumato.pipelines.ledger_verify")
+        return int(verify.run(request))
+    actions = {"limit": _limit, "backup": _copy, "restore": _copy, "show": _show}
     return actions[request.action](request)
 
 
-def _dataset(request: LedgerRequest) -> str | None:
+def dataset_of(request: LedgerRequest) -> str | None:
     """The dataset's name as the ledger writes it."""
     return None if request.dataset is None else dataset_name(request.dataset)
 
 
 def _show(request: LedgerRequest) -> int:
-    history, dataset = _history(request.ledger, with_limits=False), _dataset(request)
+    history, dataset = read_history(request.ledger, with_limits=False), dataset_of(request)
     if dataset is not None and dataset not in history.limits:
         raise RequestError(f"dataset: the ledger has none named {dataset!r}; {_names(history)}")
     sys.stdout.write(_json(history, dataset) if request.format == "json" else _text(request.ledger, history, dataset))
     return 0
 
 
-def _history(place: str, *, with_limits: bool) -> History:
+def read_history(place: str, *, with_limits: bool) -> History:
+    """A ledger as it stands. Raises RequestError where there is none."""
     history = open_ledger(place).history(with_limits=with_limits)
     if not history.entries:
         raise RequestError(f"ledger: there is none at {place}")
@@ -49,7 +52,7 @@ def _names(history: History) -> str:
 
 
 def _limit(request: LedgerRequest) -> int:
-    dataset, limits = _dataset(request), request.budget
+    dataset, limits = dataset_of(request), request.budget
     assert dataset is not None  # a request to set limits has both
     assert limits is not None
     book = open_ledger(request.ledger)
@@ -78,7 +81,7 @@ def _copy(request: LedgerRequest) -> int:
             raise RequestError(f"file: {request.file} is empty")
         sys.stdout.write(f"{request.ledger}: {_number(book.restore(copy), 'entr', 'ies', 'y')} restored\n")
         return 0
-    _history(request.ledger, with_limits=False)
+    read_history(request.ledger, with_limits=False)
     copy = book.backup(copy)
     try:
         write_file(request.file, copy)
@@ -93,7 +96,8 @@ def _of(history: History, dataset: str | None) -> list[Reservation]:
     return [one for one in every if dataset in (None, one.charge.dataset)]
 
 
-def _state(reservation: Reservation) -> str:
+def state_of(reservation: Reservation) -> str:
+    """Whether a charge is refused, reserved or published."""
     if reservation.refusal is not None:
         return "refused"
     return "reserved" if reservation.manifest is None else "published"
@@ -121,7 +125,7 @@ def _text(place: str, history: History, dataset: str | None) -> str:
         charge = one.charge
         amounts = [format_amount(charge.epsilon), format_amount(charge.delta)]
         lines.append(
-            [str(charge.period), charge.dataset, charge.release_id, charge.job, *amounts, one.time, _state(one)]
+            [str(charge.period), charge.dataset, charge.release_id, charge.job, *amounts, one.time, state_of(one)]
         )
     spent = [["dataset", "limit", "days to", "epsilon spent", "epsilon left", "most in any such window"]]
     for name, limit, last, epsilon in _windows(history, dataset):
@@ -141,7 +145,7 @@ def _text(place: str, history: History, dataset: str | None) -> str:
     return (
         f"{place}: {_number(history.entries, 'entr', 'ies', 'y')}, {_number(len(reservations), 'charge')}\n\n"
         f"{markdown_table(lines, (0, 1, 2, 3, 6, 7))}\n{markdown_table(spent, (0, 1, 2))}"
-        f"{_changes(history, dataset)}"
+        f"{limit_changes(history, dataset)}"
     )
 
 
@@ -149,7 +153,7 @@ def _number(number: int, noun: str, many: str = "s", one: str = "") -> str:
     return f"{number} {noun}{one if number == 1 else many}"
 
 
-def _changes(history: History, dataset: str | None) -> str:
+def limit_changes(history: History, dataset: str | None) -> str:
     """A line for each time that a dataset's limits were changed, after they had first been set."""
     return "".join(
         f"limits of {one.dataset} changed by entry {one.index} on {one.time}: from "
@@ -172,7 +176,7 @@ def _json(history: History, dataset: str | None) -> str:
             "epsilon": format_amount(one.charge.epsilon),
             "delta": format_amount(one.charge.delta),
             "starts_from": one.charge.starts_from,
-            "state": _state(one),
+            "state": state_of(one),
         }
         for one in _of(history, dataset)
     ]
@@ -188,31 +192,3 @@ def _json(history: History, dataset: str | None) -> str:
         for name, limit, last, epsilon in _windows(history, dataset)
     ]
     return json.dumps({"entries": history.entries, "charges": charges, "limits": limits}, indent=2) + "\n"
-
-
-def _verify(request: LedgerRequest) -> int:
-    before = _history(request.ledger, with_limits=False)  # what was published by now must be found
-    releases: list[Release] = []
-    problems: list[str] = []
-    for folder in request.releases:
-        found, unreadable = find_releases(folder)
-        releases += found
-        problems += unreadable
-    history = _history(request.ledger, with_limits=True)  # and this knows whatever is found
-    problems += [f"{one.path}: {problem}" for one in releases if (problem := disagreement(one, history))]
-    problems += [problem for one in releases for problem in one.damage()]
-    if request.releases:
-        problems += missing_releases(before, history, releases, _dataset(request))
-    if problems:
-        raise LedgerError("ledger: " + "\n  ".join(problems))
-    sys.stdout.write(f"{request.ledger}: {history.entries} entries, unbroken; every charge kept to its limits\n")
-    sys.stdout.write(_changes(history, None))
-    if request.releases:
-        sys.stdout.write(f"{len(releases)} release{'s'[: len(releases) != 1]} charged as stated, and unchanged\n")
-        unlisted = [one.path for one in releases if one.listed is None]
-        if unlisted:
-            sys.stdout.write(f"made by an earlier version, their files not digested: {', '.join(unlisted)}\n")
-    open_ones = [one.charge.release_id for one in history.reservations.values() if _state(one) == "reserved"]
-    if open_ones:
-        sys.stdout.write(f"charged, and not known to be published: {', '.join(open_ones)}\n")
-    return 0

@@ -8,36 +8,27 @@ from typing import Any
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
+from sfumato.pipelines.requested_counts import requested_quantiles
 from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.pipelines.sampled import Assemble, SampledJob, limits, plan_of, run_sampled
-from sfumato.schemas.items import NUMBERS, ItemColumns
+from sfumato.pipelines.sampled import Assemble, SampledJob, limits, run_sampled
 from sfumato.schemas.requests.sampled_counts import QuantilesRequest
-from sfumato.transforms.histogram.curve import check_shares
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import InteractiveQuantiles, TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import hierarchy_files, search_files
-from sfumato.transforms.histogram.trie import NumberPrefixes, spread_levels
+from sfumato.transforms.histogram.trie import NumberPrefixes
 from sfumato.transforms.privacy.keys import RunKey
 
 
 @dataclass(frozen=True)
 class QuantilesJob(SampledJob):
-    """A distribution that was requested. levels: of the hierarchical method."""
+    """A distribution that was requested."""
 
     request: QuantilesRequest
-    counted: NumberItems
-    levels: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, request: QuantilesRequest) -> QuantilesJob:
         """The job of a request. Raises RequestError."""
-        check_shares(request.quantiles)
-        columns = ItemColumns(request.column, request.user_id_column, NUMBERS)
-        items = NumberItems(columns, *request.range, request.bits)
-        if request.method == "interactive":  # a round counts the parts between the searches
-            return cls(request, plan_of(request, request.bits, len(request.quantiles) + 1), items)
-        levels = spread_levels(request.bits, request.levels)
-        return cls(request, plan_of(request, request.levels, 1 << request.bits), items, levels)
+        return cls(request, requested_quantiles(request))
 
     @property
     def title(self) -> str:
@@ -49,9 +40,10 @@ class QuantilesJob(SampledJob):
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         sampling, settled = self.plan.sampling, limits(inputs)
         if self.request.method == "interactive":
+            assert isinstance(self.counted, NumberItems)
             return InteractiveQuantiles(self.counted, sampling, key, self.request.quantiles, **settled)
         prefixes = NumberPrefixes(2, self.request.bits)
-        return TrieHeavyHitters(self.counted, sampling, key, prefixes, self.levels, **settled)
+        return TrieHeavyHitters(self.counted, sampling, key, prefixes, self.requested.levels, **settled)
 
     def assembler(self) -> Assemble:
         if self.request.method == "interactive":

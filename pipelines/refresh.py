@@ -24,7 +24,7 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.publish_request import RunnerOptions
 from sfumato.schemas.requests.refresh_days import RefreshRequest
 from sfumato.schemas.requests.request_base import Request
-from sfumato.transforms.files import matching, read_file
+from sfumato.transforms.files import read_file
 from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.ledger.history import History
@@ -33,6 +33,7 @@ from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.catalog import RELEASES, disagreement, published_releases
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.publishing import CommitRelease
+from sfumato.transforms.storage import matching
 
 # What the configuration says outside of `options`, or what a refresh sets itself.
 _OWN = frozenset({

@@ -20,6 +20,7 @@ class Job:
     """A job: what it does, and where its request class and its `run` are, as MODULE:NAME within the package.
 
     `run` takes the request, and of a job that has a runner its settings too; it returns the exit status.
+    check: a function of the request that raises RequestError where options contradict each other, without Beam.
     publishes: whether it publishes a release, so that a refresh can run it. beam_arguments: `run` makes runners itself,
     and takes the options of Beam's as well.
     """
@@ -27,6 +28,7 @@ class Job:
     summary: str
     request: str
     run: str
+    check: str | None = None
     publishes: bool = False
     beam_arguments: bool = False
 
@@ -46,6 +48,7 @@ JOBS = {
         "publish a differentially private heatmap of location logs",
         "transforms.heatmap.heatmap_request:HeatmapRequest",
         "pipelines.heatmap:run",
+        "pipelines.requested_heatmap:requested_start",
         publishes=True,
     ),
     "compare": Job(
@@ -57,30 +60,35 @@ JOBS = {
         "publish how many users hold each category or visit each map cell, without noise",
         "schemas.requests.sampled_counts:HistogramRequest",
         "pipelines.histogram:run",
+        "pipelines.requested_counts:requested_histogram",
         publishes=True,
     ),
     "hotspots": Job(
         "publish popular places, words or codes, level by level, without noise",
         "schemas.requests.sampled_counts:HotspotsRequest",
         "pipelines.hotspots:run",
+        "pipelines.requested_counts:requested_hotspots",
         publishes=True,
     ),
     "quantiles": Job(
         "publish the distribution of a number over users: quantiles and range counts",
         "schemas.requests.sampled_counts:QuantilesRequest",
         "pipelines.quantiles:run",
+        "pipelines.requested_counts:requested_quantiles",
         publishes=True,
     ),
     "moments": Job(
         "publish means, variances and moments of a number; each user sends one bit of it",
         "schemas.requests.moments_request:MomentsRequest",
         "pipelines.moments:run",
+        "pipelines.requested_moments:requested_moments",
         publishes=True,
     ),
     "ranges build": Job(
         "publish a private model that answers how many users are in any square",
         "transforms.ranges.ranges_request:RangesRequest",
         "pipelines.ranges_build:run",
+        "pipelines.requested_ranges:check_ranges",
         publishes=True,
     ),
     "ranges answer": Job(
@@ -150,6 +158,8 @@ def run_request(request: Request, runner: RunnerSettings | None = None) -> str:
 def run_job(request: Request, runner: RunnerSettings | None = None, beam_arguments: Sequence[str] = ()) -> int:
     """Runs a request and returns its exit status. beam_arguments: options of Beam's, where there is no runner yet."""
     job = JOBS[request.COMMAND]
+    if job.check is not None:
+        _load(job.check)(request)
     run = _load(job.run)
     if not isinstance(request, RunnerOptions):
         return int(run(request))

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
+from sfumato.pipelines.requested_counts import RequestedCount
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.ledger import Cost
-from sfumato.schemas.locations import Columns, LocationColumns
-from sfumato.schemas.region import Grid
-from sfumato.schemas.requests.sampled_counts import ItemRequest, SampledRequest
+from sfumato.schemas.locations import Columns
+from sfumato.schemas.requests.sampled_counts import SampledRequest
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import CountOptions
 from sfumato.transforms.histogram.sampled_release import SampleMetadata
@@ -31,7 +31,7 @@ Assemble = Callable[[Any, SampleMetadata], dict[str, bytes]]
 
 @dataclass(frozen=True)
 class SampledJob(ReleaseJob):
-    """A count that was requested. plan: its budget and rounds; counted: its items. Jobs add their own fields."""
+    """A count that was requested."""
 
     STATED_AS: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("region", "cells", "user_id_column", "latitude_column", "longitude_column"), "counted"),
@@ -40,8 +40,17 @@ class SampledJob(ReleaseJob):
     }
 
     request: SampledRequest
-    plan: SamplePlan
-    counted: Items
+    requested: RequestedCount
+
+    @property
+    def plan(self) -> SamplePlan:
+        """Its budget and rounds."""
+        return self.requested.plan
+
+    @property
+    def counted(self) -> Items:
+        """Its items."""
+        return self.requested.counted
 
     @property
     @abstractmethod
@@ -85,29 +94,8 @@ class SampledJob(ReleaseJob):
 
 def run_sampled(job: SampledJob, settings: RunnerSettings) -> int:
     """Runs a job to the end. Raises RequestError or DataError."""
-    _ = job.plan.sampling  # a plan that cannot be kept is a bad request
     run_release(job, settings)
     return 0
-
-
-def plan_of(request: SampledRequest, rounds: int, items: int | None = None) -> SamplePlan:
-    """A request's plan. items: how many there are, unless --items says it. Raises RequestError."""
-    return SamplePlan(
-        epsilon=request.epsilon,
-        delta=request.delta,
-        population=request.population,
-        items=items if request.items is None else request.items,
-        rounds=rounds,
-        contact=request.contact,
-        max_bad_fraction=request.max_bad_fraction,
-    )
-
-
-def cell_items(request: ItemRequest, depth: int) -> CellItems:
-    """The cells of a request's region. Raises RequestError."""
-    assert request.region is not None
-    columns = LocationColumns(request.user_id_column, request.latitude_column, request.longitude_column)
-    return CellItems(columns, Grid(request.region, depth))
 
 
 def limits(inputs: Inputs) -> CountOptions:

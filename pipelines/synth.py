@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
-from sfumato.transforms.files import is_remote, matching
+from sfumato.transforms.files import is_remote
+from sfumato.transforms.storage import matching
 from sfumato.transforms.synth.generate import GeneratePeople, density_raster
 from sfumato.transforms.synth.synth_request import SynthRequest, SynthSpec
 

@@ -14,7 +14,7 @@ FOLDERS = ("schemas", "transforms", "pipelines")
 # The modules of transforms/ that wire pipelines or reach for remote files; all others are pure.
 WITH_BEAM = {
     "transforms/evaluation/compare_methods.py",
-    "transforms/files.py",
+    "transforms/storage.py",
     "transforms/heatmap/private_heatmap.py",
     "transforms/heatmap/refine.py",
     "transforms/histogram/sample_and_threshold.py",
@@ -119,11 +119,8 @@ ROOM_CYCLES = ({f"transforms/{room}" for room in ("ranges", "release", "evaluati
 DEFERRED = {
     "pipelines/console.py": {"sfumato.transforms.metrics"},
     "pipelines/progress.py": {"sfumato.transforms.metrics"},
-    "transforms/ranges/model_file.py": {"sfumato.transforms.files"},
-    "transforms/release/published_release.py": {
-        "sfumato.transforms.files",
-        "sfumato.transforms.heatmap.posterior.unbiased",
-    },
+    "transforms/files.py": {"sfumato.transforms"},
+    "transforms/release/published_release.py": {"sfumato.transforms.heatmap.posterior.unbiased"},
     "transforms/privacy/ledger/windows.py": {"dp_accounting.pld"},
     "transforms/release/publishing.py": {"sfumato.transforms.release.release_index"},
 }

@@ -1,43 +1,18 @@
-"""Files, local or in a bucket, whose every failure is an OSError that names the file, or a NotReadyError.
-
-Beam's file systems let through whatever a storage's client raises; Google's errors are no OSErrors.
-"""
+"""Files, local or in a bucket, read and written whole. Local ones need no Beam, which takes seconds to import."""
 
 from __future__ import annotations
 
 import hashlib
 import mimetypes
 import os
-import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions
-
-from sfumato.schemas.errors import NotReadyError, RequestError
-from sfumato.transforms.google_errors import may_pass
-
-CREDENTIALS_S = 6  # to find credentials; Google's client looks on the network as well, again and again
-# Without options Beam's file systems would parse this process's command line once more, and end it for an option of
-# ours that looks wrong to them. Pipelines and workers set their own.
-if FileSystems._pipeline_options is None:
-    FileSystems.set_options(PipelineOptions([]))
-
-_NOT_FOUND: tuple[type[Exception], ...]
-_FAILED: tuple[type[Exception], ...]
-try:
-    from google.api_core.exceptions import GoogleAPIError, NotFound
-    from google.auth.exceptions import GoogleAuthError
-except ImportError:  # the gcp extra is not installed, so nothing raises these
-    _NOT_FOUND, _FAILED = (), ()
-else:
-    _NOT_FOUND, _FAILED = (NotFound,), (GoogleAPIError, GoogleAuthError)
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 def is_remote(path: str) -> bool:
@@ -45,121 +20,35 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-@contextmanager
-def storage_errors(path: str) -> Iterator[None]:
-    """Turns the errors of a storage's client into OSErrors, or NotReadyError where it cannot be reached now.
-
-    Raises RequestError at once for a bucket of Google's where there are no credentials.
-    """
-    if path.startswith("gs://"):
-        _check_credentials()
-    try:
-        yield
-    except (BeamIOError, *_FAILED) as error:
-        cause = _cause(error)
-        if isinstance(cause, _NOT_FOUND):
-            raise FileNotFoundError(f"{path}: there is no such file or bucket") from error
-        if _FAILED and is_remote(path) and may_pass(cause):
-            raise NotReadyError(f"{path} cannot be reached now ({cause}); try again later") from error
-        raise OSError(f"{path}: {cause}") from error
+def join(folder: str, *names: str) -> str:
+    """A path below a folder, local or in a bucket."""
+    if not is_remote(folder):
+        return os.path.join(folder, *names)
+    return "/".join([folder.rstrip("/"), *(name.strip("/") for name in names)])
 
 
-@cache
-def _check_credentials() -> None:
-    """Raises RequestError where no credentials for Google Cloud are found in CREDENTIALS_S seconds.
+def _storage() -> ModuleType:
+    from sfumato.transforms import storage
 
-    Beam would look for a minute, then ask without any, and Google's client would repeat that for two.
-    """
-    try:
-        import google.auth
-        from apache_beam.internal.gcp import auth
-    except ImportError:
-        return
-    if os.environ.get("STORAGE_EMULATOR_HOST") or auth.is_running_in_gce or auth._Credentials._credentials_init:
-        return
-    found: list[Any] = []
-
-    def look() -> None:
-        with suppress(GoogleAuthError):
-            found.append(google.auth.default())
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    thread.join(CREDENTIALS_S)
-    if not found:
-        raise RequestError(
-            "no credentials for Google Cloud; log in with 'gcloud auth application-default login' or set "
-            "GOOGLE_APPLICATION_CREDENTIALS"
-        )
-
-
-def _cause(error: Exception) -> Exception:
-    """What a storage's client raised, which Beam's file systems wrap, some of them twice."""
-    while isinstance(error, BeamIOError) and error.exception_details:
-        error = next(iter(error.exception_details.values()))
-    return error
-
-
-def matching(pattern: str, limit: int | None = None) -> list[FileMetadata]:
-    """The files that match a pattern, at most so many; none where there is no such folder.
-
-    Raises NotReadyError where a storage cannot be listed now, RequestError where it cannot be listed: neither is taken
-    for one that holds nothing.
-    """
-    if not is_remote(pattern) and "/" not in pattern:
-        pattern = f"./{pattern}"  # a pattern without a folder matches nothing in Beam
-    try:
-        with storage_errors(pattern):
-            (match,) = FileSystems.match([pattern], [limit])
-    except (OSError, ValueError) as error:  # ValueError: no file system for such a path
-        raise RequestError(f"{pattern} cannot be listed ({error})") from None
-    return list(match.metadata_list)
-
-
-def content_version(path: str) -> str:
-    """What changes whenever a file in a storage does. Raises OSError.
-
-    In Google's it is the generation, since checksums there have 32 bits; elsewhere the storage's own checksum.
-    """
-    with storage_errors(path):
-        if not path.startswith("gs://"):
-            return str(FileSystems.checksum(path))
-        blob = _blob(path)
-        blob.reload()
-        return f"{blob.generation}-{blob.crc32c}"
+    return storage
 
 
 def content_digest(path: str) -> str:
-    """What tells a file's content wherever it lies: SHA-256 of a local file, in Google's storage size and MD5.
-
-    An object that was composed of others has no MD5; its version stands for it, which a copy does not share.
-    Raises OSError.
-    """
-    if not is_remote(path):
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    if not path.startswith("gs://"):
-        return content_version(path)
-    with storage_errors(path):
-        blob = _blob(path)
-        blob.reload()
-        return f"{blob.size}-{blob.md5_hash}" if blob.md5_hash else f"{blob.generation}-{blob.crc32c}"
+    """What tells a file's content wherever it lies: SHA-256 of a local file, else `object_digest`. Raises OSError."""
+    if is_remote(path):
+        digest: str = _storage().object_digest(path)
+        return digest
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def file_version(path: str) -> str:
     """What changes whenever somebody writes or replaces a file; cheap, so it can be asked often. Raises OSError."""
     if is_remote(path):
-        return content_version(path)
+        version: str = _storage().content_version(path)
+        return version
     found = os.stat(path)
     return f"{found.st_dev}-{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
-
-
-def _blob(path: str) -> Any:
-    """An object of Google's storage, with the credentials that Beam uses."""
-    from apache_beam.io.gcp.gcsio import GcsIO, parse_gcs_path
-
-    bucket, name = parse_gcs_path(path)
-    return GcsIO(pipeline_options=FileSystems._pipeline_options).client.bucket(bucket).blob(name)
 
 
 def content_type(path: str) -> str:
@@ -170,13 +59,16 @@ def content_type(path: str) -> str:
 @contextmanager
 def open_file(path: str) -> Iterator[BinaryIO]:
     """Opens a file for reading, as it is (nothing is decompressed). Raises OSError."""
-    with storage_errors(path):
-        try:
-            file = FileSystems.open(path, "application/octet-stream", CompressionTypes.UNCOMPRESSED)
-        except ValueError as error:  # no file system for such a path
-            raise OSError(f"{path}: {error}") from error
-        with file:
+    if is_remote(path):
+        with _storage().open_object(path) as file:
             yield file
+        return
+    try:
+        local = open(path, "rb")  # noqa: SIM115  (closed below)
+    except ValueError as error:  # a name that no file can have
+        raise OSError(f"{path!r}: {error}") from error
+    with local:
+        yield local
 
 
 def read_file(path: str) -> bytes:
@@ -191,10 +83,7 @@ def write_file(path: str, content: bytes) -> None:
     In Google's storage with the type that browsers show, and so that they do not keep yesterday's.
     """
     if path.startswith("gs://"):
-        with storage_errors(path):
-            blob = _blob(path)
-            blob.cache_control = "no-cache"
-            blob.upload_from_string(content, content_type=content_type(path))
+        _storage().write_object(path, content, content_type(path))
         return
     place = Path(path).absolute()
     place.parent.mkdir(parents=True, exist_ok=True)

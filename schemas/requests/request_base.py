@@ -194,17 +194,18 @@ def metavar_of(field: FieldInfo) -> str:
 def range_text(field: FieldInfo, one: bool = False) -> str:
     """What an option may be, in words: `a whole number in 1..20`. one: each of its values, where it has several."""
     kind = option_type(field.annotation)
-    if has_several(field.annotation) and not one:
-        return f"{ {int: 'whole numbers', float: 'numbers'}.get(kind, 'values') } {extra_of(field)['metavar']}"
+    names = ("ge", "gt", "le", "lt")
+    found = (*field.metadata, *_metadata_of_one(field.annotation))
+    bounds = {name: getattr(part, name) for part in found for name in names if hasattr(part, name)}
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
+    if has_several(field.annotation) and not (one and bounds):
+        return f"{ {int: 'whole numbers', float: 'numbers'}.get(kind, 'values') } {extra_of(field)['metavar']}"
     if kind is bool:
         return "true or false"
     if kind not in (int, float):
         return "a map" if get_origin(kind) is dict else "text"
-    names = ("ge", "gt", "le", "lt")
-    found = (*field.metadata, *_metadata_of_one(field.annotation))
-    return number_text(kind, **{name: getattr(part, name) for part in found for name in names if hasattr(part, name)})
+    return number_text(kind, **bounds)
 
 
 def _metadata_of_one(annotation: Any) -> list[Any]:

@@ -158,6 +158,7 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
 OF_FILES = {"warm_start", "tuner", "workload", "release"}
 BESIDE: dict[str, dict[str, Any]] = {
     "gamma": {"contribution": "all"},
+    "modulus": {"population": 900},
     "rounding": {"contribution": "all"},
     "interval_width": {"refine": "interval", "auxiliary": "flu"},
     "refine": {"auxiliary": "flu"},

@@ -279,7 +279,7 @@ def test_a_bucket_that_cannot_be_listed_now_is_not_an_empty_one(
         raise BeamIOError("List operation failed", {"": error})
 
     monkeypatch.setattr("apache_beam.io.gcp.gcsfilesystem.GCSFileSystem._list", fail)
-    monkeypatch.setattr("sfumato.transforms.files._check_credentials", lambda: None)
+    monkeypatch.setattr("sfumato.transforms.storage._check_credentials", lambda: None)
     place.write(**{listed: "gs://bucket/folder"})
     assert place.refresh("--date", "2026-11-20") == 75
     assert "gs://bucket/folder" in (error_text := capsys.readouterr().err)

@@ -45,7 +45,7 @@ class Option:
             return bool, option(False, text, group, common=self.common)
         may_be_chosen = self.default is None
         kind: Any = Literal[self.among] if self.among else self.kind
-        bounds: dict[str, Any] = {**self.bounds, **({"allow_inf_nan": False} if kind is float else {})}
+        bounds: dict[str, Any] = {**self.bounds, **({"allow_inf_nan": False} if self.bounds and kind is float else {})}
         if many:
             kind = Annotated[kind, Bounds(**bounds)]
             kind = kind | None if may_be_chosen else kind

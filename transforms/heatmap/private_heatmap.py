@@ -13,7 +13,7 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.refine import PlanCohort, RunSubQueries, StartSubQueries
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.heatmap.warm_start import digest
+from sfumato.transforms.heatmap.warm_start import check_prior, digest
 from sfumato.transforms.locations.group import BoundUsers, BuildShards
 from sfumato.transforms.locations.read import ReadLocations
 from sfumato.transforms.locations.spill import Spill
@@ -71,14 +71,6 @@ class PrivateHeatmap(beam.PTransform):
         build = BuildShards(places, state | PlanCohort(), spill, weighted)
         shards = words | "BuildShards" >> build  # ShardGroup
         return shards | "Ask" >> RunSubQueries(parameters, key, state)  # HeatmapState
-
-
-def check_prior(prior: Estimate | None, parameters: HeatmapParameters) -> None:
-    """Raises RequestError where a heatmap of these parameters cannot start from an earlier map."""
-    if prior is not None:
-        parameters.method.check_warm_start()
-    if prior is not None and prior.tree.depth != parameters.depth:
-        raise RequestError(f"warm_start: the map has depth {prior.tree.depth}, not {parameters.depth}")
 
 
 def bind_key(

@@ -16,13 +16,14 @@ from apache_beam.io.filesystems import FileSystems
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import CELLS_FILE, PAGE_FILE
 from sfumato.schemas.timeline import DatedRelease, Spending
-from sfumato.transforms.files import matching, write_file
+from sfumato.transforms.files import write_file
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_in_window
 from sfumato.transforms.release.catalog import RELEASES, published_releases
 from sfumato.transforms.release.page_index import MAP_FORMAT, index_page, map_file
 from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.storage import matching
 
 MAPS, LATEST = "maps", "latest.json"
 _ROUNDS = 5
