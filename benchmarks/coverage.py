@@ -36,8 +36,8 @@ from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
-from sfumato.transforms.heatmap.posterior.unbiased import Z, interval
-from sfumato.transforms.heatmap.rates import rates_of
+from sfumato.transforms.heatmap.posterior.unbiased import Z, user_intervals
+from sfumato.transforms.heatmap.rates import estimate_rates
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
@@ -131,7 +131,7 @@ def measure(name: str, users: int, epsilon: float, keys: int) -> tuple[Coverage,
         truth = np.bincount(owner, minlength=len(estimate.counts))
         before.add(np.abs(estimate.counts - truth) <= Z * estimate.stddev + 1e-9, truth)
         unbiased = unbiased_counts(estimate, state)
-        low, high = interval(unbiased.leaf_users, np.sqrt(unbiased.leaf_variances()))
+        low, high = user_intervals(unbiased.leaf_users, np.sqrt(unbiased.leaf_variances()))
         after.add((low <= truth) & (truth <= high), truth)
         for inside in circles(estimate, codes, [key, users]):
             error = float((estimate.counts - truth)[inside].sum())
@@ -161,7 +161,7 @@ def measure_rates(name: str, users: int, epsilon: float, keys: int) -> list[str]
         run_key = RunKey.derive(seed_secret(key), {"benchmark": "coverage of rates", "users": users})
         state = run_in_memory(Rows(places, hashes, marked), users, parameters, run_key)
         estimate, live = parameters.method.decode(state, depth), state.results[-1].spent.shards
-        rates = rates_of(estimate, ("false", "true"), live)
+        rates = estimate_rates(estimate, ("false", "true"), live)
         assert rates is not None
         index = estimate.tree.index
         owner = index.owner[np.searchsorted(index.boundaries, codes, side="right") - 1]

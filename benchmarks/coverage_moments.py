@@ -24,7 +24,7 @@ from sfumato.transforms.moments.groups import CellGroups, Grouping
 from sfumato.transforms.moments.moments_release import differing
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState, run_in_memory
 from sfumato.transforms.moments.quantities import decode, encode
-from sfumato.transforms.moments.tally import Block, tally
+from sfumato.transforms.moments.tally import Block, count_reports
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.text_tables import markdown_table
 
@@ -154,7 +154,7 @@ def listed(
     state = MomentsState()
     for _ in plan.stages:
         queries = plan.next_queries(state)
-        counted = [tally(block, query, cells + 1, plan.response, key) for query in queries]
+        counted = [count_reports(block, query, cells + 1, plan.response, key) for query in queries]
         state = state.advance(queries, plan.protect(queries, counted, key))
     grouping = Grouping(CellGroups(Grid(Region(-1, 50, 1, 51), depth)))
     stddev = float(np.sqrt(state.clients_variance(plan).item() / (cells + 1)))

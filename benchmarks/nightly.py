@@ -72,7 +72,7 @@ def yardsticks(folder: Path, days: list[date]) -> list[tuple[np.ndarray, float, 
         fine = density_on(day, 0, (DEFAULT_REGION.west + DEFAULT_REGION.east) / 2)
         truth = fine.reshape(1 << DEPTH, block, 1 << DEPTH, block).sum(axis=(1, 3))
         table = pq.read_table(folder / f"dt={day}", columns=["longitude", "latitude"], partitioning=None)
-        sample = density_raster(count_codes(table, grid), grid)
+        sample = density_raster(count_codes(table, grid))
         found.append((truth, best_uniform_level(sample, truth)[1], table.num_rows))
     return found
 

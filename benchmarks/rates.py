@@ -40,7 +40,7 @@ from sfumato.schemas.tree import Tree, node_positions
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.raster import by_row
-from sfumato.transforms.heatmap.rates import Rates, rates_of
+from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.synth.city import build_city, risk_raster
@@ -170,7 +170,7 @@ def run(town: Town, trial: int, options: dict[str, object]) -> Found:
     estimate: Estimate = parameters.method.decode(state, DEPTH)
     spent = [answer.spent for answer in state.results]
     live = spent[-1].shards - spent[-1].shards_lost
-    rates = rates_of(estimate, NAMES, live, state.cohort.shards / live)
+    rates = estimate_rates(estimate, NAMES, live, state.cohort.shards / live)
     assert rates is not None
     assert estimate.by_category is not None
     tree = estimate.tree
@@ -199,7 +199,7 @@ def list_row(town: Town, options: dict[str, object], keys: int) -> list[str]:
     for trial in range(keys):
         found = run(town, trial, options)
         high = np.nan_to_num(found.truth, nan=-1.0) > average + 1e-12
-        chosen = np.isfinite(found.rates.listed_low[0])
+        chosen = np.isfinite(found.rates.simultaneous_low[0])
         wrong += bool((chosen & ~high).any())
         empty += not chosen.any()
         listed += int(chosen.sum())

@@ -1,4 +1,4 @@
-"""What a release costs and which ledger pays: the checks before and after the run."""
+"""The ledger of a run: its charge, and the checks before and after it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sfumato.transforms.release.metadata import ReleaseMetadata
 
 @dataclass(frozen=True)
 class Accounting:
-    """The ledger that a run charges, and for what.
+    """The ledger that a run charges, and the data that the charge is for.
 
     Attributes:
         ledger: the ledger's location.
@@ -79,11 +79,11 @@ class Accounting:
         return self.open().reserve(charge, self.budget, allow_reuse=self.allow_reuse)
 
     def check(self, charge: Charge) -> Reservation | None:
-        """Raises what `reserve` would raise, and writes nothing. Returns the existing reservation, if any."""
+        """Raises the errors of `reserve`, and writes nothing. Returns the existing reservation, if any."""
         return self.open().check(charge, self.budget, allow_reuse=self.allow_reuse)
 
     def forecast(self, cost: Cost, release_id: str | None) -> list[str]:
-        """Returns lines for --dry_run: what a run would charge, and whether it fits. Writes nothing.
+        """Returns lines for --dry_run: the charge of a run, and whether it is within the limits. Writes nothing.
 
         Raises:
             RequestError: the limits contradict the ledger's, or there are none.

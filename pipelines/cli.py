@@ -45,20 +45,20 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
         if parts and (not arguments or wants_help(arguments) is not None):
             sys.stdout.write(_usage(parts))
             return 0 if arguments else 2
-        kind = request_class(job if not parts else " ".join([job, *arguments[:1]]))
+        request_type = request_class(job if not parts else " ".join([job, *arguments[:1]]))
         if (everything := wants_help(arguments)) is not None:
-            sys.stdout.write(help_text(kind, everything=everything))
+            sys.stdout.write(help_text(request_type, everything=everything))
             return 0
         return run_command(job, arguments)
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:
-        if exit_status() is not None:  # Beam and others make errors of their own of an interrupt
+        if exit_status() is not None:  # Beam and others convert an interrupt into other errors
             return _interrupted()
         # A worker's exception arrives wrapped by the runner, as the text of its traceback.
         found = error if isinstance(error, SfumatoError) else worker_error(error)
         if found is None and type(error).__name__ == "DataflowRuntimeException":
-            lines = list(filter(str.strip, str(error).splitlines()))  # between them a traceback, if there is one
+            lines = list(filter(str.strip, str(error).splitlines()))  # a traceback may be between first and last line
             found = DataError(" ".join(dict.fromkeys((lines[0], lines[-1]))))
         if found is not None:
             return _fail(found)
@@ -76,11 +76,11 @@ def run_command(job: str, arguments: Sequence[str]) -> int:
 
 
 def command(arguments: Sequence[str] | None = None) -> int:
-    """Runs a job as a process of its own, whose unexpected errors end with EX_SOFTWARE of sysexits.h: run it again."""
+    """The entry point of the process. Unexpected errors exit with EX_SOFTWARE of sysexits.h."""
     with ended_by_signals():
         try:
             return main(arguments)
-        except Exception:  # noqa: BLE001  (whatever it is, it is printed)
+        except Exception:  # noqa: BLE001  (every error is printed)
             traceback.print_exc()
             return CRASHED
 
@@ -92,16 +92,18 @@ def _interrupted() -> int:
 
 def worker_error(error: BaseException) -> SfumatoError | None:
     """Returns the error of this package that a worker raised and the runner wrapped; None if there is none."""
-    # Beam's protocol between runner and worker carries an error as text alone (InstructionResponse.error, a formatted
-    # traceback), for the local runner too. So the type is read from the traceback's line `package.module.Type: text`.
-    # Only names qualified with their module count: other lines may quote anything, such as a file's content.
+    # Between runner and worker Beam carries an error as text only (InstructionResponse.error, a formatted traceback),
+    # in the local runner too. So the type is read from the traceback's line `package.module.Type: text`. Only names
+    # qualified with their module count: other lines may quote anything, such as a file's content.
     text = "".join(traceback.format_exception(error))
-    kinds = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in _kinds(SfumatoError)}
-    found = re.findall(rf"^({'|'.join(map(re.escape, kinds))}): (.*)$", text, flags=re.MULTILINE)
-    if not found:
+    types = {
+        f"{error_type.__module__}.{error_type.__qualname__}": error_type for error_type in _subclasses(SfumatoError)
+    }
+    lines = re.findall(rf"^({'|'.join(map(re.escape, types))}): (.*)$", text, flags=re.MULTILINE)
+    if not lines:
         return None
-    kind, message = found[-1]
-    return kinds[kind](message_of(message))
+    name, message = lines[-1]
+    return types[name](message_of(message))
 
 
 def message_of(error: object) -> str:
@@ -109,10 +111,10 @@ def message_of(error: object) -> str:
     return re.sub(r" \[while running .*?\]\s*$", "", str(error))
 
 
-def _kinds(base: type[SfumatoError]) -> Iterator[type[SfumatoError]]:
-    for kind in base.__subclasses__():
-        yield kind
-        yield from _kinds(kind)
+def _subclasses(base: type[SfumatoError]) -> Iterator[type[SfumatoError]]:
+    for subclass in base.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _fail(error: SfumatoError) -> int:

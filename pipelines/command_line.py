@@ -1,4 +1,4 @@
-"""From a command line to a request: a parser and a help text made of a request's fields."""
+"""The command line of a request: a parser and a help text, made from the request's fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sfumato.schemas.requests.request_base import HELP_GROUPS, Request, extra_of
 
 R = TypeVar("R", bound=Request)
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
-# Options of Beam's whose names are near to ours.
+# Beam's options with names similar to ours: they get no "did you mean".
 _BEAMS = frozenset({"runner", "region", "input_file", "output_executable_path", "job_name", "labels"})
 _NEAR = 0.8
 
@@ -32,13 +32,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_command(kind: type[R], arguments: Sequence[str]) -> tuple[R, list[str]]:
-    """The request of a command line, and the arguments that are left for Apache Beam.
+    """The request of a command line, and the remaining arguments for Apache Beam.
 
     Raises:
-        RequestError: an option is wrong, missing or misspelt; of a request without a runner, also one that is unknown.
+        RequestError: an option is wrong, missing or misspelt, or unknown in a request without a runner.
     """
     values, left = _parser(kind).parse_known_args(join_negative_values(arguments))
-    unknown = [one.split("=")[0] for one in left if one.startswith("-")]
+    unknown = [argument.split("=")[0] for argument in left if argument.startswith("-")]
     names = [f"--{name}" for name in kind.model_fields]
     for name in unknown:
         near = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
@@ -51,7 +51,10 @@ def parse_command(kind: type[R], arguments: Sequence[str]) -> tuple[R, list[str]
 
 
 def help_text(kind: type[Request], *, everything: bool) -> str:
-    """The help of a command: an example, then options by group; the common and the required ones, or everything."""
+    """The help of a command: an example, then options by group.
+
+    everything: whether to show all options; otherwise the common and the required ones.
+    """
     width = min(shutil.get_terminal_size((120, 24)).columns, 120)
     lines = [kind.ABOUT, "", "example:", *textwrap.wrap(
         f"sfumato {kind.COMMAND} {kind.EXAMPLE}", width - 2, initial_indent="  ", subsequent_indent="      ",
@@ -60,13 +63,17 @@ def help_text(kind: type[Request], *, everything: bool) -> str:
     fields = kind.model_fields
     hidden = 0
     for group in HELP_GROUPS:
-        mine = {name: one for name, one in fields.items() if extra_of(one)["group"] == group}
-        shown = {name: one for name, one in mine.items() if everything or extra_of(one)["common"] or one.is_required()}
+        mine = {name: field for name, field in fields.items() if extra_of(field)["group"] == group}
+        shown = {
+            name: field
+            for name, field in mine.items()
+            if everything or extra_of(field)["common"] or field.is_required()
+        }
         hidden += len(mine) - len(shown)
         if shown:
             lines += ["", f"{group}:"]
-        for name, one in shown.items():
-            lines += _option_lines(name, one, width)
+        for name, field in shown.items():
+            lines += _option_lines(name, field, width)
     lines.append("")
     if hidden:
         lines.append(f"{hidden} more options: sfumato {kind.COMMAND} {HELP_ALL}")
@@ -76,14 +83,14 @@ def help_text(kind: type[Request], *, everything: bool) -> str:
 
 
 def wants_help(arguments: Sequence[str]) -> bool | None:
-    """Whether a command line asks for its common options (False), for all (True) or for no help (None)."""
+    """Which help a command line requests: of common options (False), of all (True), or none (None)."""
     if HELP_ALL in arguments or "--help_all" in arguments:
         return True
-    return False if any(one in arguments for one in HELP) else None
+    return False if any(option in arguments for option in HELP) else None
 
 
 def join_negative_values(arguments: Sequence[str]) -> list[str]:
-    """Joins `--option -1.5,2` into `--option=-1.5,2`, which argparse would take for two options."""
+    """Joins `--option -1.5,2` into `--option=-1.5,2`, which argparse would read as two options."""
     joined: list[str] = []
     for argument in arguments:
         previous = joined[-1] if joined else ""
@@ -100,13 +107,13 @@ def quoted_command(kind: type[Request]) -> list[str]:
 
 
 def _parser(kind: type[Request]) -> argparse.ArgumentParser:
-    """A parser of text alone: the request reads and checks the values."""
+    """A parser that returns text; the request parses and checks the values."""
     parser = _Parser(prog=f"sfumato {kind.COMMAND}", allow_abbrev=False, add_help=False)
-    for name, one in kind.model_fields.items():
-        style: str = extra_of(one)["style"]
+    for name, field in kind.model_fields.items():
+        style: str = extra_of(field)["style"]
         if style == "positional":
             parser.add_argument(name, nargs="?", default=argparse.SUPPRESS)
-        elif option_type(one.annotation) is bool:
+        elif option_type(field.annotation) is bool:
             parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS)
         else:
             more: dict[str, Any] = {"several": {"nargs": "+"}, "repeated": {"action": "append"}}.get(style, {})
@@ -132,7 +139,7 @@ def _option_lines(name: str, field: FieldInfo, width: int) -> list[str]:
 
 
 def default_text(value: Any) -> str:
-    """A default as it would be given."""
+    """A default value as it is written on the command line."""
     if isinstance(value, tuple):
         return ",".join(map(default_text, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

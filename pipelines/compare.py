@@ -44,7 +44,7 @@ from sfumato.transforms.release.publishing import WriteRelease
 
 @dataclass(frozen=True)
 class CompareJob(ReleaseJob):
-    """A comparison that was requested. Raises RequestError."""
+    """A requested comparison. Raises RequestError."""
 
     FORMAT: ClassVar[str] = EVALUATION_FORMAT
     STATED_AS: ClassVar[Mapping[str, str]] = {**IN_COLUMNS, "truth": "cohort"}
@@ -74,7 +74,7 @@ class CompareJob(ReleaseJob):
         return cls(request, make_cases(request.methods, lists_of(request, SWEPT)), evaluation)
 
     def cost(self) -> Cost:
-        return Cost(math.inf, 1.0)  # it shows the exact data
+        return Cost(math.inf, 1.0)  # the tables follow from exact data
 
     def admission(self) -> AdmissionRule:
         return AdmissionRule(1.0)  # not used: an evaluation decides on exact numbers
@@ -99,7 +99,7 @@ class CompareJob(ReleaseJob):
             * self.request.keys
             * sum(min(users, rows) for users in sizes)
         )
-        values = VALUE_BYTES_PER_ROW * self.columns().weighs
+        values = VALUE_BYTES_PER_ROW * self.columns().has_weights
         return rows * (BYTES_PER_ROW + DISTRIBUTION_BYTES_PER_ROW + values) + draws
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
@@ -129,7 +129,7 @@ def run(request: CompareOptions, settings: RunnerSettings) -> int:
             "users: on a cluster every cohort travels complete to one worker; give sizes, as --users 100000"
         )
     run_release(job, settings)
-    with contextlib.suppress(FileNotFoundError):  # a dry run of Beam's writes nothing
+    with contextlib.suppress(FileNotFoundError):  # Beam's own dry run writes nothing
         sys.stdout.write(read_file(FileSystems.join(request.output, TABLE_TEXT_FILE)).decode())
     return 0
 
@@ -141,8 +141,8 @@ def _files(
     evaluation: Evaluation,
     described: dict[str, Any],
 ) -> dict[str, bytes]:
-    """The evaluation's files. The runner delivers outcomes in any order; the methods have one."""
+    """The evaluation's files. The runner delivers outcomes in any order, so they are sorted by method and key."""
     order = {YARDSTICK: -1.0, **{name: i for i, name in enumerate(methods)}}
     order |= {name + BY_TRUTH: i + 0.5 for i, name in enumerate(methods)}
-    ordered = sorted(outcomes, key=lambda one: (order[one.setting.method], one.key))
+    ordered = sorted(outcomes, key=lambda outcome: (order[outcome.setting.method], outcome.key))
     return comparison_files(ordered, evaluation.blurred(truth_of(truth)), evaluation.metrics, described)

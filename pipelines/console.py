@@ -1,4 +1,4 @@
-"""Everything that a command writes to standard error: lines for people, or JSON objects for machines."""
+"""The log of a command on standard error: lines for people, or JSON objects for machines."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from typing import Any
 from sfumato.transforms.logs import JOB, METRICS_COUNTED, OPERATIONS, PROGRESS, STAGE_EVENTS, log_event
 
 LOG_FORMATS = ("text", "json")
-_OURS = {one.name for one in (JOB, PROGRESS, OPERATIONS)}
+_OUR_LOGGERS = {logger.name for logger in (JOB, PROGRESS, OPERATIONS)}
 
 
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say what a command writes to standard error."""
+    """Adds --verbose and --log_format."""
     parser.add_argument("--verbose", action="store_true", help="show operations data: rows read and dropped, metrics")
     parser.add_argument(
         "--log_format",
@@ -36,19 +36,29 @@ def add_log_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def log_options(arguments: Sequence[str]) -> tuple[str, bool]:
-    """The --log_format and --verbose of a command line of which nothing else is known yet, nor whether it is right."""
+    """The --log_format and --verbose of a command line that is not parsed or checked yet."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     add_log_arguments(parser)
     try:
         options, _ = parser.parse_known_args(list(arguments))
-    except argparse.ArgumentError:  # the command's own parser will say so
+    except argparse.ArgumentError:  # the command's own parser reports it
         return "text", "--verbose" in arguments
     return options.log_format, options.verbose
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A log record, wherever it comes from. event: None where it is none of this package's."""
+    """A log record.
+
+    Attributes:
+        seconds: time of the record, since 1970.
+        level: of Python's logging.
+        message: the text.
+        event: name of this package's event; None for records of other packages.
+        fields: the event's values.
+        raw: whether the fields describe unprotected data.
+        trace: a traceback; empty without one.
+    """
 
     seconds: float
     level: int
@@ -59,12 +69,12 @@ class _Line:
     trace: str = ""
 
     @classmethod
-    def of(cls, record: logging.LogRecord) -> _Line:
-        """The record's line."""
+    def from_record(cls, record: logging.LogRecord) -> _Line:
+        """Converts a record of Python's logging."""
         message, level = record.getMessage(), record.levelno
-        if record.name in _OURS:
-            own = vars(record)
-            return cls(record.created, level, message, own["event"], own["fields"], record.name == OPERATIONS.name)
+        if record.name in _OUR_LOGGERS:
+            event, fields = vars(record)["event"], vars(record)["fields"]
+            return cls(record.created, level, message, event, fields, record.name == OPERATIONS.name)
         trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info and record.exc_info[0] else ""
         return cls(record.created, level, message, fields={"logger": record.name}, trace=trace)
 
@@ -72,31 +82,31 @@ class _Line:
 class Console(logging.Handler):
     """Writes log records to standard error.
 
-    Of other packages' records those that no run can do without are written, with `verbose` warnings as well: an error
-    that nobody expected ends the job with its traceback, so what is not shown is not lost.
+    Of other packages, it writes critical records only, and with `verbose` warnings and errors too. Nothing is lost: an
+    unexpected error ends the job with its traceback.
     """
 
     def __init__(self, job: str, log_format: str, verbose: bool):
         super().__init__(logging.DEBUG)
         self.log_format, self.verbose = log_format, verbose
-        self.known: dict[str, Any] = {"job": job}
+        self.common_fields: dict[str, Any] = {"job": job}
         self.stream = sys.stderr
-        self._least_foreign = logging.WARNING if verbose else logging.CRITICAL
+        self._min_foreign_level = logging.WARNING if verbose else logging.CRITICAL
         self._files = self._read = self._compared = 0
 
     def begin(self, files: int) -> None:
-        """Counts files, of which so many are to be read, and runs from here on."""
+        """Starts the counts of files and runs at 0. files: number to read."""
         self._files, self._read, self._compared = files, 0, 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes a record, if it is to be shown."""
+        """Writes a record, unless it is hidden (see the class)."""
         try:
-            line = _Line.of(record)
-            if line.event is None and line.level < self._least_foreign:
+            line = _Line.from_record(record)
+            if line.event is None and line.level < self._min_foreign_level:
                 return
             self.stream.write(self._json(line) if self.log_format == "json" else self._text(line))
             self.stream.flush()
-        except Exception:  # noqa: BLE001  (as all handlers: no job ends because nobody reads its log)
+        except Exception:  # noqa: BLE001  (a log that cannot be written must not end the job)
             self.handleError(record)
 
     def _json(self, line: _Line) -> str:
@@ -105,7 +115,7 @@ class Console(logging.Handler):
             "time": moment.replace("+00:00", "Z"),
             "severity": logging.getLevelName(min(max(line.level // 10, 1), 5) * 10),
             "message": line.message,
-            **self.known,
+            **self.common_fields,
             "event": line.event or "runner",
             **line.fields,
             **({"stack_trace": line.trace} if line.trace else {}),
@@ -130,11 +140,11 @@ class Console(logging.Handler):
         if line.event in STAGE_EVENTS:
             return f"{start}  {line.message}\n"
         warning = "warning: " if line.level == logging.WARNING else ""
-        return f"{start}sfumato {self.known['job']}: {warning}{line.message}\n"
+        return f"{start}sfumato {self.common_fields['job']}: {warning}{line.message}\n"
 
 
 def _table(line: _Line) -> str:
-    """The table under the line of METRICS_COUNTED."""
+    """The table of metrics under a METRICS_COUNTED line; empty for other events."""
     if line.event != METRICS_COUNTED.name:
         return ""
     from sfumato.transforms.metrics import metrics_table
@@ -144,10 +154,10 @@ def _table(line: _Line) -> str:
 
 @contextmanager
 def console(job: str, log_format: str = "text", verbose: bool = False) -> Iterator[Console]:
-    """Shows the log of a command while the block runs, in a process that does nothing else.
+    """Shows the log of a command while the block runs. The process must do nothing else.
 
-    What runners write of their own accord (threads that die with their server, Python's warnings) is shown with
-    `verbose` alone, and as JSON if that is the format; so is what they write as the process ends.
+    Other output of runners (warnings, exceptions in threads) is shown with `verbose` only, in the format of the log.
+    The same holds for their output while the process exits.
     """
     with shown_on(Console(job, log_format, verbose)) as shown:
         yield shown
@@ -158,7 +168,7 @@ def console(job: str, log_format: str = "text", verbose: bool = False) -> Iterat
 
 @contextmanager
 def shown_on(shown: Console) -> Iterator[Console]:
-    """Sends the whole process's log to a console while the block runs."""
+    """Sends all logs of the process to a console while the block runs."""
     root = logging.getLogger()
     handlers, levels = root.handlers, [(log, log.level) for log in (root, JOB, PROGRESS, OPERATIONS)]
     excepthook = threading.excepthook
@@ -167,9 +177,9 @@ def shown_on(shown: Console) -> Iterator[Console]:
         log.setLevel(logging.INFO)
     OPERATIONS.setLevel(logging.DEBUG if shown.verbose else logging.INFO)
     logging.captureWarnings(True)
-    threading.excepthook = _log_thread
+    threading.excepthook = _log_thread_exception
     try:
-        with redirect_stderr(_Stray() if shown.log_format == "json" else sys.stderr):
+        with redirect_stderr(_StderrToLog() if shown.log_format == "json" else sys.stderr):
             yield shown
     finally:
         threading.excepthook = excepthook
@@ -180,50 +190,50 @@ def shown_on(shown: Console) -> Iterator[Console]:
 
 
 def current_console() -> Console | None:
-    """The console of the command that runs, if any does."""
-    return next((one for one in logging.getLogger().handlers if isinstance(one, Console)), None)
+    """The console of the running command; None without one."""
+    return next((handler for handler in logging.getLogger().handlers if isinstance(handler, Console)), None)
 
 
-def identify(**known: Any) -> None:
-    """Says what is known of the run from here on (job, release_id): every JSON line has it. None takes it away."""
+def identify(**fields: Any) -> None:
+    """Adds fields (job, release_id) to every JSON line from here on. The value None removes a field."""
     if (shown := current_console()) is not None:
-        told = {**shown.known, **known}
-        shown.known = {name: value for name, value in told.items() if value is not None}
+        merged = {**shown.common_fields, **fields}
+        shown.common_fields = {name: value for name, value in merged.items() if value is not None}
 
 
-class _Stray(io.TextIOBase):
+class _StderrToLog(io.TextIOBase):
     """Standard error for code that writes to it directly: each line becomes a record."""
 
     def __init__(self) -> None:
-        self._begun = ""
+        self._unfinished = ""
 
     def write(self, text: str) -> int:
-        *lines, self._begun = (self._begun + text).split("\n")
+        *lines, self._unfinished = (self._unfinished + text).split("\n")
         for line in filter(str.strip, lines):
             log_event("stderr", line)
         return len(text)
 
 
-def _log_thread(died: threading.ExceptHookArgs) -> None:
-    if died.exc_value is not None and not isinstance(died.exc_value, SystemExit):
-        name = "" if died.thread is None else died.thread.name
-        caught = (died.exc_type, died.exc_value, died.exc_traceback)
-        logging.getLogger("threading").error("exception in thread %s", name, exc_info=caught)
+def _log_thread_exception(hook: threading.ExceptHookArgs) -> None:
+    if hook.exc_value is not None and not isinstance(hook.exc_value, SystemExit):
+        name = "" if hook.thread is None else hook.thread.name
+        exc_info = (hook.exc_type, hook.exc_value, hook.exc_traceback)
+        logging.getLogger("threading").error("exception in thread %s", name, exc_info=exc_info)
 
 
 def _hush() -> None:
-    """Servers that runners stop as the process ends, and the threads that read from them, have nothing to tell."""
+    """Hides the output of servers that runners stop while the process exits, and of the threads that read from them."""
     logging.disable(logging.CRITICAL)
     threading.excepthook = lambda _: None
 
 
 def _plain(value: Any) -> Any:
-    """A value in JSON's types; what they have no word for becomes text."""
+    """A value in JSON's types; other types become text."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if hasattr(value, "item"):  # NumPy's numbers
         value = value.item()
-    known = value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
-    return value if known else str(value)
+    is_json = value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    return value if is_json else str(value)

@@ -1,4 +1,4 @@
-"""What a run would read, charge and publish, for the operator to see before it does: it opens no data file."""
+"""The text of --dry_run: what a run would read, charge and publish. No data file is opened."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from sfumato.pipelines.inputs import InputFile
 from sfumato.schemas.ledger import Cost, format_amount, parse_amount
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 
-_WIDTH, _MARGIN = 100, 11  # columns of a terminal, and of them for the names of the parts
+_WIDTH, _MARGIN = 100, 11  # columns of a terminal, and of its left margin for the headings
 
 
 class Forecast(NamedTuple):
-    """What is known of a run beforehand.
+    """Facts about a run that are known before it starts.
 
-    columns: that it reads. files: that match the input. cost: of the complete release. charge_lines: what the ledger
-    would do, None without one. plan_text: what the release costs a client and shows.
+    Attributes:
+        columns: that it reads.
+        files: that match the input.
+        cost: of the complete release.
+        charge_lines: see `Accounting.forecast`; None without a ledger.
+        plan_text: see `ReleaseJob.plan_text`.
     """
 
     columns: Sequence[str]
@@ -36,35 +40,35 @@ def dry_run_text(request: ReleaseRequest, forecast: Forecast) -> str:
     reads.append(f"columns {', '.join(forecast.columns)}")
     if request.min_users:
         reads.append(f"fewer than {request.min_users:,} users, by a noisy count, would be refused")
-    parts = {
+    sections = {
         "reads": reads,
         "charges": _no_ledger(forecast.cost) if forecast.charge_lines is None else forecast.charge_lines,
         "publishes": _publishes(request),
         "plan": forecast.plan_text.splitlines(),
     }
     text = [f"sfumato {request.COMMAND}, a dry run: no data file was opened, and nothing was charged or written"]
-    for name, lines in parts.items():
-        text += ["", name, *lines] if name == "plan" else ["", *_beside(name, lines)]
+    for heading, lines in sections.items():
+        text += ["", heading, *lines] if heading == "plan" else ["", *_with_margin(heading, lines)]
     return "\n".join(text).rstrip() + "\n"
 
 
-def _beside(name: str, lines: Sequence[str]) -> list[str]:
-    """The lines, broken where they are long, beside the name of their part."""
-    broken = textwrap.TextWrapper(_WIDTH - _MARGIN, break_long_words=False, break_on_hyphens=False)
-    short = [part for line in lines for part in broken.wrap(line)]
-    return [f"{name if number == 0 else '':<{_MARGIN}}{line}" for number, line in enumerate(short)]
+def _with_margin(heading: str, lines: Sequence[str]) -> list[str]:
+    """The wrapped lines, to the right of their heading."""
+    wrapper = textwrap.TextWrapper(_WIDTH - _MARGIN, break_long_words=False, break_on_hyphens=False)
+    wrapped = [part for line in lines for part in wrapper.wrap(line)]
+    return [f"{heading if number == 0 else '':<{_MARGIN}}{line}" for number, line in enumerate(wrapped)]
 
 
 def _no_ledger(cost: Cost) -> list[str]:
     if not math.isfinite(cost.epsilon):
         return ["nothing: there is no differential privacy that a ledger could account for"]
     epsilon, delta = parse_amount("epsilon", cost.epsilon), parse_amount("delta", cost.delta)
-    both = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
-    return [f"no ledger (--ledger): nobody keeps account of the {both} that it costs"]
+    amounts = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
+    return [f"no ledger (--ledger): nobody keeps account of the {amounts} that it costs"]
 
 
 def _publishes(request: ReleaseRequest) -> list[str]:
-    replaced = ", in place of what may stand there (--overwrite)" if request.overwrite else ""
+    replaced = ", in place of an existing release (--overwrite)" if request.overwrite else ""
     lines = [f"{request.output}{replaced}"]
     if request.release_id is not None:
         lines.append(f"as release {request.release_id}")

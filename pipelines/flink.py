@@ -1,7 +1,7 @@
-"""Beam's FlinkRunner: what it needs is checked before anything starts, and nothing of it is left over.
+"""Beam's FlinkRunner, with checks before it starts and servers that end with the job.
 
-Flink is reached through a Java program, the job server, from a jar: the option --flink_job_server_jar names it, or the
-environment variable SFUMATO_FLINK_JAR; else Beam fetches its own from Maven Central. `make flink-jar` makes one.
+Beam reaches Flink through a Java program, the job server. Its jar is named by the option --flink_job_server_jar or the
+environment variable SFUMATO_FLINK_JAR. Otherwise Beam downloads one from Maven Central. `make flink-jar` makes one.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from sfumato.schemas.errors import RequestError
 
 JAR_VARIABLE = "SFUMATO_FLINK_JAR"
 CONFIGURATION = "FLINK_CONF_DIR"
-# Flink's own servers listen on all network interfaces unless they are told.
+# By default Flink's own servers listen on all network interfaces.
 _LOOPBACK_ONLY = "jobmanager.bind-host: localhost\ntaskmanager.bind-host: localhost\nrest.bind-address: localhost\n"
 _SERVER_LOG = logging.getLogger("FlinkJarJobServer")  # where Beam writes what the job server prints
 
 
 class FlinkJobOptions(PipelineOptions):  # Beam collects the subclasses' options
-    """Options of a job on Flink that Beam's Python side does not list, so that they would be refused here."""
+    """Options of a job on Flink that Beam's Python side does not declare. Undeclared options are refused."""
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
@@ -58,10 +58,14 @@ class FlinkJobOptions(PipelineOptions):  # Beam collects the subclasses' options
 
 
 class OneJobFlinkRunner(FlinkRunner):
-    """Beam's FlinkRunner whose job server lives as long as the job.
+    """Beam's FlinkRunner whose job server ends with the job.
 
-    Beam's own stops it when Python ends, with warnings on the terminal, lets it write what Flink spills, which is raw
-    data, to where everybody's temporary files are, and has its servers listen on all network interfaces.
+    Three things differ from Beam's FlinkRunner:
+
+    - Beam stops the job server when Python exits, with warnings on the terminal.
+    - Beam lets Flink write raw data into the common temporary folder. Here the folder is private.
+    - Beam's and Flink's servers listen on all network interfaces. Here those of this process and Flink's listen on
+      loopback.
     """
 
     def __init__(self) -> None:
@@ -79,9 +83,9 @@ class OneJobFlinkRunner(FlinkRunner):
         java.job_server_jvm_properties = [f"-Djava.io.tmpdir={folder}", *java.job_server_jvm_properties]
         if options.view_as(FlinkRunnerOptions).flink_master in MAGIC_HOST_NAMES:
             flink = options.view_as(FlinkJobOptions)
-            given = flink.flink_conf_dir or os.environ.get(CONFIGURATION)
-            flink.flink_conf_dir = _loopback_configuration(given, Path(folder, "conf"))
-            # Flink looks up parts of its configuration here alone, whatever Beam's option says.
+            source = flink.flink_conf_dir or os.environ.get(CONFIGURATION)
+            flink.flink_conf_dir = _loopback_configuration(source, Path(folder, "conf"))
+            # Flink reads parts of its configuration from this variable only, whatever Beam's option says.
             self._open.callback(_set_environment, CONFIGURATION, os.environ.get(CONFIGURATION))
             os.environ[CONFIGURATION] = flink.flink_conf_dir
         self._server = super().default_job_server(options)
@@ -90,8 +94,12 @@ class OneJobFlinkRunner(FlinkRunner):
 
     @staticmethod
     def start_and_replace_loopback_environments(pipeline: Any, options: PipelineOptions) -> list[Callable[[], Any]]:
-        """Has Flink reach this process's worker where it runs (LOOPBACK): on loopback, unlike Beam's own."""
-        ends: list[Callable[[], Any]] = []
+        """Starts this process's workers (LOOPBACK) on the loopback interface; Beam's listen on all interfaces.
+
+        Returns:
+            Functions that stop the servers.
+        """
+        stops: list[Callable[[], Any]] = []
         for environment in pipeline.components.environments.values():
             if environment.urn == python_urns.EMBEDDED_PYTHON_LOOPBACK:
                 server = grpc.server(shared_unbounded_instance())
@@ -99,13 +107,13 @@ class OneJobFlinkRunner(FlinkRunner):
                 pool = _OwnWorkers(state_cache_size=_get_state_cache_size_bytes(options))
                 beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(pool, server)
                 server.start()
-                ends.append(partial(server.stop, 1))
-                reached = ExternalEnvironment(f"127.0.0.1:{port}").to_runner_api(None)
-                environment.urn, environment.payload = reached.urn, reached.payload
-        return ends
+                stops.append(partial(server.stop, 1))
+                external = ExternalEnvironment(f"127.0.0.1:{port}").to_runner_api(None)
+                environment.urn, environment.payload = external.urn, external.payload
+        return stops
 
     def create_job_service(self, options: PipelineOptions) -> Any:
-        """Starts the job server, or reaches the one that is named. Raises RequestError where that fails."""
+        """Starts the job server, or connects to the named one. Raises RequestError if that fails."""
         try:
             return super().create_job_service(options)
         except (RuntimeError, OSError, grpc.RpcError, grpc.FutureTimeoutError) as error:
@@ -116,7 +124,7 @@ class OneJobFlinkRunner(FlinkRunner):
             ) from error
 
     def run_portable_pipeline(self, pipeline: Any, options: PipelineOptions) -> PipelineResult:
-        """Starts the job; whoever waits for its end also waits for that of the job server."""
+        """Starts the job. Waiting for its result also waits for the end of the job server."""
         try:
             result = super().run_portable_pipeline(pipeline, options)
         except BaseException:
@@ -129,14 +137,14 @@ class OneJobFlinkRunner(FlinkRunner):
 
 
 class _OwnWorkers(BeamFnExternalWorkerPoolServicer):
-    """Starts a worker in this process for the job server of this user, and for nobody else.
+    """Starts a worker in this process, for a job server of this user only.
 
-    A worker runs whatever the server that it is sent to hands it. Flink's job server sends no token of the run that
-    could be checked; so the address that it names must be one where a process of this user listens.
+    A worker runs any code that its server sends. Flink's job server sends no token that identifies the run. So the
+    server's address must be one where a process of this user listens.
     """
 
     def StartWorker(self, request: Any, context: Any) -> Any:  # noqa: N802  (gRPC's name)
-        """Starts a worker that serves a control endpoint. Answers with an error for that of another user."""
+        """Starts a worker for a control endpoint. Responds with an error if the endpoint is another user's."""
         url = request.control_endpoint.url
         if not listens_for_us(url):
             return beam_fn_api_pb2.StartWorkerResponse(error=f"{url} is not served on loopback by this process's user")
@@ -144,7 +152,7 @@ class _OwnWorkers(BeamFnExternalWorkerPoolServicer):
 
 
 def listens_for_us(url: str) -> bool:
-    """Whether a process of this user listens at a `host:port` on loopback; Linux says who does."""
+    """Whether a process of this user listens at a `host:port` on loopback, by Linux's /proc/net/tcp."""
     host, _, port = url.rpartition(":")
     if host not in ("localhost", "127.0.0.1", "[::1]") or not port.isdigit():
         return False
@@ -165,12 +173,12 @@ def _set_environment(name: str, value: str | None) -> None:
         os.environ[name] = value
 
 
-def _loopback_configuration(given: str | None, folder: Path) -> str:
-    """A folder with the Flink configuration that is given, changed so that Flink's servers listen on loopback alone."""
-    if given is None:
+def _loopback_configuration(source: str | None, folder: Path) -> str:
+    """Copies a Flink configuration, and sets its servers to listen on loopback only. Returns the new folder."""
+    if source is None:
         folder.mkdir()
     else:
-        shutil.copytree(given, folder)
+        shutil.copytree(source, folder)
     names = [name for name in ("flink-conf.yaml", "config.yaml") if (folder / name).exists()]
     for name in names or ["flink-conf.yaml"]:
         with open(folder / name, "a") as file:
@@ -179,7 +187,7 @@ def _loopback_configuration(given: str | None, folder: Path) -> str:
 
 
 class _OneJobResult(PipelineResult):
-    """A job's result that outlives the job server: it keeps what would have to be asked for."""
+    """A job's result that stays readable after the job server has ended: it keeps the metrics."""
 
     def __init__(self, result: PipelineResult, stop: Callable[[], None]):
         super().__init__(PipelineState.UNKNOWN)
@@ -187,17 +195,17 @@ class _OneJobResult(PipelineResult):
         self._metrics: Any = None
 
     def wait_until_finish(self, duration: int | None = None) -> Any:
-        """The final state, once the job server has ended as well. Raises RuntimeError where the job failed."""
+        """Waits for the job and the job server. Returns the final state. Raises RuntimeError if the job failed."""
         try:
             self._state = self._result.wait_until_finish(duration)
-            with contextlib.suppress(grpc.RpcError):  # the job is done, whatever can be told of it
+            with contextlib.suppress(grpc.RpcError):  # the job is done, so missing metrics are no failure
                 self._metrics = self._result.metrics()
         finally:
             self._stop()
         return self._state
 
     def metrics(self) -> Any:
-        """What the job counted."""
+        """The job's metrics."""
         return self._metrics if self._metrics is not None else self._result.metrics()
 
     def cancel(self) -> Any:
@@ -209,7 +217,7 @@ class _OneJobResult(PipelineResult):
 
 
 class _LastLines(logging.Handler):
-    """Keeps the last lines that the job server printed, in case it does not start."""
+    """Keeps the last lines that the job server printed, for the message if it does not start."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,12 +228,12 @@ class _LastLines(logging.Handler):
 
     @property
     def error(self) -> str | None:
-        """The first line that Java itself wrote of an error, None without one."""
+        """The first line in which Java reports an error; None without one."""
         return next((line for line in self._lines if line.startswith(("Error", "Exception in"))), None)
 
 
 def _network_interfaces() -> list[str]:
-    """The network interfaces but for loopback that have an address, so that others may reach what listens on all."""
+    """The network interfaces with an address, without loopback. Servers on all interfaces can be reached there."""
     names = set()
     with contextlib.suppress(OSError):
         names |= {line.split()[-1] for line in Path("/proc/net/if_inet6").read_text().splitlines()}
@@ -235,9 +243,9 @@ def _network_interfaces() -> list[str]:
 
 
 def flink_runner(options: PipelineOptions) -> FlinkRunner:
-    """The runner, after its options have been completed and checked. Raises RequestError for what is not there.
+    """Completes and checks the options, and returns the runner. Raises RequestError if Java or the jar is missing.
 
-    A job server that somebody else runs (--job_endpoint) needs neither Java nor a jar here.
+    With a running job server (--job_endpoint) neither is needed here.
     """
     flink = options.view_as(FlinkRunnerOptions)
     if not options.view_as(PortableOptions).job_endpoint:
@@ -250,14 +258,14 @@ def flink_runner(options: PipelineOptions) -> FlinkRunner:
         launcher = options.view_as(JobServerOptions).job_server_java_launcher
         if not flink.flink_submit_uber_jar and shutil.which(launcher) is None:
             raise RequestError(
-                f"runner: Flink's job server needs Java 11 or later, and there is no {launcher!r} to be run; "
-                "install it, or name it with --job_server_java_launcher"
+                f"runner: Flink's job server needs Java 11 or later, and there is no program {launcher!r}; "
+                "install Java, or name it with --job_server_java_launcher"
             )
         open_servers = options.view_as(FlinkJobOptions).flink_open_servers or flink.flink_submit_uber_jar
         if not open_servers and (reached := _network_interfaces()):
             raise RequestError(
                 "runner: Beam's job server for Flink listens on all network interfaces, and runs or sends what anybody "
-                f"asks for; it could be reached by {', '.join(reached)}. Run the job in a network of its own, as "
-                "docs/how_to/runners.md tells, or give --flink_open_servers where a firewall protects this machine"
+                f"asks for; it could be reached by {', '.join(reached)}. Run the job in a network namespace (see "
+                "docs/how_to/runners.md), or give --flink_open_servers if a firewall protects this machine"
             )
     return OneJobFlinkRunner()

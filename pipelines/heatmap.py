@@ -30,7 +30,7 @@ from sfumato.transforms.release.publishing import WriteRelease, with_charge
 
 @dataclass(frozen=True)
 class HeatmapJob(ReleaseJob):
-    """A heatmap that was requested, and the earlier release from which it starts, if any."""
+    """A requested heatmap, and the earlier release from which it starts, if any."""
 
     STATED_AS: ClassVar[Mapping[str, str]] = IN_COLUMNS
 
@@ -76,7 +76,7 @@ class HeatmapJob(ReleaseJob):
 
     def stored_bytes(self, rows: int) -> int:
         size = DISTRIBUTION_BYTES_PER_ROW if self.request.parameters.distribution_gamma else BYTES_PER_ROW
-        return rows * (size + VALUE_BYTES_PER_ROW * self.request.columns.weighs)
+        return rows * (size + VALUE_BYTES_PER_ROW * self.request.columns.has_weights)
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         request, parameters = self.request, self.request.parameters

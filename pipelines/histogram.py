@@ -18,7 +18,7 @@ from sfumato.transforms.privacy.keys import RunKey
 
 @dataclass(frozen=True)
 class HistogramJob(SampledJob):
-    """A histogram that was requested."""
+    """A requested histogram."""
 
     request: HistogramRequest
 

@@ -26,7 +26,7 @@ from sfumato.transforms.privacy.keys import RunKey
 
 @dataclass(frozen=True)
 class HotspotsJob(SampledJob):
-    """Hot spots that were requested."""
+    """Requested hot spots."""
 
     request: HotspotsRequest
 
@@ -53,7 +53,7 @@ class HotspotsJob(SampledJob):
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         column = self.request.column
-        prefixes = self.prefixes(None if column is None else inputs.kinds[column])
+        prefixes = self.prefixes(None if column is None else inputs.column_types[column])
         levels = spread_levels(prefixes.depth, self.plan.rounds)
         sampling, top = self.plan.sampling, self.request.top
         return TrieHeavyHitters(self.counted, sampling, key, prefixes, levels, top, **limits(inputs))

@@ -1,8 +1,8 @@
-"""How a command ends when it is interrupted: within seconds, with the status that shells expect, and cleaned up.
+"""Interrupts: a command ends within seconds, with the exit status that shells expect, and removes its folders.
 
-SIGINT (Ctrl-C) and SIGTERM raise KeyboardInterrupt in the main thread, so that all that is open is closed. Python runs
-that handler between two of its own instructions alone, and code may swallow the exception; so a thread beside it waits
-for the signal as well, and ends the process where it has not ended by itself.
+SIGINT (Ctrl-C) and SIGTERM raise KeyboardInterrupt in the main thread, so that open files and pipelines are closed.
+That may not be enough: Python runs the handler between its own instructions only, and code may catch the exception. So
+a second thread waits for the signal too. It ends the process if the process has not ended after SECONDS_TO_UNWIND.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _last_steps: list[Callable[[], None]] = []
 
 @contextmanager
 def last_step(step: Callable[[], None]) -> Iterator[None]:
-    """Has a step taken where the process is ended while the block runs, without the block's own end."""
+    """Registers a step to take if the process is ended within the block, so that the block's end does not run."""
     _last_steps.append(step)
     try:
         yield
@@ -34,17 +34,17 @@ def last_step(step: Callable[[], None]) -> Iterator[None]:
 
 
 def exit_status() -> int | None:
-    """128 and the number of the signal that came, as shells have it; None where none came."""
+    """128 plus the number of the received signal, as in shells; None without a signal."""
     return None if _received is None else 128 + _received
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Lets SIGINT and SIGTERM end the process, which does nothing but what the block does."""
+    """Lets SIGINT and SIGTERM end the process while the block runs. The process must do nothing else."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = [signal.signal(number, _interrupt) for number in _SIGNALS]
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # written to at once, whatever Python is doing
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # the C handler writes to it, whatever Python is doing
     threading.Thread(target=_watch, args=(reader,), daemon=True).start()
     try:
         yield
@@ -59,7 +59,7 @@ def ended_by_signals() -> Iterator[None]:
 
 def _interrupt(number: int, _: object) -> None:
     global _received
-    if _received is None:  # a second one would interrupt the closing
+    if _received is None:  # a second signal would interrupt the clean-up
         _received = number
         raise KeyboardInterrupt
 
@@ -74,7 +74,7 @@ def _watch(reader: int) -> None:
 
 
 def _exit(status: int) -> None:
-    """Ends the process, and those that it started, without waiting for threads that are at work."""
+    """Ends the process and the processes that it started, without waiting for running threads."""
     for process in list(_descendants(os.getpid())):
         with suppress(OSError):
             os.kill(process, signal.SIGKILL)
@@ -88,7 +88,7 @@ def _exit(status: int) -> None:
 
 
 def _descendants(process: int) -> Iterator[int]:
-    """The processes that a process started, and theirs, where Linux tells."""
+    """Child processes of a process and their children; none outside Linux."""
     for children in Path(f"/proc/{process}/task").glob("*/children"):
         with suppress(OSError):
             for child in map(int, children.read_text().split()):

@@ -1,4 +1,4 @@
-"""What every job that publishes a release shares: where it comes from and goes to, its checks, its key, its run."""
+"""The common part of all jobs that publish a release: input and output, checks, key, ledger, run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from sfumato.transforms.release.release_folder import check_output, is_refusal, 
 
 @dataclass(frozen=True)
 class ReleaseJob(ABC):
-    """A request and what its job makes of it: the graph, what it reads, costs and states. Jobs add their own fields.
+    """A request with its graph, columns, cost and parameters. Jobs add their own fields.
 
     Attributes:
         FORMAT: of the manifest that the job writes.
@@ -64,7 +64,7 @@ class ReleaseJob(ABC):
 
     @abstractmethod
     def columns(self) -> Columns:
-        """The columns that the job reads, which know what types they may have."""
+        """The columns that the job reads. They check their own types."""
 
     @abstractmethod
     def resolved(self) -> dict[str, Any]:
@@ -82,27 +82,27 @@ class ReleaseJob(ABC):
 
     @abstractmethod
     def cost(self) -> Cost:
-        """What the complete release costs: what a ledger is charged with."""
+        """The cost of the complete release, which the ledger charges."""
 
     @abstractmethod
     def admission(self) -> AdmissionRule:
-        """What the run needs to go on, and pays for finding out."""
+        """The rule by which noisy counts of users admit or refuse the run."""
 
     @abstractmethod
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         """Adds the job's graph to a pipeline. Returns the published folder's path."""
 
     def plan_text(self) -> str:
-        """What the release will cost a client and show, in lines for a terminal, from public figures alone."""
+        """Text for a terminal: the cost of the release for a client, and its accuracy, from public figures only."""
         return ""
 
     def stored_bytes(self, rows: int) -> int:
-        """How much bulky data between stages to expect of so many rows."""
+        """Expected bytes of bulky data between stages, for this number of input rows."""
         return rows * BYTES_PER_ROW
 
     @property
     def min_users(self) -> int:
-        """The fewest users, by a noisy count, of which a release is made."""
+        """The fewest users, by a noisy count, of a release."""
         return self.request.min_users if isinstance(self.request, ReleaseRequest) else 0
 
     @property
@@ -112,12 +112,15 @@ class ReleaseJob(ABC):
 
     @cached_property
     def accounting(self) -> Accounting | None:
-        """The ledger that is charged, None without one."""
+        """The ledger that is charged; None without one."""
         return accounting(self.request) if isinstance(self.request, ReleaseRequest) else None
 
     @cached_property
     def kept_secret(self) -> Secret | None:
-        """The secret that is kept somewhere, so that what is tried again has its key again. Raises RequestError."""
+        """The stored secret (key file or Secret Manager), so that a retry has the same key; None without one.
+
+        Raises RequestError if it cannot be used.
+        """
         if self.request.key_secret is not None:
             return SecretManagerSecret(self.request.key_secret)
         return None if self.request.key_file is None else FileSecret(self.request.key_file)
@@ -125,21 +128,24 @@ class ReleaseJob(ABC):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a job's graph is given.
+    """Inputs of a job's graph.
 
-    files: what is read. kinds: of values that columns hold (see Columns.check). spill: a place for Spill, or None.
-    admit: charges the ledger once all input is read, and decides whether the run goes on.
+    Attributes:
+        files: to read.
+        column_types: the type of each column's values (see Columns.check).
+        spill: a place for Spill; None without one.
+        admit: charges the ledger once all input is read, and decides whether the run goes on.
     """
 
     files: list[LogFile]
-    kinds: dict[str, str]
+    column_types: dict[str, str]
     spill: str | None
     admit: Admit
 
 
 @dataclass(frozen=True)
 class LedgerGate:
-    """Charges a ledger from inside a job's graph: once all input is read, before any noise is drawn. A ChargeGate."""
+    """A ChargeGate: charges a ledger from inside a job's graph, after all input is read and before noise is drawn."""
 
     accounting: Accounting
     planned: Charge
@@ -156,10 +162,10 @@ class LedgerGate:
 
 
 def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
-    """Checks a job against the world, then runs the graph to the end, which charges the ledger on its way.
+    """Checks a job's files, output and ledger, then runs its graph, which charges the ledger.
 
-    Prints the path of the release's page. A release that was charged before under the same release id is resumed and
-    not charged again. A release that is published already stays as it is. A refused run publishes its reason.
+    Prints the path of the release's page. If the ledger holds a charge for the release id, the run resumes that release
+    without a new charge. A published release is not changed. A refused run publishes the reason.
 
     Raises:
         RequestError, NotReadyError, BudgetError or LedgerError: the run cannot start, or the ledger refuses its charge.
@@ -184,7 +190,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
         ledger.check_not_lost(request.output, job.timeline)
     files, late, file_digests = select_input(None if ledger is None else job.kept_secret, files, resumed)
     log_late_files(late, str(request.release_id))
-    rows, kinds = inspect(files, job.columns())
+    rows, column_types = inspect(files, job.columns())
     key, metadata = key_and_metadata(job, files, settings)
     identify(release_id=metadata.release_id)
     commit = CommitRelease(metadata.release_id, job.timeline, None if ledger is None else ledger.ledger)
@@ -212,7 +218,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
             show_progress(len(files), settings.verbose, settings.log_format),
             settings.pipeline() as root,
         ):
-            inputs = Inputs(logs, kinds, spill, Admit(rule, gate))
+            inputs = Inputs(logs, column_types, spill, Admit(rule, gate))
             _ = job.build(root, inputs, key, metadata) | "CommitRelease" >> commit
     except Exception as error:
         # Beam adds the failing step to a message; the published reason goes without it.
@@ -228,19 +234,19 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
         return
     log_metrics(root.result)
     if root.result.state != PipelineState.DONE:
-        raise DataError(f"the runner ended the job as {root.result.state}; what it published, if anything, is whole")
-    if settings.options.view_as(TestOptions).dry_run:  # Beam's own: the graph is made, and not run
+        raise DataError(f"the runner ended the job as {root.result.state}; a published release is complete")
+    if settings.options.view_as(TestOptions).dry_run:  # Beam's option: the graph is built and not run
         return
     manifest = manifest_at(request.output)
     if manifest is None:
-        raise DataError(f"the runner says that the job is done, but nothing stands at {request.output}")
+        raise DataError(f"the runner reports success, but there is no release at {request.output}")
     for warning in json.loads(manifest).get("warnings", ()):
         log_event("warning", warning, logging.WARNING)
     sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
 
 
 def named_by_content(files: Sequence[InputFile]) -> list[LogFile]:
-    """What a pipeline reads, under names that follow from the content: they do not change when files are moved."""
+    """The files as a pipeline reads them, named by their content. So names do not change when files are moved."""
     copies: Counter[str] = Counter()
     logs = []
     for file, digest in zip(files, content_digests(files), strict=True):
@@ -250,7 +256,7 @@ def named_by_content(files: Sequence[InputFile]) -> list[LogFile]:
 
 
 def log_late_files(late: Sequence[InputFile], release_id: str) -> None:
-    """Tells the operator what came after a release was charged; nothing where nothing did."""
+    """Logs a warning about files that came after a release was charged, if there are any."""
     if late:
         text = f"{len(late)} file{'s'[: len(late) != 1]} came after {release_id} was charged, and are not in it"
         log_event("late_files", f"{text} (--verbose shows their rows)", logging.WARNING, files=len(late))
@@ -262,42 +268,42 @@ def select_input(
 ) -> tuple[list[InputFile], list[InputFile], list[str]]:
     """The files that a run reads, those that came after its charge, and the keyed digests of the former.
 
-    A charge remembers its files by their content, so what it began is resumed wherever they lie now.
+    A charge holds digests of its files' content, so a run can be resumed after files were moved.
 
     Args:
-        secret: the kept secret of a run with a ledger; None without either, and then there are no digests.
-        files: those that match the input now.
-        resumed: the reservation under which the run began before, if it did.
+        secret: the stored secret of a run with a ledger. Without both it is None, and there are no digests.
+        files: all that match the input now.
+        resumed: the reservation of an earlier attempt; None without one.
     """
     if secret is None:
         return list(files), [], []
-    kept = secret.read()  # a bad key is a bad request
-    # Empty files are alike on all days: to refuse them as used before would tell that nobody is in them.
+    secret_bytes = secret.read()  # raises RequestError for a bad key
+    # Empty files of all days are equal. If they were refused as used before, that would reveal that they are empty.
     filled = with_rows(files)
     empty = [file for file in files if not file.rows]
-    marks = [file_digest(kept, digest) for digest in content_digests(filled)]
-    if resumed is None or resumed.refusal is not None:  # what was refused may have been mended
-        return list(files), [], marks
-    selection = select_files(resumed.charge.files, marks)
-    chosen = [*(filled[place] for place in selection.charged), *empty]
+    digests = [file_digest(secret_bytes, digest) for digest in content_digests(filled)]
+    if resumed is None or resumed.refusal is not None:  # refused input may have been corrected
+        return list(files), [], digests
+    selection = select_files(resumed.charge.files, digests)
+    chosen = [*(filled[index] for index in selection.charged), *empty]
     if selection.missing or not chosen:
-        return list(files), [], marks  # other input, which the ledger refuses
-    return chosen, [filled[place] for place in selection.late], [marks[place] for place in selection.charged]
+        return list(files), [], digests  # other input, which the ledger refuses
+    return chosen, [filled[index] for index in selection.late], [digests[index] for index in selection.charged]
 
 
 def rounded_up(epsilon: float) -> str:
-    """An amount of six digits that is at least epsilon: what people read and a ledger adds up."""
+    """Epsilon rounded up to six digits, as the ledger adds it up."""
     return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(epsilon):f}"
 
 
 def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: AdmissionRule, refusal: RefusedError) -> None:
-    """Publishes why a release was refused, in its place; a result that stands there is left as it is."""
-    standing = manifest_at(job.request.output)
-    if standing is not None and not is_refusal(standing):
+    """Publishes the reason of a refusal at the release's place, unless a release is published there."""
+    existing = manifest_at(job.request.output)
+    if existing is not None and not is_refusal(existing):
         return
     cost = job.cost()
     epsilon = parse_amount("epsilon", cost.epsilon)
-    if isinstance(refusal, NotAdmittedError):  # the counts alone, whatever the method protects
+    if isinstance(refusal, NotAdmittedError):  # only the noisy counts of users were drawn
         spent, delta, adjacency = (
             parse_amount("epsilon", rounded_up(rule.epsilon)),
             parse_amount("delta", 0),
@@ -305,26 +311,26 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
         )
     else:
         spent, delta, adjacency = epsilon, parse_amount("delta", cost.delta), cost.adjacency
-    words = guarantee.ZERO_OUT if adjacency == ZERO_OUT else guarantee.ADD_OR_REMOVE
-    files = refusal_files(metadata, str(refusal), epsilon, spent, delta, words)
+    adjacency_text = guarantee.ZERO_OUT if adjacency == ZERO_OUT else guarantee.ADD_OR_REMOVE
+    files = refusal_files(metadata, str(refusal), epsilon, spent, delta, adjacency_text)
     publish(job.request.output, files, metadata.release_id, job.request.overwrite)
 
 
 def flex_launch(settings: RunnerSettings) -> bool:
-    """Whether Google's launcher of Flex templates runs us: it wants the graph alone, built anew at each launch."""
+    """Whether Google's launcher of Flex templates runs this process. It takes the graph and starts the job itself."""
     location = settings.options.view_as(GoogleCloudOptions).template_location or ""
     launcher = "FLEX_TEMPLATE_PYTHON_PY_FILE" in os.environ
     return launcher and "/template_launches/" in location and location.endswith("/job_object")
 
 
 def launch_nothing(settings: RunnerSettings) -> None:
-    """Gives the launcher of a Flex template, which takes a program without a graph for a failed one, an empty graph."""
+    """Gives the launcher of a Flex template an empty graph. It treats a program without a graph as failed."""
     with settings.pipeline() as root:
         _ = root | "Nothing" >> beam.Create([None])
 
 
 def _check_locations(job: ReleaseJob, settings: RunnerSettings, launched: bool) -> None:
-    """Raises RequestError for what the runner cannot reach, or must not be given."""
+    """Raises RequestError for paths that the runner cannot reach, and for templates that would repeat their noise."""
     if settings.options.view_as(GoogleCloudOptions).template_location and not launched:
         raise RequestError(
             "template_location: a template would draw the same noise at every launch, whatever the data, and the "
@@ -346,7 +352,7 @@ def _check_locations(job: ReleaseJob, settings: RunnerSettings, launched: bool) 
 def key_and_metadata(
     job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSettings
 ) -> tuple[RunKey, ReleaseMetadata]:
-    """The run's key, bound to the secret and the complete request, and what the release states of itself."""
+    """The run's key, bound to the secret and the complete request, and the release's metadata."""
     request = job.request
     parameters = job.parameters()
     secret: Secret
@@ -355,11 +361,11 @@ def key_and_metadata(
         release_id = request.release_id or f"seed-{request.seed}"
     else:
         release_id = request.release_id or uuid.uuid4().hex
-        if kept := job.kept_secret:
-            secret, source = kept, "key file" if request.key_secret is None else "Secret Manager"
+        if job.kept_secret is not None:
+            secret, source = job.kept_secret, "key file" if request.key_secret is None else "Secret Manager"
             if isinstance(secret, FileSecret):
                 secret.check_private()
-            secret.read()  # a bad key is a bad request
+            secret.read()  # raises RequestError for a bad key
         elif settings.local:
             secret, source = entropy_secret(), "operating system"
         else:
@@ -370,8 +376,8 @@ def key_and_metadata(
     # The fingerprint stays out of the release: sizes and times of files are facts about the data.
     fingerprint: list[Any] = [[file.path, file.size, file.changed] for file in files]
     if job.kept_secret is not None and request.release_id is not None:
-        # Only here does nothing random tell two runs apart, so the fingerprint must see every change of the data; and
-        # a copy of the same data, under other names or with other times, must resume what a crashed run began.
+        # This key has no random part, so two runs on different data must differ in their fingerprint. And a copy of the
+        # same data, with other names or times, must have the same fingerprint, so that it resumes a crashed run.
         fingerprint = sorted(content_digests(with_rows(files)))
     # Other code may add the same noise to other numbers. A seed protects nobody, and gives the same result for ever.
     code = None if request.seed is not None else code_digest()

@@ -16,6 +16,6 @@ def run(request: KeyRequest) -> int:
         f"{request.file}: a new key of {SECRET_BYTES} random bytes, which only you may read\n"
         f"Use it with: --key_file {shlex.quote(request.file)} --release_id ID, or as key_file of `sfumato refresh`.\n"
         "Keep a copy in a safe place: a run that stopped resumes only under the same key.\n"
-        "Show it to nobody: who has the key and a release can take the noise away.\n"
+        "Keep it secret: with the key and a release the noise can be removed.\n"
     )
     return 0

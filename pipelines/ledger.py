@@ -34,40 +34,39 @@ def dataset_of(request: LedgerRequest) -> str | None:
 def _show(request: LedgerRequest) -> int:
     history, dataset = read_history(request.ledger, with_limits=False), dataset_of(request)
     if dataset is not None and dataset not in history.limits:
-        raise RequestError(f"dataset: the ledger has none named {dataset!r}; {_names(history)}")
+        names = ", ".join(sorted(history.limits))
+        raise RequestError(f"dataset: the ledger has none named {dataset!r}; there are: {names}")
     sys.stdout.write(_json(history, dataset) if request.format == "json" else _text(request.ledger, history, dataset))
     return 0
 
 
-def read_history(place: str, *, with_limits: bool) -> History:
-    """A ledger as it stands. Raises RequestError where there is none."""
-    history = open_ledger(place).history(with_limits=with_limits)
+def read_history(location: str, *, with_limits: bool) -> History:
+    """The ledger's history. Raises RequestError if there is no ledger."""
+    history = open_ledger(location).history(with_limits=with_limits)
     if not history.entries:
-        raise RequestError(f"ledger: there is none at {place}")
+        raise RequestError(f"ledger: there is none at {location}")
     return history
-
-
-def _names(history: History) -> str:
-    return f"there are: {', '.join(sorted(history.limits))}"
 
 
 def _limit(request: LedgerRequest) -> int:
     dataset, limits = dataset_of(request), request.budget
     assert dataset is not None  # a request to set limits has both
     assert limits is not None
-    book = open_ledger(request.ledger)
-    before = book.history().limits
-    book.set_limits(dataset, limits)
-    known = f"there were: {', '.join(sorted(before)) or 'none'}"
-    was = before.get(dataset)
-    change = f"a new dataset; {known}" if was is None else f"before: {','.join(map(str, was))}"
+    ledger = open_ledger(request.ledger)
+    before = ledger.history().limits
+    ledger.set_limits(dataset, limits)
+    if dataset in before:
+        change = f"before: {','.join(map(str, before[dataset]))}"
+    else:
+        change = f"a new dataset; there were: {', '.join(sorted(before)) or 'none'}"
     sys.stdout.write(f"{dataset}: {'; '.join(limit.describe() for limit in limits)} ({change})\n")
     return 0
 
 
 def _copy(request: LedgerRequest) -> int:
+    """Backs the ledger up to a file, or restores it from one."""
     assert request.file is not None  # a request to copy has one
-    book = open_ledger(request.ledger)
+    ledger = open_ledger(request.ledger)
     try:
         copy = read_file(request.file)
     except FileNotFoundError:
@@ -79,21 +78,22 @@ def _copy(request: LedgerRequest) -> int:
     if request.action == "restore":
         if not copy:
             raise RequestError(f"file: {request.file} is empty")
-        sys.stdout.write(f"{request.ledger}: {_number(book.restore(copy), 'entr', 'ies', 'y')} restored\n")
+        sys.stdout.write(f"{request.ledger}: {_entries(ledger.restore(copy))} restored\n")
         return 0
     read_history(request.ledger, with_limits=False)
-    copy = book.backup(copy)
+    copy = ledger.backup(copy)
     try:
         write_file(request.file, copy)
     except OSError as error:
         raise NotReadyError(f"file: {request.file} cannot be written to ({error})") from None
-    sys.stdout.write(f"{request.file}: {_number(len(copy.splitlines()), 'entr', 'ies', 'y')} copied\n")
+    sys.stdout.write(f"{request.file}: {_entries(len(copy.splitlines()))} copied\n")
     return 0
 
 
-def _of(history: History, dataset: str | None) -> list[Reservation]:
-    every = sorted((*history.refusals, *history.reservations.values()), key=lambda one: one.index)
-    return [one for one in every if dataset in (None, one.charge.dataset)]
+def _reservations(history: History, dataset: str | None) -> list[Reservation]:
+    """The reservations and refusals of a dataset, or of all, in the order of their entries."""
+    reservations = sorted((*history.refusals, *history.reservations.values()), key=lambda entry: entry.index)
+    return [entry for entry in reservations if dataset in (None, entry.charge.dataset)]
 
 
 def state_of(reservation: Reservation) -> str:
@@ -104,81 +104,77 @@ def state_of(reservation: Reservation) -> str:
 
 
 def _windows(history: History, dataset: str | None) -> list[tuple[str, Limit, str, Any]]:
-    """Dataset, limit, the last day that was ever charged, and what is spent in the window that ends there."""
-    found = []
-    for name, limits in sorted(history.limits.items()):
-        days = [charge.period.last for charge in history.charges if charge.dataset == name]
+    """Each limit of a dataset, or of all, with the window that ends on the last charged day.
+
+    Returns:
+        (dataset, limit, last charged day, epsilon spent in the window). Without a charge the day is empty.
+    """
+    windows = []
+    for name in sorted(history.limits):
         if dataset not in (None, name):
             continue
-        if not days:
-            found += [(name, one, "", parse_amount("epsilon", 0)) for one in limits]
-            continue
-        last = max(days)
-        found += [(name, one, str(last), spent_in_window(history.charges, name, last, one)) for one in limits]
-    return found
+        last = max((charge.period.last for charge in history.charges if charge.dataset == name), default=None)
+        for limit in history.limits[name]:
+            spent = parse_amount("epsilon", 0) if last is None else spent_in_window(history.charges, name, last, limit)
+            windows.append((name, limit, "" if last is None else str(last), spent))
+    return windows
 
 
-def _text(place: str, history: History, dataset: str | None) -> str:
-    reservations = _of(history, dataset)
-    lines = [["data of", "dataset", "release", "job", "epsilon", "delta", "charged", "state"]]
-    for one in reservations:
-        charge = one.charge
+def _text(location: str, history: History, dataset: str | None) -> str:
+    """The ledger as two tables: charges, and limits with what is left of them."""
+    reservations = _reservations(history, dataset)
+    charges = [["data of", "dataset", "release", "job", "epsilon", "delta", "charged", "state"]]
+    for entry in reservations:
+        charge = entry.charge
         amounts = [format_amount(charge.epsilon), format_amount(charge.delta)]
-        lines.append(
-            [str(charge.period), charge.dataset, charge.release_id, charge.job, *amounts, one.time, state_of(one)]
+        charges.append(
+            [str(charge.period), charge.dataset, charge.release_id, charge.job, *amounts, entry.time, state_of(entry)]
         )
-    spent = [["dataset", "limit", "days to", "epsilon spent", "epsilon left", "most in any such window"]]
-    for name, limit, last, epsilon in _windows(history, dataset):
-        # By composition more may fit than is left when epsilons are added up.
-        left = max(limit.epsilon - epsilon, parse_amount("epsilon", 0))
-        most = max_spent(history.charges, name, limit)
-        spent.append(
-            [
-                name,
-                limit.describe(),
-                last,
-                format_amount(epsilon),
-                format_amount(left),
-                "" if most is None else format_amount(most[1]),
-            ]
-        )
+    limits = [["dataset", "limit", "days to", "epsilon spent", "epsilon left", "most in any such window"]]
+    for name, limit, last, spent in _windows(history, dataset):
+        # A lower bound: epsilons are added up, and tighter composition may let more fit.
+        remaining = max(limit.epsilon - spent, parse_amount("epsilon", 0))
+        peak = max_spent(history.charges, name, limit)
+        amounts = [format_amount(spent), format_amount(remaining), "" if peak is None else format_amount(peak[1])]
+        limits.append([name, limit.describe(), last, *amounts])
+    number = f"{len(reservations)} charge{'s'[: len(reservations) != 1]}"
     return (
-        f"{place}: {_number(history.entries, 'entr', 'ies', 'y')}, {_number(len(reservations), 'charge')}\n\n"
-        f"{markdown_table(lines, (0, 1, 2, 3, 6, 7))}\n{markdown_table(spent, (0, 1, 2))}"
+        f"{location}: {_entries(history.entries)}, {number}\n\n"
+        f"{markdown_table(charges, (0, 1, 2, 3, 6, 7))}\n{markdown_table(limits, (0, 1, 2))}"
         f"{limit_changes(history, dataset)}"
     )
 
 
-def _number(number: int, noun: str, many: str = "s", one: str = "") -> str:
-    return f"{number} {noun}{one if number == 1 else many}"
+def _entries(number: int) -> str:
+    return "1 entry" if number == 1 else f"{number} entries"
 
 
 def limit_changes(history: History, dataset: str | None) -> str:
-    """A line for each time that a dataset's limits were changed, after they had first been set."""
+    """A line for each change of a dataset's limits after they were first set."""
     return "".join(
-        f"limits of {one.dataset} changed by entry {one.index} on {one.time}: from "
-        f"{','.join(map(str, one.before))} to {','.join(map(str, one.after))}\n"
-        for one in history.changes
-        if one.before and dataset in (None, one.dataset)
+        f"limits of {change.dataset} changed by entry {change.index} on {change.time}: from "
+        f"{','.join(map(str, change.before))} to {','.join(map(str, change.after))}\n"
+        for change in history.changes
+        if change.before and dataset in (None, change.dataset)
     )
 
 
 def _json(history: History, dataset: str | None) -> str:
     charges = [
         {
-            "entry": one.index,
-            "charged": one.time,
-            "dataset": one.charge.dataset,
-            "first_day": str(one.charge.period.first),
-            "last_day": str(one.charge.period.last),
-            "release_id": one.charge.release_id,
-            "job": one.charge.job,
-            "epsilon": format_amount(one.charge.epsilon),
-            "delta": format_amount(one.charge.delta),
-            "starts_from": one.charge.starts_from,
-            "state": state_of(one),
+            "entry": entry.index,
+            "charged": entry.time,
+            "dataset": entry.charge.dataset,
+            "first_day": str(entry.charge.period.first),
+            "last_day": str(entry.charge.period.last),
+            "release_id": entry.charge.release_id,
+            "job": entry.charge.job,
+            "epsilon": format_amount(entry.charge.epsilon),
+            "delta": format_amount(entry.charge.delta),
+            "starts_from": entry.charge.starts_from,
+            "state": state_of(entry),
         }
-        for one in _of(history, dataset)
+        for entry in _reservations(history, dataset)
     ]
     limits = [
         {
@@ -187,8 +183,8 @@ def _json(history: History, dataset: str | None) -> str:
             "delta": format_amount(limit.delta),
             "days": limit.days,
             "last_day": last,
-            "epsilon_spent": format_amount(epsilon),
+            "epsilon_spent": format_amount(spent),
         }
-        for name, limit, last, epsilon in _windows(history, dataset)
+        for name, limit, last, spent in _windows(history, dataset)
     ]
     return json.dumps({"entries": history.entries, "charges": charges, "limits": limits}, indent=2) + "\n"

@@ -12,17 +12,19 @@ from sfumato.transforms.release.published_release import Release
 
 
 def run(request: LedgerRequest) -> int:
-    """Runs the command. Raises LedgerError for whatever is not in order."""
-    before = read_history(request.ledger, with_limits=False)  # what was published by now must be found
+    """Checks the ledger, and whether published releases agree with it. Raises LedgerError."""
+    # The ledger is read twice: every release that it has before the search must be found, and every release found
+    # must be in it after the search.
+    before = read_history(request.ledger, with_limits=False)
     releases: list[Release] = []
     problems: list[str] = []
     for folder in request.releases:
         found, unreadable = find_releases(folder)
         releases += found
         problems += unreadable
-    history = read_history(request.ledger, with_limits=True)  # and this knows whatever is found
-    problems += [f"{one.path}: {problem}" for one in releases if (problem := disagreement(one, history))]
-    problems += [problem for one in releases for problem in one.damage()]
+    history = read_history(request.ledger, with_limits=True)
+    problems += [f"{release.path}: {problem}" for release in releases if (problem := disagreement(release, history))]
+    problems += [problem for release in releases for problem in release.damage()]
     if request.releases:
         problems += missing_releases(before, history, releases, dataset_of(request))
     if problems:
@@ -31,10 +33,10 @@ def run(request: LedgerRequest) -> int:
     sys.stdout.write(limit_changes(history, None))
     if request.releases:
         sys.stdout.write(f"{len(releases)} release{'s'[: len(releases) != 1]} charged as stated, and unchanged\n")
-        unlisted = [one.path for one in releases if one.listed is None]
+        unlisted = [release.path for release in releases if release.listed is None]
         if unlisted:
             sys.stdout.write(f"made by an earlier version, their files not digested: {', '.join(unlisted)}\n")
-    open_ones = [one.charge.release_id for one in history.reservations.values() if state_of(one) == "reserved"]
-    if open_ones:
-        sys.stdout.write(f"charged, and not known to be published: {', '.join(open_ones)}\n")
+    reserved = [name for name, entry in history.reservations.items() if state_of(entry) == "reserved"]
+    if reserved:
+        sys.stdout.write(f"charged, and not known to be published: {', '.join(reserved)}\n")
     return 0

@@ -34,7 +34,7 @@ from sfumato.transforms.text_tables import EXAMPLE_USERS, markdown_table, signif
 
 @dataclass(frozen=True)
 class MomentsJob(ReleaseJob):
-    """Moments that were requested."""
+    """Requested moments."""
 
     STATED_AS: ClassVar[Mapping[str, str]] = {
         "user_id_column": "user_id",
@@ -68,7 +68,7 @@ class MomentsJob(ReleaseJob):
     def cost(self) -> Cost:
         if self.plan.epsilon is None:
             return Cost(math.inf, trust=LOCAL)
-        # Whoever reads the release learns no more than the one; whoever collects the reports, no more than the other.
+        # One bounds what the collector of the reports learns of a user, the other what readers of the release learn.
         return Cost(max(self.plan.epsilon, self.plan.released_epsilon or 0.0), trust=LOCAL)
 
     def resolved(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class MomentsJob(ReleaseJob):
         return {
             **asdict(self.values.columns),
             **asdict(plan.form),
-            "statistics": [one.name for one in plan.statistics],
+            "statistics": [statistic.name for statistic in plan.statistics],
             "epsilon": plan.epsilon,
             "release_epsilon": plan.released_epsilon,
             **asdict(plan.resolved_tuning),
@@ -89,7 +89,7 @@ class MomentsJob(ReleaseJob):
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         bounded = self.values.columns.user_id is not None
-        described = self.plan, self.grouping, self.meter, self.values.columns.column, bounded
+        described = self.plan, self.grouping, self.meter, self.values.columns.column, bounded  # of MomentsMetadata
         push = PushBits(
             self.values,
             self.plan,
@@ -102,9 +102,9 @@ class MomentsJob(ReleaseJob):
         return (
             root
             | "Files" >> beam.Create(inputs.files)
-            | "Push" >> push  # Progress
+            | "Push" >> push  # MomentsState
             | "Assemble"
-            >> beam.Map(lambda progress: moments_files(progress, MomentsMetadata(with_charge(metadata), *described)))
+            >> beam.Map(lambda state: moments_files(state, MomentsMetadata(with_charge(metadata), *described)))
             | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
 
@@ -116,11 +116,11 @@ def run(request: MomentsRequest, settings: RunnerSettings) -> int:
 
 
 def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
-    """What a client of bit pushing sends, and what the release shows."""
+    """The reports of a client, and the noise and error of the release, as text for a terminal."""
     response, form = plan.response, plan.form
-    bits = f"{response.reports} bit{'s'[: response.reports != 1]}"
+    quantities, bits = plan.quantities, f"{response.reports} bit{'s'[: response.reports != 1]}"
     lines = [
-        f"bit pushing, {plan.method}: a client sends {bits} of one of {len(plan.kinds)}: {', '.join(plan.kinds)}",
+        f"bit pushing, {plan.method}: a client sends {bits} of one of {len(quantities)}: {', '.join(quantities)}",
         f"values lie in {form.low:.10g} to {form.high:.10g}, in steps of {form.step:.6g}; others count as an end",
     ]
     if response.epsilon is None:
@@ -142,9 +142,7 @@ def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
         )
     each = [("users", "error of the mean, 95%"), *_mean_errors(plan)]
     table = markdown_table([list(row) for row in each], left=())
-    return "\n".join(
-        [*lines, "", "What the mean's error would be, with values spread evenly over the range:", "", table]
-    )
+    return "\n".join([*lines, "", "Error of the mean, for values spread evenly over the range:", "", table])
 
 
 def _mean_errors(plan: MomentsPlan) -> list[tuple[str, str]]:
@@ -153,5 +151,5 @@ def _mean_errors(plan: MomentsPlan) -> list[tuple[str, str]]:
     half = np.full(len(slots), 0.5)
     probabilities = by_variance(slots, half, np.ones(len(slots)), plan.response, 0.5, plan.bits_per_client)
     each = float((slots.weight**2 * plan.response.variance(half) / probabilities).sum())
-    reports = plan.bits_per_client / len(plan.kinds)
+    reports = plan.bits_per_client / len(plan.quantities)
     return [(f"{users:,}", f"±{significant(1.96 * math.sqrt(each / (users * reports)))}") for users in EXAMPLE_USERS]

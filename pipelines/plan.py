@@ -1,4 +1,4 @@
-"""`sfumato plan`: what a heatmap will cost and show, from public figures alone; no data are read."""
+"""`sfumato plan`: the cost and the accuracy of a heatmap, from public figures only; no data are read."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def summary(plans: Sequence[Plan], varied: Sequence[str]) -> str:
     header += ["noise, users", "seen from, users", "level seen", "shards lost"]
     rows = []
     for plan in plans:
-        metadata, last, central = plan.parameters.metadata(), plan.sub_queries[-1], plan.central
+        metadata, last, central = plan.parameters.metadata(), plan.sub_queries[-1], plan.is_central
         row = [plan.parameters.method.NAME, *(_value(metadata.get(name, "")) for name in varied)]
         row += [f"{len(plan.sub_queries)}", f"{plan.entries:,}"]
         row += ["-", "-"] if central else [significant(plan.bits / 8000), f"{(last.modulus - 1).bit_length()}"]
         seen = [None if plan.min_visible_users is None else significant(plan.min_visible_users), plan.visible_level]
-        row += [significant(plan.noise_stddev), *("-" if one is None else f"{one}" for one in seen)]
+        row += [significant(plan.noise_stddev), *("-" if value is None else f"{value}" for value in seen)]
         lost = "-" if central else percent(plan.shards_lost(0)) if plan.is_paper else "none"
         rows.append([*row, lost])
     return markdown_table([header, *rows])

@@ -1,4 +1,4 @@
-"""What is seen of a job while its pipeline runs, and of its metrics afterwards."""
+"""Progress on the terminal while a pipeline runs, and its metrics afterwards."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 @contextmanager
 def show_progress(files: int, verbose: bool = False, log_format: str = "text") -> Iterator[None]:
-    """Shows progress while the block runs, on the command's console; on one of its own where there is none.
+    """Shows progress while the block runs, on the command's console or, without one, on a new console.
 
-    files: how many are to be read. verbose, log_format: of a console of its own.
+    Args:
+        files: number of files to read.
+        verbose: of a new console.
+        log_format: of a new console.
     """
-    standing = current_console()
     with contextlib.ExitStack() as stack:
-        shown = standing or stack.enter_context(shown_on(Console("job", log_format, verbose)))
+        shown = current_console() or stack.enter_context(shown_on(Console("job", log_format, verbose)))
         shown.begin(files)
         if not shown.verbose or shown.log_format == "json":
             stack.enter_context(_worker_output_hidden(shown))
@@ -34,10 +36,10 @@ def show_progress(files: int, verbose: bool = False, log_format: str = "text") -
 
 @contextmanager
 def _worker_output_hidden(shown: Console) -> Iterator[None]:
-    """Workers of a remote runner that work here (Flink) write tracebacks to standard error; the job tells of them."""
+    """Hides what Flink's workers on this machine write to standard error. The job reports their errors itself."""
     sys.stderr.flush()
-    kept, before = os.dup(2), shown.stream
-    # A descriptor of its own: standard error itself is closed to workers while the job runs.
+    stderr_copy, stream = os.dup(2), shown.stream
+    # The console writes to a copy, because descriptor 2 goes to the null device while the job runs.
     shown.stream = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace")
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
@@ -45,21 +47,21 @@ def _worker_output_hidden(shown: Console) -> Iterator[None]:
             with contextlib.nullcontext() if shown.verbose else contextlib.redirect_stderr(nowhere):
                 yield
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr_copy, 2)
+            os.close(stderr_copy)
             shown.stream.close()
-            shown.stream = before
+            shown.stream = stream
 
 
 def log_metrics(result: PipelineResult) -> None:
-    """Writes what a run counted into the log, as operations data: a table, or with JSON one event."""
+    """Writes a run's metrics into the log, as operations data: a table, or in JSON one event."""
     if not OPERATIONS.isEnabledFor(logging.DEBUG):
         return
     from sfumato.transforms.metrics import read_metrics
 
     try:
         values = read_metrics(result)
-    except Exception as error:  # noqa: BLE001  (the release stands, whatever its runner can tell of it)
+    except Exception as error:  # noqa: BLE001  (the release is published, so missing metrics are no failure)
         METRICS_MISSING.emit(error=str(error))
     else:
         METRICS_COUNTED.emit(metrics=values)

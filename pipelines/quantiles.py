@@ -21,7 +21,7 @@ from sfumato.transforms.privacy.keys import RunKey
 
 @dataclass(frozen=True)
 class QuantilesJob(SampledJob):
-    """A distribution that was requested."""
+    """A requested distribution."""
 
     request: QuantilesRequest
 
@@ -38,12 +38,12 @@ class QuantilesJob(SampledJob):
         return {**super().resolved(), "ranges": self.request.ranges or ()}
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
-        sampling, settled = self.plan.sampling, limits(inputs)
+        sampling, options = self.plan.sampling, limits(inputs)
         if self.request.method == "interactive":
             assert isinstance(self.counted, NumberItems)
-            return InteractiveQuantiles(self.counted, sampling, key, self.request.quantiles, **settled)
+            return InteractiveQuantiles(self.counted, sampling, key, self.request.quantiles, **options)
         prefixes = NumberPrefixes(2, self.request.bits)
-        return TrieHeavyHitters(self.counted, sampling, key, prefixes, self.requested.levels, **settled)
+        return TrieHeavyHitters(self.counted, sampling, key, prefixes, self.requested.levels, **options)
 
     def assembler(self) -> Assemble:
         if self.request.method == "interactive":

@@ -1,7 +1,7 @@
-"""`sfumato ranges answer`: how many people are in each of many squares, from a released model.
+"""`sfumato ranges answer`: the number of users in each of many squares, from a released model.
 
-Answers to one file of queries are one Parquet file; answers to several are a folder of files, each named after its
-queries. They stand in the order of the queries. Nothing is charged: a release may be asked for ever.
+The answers to one file of queries are one Parquet file. The answers to several are a folder of files with the names of
+the query files. Answers have the order of the queries. Nothing is charged: answers are post-processing of the release.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sfumato.transforms.ranges.query_files import AnswerFiles, QueryCounts, coun
 from sfumato.transforms.release.metadata import UNSAFE
 from sfumato.transforms.storage import matching
 
-_TALLY_FILE = "tally.json"
+_COUNTS_FILE = "counts.json"
 
 
 def run(request: AnswerRequest, settings: RunnerSettings) -> int:
@@ -52,24 +52,24 @@ def run(request: AnswerRequest, settings: RunnerSettings) -> int:
     if rows == 0:
         raise RequestError(f"queries: there is no row in {', '.join(queries)}")
     started = time.monotonic()
-    tally = answer_files(request.model, queries, answers, settings.sized(rows))
-    if tally.outside == tally.queries:
+    counts = answer_files(request.model, queries, answers, settings.sized(rows))
+    if counts.outside == counts.queries:
         where = str(model.field.grid.region)
         log_event("warning", f"no square reaches into the region {where}; are x and y swapped?", logging.WARNING)
-    sys.stdout.write(_report(tally, request.output, time.monotonic() - started))
+    sys.stdout.write(_report(counts, request.output, time.monotonic() - started))
     return 0
 
 
 def answer_files(model: str, queries: Sequence[str], answers: Sequence[str], settings: RunnerSettings) -> QueryCounts:
     """Runs the pipeline, which answers each file of queries into the file at the same place of `answers`.
 
-    Files appear whole, when all are answered, or not at all. Raises RequestError or DataError.
+    The files appear once all are complete, or not at all. Raises RequestError or DataError.
     """
     folder = answers[0].rsplit("/", 1)[0]
     staging = FileSystems.join(folder, f".staging-{uuid.uuid4().hex}")
     made = _make_folders(staging)
     staged = [FileSystems.join(staging, f"{number}.parquet") for number in range(len(answers))]
-    told = FileSystems.join(staging, _TALLY_FILE)
+    counts_file = FileSystems.join(staging, _COUNTS_FILE)
     try:
         with (
             show_progress(len(queries), settings.verbose, settings.log_format),
@@ -80,24 +80,24 @@ def answer_files(model: str, queries: Sequence[str], answers: Sequence[str], set
                 | "Files" >> beam.Create(list(zip(queries, staged, strict=True)))
                 # (path of queries, path of answers)
                 | "AnswerFiles" >> AnswerFiles(model)
-                # Tally
-                | "WriteTally" >> beam.Map(_write_tally, path=told)
+                # QueryCounts
+                | "WriteCounts" >> beam.Map(_write_counts, path=counts_file)
             )
         if root.result.state != PipelineState.DONE:
             raise DataError(f"the runner ended the job as {root.result.state}; nothing was written")
-        tally = QueryCounts(**json.loads(read_file(told)))
+        counts = QueryCounts(**json.loads(read_file(counts_file)))
         FileSystems.rename(staged, list(answers))
         made = []
-        return tally
+        return counts
     finally:
         _remove(staging)
-        for folder in made:  # not where somebody else has put something by now
+        for folder in made:  # `rmdir` keeps a folder that has other files by now
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
 
 
 def _check_reach(settings: RunnerSettings, request: AnswerRequest) -> None:
-    """Raises RequestError for a place on this machine's disk, which workers in the cloud cannot reach."""
+    """Raises RequestError for a path on this machine's disk if the workers are in the cloud."""
     if settings.in_cloud and not all(map(is_remote, (request.model, *request.queries, request.output))):
         raise RequestError(
             "model, queries, output: Dataflow's workers cannot reach this machine; name places in a bucket, gs://..."
@@ -105,82 +105,80 @@ def _check_reach(settings: RunnerSettings, request: AnswerRequest) -> None:
 
 
 def _query_files(patterns: Sequence[str]) -> list[str]:
-    """Every file that matches a pattern, once. Raises RequestError where one of the patterns has none."""
+    """The files that match any pattern, each once. Raises RequestError if a pattern matches no file."""
     try:
-        found = [file.path for pattern in patterns for file in match_files(pattern)]
+        paths = [file.path for pattern in patterns for file in match_files(pattern)]
     except RequestError as error:
         raise RequestError(f"queries: {str(error).removeprefix('input: ')}") from None
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(paths))
 
 
 def _answer_files(queries: Sequence[str], output: str, overwrite: bool) -> list[str]:
-    """Where the answers to each file go. Raises RequestError for places that are taken or cannot be."""
-    place = output.rstrip("/")
-    if not place:
+    """The path of the answers to each file of queries. Raises RequestError if a path is taken or cannot be used."""
+    path = output.rstrip("/")
+    if not path:
         raise RequestError("output: name a file that ends in .parquet, or a folder")
-    place = _whole_path(place)
-    if place.endswith(".parquet"):
+    path = _real_path(path)
+    if path.endswith(".parquet"):
         if len(queries) > 1:
             raise RequestError(
                 f"output: {len(queries)} files of queries match; name a folder, in which each has its answers"
             )
-        if os.path.isdir(place):
+        if os.path.isdir(path):
             raise RequestError(f"output: {output!r} is a folder; name a file in it")
-        answers = [place]
+        answers = [path]
     else:
-        if os.path.isfile(place):
+        if os.path.isfile(path):
             raise RequestError(f"output: {output!r} is a file; name a folder, or a file that ends in .parquet")
-        names = [path.rsplit("/", 1)[-1] for path in queries]
+        names = [query.rsplit("/", 1)[-1] for query in queries]
         name, times = Counter(names).most_common(1)[0]
         if times > 1:
             raise RequestError(
-                f"queries: {times} files are called {name}, and so would their answers; answer them apart"
+                f"queries: {times} files are called {name}, and so would their answers; answer them in separate runs"
             )
-        answers = [FileSystems.join(place, name) for name in names]
-    for path in answers:
-        if path in map(_whole_path, queries):
-            raise RequestError(f"output: {path} holds queries; name another place")
-        if not overwrite and matching(path):
-            raise RequestError(f"output: {path} exists already; name another, or give --overwrite")
+        answers = [FileSystems.join(path, name) for name in names]
+    for answer in answers:
+        if answer in map(_real_path, queries):
+            raise RequestError(f"output: {answer} holds queries; name another place")
+        if not overwrite and matching(answer):
+            raise RequestError(f"output: {answer} exists already; name another, or give --overwrite")
     return answers
 
 
-def _whole_path(path: str) -> str:
+def _real_path(path: str) -> str:
     return path if is_remote(path) else os.path.realpath(path)
 
 
 def _make_folders(path: str) -> list[str]:
-    """Makes a local folder and those above it (a bucket has none to make). Returns those made, the inner ones first."""
-    if is_remote(path):
+    """Makes a local folder and its missing parents. Returns the new folders, the innermost first."""
+    if is_remote(path):  # a bucket has no folders
         return []
-    missing = [one for one in (Path(path), *Path(path).parents) if not one.exists()]
+    missing = [str(folder) for folder in (Path(path), *Path(path).parents) if not folder.exists()]
     try:
         os.makedirs(path)
     except OSError as error:
         parent = path.rsplit("/", 1)[0]
         raise RequestError(f"output: cannot write into {parent!r} ({error.strerror}); name another place") from None
-    return [str(one) for one in missing]
+    return missing
 
 
-def _write_tally(tally: QueryCounts, path: str) -> None:
+def _write_counts(counts: QueryCounts, path: str) -> None:
     with FileSystems.create(path) as sink:
-        sink.write(json.dumps(asdict(tally)).encode())
+        sink.write(json.dumps(asdict(counts)).encode())
 
 
 def _remove(folder: str) -> None:
-    """Removes a folder of this run's own with all that is in it, where it is there."""
-    found = matching(FileSystems.join(folder, "*")) if is_remote(folder) else []
-    if found or (not is_remote(folder) and os.path.exists(folder)):
+    """Removes a folder of this run with its files, if it exists."""
+    files = matching(FileSystems.join(folder, "*")) if is_remote(folder) else []
+    if files or (not is_remote(folder) and os.path.exists(folder)):
         try:
-            FileSystems.delete([one.path for one in found] or [folder])
+            FileSystems.delete([file.path for file in files] or [folder])
         except BeamIOError as error:
             log_event("not_removed", f"{folder} could not be removed ({error})", logging.WARNING)
 
 
-def _report(tally: QueryCounts, output: str, seconds: float) -> str:
-    beyond = "none reaches" if not tally.beyond else "1 reaches" if tally.beyond == 1 else f"{tally.beyond:,} reach"
-    outside = f", {tally.outside:,} wholly outside" if tally.outside else ""
-    return (
-        f"{tally.queries:,} square{'s'[: tally.queries != 1]} answered, of which {beyond} beyond the region{outside}: "
-        f"{output} ({seconds:.1f} s)\n"
-    )
+def _report(counts: QueryCounts, output: str, seconds: float) -> str:
+    beyond = "none reaches" if not counts.beyond else "1 reaches" if counts.beyond == 1 else f"{counts.beyond:,} reach"
+    outside = f", {counts.outside:,} wholly outside" if counts.outside else ""
+    squares = f"{counts.queries:,} square{'s'[: counts.queries != 1]}"
+    return f"{squares} answered, of which {beyond} beyond the region{outside}: {output} ({seconds:.1f} s)\n"

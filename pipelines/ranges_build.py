@@ -47,13 +47,13 @@ from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.release.release_folder import check_output, publish
 from sfumato.transforms.text_tables import significant
 
-LEAST_SQUARES = 1_000  # of fewer, networks learn a few places by heart
-MOST_SQUARES = 50_000  # of a workload: the job's graph carries them several times
+MIN_SQUARES = 1_000  # with fewer, networks overfit a few places
+MAX_SQUARES = 50_000  # of a workload: the job's graph carries them several times
 
 
 @dataclass(frozen=True)
 class RangesJob(ReleaseJob):
-    """A model that was requested."""
+    """A requested model."""
 
     STATED_AS: ClassVar[Mapping[str, str]] = {
         **IN_COLUMNS,
@@ -89,7 +89,7 @@ class RangesJob(ReleaseJob):
         return {**self.plan.metadata(), "columns": asdict(self.columns())}
 
     def stored_bytes(self, rows: int) -> int:
-        return rows * (BYTES_PER_ROW + VALUE_BYTES_PER_ROW * self.columns().weighs)
+        return rows * (BYTES_PER_ROW + VALUE_BYTES_PER_ROW * self.columns().has_weights)
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         plan = self.plan
@@ -111,28 +111,28 @@ def run(request: RangesOptions, settings: RunnerSettings) -> int:
 
 
 def read_workload(path: str, field: Field) -> Boxes:
-    """The squares of a file that lie in the field, or what of them does.
+    """The squares of a file, clipped to the field, without those outside it.
 
-    Raises RequestError where none does, where there are too many, and for what is no square; DataError where the file
-    cannot be read.
+    Raises RequestError for too few or too many squares, or a row that is no square; DataError if the file cannot be
+    read.
     """
     try:
         rows = count_queries(path)
-        if rows > MOST_SQUARES:
+        if rows > MAX_SQUARES:
             raise RequestError(
-                f"{path} holds {rows:,} squares, and {MOST_SQUARES:,} are the most; give a sample of them"
+                f"{path} holds {rows:,} squares, and the limit is {MAX_SQUARES:,}; give a sample of them"
             )
         batches = [[batch.column(name).to_numpy() for name in QUERY_COLUMNS] for batch in read_queries(path)]
     except RequestError as error:
         raise RequestError(f"workload: {error}") from None
     squares = [field.squares(*batch).clipped(field.side) for batch in batches]
-    edges = [np.concatenate([getattr(one, name) for one in squares] or [[]]) for name in ("x0", "y0", "x1", "y1")]
+    edges = [np.concatenate([getattr(batch, name) for batch in squares] or [[]]) for name in ("x0", "y0", "x1", "y1")]
     boxes = Boxes(*edges)
     inside = boxes.areas > 0
-    if 0 < inside.sum() < LEAST_SQUARES:
+    if 0 < inside.sum() < MIN_SQUARES:
         raise RequestError(
             f"workload: {inside.sum():,} squares of {path} lie in the region, too few to learn from; give "
-            f"{LEAST_SQUARES:,} or more, or leave it out"
+            f"{MIN_SQUARES:,} or more, or leave it out"
         )
     if not inside.any():
         raise RequestError(f"workload: no square of {path} lies in the region {field.grid.region}")
@@ -140,7 +140,7 @@ def read_workload(path: str, field: Field) -> Boxes:
 
 
 def ranges_plan_text(plan: RangesPlan) -> str:
-    """What a model of range queries costs and is made of. Raises RequestError."""
+    """The cost and the noise of a model of range queries, for a terminal. Raises RequestError."""
     if plan.method == ADAPTIVE:
         return heatmap_plan_text(plan.counting)
     counting, heatmap = plan.counting, plan.heatmap
@@ -167,7 +167,7 @@ def ranges_plan_text(plan: RangesPlan) -> str:
 
 
 def build_from_heatmap(request: RangesOptions) -> int:
-    """Makes a model of a published heatmap. Raises RequestError."""
+    """Makes a model from a published heatmap. Raises RequestError."""
     release = open_heatmap(str(request.release))
     sizes = Sizes(*request.sizes)
     sizes.check(release.field)
@@ -175,7 +175,7 @@ def build_from_heatmap(request: RangesOptions) -> int:
     if request.dry_run:
         sys.stdout.write(
             f"sfumato ranges build, a dry run: nothing was charged or written\n\nreads      {request.release}\n"
-            f"charges    nothing: what is published may be used in any way\npublishes  {request.output}\n"
+            f"charges    nothing: the model is post-processing of the release\npublishes  {request.output}\n"
         )
         return 0
     metadata = _metadata(release, sizes, request.release_id)
@@ -189,21 +189,21 @@ def build_from_heatmap(request: RangesOptions) -> int:
 
 
 def open_heatmap(path: str) -> HeatmapRelease:
-    """A published heatmap. Raises RequestError where there is none, or its map is damaged."""
+    """Opens a published heatmap. Raises RequestError if there is none, or its map is damaged."""
     try:
         release = open_release(path)
         grid = release.grid
         if grid is None:
-            raise RequestError(f"a heatmap's release is needed, this one is of {release.manifest.get('job')!r}")
+            raise RequestError(f"a release of `sfumato heatmap` is needed, got one of {release.manifest.get('job')!r}")
         start = WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE), grid)
-        estimate = _of_everybody(start.estimate, release.manifest)
+        estimate = _scaled_to_all_users(start.estimate, release.manifest)
     except RequestError as error:
         raise RequestError(f"release: {str(error).removeprefix('warm_start: ')}") from None
     return HeatmapRelease(Field(Grid(grid.region, BASE_DEPTH)), estimate, release.manifest, release.digest)
 
 
-def _of_everybody(estimate: Estimate, manifest: Mapping[str, Any]) -> Estimate:
-    """The map of a cohort, drawn at random, for all users. Raises RequestError for a damaged manifest."""
+def _scaled_to_all_users(estimate: Estimate, manifest: Mapping[str, Any]) -> Estimate:
+    """Scales the map of a random cohort to all users. Raises RequestError for a damaged manifest."""
     try:
         privacy = manifest["privacy"]
         rate = float(privacy["cohort"]["sampling_rate"])

@@ -1,8 +1,7 @@
-"""`sfumato ranges tune`: learns on public data which cell width is best, and whether networks are worth it.
+"""`sfumato ranges tune`: learns from public data the best cell width, and whether networks have less error than grids.
 
-The file it writes is for `sfumato ranges build --tuner FILE`. It holds plain arrays, and opening it runs no code. The
-data that it learns from must be public: exact values of it are used, nothing protects the people in it, and nothing is
-charged.
+Its file is for `sfumato ranges build --tuner FILE`. The file holds plain arrays, and opening it runs no code. The data
+must be public: the job uses exact values, does not protect the users in them, and charges nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.range_queries import TuneRequest
-from sfumato.transforms.heatmap.checks import check_number
+from sfumato.transforms.checks import check_number
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.read import open_parquet
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -38,14 +37,14 @@ from sfumato.transforms.ranges.methods.neural import SpatialNeural
 from sfumato.transforms.ranges.tuner import Label, Tuner, save_tuner, train
 from sfumato.transforms.ranges.width_search import MethodFactory, entropy, find_label, sample_users
 
-SHARES = (1, 4, 16)  # of a data set all, a quarter and a sixteenth of the users
-_MIDDLE = (0.001, 0.999)  # of the coordinates; what lies beyond is not taken for a part of the city
+SHARES = (1, 4, 16)  # searches use all, a quarter and a sixteenth of a data set's users
+_MIDDLE = (0.001, 0.999)  # quantiles of the coordinates; locations beyond them are outside the region
 _KEY = hashlib.sha256(b"public data").digest()
 
 
 @dataclass(frozen=True)
 class PublicData:
-    """The people of a public data set, one record a user, and where they are."""
+    """A public data set: the users of each cell, one record a user."""
 
     exact: ExactCounts
     field: Field
@@ -57,7 +56,7 @@ def run(request: TuneRequest) -> int:
         for number in getattr(request, name) or ():
             check_number(name, number, gt=0)
     users = None if request.users is None else [round(number) for number in request.users]
-    sizes = [Sizes(*one) for one in request.sizes]
+    sizes = [Sizes(*ends) for ends in request.sizes]
     regions = _regions(request.region, len(request.public))
     folder = os.path.dirname(request.output) or "."
     if not os.path.isdir(folder):
@@ -73,8 +72,8 @@ def run(request: TuneRequest) -> int:
     for number, (pattern, region) in enumerate(zip(request.public, regions, strict=True)):
         generator = default_rng([request.seed, number])
         data = read_public(pattern, region, columns, generator)
-        for one in sizes:
-            one.check(data.field)
+        for size_range in sizes:
+            size_range.check(data.field)
         found = labels_of(data, sizes, request.epsilons, users, others, generator)
         sys.stdout.write(f"{pattern}: {len(found)} searches, {time.monotonic() - begun:.0f} s\n")
         labels += found
@@ -93,29 +92,32 @@ def labels_of(
     others: Mapping[str, MethodFactory],
     generator: Generator,
 ) -> list[Label]:
-    """What searches find on a data set. users: how many to draw; those that there are not are left out."""
-    held, place = int(data.exact.users.sum()), entropy(data.exact)
+    """A label for each number of users, size range and epsilon.
+
+    users: numbers of users to draw. Numbers above the data set's are left out. None: see SHARES.
+    """
+    held, place_entropy = int(data.exact.users.sum()), entropy(data.exact)
     numbers = [max(held // share, 1) for share in SHARES] if users is None else [n for n in users if n <= held]
     labels = []
     for number in numbers or [held]:
         exact = sample_users(data.exact, number, generator)
-        for one in sizes:
+        for size_range in sizes:
             for epsilon in epsilons:
-                spec = CollectionSpec(data.field, float(number), epsilon, one)
-                labels.append(find_label(exact, spec, place, others, generator))
+                spec = CollectionSpec(data.field, float(number), epsilon, size_range)
+                labels.append(find_label(exact, spec, place_entropy, others, generator))
     return labels
 
 
 def read_public(pattern: str, region: Region | None, columns: LocationColumns, generator: Generator) -> PublicData:
-    """A public data set: of each user one record, drawn at random among those in the region.
+    """Reads a public data set: one record of each user, drawn at random among those in the region.
 
-    Raises RequestError for files and columns that are not there, DataError where nobody is in the region.
+    Raises RequestError for missing files or columns, DataError if no record is in the region.
     """
     files = match_files(pattern)
     inspect(files, columns)
     grid = Grid(_middle(files, columns) if region is None else region, BASE_DEPTH)
     encoded = [encode_locations(batch, columns, grid, _KEY) for batch in _batches(files, columns)]
-    users, codes = (np.concatenate([getattr(one, name) for one in encoded]) for name in ("users", "codes"))
+    users, codes = (np.concatenate([getattr(part, name) for part in encoded]) for name in ("users", "codes"))
     if not len(users):
         raise DataError(f"public: no row of {pattern} has a user and a place in the region {grid.region}")
     order = generator.permutation(len(users))
@@ -127,8 +129,8 @@ def read_public(pattern: str, region: Region | None, columns: LocationColumns, g
 def _batches(files: Sequence[InputFile], columns: LocationColumns) -> list[pa.RecordBatch]:
     names = [columns.user_id, columns.latitude, columns.longitude]
     batches = []
-    for one in files:
-        with open_parquet(one.path) as file:
+    for log in files:
+        with open_parquet(log.path) as file:
             batches += list(file.iter_batches(columns=names))
     if not any(batch.num_rows for batch in batches):
         raise DataError(f"public: {files[0].path} holds no rows")
@@ -136,7 +138,7 @@ def _batches(files: Sequence[InputFile], columns: LocationColumns) -> list[pa.Re
 
 
 def _middle(files: Sequence[InputFile], columns: LocationColumns) -> Region:
-    """The borders of the middle of all coordinates."""
+    """The region between the quantiles _MIDDLE of all coordinates."""
     batches = _batches(files, columns)
     east, north = (_degrees(batches, name) for name in (columns.longitude, columns.latitude))
     known = (np.abs(east) <= 180) & (np.abs(north) <= 90)
@@ -150,23 +152,23 @@ def _middle(files: Sequence[InputFile], columns: LocationColumns) -> Region:
 
 
 def _degrees(batches: Sequence[pa.RecordBatch], name: str) -> NDArray[np.float64]:
-    """NaN where nothing is."""
+    """A column as float64, NaN for missing values."""
     columns = [pc.cast(batch.column(name), pa.float64()) for batch in batches]
     return np.concatenate([column.to_numpy(zero_copy_only=False) for column in columns])
 
 
 def _regions(given: Sequence[Region], data_sets: int) -> list[Region | None]:
-    """A region for each data set; None where it follows from the data."""
+    """A region for each data set; None if it follows from the data."""
     if len(given) not in (0, 1, data_sets):
         raise RequestError(f"region: give it once, or once for each of the {data_sets} data sets, got {len(given)}")
     return list(given) if len(given) == data_sets else [given[0] if given else None] * data_sets
 
 
 def _report(labels: Sequence[Label], tuner: Tuner) -> str:
-    """How wide the best cells were; of several methods, how often each was best."""
-    widths = [one.widths[PlainGrid.NAME] for one in labels]
+    """Text: the best cell widths and, with several methods, how often each beat the grid."""
+    widths = [label.widths[PlainGrid.NAME] for label in labels]
     lines = [f"{len(labels)} searches: the best cells are {min(widths):.3g} to {max(widths):.3g} m wide"]
     for name in tuner.gains:
-        better = sum(one.errors[name] < one.errors[PlainGrid.NAME] for one in labels)
+        better = sum(label.errors[name] < label.errors[PlainGrid.NAME] for label in labels)
         lines.append(f"{name} has less error than the grid in {better} of them")
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""`sfumato refresh`: publishes the release of a day, once, and keeps the ledger and the page of all releases."""
+"""`sfumato refresh`: publishes the release of a day, once, and updates the ledger and the page of all releases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.publishing import CommitRelease
 from sfumato.transforms.storage import matching
 
-# What the configuration says outside of `options`, or what a refresh sets itself.
+# Options that stand at the top of the configuration, or that a refresh sets itself.
 _OWN = frozenset({
     "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",
     "min_users", "allow_reuse", "warm_start", "seed", "overwrite", "dry_run", *RunnerOptions.model_fields,
@@ -44,9 +44,14 @@ _OWN = frozenset({
 
 @dataclass(frozen=True)
 class Refresh:
-    """A refresh as it is run: its configuration, and where it runs.
+    """A refresh: its configuration and its runner.
 
-    attempt: 2 or more charges a day again, under another release id. beam_arguments: Beam's options.
+    Attributes:
+        config: the configuration file.
+        runner: options of the runner.
+        attempt: 2 or more charges a day again, under another release id.
+        dry_run: whether to print forecasts only.
+        beam_arguments: Beam's options.
     """
 
     config: RefreshConfig
@@ -57,7 +62,7 @@ class Refresh:
 
     @property
     def settings(self) -> RunnerSettings:
-        """Where a run takes place. Each run has options of Beam's of its own."""
+        """New settings for each run, because a run changes Beam's options."""
         return settings_of(self.runner, self.beam_arguments)
 
     def release_id(self, day: date) -> str:
@@ -65,21 +70,22 @@ class Refresh:
         return f"{self.config.dataset}-{day}" + (f"-{self.attempt}" if self.attempt > 1 else "")
 
     def folder(self, day: date) -> str:
-        """Where a day's release stands."""
+        """The folder of a day's release."""
         return str(FileSystems.join(self.config.output, RELEASES, str(day)))
 
     def publish(self, day: date) -> None:
-        """Publishes a day's release unless it stands already. Raises SfumatoErrors."""
+        """Publishes a day's release unless it is published already. Raises SfumatoErrors."""
         identify(job="refresh", release_id=self.release_id(day))
         log_event("day", f"{day}: release {self.release_id(day)}", date=str(day))
         while True:
             releases = published_releases(self.config.output)
-            history = open_ledger(self.config.ledger).history()  # read last: it knows whatever was published before
+            # The ledger is read after the releases, so that it has the charges of all of them.
+            history = open_ledger(self.config.ledger).history()
             for name, release in releases.items():
-                self._vouch(name, release, history)
-            standing = releases.get(str(day))
-            if standing is not None and (self.attempt == 1 or standing.manifest["release_id"] == self.release_id(day)):
-                self._stand(day, standing, history)
+                self._verify_against_ledger(name, release, history)
+            existing = releases.get(str(day))
+            if existing is not None and (self.attempt == 1 or existing.manifest["release_id"] == self.release_id(day)):
+                self._sync_published(day, existing, history)
                 return
             reservation = history.reservations.get(self.release_id(day))
             try:
@@ -88,46 +94,46 @@ class Refresh:
                 except BudgetError:
                     if reservation is None or reservation.reserved_charge is None:
                         raise
-                    # The input was mended since a refusal, whose cost comes out of the release's own epsilon.
-                    left = format_amount(reservation.reserved_charge.epsilon - reservation.charge.epsilon)
-                    self._run(day, releases, reservation, left)
+                    # The input was corrected after a refusal. The refusal's cost reduces the epsilon of this run.
+                    remaining = format_amount(reservation.reserved_charge.epsilon - reservation.charge.epsilon)
+                    self._run(day, releases, reservation, remaining)
                 return
             except ReusedError:
-                # Another refresh of this day was faster, and may start from an earlier release than this one would.
+                # Another process charged this day first, maybe with another warm start. Read its charge and try again.
                 if reservation is not None:
                     raise
 
-    def _vouch(self, day: str, release: Release, history: History) -> None:
-        """Raises LedgerError for a published release that the ledger does not know as it is.
+    def _verify_against_ledger(self, day: str, release: Release, history: History) -> None:
+        """Raises LedgerError if a published release disagrees with the ledger.
 
-        So a ledger that was lost, or put back from an old copy, does not begin a new budget.
+        So a ledger that was lost, or restored from an old copy, starts no new budget.
         """
-        where = release.path
+        path = release.path
         if not history.entries:
             raise LedgerError(
-                f"ledger: there is none at {self.config.ledger}, but {where} was charged to one; put it back from a "
+                f"ledger: there is none at {self.config.ledger}, but {path} was charged to one; restore it from a "
                 "copy, or correct `ledger` in the configuration"
             )
         if problem := disagreement(release, history):
-            raise LedgerError(f"ledger: {where} holds a release that this ledger never charged as it stands: {problem}")
+            raise LedgerError(f"ledger: {path} holds a release that disagrees with the ledger: {problem}")
         charge = history.reservations[release.manifest["release_id"]].charge
         if (charge.dataset, str(charge.period)) != (self.config.dataset.casefold(), day):
-            raise RequestError(f"output: {where} is of dataset {charge.dataset}; give each a folder of its own")
+            raise RequestError(f"output: {path} is of dataset {charge.dataset}; give each dataset its own folder")
 
-    def _stand(self, day: date, release: Release, history: History) -> None:
-        """Brings the books and the page up to date for a release that stands already."""
+    def _sync_published(self, day: date, release: Release, history: History) -> None:
+        """Updates the ledger and the page for a published release, and reports late files."""
         log_event("already_published", f"{day} is published already; nothing is charged", date=str(day))
         if not self.dry_run:
             reservation = history.reservations[release.manifest["release_id"]]
             release_id = reservation.charge.release_id
             CommitRelease(release_id, self.config.output, self.config.ledger).commit(release.path)
-            self._tell_late(day, reservation)
+            self._log_late_files(day, reservation)
         if flex_launch(self.settings):
             launch_nothing(self.settings)
         sys.stdout.write(f"{FileSystems.join(release.path, 'index.html')}\n")
 
-    def _tell_late(self, day: date, reservation: Reservation) -> None:
-        """Tells the operator of files that came after a published release was charged."""
+    def _log_late_files(self, day: date, reservation: Reservation) -> None:
+        """Logs a warning about files that came after a published release was charged."""
         config = self.config
         secret = FileSecret(config.key_file) if config.key_file else SecretManagerSecret(str(config.key_secret))
         if reservation.charge.files and matching(self._pattern(day), limit=1):
@@ -144,9 +150,9 @@ class Refresh:
         reservation: Reservation | None,
         epsilon: str | None,
     ) -> None:
-        """Runs the job for a day. Raises NotReadyError where there are no data.
+        """Runs the job for a day. Raises NotReadyError if there are no data.
 
-        epsilon: instead of the configured one.
+        epsilon: an upper limit of the configured epsilon; None for no limit.
         """
         config = self.config
         pattern = self._pattern(day)
@@ -170,7 +176,7 @@ class Refresh:
             "key_secret": config.key_secret,
             "dry_run": self.dry_run,
         }
-        if epsilon is not None:  # the most that the release may cost: it lowers what is configured and never raises it
+        if epsilon is not None:
             for name in ("epsilon", "group_epsilon"):
                 configured = getattr(example_request(config), name, None)
                 if configured is not None:
@@ -180,23 +186,26 @@ class Refresh:
         run_job(request_of(config.job, values), self.settings)
 
     def _epsilon(self, reservation: Reservation | None, history: History) -> str | None:
-        """With what a release is resumed that was refused before; None for the configured epsilon."""
+        """The epsilon that the charge of an earlier attempt leaves; None for the configured epsilon."""
         if reservation is None:
             return None
         if reservation.reserved_charge is not None:
             configured = self.config.options.get("epsilon")
-            most = reservation.reserved_charge.epsilon
-            return format_amount(most if configured is None else min(most, parse_amount("epsilon", configured)))
-        refused = {one.charge.release_id for one in history.refusals}
+            reserved = reservation.reserved_charge.epsilon
+            return format_amount(reserved if configured is None else min(reserved, parse_amount("epsilon", configured)))
+        refused = {refusal.charge.release_id for refusal in history.refusals}
         return format_amount(reservation.charge.epsilon) if reservation.charge.release_id in refused else None
 
     def _earlier(self, day: date, releases: Mapping[str, Release], reservation: Reservation | None) -> str | None:
-        """The folder of the release that the day's starts from: what was reserved, or else the last one before."""
+        """The release from which the day's release starts: that of its charge, otherwise the last one before the day.
+
+        Returns its folder; None without a warm start.
+        """
         request = example_request(self.config)
         if not isinstance(request, HeatmapOptions) or not self.config.warm_start:
             return None
         grid = Grid(request.region, request.parameters.depth)
-        for earlier in sorted((one for one in releases if one < str(day)), reverse=True):
+        for earlier in sorted((name for name in releases if name < str(day)), reverse=True):
             release = releases[earlier]
             if reservation is None:
                 if release.manifest.get("job") == "heatmap" and release.grid == grid:
@@ -205,14 +214,14 @@ class Refresh:
                 return release.path
         if reservation is not None and reservation.charge.starts_from is not None:
             raise RequestError(
-                f"warm_start: {reservation.charge.release_id} was begun from release {reservation.charge.starts_from}, "
-                "which is gone; give --attempt 2, which is charged anew"
+                f"warm_start: {reservation.charge.release_id} starts from release {reservation.charge.starts_from}, "
+                "which is gone; give --attempt 2, which makes a new charge"
             )
         return None
 
 
 def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
-    """Runs the command. Raises SfumatoErrors; a backfill returns the exit status of days that have none."""
+    """Runs the command. Raises SfumatoErrors; a backfill returns the exit status of the days that failed."""
     config = read_config(request.config)
     runner = request
     if request.runner_config is None and config.runner_config is not None:
@@ -228,14 +237,14 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
     for when in request.backfill.days():
         try:
             refresh.publish(when)
-        except (NotReadyError, DataError) as error:  # of this day alone; the others may do
+        except (NotReadyError, DataError) as error:  # the other days may succeed
             worst = DataError.exit_code if DataError.exit_code in (worst, error.exit_code) else error.exit_code
             log_event("not_ready", f"{when}: {error}", logging.WARNING, date=str(when))
     return worst
 
 
 def read_config(path: str) -> RefreshConfig:
-    """A refresh's configuration, whose options make a request of its job. Raises RequestError."""
+    """Reads and checks a refresh's configuration. Raises RequestError."""
     try:
         settings = parse_yaml("config", path, read_file(path))
     except OSError as error:
@@ -256,5 +265,5 @@ def read_config(path: str) -> RefreshConfig:
 
 
 def example_request(config: RefreshConfig) -> Request:
-    """The request of any day, without the day. Raises RequestError."""
+    """A request of the configured job, for the input folder in place of a day's. Raises RequestError."""
     return request_of(config.job, {**config.options, "input": config.input, "output": config.output})

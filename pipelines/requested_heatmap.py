@@ -18,15 +18,15 @@ def requested_start(request: HeatmapOptions) -> WarmStart | None:
     check_prior(prior, request.parameters)
     if start is not None and not start.safe and request.seed is None:
         raise RequestError(
-            "warm_start: anybody can guess the key of that release and take its noise away, and this one would "
-            "show some of what is under it; start from one that was made without --seed"
+            "warm_start: anybody can guess the key of that release and remove its noise, and the new release "
+            "would reveal some of the exact counts; start from a release that was made without --seed"
         )
     check_plan(request.parameters, prior)
     return start
 
 
 def open_warm_start(path: str | None, grid: Grid) -> WarmStart | None:
-    """The earlier release at a path, None without one. Raises RequestError where there is none that fits the grid."""
+    """The earlier release at a path; None without a path. Raises RequestError unless it fits the grid."""
     if path is None:
         return None
     try:

@@ -44,19 +44,20 @@ def requested_moments(
 
 def _check_prior(request: MomentsRequest, plan: MomentsPlan, prior: PriorRelease) -> None:
     """Raises RequestError where a request cannot start from an earlier release."""
-    if not set(plan.kinds) & set(prior.bits):
+    if not set(plan.quantities) & set(prior.bits):
         raise RequestError(
-            f"warm_start: the release has bits of {', '.join(prior.bits)}; this request needs {', '.join(plan.kinds)}"
+            f"warm_start: the release has bits of {', '.join(prior.bits)}; this request needs "
+            f"{', '.join(plan.quantities)}"
         )
     if not prior.safe and request.seed is None:
         raise RequestError(
-            "warm_start: anybody can guess the key of that release and undo its coins, and this one would show "
-            "some of what is under them; start from one that was made without --seed"
+            "warm_start: anybody can guess the key of that release and undo its randomised response, and the new "
+            "release would reveal some of the bits; start from a release that was made without --seed"
         )
     if not prior.local and plan.epsilon is not None:
         raise RequestError(
-            "warm_start: that release has no differential privacy (--no_ldp), and this one would show some of its "
-            "bits; start from one that was made with --epsilon"
+            "warm_start: that release has no differential privacy (--no_ldp), and the new release would reveal "
+            "some of its bits; start from a release that was made with --epsilon"
         )
 
 
@@ -106,7 +107,7 @@ def _columns(request: MomentsRequest) -> ValueColumns:
 
 
 def open_prior(path: str | None, column: str, form: FixedPoint) -> PriorRelease | None:
-    """The earlier release at a path, None without one. Raises RequestError where there is none that fits."""
+    """The earlier release at a path; None without a path. Raises RequestError unless it fits."""
     if path is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Requests by the name of their job, and their runs: what the command line, a refresh and the Python call share."""
+"""The registry of jobs: makes and runs requests for the command line, a refresh and the Python call."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ if TYPE_CHECKING:  # Beam is imported once a request is known to be good
 
 @dataclass(frozen=True)
 class Job:
-    """A job: what it does, and where its request class and its `run` are, as MODULE:NAME within the package.
+    """A job.
 
-    `run` takes the request, and of a job that has a runner its settings too; it returns the exit status.
-    check: a function of the request that raises RequestError where options contradict each other, without Beam.
-    publishes: whether it publishes a release, so that a refresh can run it. beam_arguments: `run` makes runners itself,
-    and takes the options of Beam's as well.
+    Attributes:
+        summary: one line of help.
+        request: the request class, as MODULE:NAME within the package.
+        run: the function that runs it, likewise. It takes the request and, for a RunnerOptions request, also the
+            RunnerSettings (or Beam's options, see beam_arguments). It returns the exit status.
+        check: a function of the request, likewise, that raises RequestError if its options contradict each other. It
+            does not import Beam.
+        publishes: whether it publishes a release, so that a refresh can run it.
+        beam_arguments: whether `run` makes runners itself, and takes Beam's options.
     """
 
     summary: str
@@ -121,7 +126,7 @@ JOBS = {
 
 
 def request_class(job: str) -> type[Request]:
-    """The class of a job's requests. Raises RequestError, naming the nearest, for a job that does not exist."""
+    """The class of a job's requests. Raises RequestError, with the nearest name, if there is no such job."""
     if job not in JOBS:
         hint = did_you_mean(job, JOBS) or f"; there are: {', '.join(JOBS)}"
         raise RequestError(f"no job named {job!r}{hint}")
@@ -143,10 +148,10 @@ def run_request(request: Request, runner: RunnerSettings | None = None) -> str:
 
     Args:
         request: made by `request_of`.
-        runner: where it runs; None for what the request's own options say.
+        runner: where it runs; None for the runner of the request's options.
 
     Returns:
-        The folder or file that it wrote; empty for a job that writes none.
+        The folder or file that it wrote; empty for a job that writes nothing.
 
     Raises:
         SfumatoError: see schemas/errors.py.
@@ -156,7 +161,7 @@ def run_request(request: Request, runner: RunnerSettings | None = None) -> str:
 
 
 def run_job(request: Request, runner: RunnerSettings | None = None, beam_arguments: Sequence[str] = ()) -> int:
-    """Runs a request and returns its exit status. beam_arguments: options of Beam's, where there is no runner yet."""
+    """Runs a request and returns its exit status. beam_arguments: Beam's options, if `runner` is None."""
     job = JOBS[request.COMMAND]
     if job.check is not None:
         _load(job.check)(request)
@@ -170,6 +175,7 @@ def run_job(request: Request, runner: RunnerSettings | None = None, beam_argumen
     return int(run(request, runner))
 
 
-def _load(place: str) -> Any:
-    module, _, name = place.partition(":")
+def _load(path: str) -> Any:
+    """The object at MODULE:NAME."""
+    module, _, name = path.partition(":")
     return getattr(importlib.import_module(f"sfumato.{module}"), name)

@@ -1,4 +1,4 @@
-"""The runner of a job: a file of Beam's options and the command line say which."""
+"""The runner of a job and Beam's options, from a configuration file and the command line."""
 
 from __future__ import annotations
 
@@ -31,8 +31,13 @@ LARGE_INPUT_ROWS = 10_000_000
 class RunnerSettings:
     """A runner and Beam's options.
 
-    local: the run takes place in this process. workers_chosen: the user said how many threads a local run has.
-    verbose: show operations data. log_format: text or json.
+    Attributes:
+        runner: Beam's runner.
+        options: Beam's options.
+        local: whether the run takes place in this process.
+        workers_chosen: whether the user set the number of threads of a local run.
+        verbose: whether to show operations data.
+        log_format: text or json.
     """
 
     runner: PipelineRunner
@@ -44,18 +49,18 @@ class RunnerSettings:
 
     @property
     def in_cloud(self) -> bool:
-        """Whether the workers are far from this machine's disk."""
+        """Whether the workers run in the cloud, without access to this machine's disk."""
         return type(self.runner).__name__ == "DataflowRunner"
 
     def pipeline(self) -> beam.Pipeline:
-        """An empty pipeline. Raises RequestError where Beam finds an option of the runner missing or wrong."""
+        """An empty pipeline. Raises RequestError if Beam reports a missing or wrong option of the runner."""
         try:
             return beam.Pipeline(runner=self.runner, options=self.options)
         except ValueError as error:
             raise RequestError(f"runner: {' '.join(str(error).split())}") from None
 
     def sized(self, rows: int) -> RunnerSettings:
-        """The same settings with a number of threads that suits so many rows, unless the user chose one."""
+        """Sets the number of threads for this number of rows, unless the user chose it. Returns the settings."""
         if self.local and not self.workers_chosen:
             workers = min(processors(), 8) if rows >= LARGE_INPUT_ROWS else 1
             self.options.view_as(DirectOptions).direct_num_workers = workers
@@ -63,35 +68,35 @@ class RunnerSettings:
 
 
 def settings_of(request: RunnerOptions, beam_arguments: Sequence[str] = ()) -> RunnerSettings:
-    """The runner that a request's options and Beam's own ask for. Raises RequestError."""
+    """The settings from a request's options and Beam's own. Raises RequestError."""
     settings = runner_settings(request.runner_config, request.dataflow_region, beam_arguments)
     return replace(settings, verbose=request.verbose, log_format=request.log_format)
 
 
 def runner_settings(config: str | None, dataflow_region: str | None, beam_arguments: Sequence[str]) -> RunnerSettings:
-    """The runner that a configuration file and the command line's Beam options ask for; the latter win.
+    """The settings from a configuration file and Beam's options on the command line, which take precedence.
 
-    Raises RequestError, naming it, for an option that Beam does not have.
+    Raises RequestError for an option that Beam does not have.
     """
     flags = [*(load_runner_config(config) if config else []), *beam_arguments]
     if dataflow_region:
         flags.append(f"--region={dataflow_region}")
     _refuse_unknown(flags, "command line")
     name = PipelineOptions(flags).get_all_options().get("runner") or "DirectRunner"
-    # Plain DirectRunner would first look for Prism and fetch it; the FnApi runner is what it falls back to.
+    # Plain DirectRunner would first download Prism. Without Prism it falls back to the FnApi runner, as used here.
     local = name in LOCAL_RUNNERS
     flags = [flag for flag in flags if not (local and flag.startswith("--runner="))]
     options = PipelineOptions(flags)
     if local:
         advice = "leave it out, and give --runner_config direct_threads, or --direct_num_workers N for more"
         check_running_mode(options, advice)
-    FileSystems.set_options(options)  # for what is read before there is a pipeline
+    FileSystems.set_options(options)  # for files that are read before there is a pipeline
     workers_chosen = any(flag.startswith("--direct_num_workers") for flag in flags)
     return RunnerSettings(_runner(name, options), options, local, workers_chosen)
 
 
 def check_running_mode(options: PipelineOptions, advice: str) -> None:
-    """Raises RequestError where a local runner of Beam's would open servers. advice: what to do instead."""
+    """Raises RequestError if a local runner of Beam's would open servers. advice: the end of the message."""
     mode = options.view_as(DirectOptions).direct_running_mode
     if mode in _SERVING_MODES:
         raise RequestError(
@@ -103,7 +108,7 @@ def check_running_mode(options: PipelineOptions, advice: str) -> None:
 def check_runner(name: str) -> None:
     """Raises RequestError for a runner whose results are wrong."""
     if "dask" in name.lower():
-        raise RequestError("runner: Beam's DaskRunner leaves out stages of a job without a word; choose another")
+        raise RequestError("runner: Beam's DaskRunner silently leaves out stages of a job; choose another")
 
 
 def _runner(name: str, options: PipelineOptions) -> PipelineRunner:
@@ -114,7 +119,7 @@ def _runner(name: str, options: PipelineOptions) -> PipelineRunner:
     check_runner(name)
     try:
         return create_runner(name)
-    except (ImportError, ValueError) as error:  # a runner that is not installed, or that there is not
+    except (ImportError, ValueError) as error:  # the runner is not installed, or does not exist
         raise RequestError(f"runner: {error}") from None
 
 
@@ -134,27 +139,27 @@ def load_runner_config(name: str) -> list[str]:
 
 
 def parse_yaml(option: str, name: str, content: bytes) -> Any:
-    """What a YAML file that an option names holds. Raises RequestError."""
+    """Parses a YAML file. option, name: for messages. Raises RequestError."""
     try:
         return yaml.safe_load(content)
-    except yaml.YAMLError as error:  # bytes that are no text are one, too
+    except yaml.YAMLError as error:  # also for bytes that are no text
         raise RequestError(f"{option}: {name} is not valid YAML ({' '.join(str(error).split())})") from None
 
 
 def flags_of(settings: Mapping[str, Any]) -> list[str]:
-    """`--name=value` for every value of a mapping, or of its lists; true is a flag, false and null are nothing."""
+    """`--name=value` for every value of a mapping or of its lists. True gives `--name`; false and null give nothing."""
     flags = []
-    for key, value in settings.items():
-        for one in value if isinstance(value, list) else [value]:
-            if one is True:
-                flags.append(f"--{key}")
-            elif one is not None and one is not False:
-                flags.append(f"--{key}={one}")
+    for name, setting in settings.items():
+        for value in setting if isinstance(setting, list) else [setting]:
+            if value is True:
+                flags.append(f"--{name}")
+            elif value is not None and value is not False:
+                flags.append(f"--{name}={value}")
     return flags
 
 
 class _BeamParser(argparse.ArgumentParser):
-    """All of Beam's own options, with errors that say where a value came from."""
+    """A parser of all of Beam's options. Its errors name the source of the options."""
 
     def __init__(self, where: str):
         super().__init__(allow_abbrev=False, conflict_handler="resolve", add_help=False)

@@ -1,4 +1,4 @@
-"""What the jobs of sample and threshold share: their plan, their graph, what a client sends."""
+"""The common part of the jobs that sample and threshold: histogram, hotspots and quantiles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Assemble = Callable[[Any, SampleMetadata], dict[str, bytes]]
 
 @dataclass(frozen=True)
 class SampledJob(ReleaseJob):
-    """A count that was requested."""
+    """A requested count. Jobs add their own fields."""
 
     STATED_AS: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("region", "cells", "user_id_column", "latitude_column", "longitude_column"), "counted"),
@@ -59,11 +59,11 @@ class SampledJob(ReleaseJob):
 
     @abstractmethod
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
-        """What makes the published result of files."""
+        """The transform from files to the published result."""
 
     @abstractmethod
     def assembler(self) -> Assemble:
-        """What makes a release's files of the published result."""
+        """The function from the published result to the release's files."""
 
     def columns(self) -> Columns:
         return self.counted.columns
@@ -86,7 +86,7 @@ class SampledJob(ReleaseJob):
         return (
             root
             | "Files" >> beam.Create(inputs.files)
-            | "Publish" >> self.count(inputs, key)  # what is public from here on
+            | "Publish" >> self.count(inputs, key)  # published from here on
             | "Assemble" >> beam.Map(lambda result: assemble(result, SampleMetadata(with_charge(metadata), *described)))
             | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
@@ -99,20 +99,20 @@ def run_sampled(job: SampledJob, settings: RunnerSettings) -> int:
 
 
 def limits(inputs: Inputs) -> CountOptions:
-    """How counts run on these inputs."""
+    """Options of CountSamples for these inputs."""
     return {"admit": inputs.admit, "spill": inputs.spill}
 
 
 def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
-    """What a count by sample and threshold costs a client and shows. Raises RequestError."""
+    """The cost of a count for a client, and what the release shows. Raises RequestError."""
     sampling, rounds = plan.sampling, plan.rounds
-    each = "" if rounds == 1 else f" in each of {rounds} rounds, every time drawn anew"
+    each = "" if rounds == 1 else f" in each of {rounds} rounds, drawn independently"
     bits = _item_bits(counted)
     lines = [
         f"sample and threshold: epsilon {plan.rounds_epsilon:g}, delta {plan.delta_spent:.3g} of {plan.delta:g}",
         f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users",
         f"p = {sampling.rate:.4g}: the probability that a user takes part{each}",
-        f"tau = {sampling.threshold}: an item is shown if so many of those who take part share it",
+        f"tau = {sampling.threshold}: an item is shown if this many of the users who take part share it",
     ]
     if (contact := plan.contact_plan) is not None:
         users = f"{contact.contacted_users:,} of {contact.population:,} users"
@@ -120,18 +120,18 @@ def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
     if bits is None:
         lines.append("a client who takes part sends one of their values: 64 bits if it is an integer, else its text")
     else:
-        most = "" if rounds == 1 else f", {rounds * bits} bits in {rounds} rounds at most"
-        lines.append(f"a client who takes part sends one item: {bits} bits{' at most' if rounds > 1 else ''}{most}")
-        lines.append(f"(over all users that is {significant(sampling.rate * bits * rounds)} bits each on average)")
+        total = "" if rounds == 1 else f", {rounds * bits} bits in {rounds} rounds at most"
+        lines.append(f"a client who takes part sends one item: {bits} bits{' at most' if rounds > 1 else ''}{total}")
+        lines.append(f"(the mean over all users is {significant(sampling.rate * bits * rounds)} bits)")
     lines += [
-        f"nothing that fewer than {sampling.threshold} users share can be seen",
-        f"what {plan.hidden_count() + 1:,} users or more share is shown with a probability of 99% at least",
+        f"an item of fewer than {sampling.threshold} users is never shown",
+        f"an item of {plan.hidden_count() + 1:,} users or more is shown with a probability of at least 99%",
     ]
     return "\n".join(lines) + "\n"
 
 
 def _item_bits(counted: Items) -> int | None:
-    """Bits of a whole item's code; None where the values of a column are sent as they are."""
+    """Bits of an item's code; None if clients send the values of a column unchanged."""
     if isinstance(counted, CellItems):
         return 2 * counted.grid.depth
     return counted.bits if isinstance(counted, NumberItems) else None

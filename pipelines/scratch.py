@@ -1,4 +1,4 @@
-"""Where a local run keeps bulky data between its stages."""
+"""The place for bulky data between the stages of a local run: memory, or a private folder."""
 
 from __future__ import annotations
 
@@ -18,27 +18,31 @@ DISTRIBUTION_BYTES_PER_ROW = 76  # 12, and then 20, 20 and 16, or 24 with many l
 
 @contextmanager
 def scratch(settings: RunnerSettings, size: int) -> Iterator[str | None]:
-    """A place for `Spill` (this process's memory, or a folder that only this user can read), cleared in the end.
+    """A place for `Spill`, cleared when the block ends; None if the workers are not on this machine.
 
-    size: bytes that are expected. None where workers share no machine. Memory where a third of what is available holds
-    so much; users' cells then never reach a disk.
+    It is this process's memory if a third of the available memory suffices. Then users' cells never reach a disk.
+    Otherwise it is a folder that only this user can read.
+
+    Args:
+        settings: where the run takes place.
+        size: expected bytes.
     """
     sweep()
     if not settings.local:
         yield None
     elif 3 * size <= available_memory():
-        place = f"{MEMORY}{uuid.uuid4().hex}"
+        name = f"{MEMORY}{uuid.uuid4().hex}"
         try:
-            yield place
+            yield name
         finally:
-            forget(place)
+            forget(name)
     else:
         with private_folder() as folder:
             yield folder
 
 
 def available_memory() -> int:
-    """Bytes that Linux says are available; 0 where nobody says."""
+    """Available bytes by Linux's /proc/meminfo; 0 on other systems."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

@@ -1,9 +1,8 @@
-"""`sfumato synth`: deterministic location logs of any size, of the people of a city that does not exist.
+"""`sfumato synth`: deterministic location logs of any size, of a synthetic city.
 
-Writes `part-00000-of-00055.parquet` and so on into a folder, whole or not at all: the files are written into
-a staging folder within it and renamed when all are done. With --days, each date's go into a folder
-`dt=YYYY-MM-DD` of its own: the same people of the same city, not all of them active, elsewhere at other hours,
-with weather, a season and events.
+It writes `part-00000-of-00055.parquet` and so on into a folder, all files or none: into a staging folder first, which
+is renamed at the end. With --days, each date has a folder `dt=YYYY-MM-DD`. All days have the same city and the same
+users. Each day some of them are active, and weather, season and events change their places and hours.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def run(request: SynthRequest, settings: RunnerSettings) -> int:
     if request.days is not None:
         return _run_days(spec, settings, output, request.days, request.overwrite)
     _check_reach(settings, output, request.density or output)
-    old_files = _check_places(output, request.density, request.overwrite)
+    old_files = _check_paths(output, request.density, request.overwrite)
     started = time.monotonic()
     records = generate(spec, settings, output, request.density, old_files)
     _report(records, spec.users, spec.files, output, time.monotonic() - started)
@@ -46,14 +45,14 @@ def run(request: SynthRequest, settings: RunnerSettings) -> int:
 
 
 def _run_days(request: SynthSpec, settings: RunnerSettings, output: str, days: Period, overwrite: bool) -> int:
-    """Makes each day's folder, one after the other. A failure leaves the days before it, and nothing of its own."""
+    """Writes each day's folder in turn. After a failure the earlier days remain, and no part of the failed day."""
     _check_reach(settings, output)
     if not output:
         raise RequestError("output: name a folder for the days' folders")
     if os.path.isfile(output):
         raise RequestError(f"output: {output!r} is a file; name a folder")
     folders = {day: FileSystems.join(output, f"dt={day}") for day in days.days()}
-    old_files = {day: _check_places(folder, None, overwrite) for day, folder in folders.items()}
+    old_files = {day: _check_paths(folder, None, overwrite) for day, folder in folders.items()}
     started, total = time.monotonic(), 0
     created = _make_folder(output)
     try:
@@ -77,7 +76,7 @@ def _report(records: int, users: int, files: int, output: str, seconds: float) -
 
 
 def _check_reach(settings: RunnerSettings, *places: str) -> None:
-    """Raises RequestError for a place on this machine's disk, which workers in the cloud cannot reach."""
+    """Raises RequestError for a path on this machine's disk if the workers are in the cloud."""
     if settings.in_cloud and not all(map(is_remote, places)):
         raise RequestError(
             "output, density: Dataflow's workers cannot reach this machine; name places in a bucket, gs://..."
@@ -109,8 +108,8 @@ def generate(
         staged = [FileSystems.join(staging, name) for name in names]
         new_files = [FileSystems.join(output, name) for name in names]
         if density is not None:
-            # Beside the file that it becomes, since a rename cannot cross from one disk to another.
-            _write_array(density_raster(total, request.grid), staged_density)
+            # Staged beside its target, because a rename cannot move a file to another disk.
+            _write_array(density_raster(total), staged_density)
             FileSystems.rename([*staged, staged_density], [*new_files, density])
         else:
             FileSystems.rename(staged, new_files)
@@ -126,13 +125,13 @@ def generate(
             _remove(output)
 
 
-def _check_places(output: str, density: str | None, overwrite: bool) -> list[str]:
-    """Refuses places that are taken. Returns the files of an earlier run that are to be replaced."""
+def _check_paths(output: str, density: str | None, overwrite: bool) -> list[str]:
+    """Raises RequestError if a path is taken. Returns the files of an earlier run that are to be replaced."""
     if not output:
         raise RequestError("output: name a folder for the files")
     if os.path.isfile(output):
         raise RequestError(f"output: {output!r} is a file; name a folder")
-    present = [one.path for one in matching(FileSystems.join(output, "*"))]
+    present = [file.path for file in matching(FileSystems.join(output, "*"))]
     if present and not overwrite:
         raise RequestError(f"output: {output!r} exists and is not empty; name another, or give --overwrite")
     if density is not None:
@@ -142,7 +141,7 @@ def _check_places(output: str, density: str | None, overwrite: bool) -> list[str
             raise RequestError(f"density: {density!r} is a folder; name a file")
         if matching(density) and not overwrite:
             raise RequestError(f"density: {density!r} exists already; name another, or give --overwrite")
-    # Only what an earlier run wrote: whatever else lies in the folder is not ours to delete.
+    # Only files of an earlier run. Other files in the folder are not deleted.
     return [path for path in present if _OWN_FILE.fullmatch(path.rsplit("/", 1)[-1])]
 
 
@@ -152,7 +151,7 @@ def _write_array(values: NDArray[np.generic], path: str) -> None:
 
 
 def _make_folder(path: str) -> bool:
-    """Makes a local folder (a bucket has none to make). Returns whether it was not there before."""
+    """Makes a local folder. Returns whether it is new."""
     if is_remote(path) or os.path.isdir(path):
         return False
     try:
@@ -163,10 +162,10 @@ def _make_folder(path: str) -> bool:
 
 
 def _remove(path: str) -> None:
-    """Removes a file or a folder with all that is in it, if it is there."""
+    """Removes a file or a folder with its files, if it exists."""
     if is_remote(path):
-        found = matching(path) + matching(FileSystems.join(path, "*"))
-        if found:
-            FileSystems.delete([one.path for one in found])
+        files = matching(path) + matching(FileSystems.join(path, "*"))
+        if files:
+            FileSystems.delete([file.path for file in files])
     elif os.path.exists(path):
         FileSystems.delete([path])

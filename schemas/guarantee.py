@@ -1,4 +1,4 @@
-"""The privacy guarantee in the field's words, and the record of what each sub-query spent."""
+"""The privacy guarantee: the texts of the manifest, and the record of what each sub-query spent."""
 
 from __future__ import annotations
 
@@ -8,53 +8,100 @@ from dataclasses import dataclass
 from typing import Any
 
 PRIVACY_UNIT = "user"
+
+# Adjacency.
+ADD_OR_REMOVE = "add or remove one user: two datasets are neighbours if one is the other plus all records of one user"
 ZERO_OUT = (
-    "zero-out: two datasets are neighbours when one holds all the records of one more user; in place of the removed "
-    "user a device still answers, with an empty vector and its share of the noise"
+    "zero-out: two datasets are neighbours if one is the other without the records of one user; the device of that "
+    "user still reports, with an empty vector and its share of the noise"
 )
-ONE_ID = "A user is what has one user id: one person's two ids are two users."
+REPLACE_VALUE = (
+    "replace one user's value by any other usable value (a finite number, and not negative without --signed); 0 is "
+    "one, so this covers zero-out, where the device of a removed user still reports, with the bits of 0"
+)
+
+# Assumptions, one sentence or two each.
+ONE_ID = "A user is one user id. A person with two ids counts as two users."
 ASSUMPTIONS = (
-    "This job computes the sums of secure aggregation itself; no device takes part. A server of a real protocol would "
-    "also see which devices answer.",
-    "Whoever runs this job sees the raw logs; the guarantee is about the release and about the sums that a "
-    "secure-aggregation server would see. A run that fails publishes nothing, and its error message is for the "
-    "operator alone.",
+    "This job computes the sums of secure aggregation itself; no device takes part. The server of a real protocol "
+    "would also see which devices report.",
+    "The operator of this job sees the raw logs. The guarantee covers the release and the sums that a server of secure "
+    "aggregation would see. A failed run publishes nothing, and its error message is for the operator alone.",
     ONE_ID,
-    "The key is secret, and the input does not change while the job runs.",
-    "AES and SipHash behave as pseudo-random functions: the guarantee is computational. Two users whose 64-bit keyed "
-    "hashes are equal count as one (chance below users / 2^64 for any one user).",
+    "The key is secret, and the input does not change during the run.",
+    "AES and SipHash behave as pseudo-random functions, so the guarantee is computational. Two users with equal 64-bit "
+    "keyed hashes count as one (probability below users / 2^64 for any one user).",
 )
 TRUSTED_SERVER = (
-    "Whoever runs this job is a trusted server: it sees the raw logs and the exact sums and adds the noise; there is "
-    "no secure aggregation, and the guarantee is about the release alone. A run that fails publishes nothing: that "
-    "there is a release tells that somebody had a usable row."
+    "The operator of this job is a trusted server. It sees the raw logs and the exact sums, and adds the noise; there "
+    "is no secure aggregation, and the guarantee covers the release alone. A failed run publishes nothing. So the "
+    "existence of a release shows that at least one user had a usable record."
 )
 WARM_START = (
-    "The earlier release that this one starts from is taken for public. For a user whose records are in the logs of "
-    "both the epsilons of both add up, also if the earlier one is shown to nobody."
+    "The earlier release that this one starts from is treated as public. For a user with records in the logs of both "
+    "releases the two epsilons add up, even if the earlier release is kept secret."
 )
+SAMPLING_ASSUMPTIONS = (
+    "The drawn users and their number stay secret, and so does every item below the threshold.",
+    *ASSUMPTIONS[1:],
+)
+LOCAL_ASSUMPTIONS = (
+    "The collector of the reports knows who takes part (every user with a usable value) and in which group. Randomised "
+    "response protects every single report from the collector too. The release also protects who takes part, because "
+    "every count in it has noise.",
+    "The collector picks the bit that a device reports. The choice is independent of the value (central randomness).",
+    "The operator of this job works on collected logs and sees the raw values. It draws the randomised responses in "
+    "place of the devices. The guarantee covers the reports and the release. A failed run publishes nothing, and its "
+    "error message is for the operator alone.",
+    *ASSUMPTIONS[2:],
+)
+NO_LOCAL_PRIVACY = (
+    "No differential privacy: every user sends bits of their value unchanged. Two things limit the disclosure: a user "
+    "sends at most the metered number of bits, and only sums are published. Where few users reported a bit (see the "
+    "reports in bits.parquet), a sum may be a single user's bit."
+)
+PRIVATE_GROUPS = (
+    "The collector of the reports knows the group of each user. The release protects it by the same noise and the same "
+    "epsilon as the value. The list of groups must be public."
+)
+PRIOR_BITS = (
+    "The earlier release that replaces the first round is treated as public. For a user with records in the logs of "
+    "both releases the two epsilons add up, even if the earlier release is kept secret."
+)
+ROWS_ARE_USERS = (
+    "Every row counts as a user of its own. A person with k rows sends k times as many bits and spends k times epsilon."
+)
+EXACT_NOISE = "The noise of the guarantee is drawn with integers against thresholds of 64 bits."
+FLOATING_NOISE = "Clients' shares of the noise were drawn in floating point: a demonstration of the protocol."
+
 COMPOSITIONS = {
-    "sequential": "the count of users and all sub-queries: every user answers each, and epsilons add up",
-    "parallel": "the count of users and one sub-query: shards are divided among the sub-queries, so that a user "
-    "answers one of them, and spends the largest of their epsilons at most",
+    "sequential": "the noisy user count and all sub-queries: every user takes part in each, and epsilons add up",
+    "parallel": "the noisy user count and one sub-query: each sub-query has shards of its own, so a user takes part in "
+    "one of them and spends at most the largest of their epsilons",
 }
 PARTICIPATION = {
-    "planned": "Every planned shard answers, with the planned noise, whoever is there. Noise levels, lost shards and "
-    "whether there is a release do not depend on who takes part, so taking part costs nothing beyond epsilon.",
-    "paper": "Not protected. As in the paper, every user who takes part adds noise, and a shard with too few of them "
-    "is lost. The noise level, the lost shards and whether there is a release can show whether one user takes part; no "
-    "finite epsilon bounds that, and delta is 1 in the worst case. What a user reports is protected (zero-out).",
+    "planned": "Every planned shard reports with the planned noise, whatever the number of its users. Noise levels, "
+    "lost shards and the existence of a release do not depend on who takes part, so taking part costs nothing beyond "
+    "epsilon.",
+    "paper": "Not protected. As in the paper, every user who takes part adds noise, and a shard with too few users is "
+    "lost. The noise level, the lost shards and the existence of a release can reveal whether one user takes part; no "
+    "finite epsilon bounds that, and delta is 1 in the worst case. The users' reports are protected (zero-out).",
 }
-EXACT_NOISE = "The noise that carries the guarantee is drawn with integers against thresholds of 64 bits."
-FLOATING_NOISE = "Clients' shares of the noise were drawn in floating point: a demonstration of the protocol."
 
 
 @dataclass(frozen=True)
 class SubQuery:
-    """What one sub-query cost and how noisy its answers are. Every figure is public or differentially private.
+    """The cost of one sub-query and its noise. Every figure is public or differentially private.
 
-    noise_stddev: of one entry of the estimate, in users; vector_length: entries a client sends; shards_lost: shards
-    whose survivors were too few; bits_per_client: on the wire, vector_length times the bits of the modulus.
+    Attributes:
+        index: from 1.
+        epsilon: for one user who takes part.
+        vector_length: entries that a client sends.
+        noise_stddev: of one entry of the estimate, in users.
+        shards: that were queried.
+        shards_lost: those with too few survivors.
+        modulus: of the secure sums.
+        bits_per_client: vector_length times the bits of the modulus.
     """
 
     index: int
@@ -69,11 +116,14 @@ class SubQuery:
 
 @dataclass(frozen=True)
 class Population:
-    """How many users there are. Every figure is public or differentially private.
+    """The number of users. Every figure is public or differentially private.
 
-    users: the figure that a run is planned from, at least 1. source: public, or noisy where it is the count. epsilon,
-    noise_stddev: of the noisy user count, which is made in any case. counted: that count as it came out, which may be
-    negative; None where there is none.
+    Attributes:
+        users: the number that a run is planned for, at least 1.
+        source: `public`, or `noisy` where it is the noisy user count.
+        epsilon: of the noisy user count, which every run draws.
+        noise_stddev: of that count, in users.
+        counted: that count, which may be negative; None without one.
     """
 
     users: float
@@ -83,52 +133,16 @@ class Population:
     counted: float | None = None
 
 
-ADD_OR_REMOVE = "add or remove one user: two datasets are neighbours when one holds all the records of one more user"
-SAMPLING_ASSUMPTIONS = (
-    "Who is drawn stays secret, as does how many are drawn; what the threshold holds back is shown to nobody.",
-    *ASSUMPTIONS[1:],
-)
-
-
-REPLACE_VALUE = (
-    "replace one user's value by any other that can be used (a finite number, and not negative without --signed), "
-    "among them 0, which covers zero-out as well: in place of a removed user her device still answers, with the bits "
-    "of 0"
-)
-LOCAL_ASSUMPTIONS = (
-    "Whoever collects the reports knows who takes part, that is who has a value that can be used, and in which group. "
-    "Every single report is protected from the collector too, by randomised response. The release protects who takes "
-    "part as well: every count that it is made of has noise.",
-    "Which bit a device is asked for is chosen by the collector and says nothing of the value (central randomness).",
-    "Whoever runs this job over collected logs sees the raw values: it draws the devices' coins in their place, and "
-    "the guarantee is about the reports and the release. A run that fails publishes nothing, and its error message is "
-    "for the operator alone.",
-    *ASSUMPTIONS[2:],
-)
-NO_LOCAL_PRIVACY = (
-    "No differential privacy: every user tells bits of her value as they are. What protects her is that she tells no "
-    "more of them than the meter says, and that only sums are published; where few users were asked for a bit, as the "
-    "reports in bits.parquet tell, a sum may be a single user's bit."
-)
-PRIVATE_GROUPS = (
-    "Which group a user is in is known to whoever collects the reports. The release protects it by the same noise and "
-    "the same epsilon as the value. Groups must be known from elsewhere."
-)
-PRIOR_BITS = (
-    "The earlier release that stands for the first round is taken for public. For a user whose records are in the logs "
-    "of both the epsilons of both add up, also if the earlier one is shown to nobody."
-)
-ROWS_ARE_USERS = (
-    "Every row is taken for another user's: somebody who has k rows tells k times as many bits, and spends k times "
-    "epsilon."
-)
-
-
 @dataclass(frozen=True)
 class SampleRound:
-    """One sample-and-threshold histogram: a sample of its own, drawn at sampling_rate, counts below threshold dropped.
+    """One sample-and-threshold histogram, with a sample of its own.
 
-    level: length of the items' prefixes, 0 for whole items; published: how many items passed.
+    Attributes:
+        index: of the round.
+        level: length of the items' prefixes; 0 for complete items.
+        sampling_rate: of the users.
+        threshold: the smallest sampled count that is published.
+        published: number of published items.
     """
 
     index: int
@@ -139,10 +153,10 @@ class SampleRound:
 
 
 def two_sentences(manifest: Mapping[str, Any]) -> str:
-    """A release's guarantee in two sentences: what it promises each user, and on which condition.
+    """A release's guarantee in two sentences: the bound for each user, and its condition.
 
     Args:
-        manifest: of a release. An entry that is missing promises nothing.
+        manifest: of a release. A missing entry guarantees nothing.
     """
     privacy = _entry(manifest, "privacy")
     epsilon, delta = privacy.get("epsilon"), privacy.get("delta") or 0.0
@@ -161,11 +175,9 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
         condition = "Who takes part is not protected, as in the paper."
     elif privacy.get("model") == "local":
         local = _entry(privacy, "collector").get("epsilon", epsilon)
-        condition = (
-            f"Each user sent {sent} after randomised response: whoever collects them learns at most ε = {local:g}."
-        )
+        condition = f"Each user sent {sent} after randomised response: the collector learns at most ε = {local:g}."
     else:
-        condition = "Whoever ran the job saw the raw logs; the promise is about this release alone."
+        condition = "The operator of the job saw the raw logs; the guarantee covers this release alone."
     return f"At ε = {epsilon:g}, {promise} {condition}"
 
 

@@ -1,4 +1,4 @@
-"""Logs: which columns a job reads, and of what types they may be."""
+"""The columns that a job reads from location logs, and their types."""
 
 from __future__ import annotations
 
@@ -37,20 +37,31 @@ class Columns(Protocol):
     def names(self) -> list[str]: ...
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
-        """What kind of values columns hold of which all files must hold the same kind: {column: kind}.
+        """Checks the columns of one file.
 
-        Raises RequestError naming the file, the column and the remedy where a column is missing or mistyped.
+        Returns:
+            {column: kind of values} for the columns that must hold the same kind in all files.
+
+        Raises:
+            RequestError: a column is missing or has a wrong type. The message names the file, the column and the
+                remedy.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Auxiliary:
-    """Auxiliary data: a column of one of a few categories, all known beforehand.
+    """Auxiliary data: a column that holds one of a few categories.
 
-    categories: their names. Of a column of booleans they are false and true, in either order; so are those of the
-    integers 0 and 1. assumed: nobody gave them, they are what a boolean holds. They must be public, and cannot be
-    those that occur: that somebody has a rare one tells of her. Raises RequestError for a list that cannot be.
+    Attributes:
+        column: its name.
+        categories: 2 to MAX_CATEGORIES different names. They must be public. They cannot be read from the logs, because
+            the presence of a rare category would reveal that a user has it. Booleans, and the integers 0 and 1, have
+            the categories false and true, in either order.
+        assumed: whether the categories are the default of booleans and were not given.
+
+    Raises:
+        RequestError: there are too few or too many categories, or two are equal.
     """
 
     column: str
@@ -70,29 +81,22 @@ class Auxiliary:
         if twice:
             raise RequestError(f"categories: {twice[0]!r} is there twice")
 
-    @classmethod
-    def parse(cls, column: str, categories: str | None) -> Auxiliary:
-        """From names separated by commas, or from none. Raises RequestError."""
-        if categories is None:
-            return cls(column, assumed=True)
-        return cls(column, tuple(name.strip() for name in categories.split(",")))
-
     @property
-    def boolean(self) -> bool:
+    def is_boolean(self) -> bool:
         """Whether the categories are false and true."""
         return set(self.categories) == set(_BOOLEAN)
 
     def check(self, schema: pa.Schema, path: str) -> None:
-        """Raises RequestError where the column is missing, or the categories do not fit its type."""
+        """Raises RequestError if the column is missing, or the categories do not fit its type."""
         kind = field_type(schema, self.column, "auxiliary", path)
         names = ",".join(self.categories)
         if pt.is_boolean(kind):
-            if not self.boolean:
+            if not self.is_boolean:
                 raise RequestError(
                     f"{path}: column {self.column!r} holds booleans, whose categories are false,true; got {names!r}"
                 )
         elif pt.is_integer(kind):
-            if not (self.boolean or all(_is_whole(name) for name in self.categories)):
+            if not (self.is_boolean or all(_is_integer(name) for name in self.categories)):
                 raise RequestError(
                     f"{path}: column {self.column!r} holds {kind}; its categories are whole numbers, or false,true for "
                     f"0 and 1; give --categories 0,1,2 or the like instead of {names!r}"
@@ -108,8 +112,8 @@ class Auxiliary:
             )
 
 
-def _is_whole(text: str) -> bool:
-    """Whether text is a whole number as a 64-bit integer is written."""
+def _is_integer(text: str) -> bool:
+    """Whether text is a 64-bit integer in its usual form."""
     try:
         return str(int(text)) == text and -(1 << 63) <= int(text) < 1 << 64
     except ValueError:
@@ -118,11 +122,19 @@ def _is_whole(text: str) -> bool:
 
 @dataclass(frozen=True)
 class LocationColumns:
-    """Names of the columns of a location log. Coordinates are degrees, WGS 84. Raises RequestError for what cannot be.
+    """Names of the columns of a location log.
 
-    weight: of records, numbers of at least 0. time: a timestamp, or seconds; a record then weighs the time until the
-    same user's next record, in seconds and at most max_dwell. At most one of the two; with neither all records of a
-    user weigh the same. auxiliary: what is counted by category at each place.
+    Attributes:
+        user_id: integers, strings or bytes.
+        latitude, longitude: degrees, WGS 84.
+        weight: numbers >= 0; None without weights.
+        time: timestamps, or seconds; the weight of a record is then the time until the same user's next record. None
+            without. With neither weight nor time, all records of a user weigh the same.
+        max_dwell: upper bound of the weights from times, in seconds.
+        auxiliary: a category for each record; None without.
+
+    Raises:
+        RequestError: both weight and time are given, max_dwell is out of range, or a column has two roles.
     """
 
     user_id: str = "user_id"
@@ -145,17 +157,17 @@ class LocationColumns:
 
     @property
     def categories(self) -> int:
-        """How many categories places have: 1 without auxiliary data."""
+        """Number of categories; 1 without auxiliary data."""
         return len(self.auxiliary.categories) if self.auxiliary else 1
 
     @property
-    def weighs(self) -> bool:
-        """Whether records weigh differently, by a column of weights or of times."""
+    def has_weights(self) -> bool:
+        """Whether records have weights, by a column of weights or of times."""
         return self.weight is not None or self.time is not None
 
     @property
     def dwell_limit(self) -> float | None:
-        """The longest time, in seconds, that a record weighs; None where records do not weigh their time."""
+        """The upper bound of weights from times, in seconds; None if weights are not from times."""
         return None if self.time is None else self.max_dwell
 
     def names(self) -> list[str]:
@@ -163,7 +175,7 @@ class LocationColumns:
         return list(dict.fromkeys([self.user_id, self.latitude, self.longitude, *self.names_beside_coordinates()]))
 
     def names_beside_coordinates(self) -> list[str]:
-        """The columns to read that are no coordinates, each once."""
+        """The columns to read without the coordinates, each once."""
         more = (self.weight, self.time, self.auxiliary.column if self.auxiliary else None)
         return list(dict.fromkeys([self.user_id, *(one for one in more if one is not None)]))
 
@@ -188,7 +200,7 @@ class LocationColumns:
 
 
 def field_type(schema: pa.Schema, name: str, option: str, path: str) -> pa.DataType:
-    """The type of a column, of its values where it is dictionary-encoded. Raises RequestError where it is missing."""
+    """The type of a column's values, also if they are dictionary-encoded. Raises RequestError if it is missing."""
     if name not in schema.names:
         hint = did_you_mean(name, schema.names)
         raise RequestError(f"{path}: no column {name!r}{hint}; set --{option} to one of: {', '.join(schema.names)}")
@@ -197,14 +209,14 @@ def field_type(schema: pa.Schema, name: str, option: str, path: str) -> pa.DataT
 
 
 def check_degrees(schema: pa.Schema, name: str, role: str, path: str) -> None:
-    """Raises RequestError unless the column is there and holds numbers. role: latitude or longitude."""
+    """Raises RequestError unless the column exists and holds numbers. role: `latitude` or `longitude`."""
     kind = field_type(schema, name, f"{role}_column", path)
     if not (pt.is_floating(kind) or pt.is_integer(kind)):
         raise RequestError(f"{path}: column {name!r} must hold degrees as floating-point numbers, it holds {kind}")
 
 
 def check_user_id(schema: pa.Schema, name: str, path: str) -> str:
-    """Whether user ids are `integers` or `text` (strings or bytes). Raises RequestError for other types."""
+    """The kind of user ids: `integers` or `text` (strings or bytes). Raises RequestError for other types."""
     kind = field_type(schema, name, "user_id_column", path)
     if holds_text(kind):
         return "text"

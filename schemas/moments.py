@@ -97,16 +97,16 @@ class ValueColumns:
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
         """See Columns.check."""
-        kinds = {}
+        column_types = {}
         if self.user_id is not None:
-            kinds[self.user_id] = check_user_id(schema, self.user_id, path)
-        kinds[self.column] = column_kind(schema, self.column, "column", NUMBERS, path)
+            column_types[self.user_id] = check_user_id(schema, self.user_id, path)
+        column_types[self.column] = column_kind(schema, self.column, "column", NUMBERS, path)
         if self.group is not None:
-            kinds[self.group] = column_kind(schema, self.group, "group_by", CATEGORIES, path)
+            column_types[self.group] = column_kind(schema, self.group, "group_by", CATEGORIES, path)
         for role, name in (("latitude", self.latitude), ("longitude", self.longitude)):
             if name is not None:
                 check_degrees(schema, name, role, path)
-        return kinds
+        return column_types
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Places: what one record says, a cell and, with auxiliary data, a category, in one number."""
+"""Places: the cell and the category of a record as one integer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Places:
-    """The places of a grid of 2^depth x 2^depth cells with a number of categories, 1 without auxiliary data.
+    """The layout of places: category << (2 depth) | code of the cell. So a category's places are contiguous.
 
-    A place is category << (2 depth) | code, so that a category's places are a grid of their own, in the codes' order.
+    Attributes:
+        depth: of the grid, which has 2^depth x 2^depth cells.
+        categories: of the auxiliary data; 1 without.
     """
 
     depth: int
@@ -20,7 +22,7 @@ class Places:
 
     @property
     def category_bits(self) -> int:
-        """Bits that tell categories apart: 0 where there is one."""
+        """Bits of the category: 0 if there is one category."""
         return (self.categories - 1).bit_length()
 
     @property
@@ -35,5 +37,5 @@ class Places:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The narrower unsigned type, uint32 or uint64, that holds a place."""
+        """The smaller of uint32 and uint64 that holds a place."""
         return np.dtype(np.uint32 if self.bits <= 32 else np.uint64)

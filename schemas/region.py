@@ -9,6 +9,7 @@ and 11 the south-east. x counts from the west, y from the north.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,3 +110,10 @@ def _gather(codes: NDArray[np.uint64]) -> NDArray[np.int64]:
     ):
         bits = (bits | (bits >> np.uint64(shift))) & np.uint64(mask)
     return bits.astype(np.int64)
+
+
+def by_row(values: NDArray[Any]) -> NDArray[Any]:
+    """Arranges values by code, [4^d], as a raster, [2^d, 2^d], row 0 in the north, column 0 in the west."""
+    side = 1 << ((len(values).bit_length() - 1) // 2)
+    axis, zero = np.arange(side, dtype=np.uint32), np.zeros(side, dtype=np.uint32)
+    return np.asarray(values[interleave(axis, zero)[None, :] | interleave(zero, axis)[:, None]])

@@ -8,6 +8,8 @@ than four children owns one vector entry; a location counts at the deepest node 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -186,3 +188,11 @@ def node_names(nodes: NDArray[np.uint64]) -> list[str]:
             node >>= 2
         names.append("r" + digits)
     return names
+
+
+def nodes_from_names(names: Sequence[str], depth: int) -> NDArray[np.uint64]:
+    """The inverse of `node_names`: uint64[n]. Raises ValueError for a name that is no node of a grid of this depth."""
+    for name in names:
+        if not isinstance(name, str) or not re.fullmatch("r[0-3]*", name) or len(name) > depth + 1:
+            raise ValueError(f"{name!r} is no cell id: r and at most {depth} digits 0 to 3")
+    return np.array([int("1" + name[1:], 4) for name in names], dtype=np.uint64)

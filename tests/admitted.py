@@ -13,7 +13,7 @@ from sfumato.transforms.privacy.keys import RunKey
 
 def count_population(users: int, parameters: HeatmapParameters, key: RunKey) -> tuple[Population, Budget]:
     """The population to plan from and what is left of the budget, for a true number of users; nothing is refused."""
-    return schedule.admitted(count_users(UserCounts(users), parameters.admission(), key), parameters)
+    return schedule.population_and_budget(count_users(UserCounts(users), parameters.admission(), key), parameters)
 
 
 def start(users: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None = None) -> HeatmapState:

@@ -34,7 +34,10 @@ def _storage() -> ModuleType:
 
 
 def content_digest(path: str) -> str:
-    """What tells a file's content wherever it lies: SHA-256 of a local file, else `object_digest`. Raises OSError."""
+    """A digest of a file's content, equal for all copies: SHA-256 of a local file, else `object_digest`.
+
+    Raises OSError.
+    """
     if is_remote(path):
         digest: str = _storage().object_digest(path)
         return digest
@@ -58,7 +61,7 @@ def content_type(path: str) -> str:
 
 @contextmanager
 def open_file(path: str) -> Iterator[BinaryIO]:
-    """Opens a file for reading, as it is (nothing is decompressed). Raises OSError."""
+    """Opens a file for reading, without decompression. Raises OSError."""
     if is_remote(path):
         with _storage().open_object(path) as file:
             yield file

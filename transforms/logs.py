@@ -72,5 +72,5 @@ STAGE_EVENTS = frozenset({"read_file", "read_logs", "sub_query", "round", "train
 
 
 def log_event(event: str, message: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Writes a record of the command itself. Its stages emit an `Event`."""
+    """Writes a record of the command itself. Stages of a job emit an `Event` instead."""
     JOB.log(level, "%s", message, extra={"event": event, "fields": fields})

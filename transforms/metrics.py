@@ -1,8 +1,8 @@
-"""Every metric that a job counts, in one place: name, kind, unit, what it says, and who may know it.
+"""The registry of all metrics of a job: name, kind, unit, meaning, and who may read it.
 
-Metrics are operations data: they go to the runner's own page and, with --verbose, to the terminal, and never into a
-release. Each is counted once a slice of a file, shard group, sub-query or release, and not once a row. A runner that
-retries a bundle counts its attempt once more, unless it tells committed counts (Dataflow and the DirectRunner do).
+Metrics are operations data. They go to the runner's page and, with --verbose, to the terminal, and never into a
+release. They are counted once for each file slice, shard group, sub-query or release, and not for each row. A retried
+bundle counts twice, unless the runner reports committed counts (Dataflow and the DirectRunner do).
 
 `python -m sfumato.transforms.metrics` prints the table of docs/reference/observability.md.
 """
@@ -23,20 +23,27 @@ from sfumato.schemas.locations import DROP_REASONS
 from sfumato.transforms.text_tables import markdown_table
 
 NAMESPACE = "sfumato"
-RAW, PUBLIC = "operator", "anybody"  # who may know a metric's value
+RAW, PUBLIC = "operator", "anybody"  # who may read a metric
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric. name: ends in its unit. readers: RAW where the value follows from unprotected data, else PUBLIC."""
+    """A metric.
+
+    Attributes:
+        name: ends in its unit.
+        unit: of its values.
+        readers: RAW if the value follows from unprotected data, else PUBLIC.
+        meaning: one line of text.
+    """
 
     KIND: ClassVar[str]
 
     name: str
     unit: str
     readers: str
-    says: str
+    meaning: str
 
     def __post_init__(self) -> None:
         if self.name != self.unit and not self.name.endswith(f"_{self.unit}"):
@@ -44,7 +51,7 @@ class Metric:
 
 
 class Counter(Metric):
-    """A metric that is added up over the whole run."""
+    """A metric that is summed over the run."""
 
     KIND = "counter"
 
@@ -54,17 +61,17 @@ class Counter(Metric):
 
 
 class Distribution(Metric):
-    """A metric with a value a slice, group, sub-query or release: their number, sum, least and greatest are kept."""
+    """A metric with many values. The runner keeps their number, sum, minimum and maximum."""
 
     KIND = "distribution"
 
     def record(self, value: float) -> None:
-        """Adds a value, rounded to a whole number of the unit, to the job's distribution."""
+        """Adds a value, rounded to an integer, to the job's distribution."""
         Metrics.distribution(NAMESPACE, self.name).update(round(value))
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Records the milliseconds that the block takes; not those of one that fails."""
+        """Records the milliseconds that the block takes, unless it fails."""
         stopwatch = Stopwatch()
         with stopwatch:
             yield
@@ -73,20 +80,20 @@ class Distribution(Metric):
 
 @dataclass
 class Stopwatch:
-    """Adds up the time of several stretches of work, without what happens between them."""
+    """Sums the time of several `with` blocks, without the time between them."""
 
     milliseconds: float = 0.0
-    _began: float = field(default=0.0, repr=False)
+    _start: float = field(default=0.0, repr=False)
 
     def __enter__(self) -> Stopwatch:
-        self._began = time.perf_counter()
+        self._start = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.milliseconds += 1000 * (time.perf_counter() - self._began)
+        self.milliseconds += 1000 * (time.perf_counter() - self._start)
 
     def over(self, items: Iterable[_T]) -> Iterator[_T]:
-        """The items, with the time that it takes to get each added."""
+        """Yields the items, and adds the time that it takes to get each."""
         iterator, end = iter(items), object()
         while True:
             with self:
@@ -124,7 +131,7 @@ LOST_SHARDS = Counter("lost_shards", "shards", PUBLIC, "shards lost, over all su
 COUNT_TIME = Distribution(
     "group_count_milliseconds", "milliseconds", RAW, "all rounds' counts over one group of sampled users"
 )
-REPORTED_BITS = Counter("reported_bits", "bits", RAW, "bits of their values that clients told")
+REPORTED_BITS = Counter("reported_bits", "bits", RAW, "bits of their values that clients reported")
 TALLY_TIME = Distribution("block_tally_milliseconds", "milliseconds", RAW, "a stage's reports of one block of clients")
 RELEASE_BYTES = Distribution("release_bytes", "bytes", PUBLIC, "all files of the release")
 RELEASE_TIME = Distribution("release_write_milliseconds", "milliseconds", PUBLIC, "writing the release to its place")
@@ -142,45 +149,48 @@ METRICS: Mapping[str, Metric] = {
 
 
 def read_metrics(result: PipelineResult) -> dict[str, int | dict[str, int]]:
-    """What a run counted, in the order of METRICS, over all its steps.
+    """The metrics of a run, in the order of METRICS, over all its steps. Unused metrics are missing.
 
-    A counter is a number; a distribution has a count, a sum, a min and a max. What the run had no use for is missing.
+    Returns:
+        A number for each counter; count, sum, min and max for each distribution.
     """
-    found = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))
+    by_step = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))
     values: dict[str, int | dict[str, int]] = {}
     for name in METRICS:
-        counted = [one.result for one in found["counters"] if one.key.metric.name == name]
-        spread = [one.result for one in found["distributions"] if one.key.metric.name == name]
-        if counted:
-            values[name] = sum(counted)
-        elif spread := [one for one in spread if one is not None and one.count]:
+        counters = [step.result for step in by_step["counters"] if step.key.metric.name == name]
+        spreads = [step.result for step in by_step["distributions"] if step.key.metric.name == name]
+        spreads = [spread for spread in spreads if spread is not None and spread.count]
+        if counters:
+            values[name] = sum(counters)
+        elif spreads:
             values[name] = {
-                "count": sum(one.count for one in spread),
-                "sum": sum(one.sum for one in spread),
-                "min": min(one.min for one in spread),
-                "max": max(one.max for one in spread),
+                "count": sum(spread.count for spread in spreads),
+                "sum": sum(spread.sum for spread in spreads),
+                "min": min(spread.min for spread in spreads),
+                "max": max(spread.max for spread in spreads),
             }
     return values
 
 
 def metrics_table(values: Mapping[str, int | Mapping[str, int]]) -> str:
-    """What `read_metrics` found, for a terminal; counters at 0 are left out."""
+    """The values of `read_metrics` as a table for a terminal, without counters at 0."""
     rows = [["metric", "total", "number", "least", "mean", "greatest"]]
     for name, value in values.items():
         if isinstance(value, int):
             if value:
                 rows.append([name, f"{value:,}", "", "", "", ""])
         else:
-            mean = value["sum"] / value["count"]
-            spread = (value["min"], mean, value["max"])
-            rows.append([name, f"{value['sum']:,}", f"{value['count']:,}", *(f"{one:,.0f}" for one in spread)])
+            numbers = (value["min"], value["sum"] / value["count"], value["max"])
+            rows.append([name, f"{value['sum']:,}", f"{value['count']:,}", *(f"{number:,.0f}" for number in numbers)])
     return markdown_table(rows)
 
 
 def registry_table() -> str:
-    """All metrics, as docs/reference/observability.md shows them."""
-    rows = [["metric", "kind", "unit", "for whom", "what it says"]]
-    rows += [[f"`{one.name}`", one.KIND, one.unit, one.readers, one.says] for one in METRICS.values()]
+    """The table of all metrics in docs/reference/observability.md."""
+    rows = [["metric", "kind", "unit", "readers", "meaning"]]
+    rows += [
+        [f"`{metric.name}`", metric.KIND, metric.unit, metric.readers, metric.meaning] for metric in METRICS.values()
+    ]
     return markdown_table(rows, left=range(5))
 
 

@@ -1,7 +1,7 @@
-"""Keeps the extreme of many noisy estimates honest: shrinkage towards the centre, intervals for all at once. Pure.
+"""Honest extremes of many noisy estimates: empirical-Bayes shrinkage and simultaneous intervals. Pure.
 
-The largest of many noisy estimates is large because of its noise. Shrinkage by empirical Bayes takes the expected part
-of that noise away. A simultaneous interval covers all true values together, so that it holds for a chosen one too.
+The largest of many noisy estimates is large because of its noise. Shrinkage takes the expected part of that noise away.
+A simultaneous interval covers all true values together, so it also holds for the one that was chosen.
 """
 
 from __future__ import annotations
@@ -13,27 +13,26 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 _GRID, _REFINEMENTS = 41, 3
-_LEAST, _MOST = 1e-4, 4.0  # times the median variance, and times the largest squared distance from the centre
+_LOWEST, _HIGHEST = 1e-4, 4.0  # ends of the grid: in median variances, and in largest squared distances from the centre
+
+Array = NDArray[np.float64]
 
 
-def shrink(
-    estimates: NDArray[np.float64], variances: NDArray[np.float64], centre: float | None = None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Empirical-Bayes estimates: each estimate moves towards the centre by its share of noise.
+def shrink(estimates: Array, variances: Array, centre: float | None = None) -> tuple[Array, Array]:
+    """Moves each estimate towards the centre by its share of noise.
 
-    The model is normal: a true value deviates from the centre with the variance t, and its estimate from it with its
-    own variance v. The marginal likelihood of all estimates chooses t, so that an estimate without information (v is
-    infinite, or the estimate NaN) neither adds to t nor takes from it. The posterior mean keeps t / (t + v) of an
-    estimate's distance from the centre.
+    The model is normal: true values deviate from the centre with variance t, and an estimate from its true value with
+    its own variance v. t has the largest marginal likelihood. The posterior mean keeps t / (t + v) of an estimate's
+    distance from the centre. An estimate without information has no influence on t.
 
     Args:
-        estimates: float64[n], unbiased. NaN where nothing is known.
+        estimates: float64[n], unbiased; NaN where nothing is known.
         variances: float64[n], > 0, of the estimates' errors; infinite where nothing is known.
         centre: the value to shrink towards; None for the mean, weighted by 1 / (t + v).
 
     Returns:
-        The posterior means and the posterior variances, float64[n] each. Where nothing is known they are those of the
-        prior. All are NaN without any estimate, unless a centre is given.
+        The posterior means and variances, float64[n] each. Where nothing is known they are those of the prior. Without
+        any known estimate means are the given centre, or NaN, and variances are NaN.
 
     Raises:
         ValueError: the arrays differ in shape, or a variance is not above 0.
@@ -47,27 +46,26 @@ def shrink(
         raise ValueError("variances: must be above 0")
     known = np.isfinite(estimates) & np.isfinite(variances)
     if not known.any():
-        middle = math.nan if centre is None else centre
-        return np.full(estimates.shape, middle), np.full(estimates.shape, math.nan)
+        return np.full(estimates.shape, math.nan if centre is None else centre), np.full(estimates.shape, math.nan)
     x, v = estimates[known], variances[known]
-    between = _between(x, v, centre)
-    middle, doubt = _centre(x, v, between, centre)
-    share = np.zeros(estimates.shape)
-    share[known] = between / (between + v)
-    means = np.full(estimates.shape, float(middle))
-    means[known] += share[known] * (x - middle)
-    posterior = np.full(estimates.shape, between)
-    posterior[known] = share[known] * v
-    return means, posterior + (1 - share) ** 2 * doubt
+    t = _prior_variance(x, v, centre)
+    mean, mean_variance = _prior_mean(x, v, t, centre)
+    kept = np.zeros(estimates.shape)
+    kept[known] = t / (t + v)
+    means = np.full(estimates.shape, float(mean))
+    means[known] += kept[known] * (x - mean)
+    posterior = np.full(estimates.shape, t)
+    posterior[known] = kept[known] * v
+    return means, posterior + (1 - kept) ** 2 * mean_variance
 
 
 def simultaneous_z(number: int, level: float = 0.95) -> float:
-    """How many standard deviations on each side make `number` normal intervals hold all together at a level.
+    """The half-width, in standard deviations, with which `number` normal intervals all hold together.
 
-    Sidak's inequality makes this valid for normal errors of any correlation.
+    Valid for normal errors of any correlation, by Sidak's inequality.
 
     Args:
-        number: how many intervals, at least 1: all that could have been shown, not only those that are.
+        number: of intervals that could have been shown, at least 1.
         level: the probability that none of them misses, in (0, 1).
 
     Raises:
@@ -80,35 +78,33 @@ def simultaneous_z(number: int, level: float = 0.95) -> float:
     return float(-ndtri(-math.expm1(math.log(level) / number) / 2))
 
 
-def _centre(
-    x: NDArray[np.float64], v: NDArray[np.float64], between: float, centre: float | None
-) -> tuple[float, float]:
-    """The value to shrink towards and the variance of its error."""
+def _prior_mean(x: Array, v: Array, t: float, centre: float | None) -> tuple[float, float]:
+    """The prior's mean and the variance of its error; a given centre has none."""
     if centre is not None:
         return centre, 0.0
-    weights = 1 / (between + v)
+    weights = 1 / (t + v)
     return float((weights * x).sum() / weights.sum()), float(1 / weights.sum())
 
 
-def _between(x: NDArray[np.float64], v: NDArray[np.float64], centre: float | None) -> float:
-    """The variance t >= 0 of largest marginal likelihood, on a logarithmic grid that is refined."""
+def _prior_variance(x: Array, v: Array, centre: float | None) -> float:
+    """The t >= 0 of largest marginal likelihood: the best of 0 and of a logarithmic grid that is refined."""
 
-    def loss(between: float) -> float:
-        total = between + v
-        middle, doubt = _centre(x, v, between, centre)
-        restricted = 0.0 if centre is not None else math.log(doubt)  # REML: the mean was estimated too
-        return float((np.log(total) + (x - middle) ** 2 / total).sum()) - restricted
+    def loss(t: float) -> float:
+        total = t + v
+        mean, mean_variance = _prior_mean(x, v, t, centre)
+        restricted = 0.0 if centre is not None else math.log(mean_variance)  # REML: the mean was estimated too
+        return float((np.log(total) + (x - mean) ** 2 / total).sum()) - restricted
 
-    middle, _ = _centre(x, v, 0.0, centre)
-    most = max(_MOST * float(((x - middle) ** 2).max()), 1e-300)
-    low, high = math.log(min(_LEAST * float(np.median(v)), most)), math.log(most)
+    mean, _ = _prior_mean(x, v, 0.0, centre)
+    highest = max(_HIGHEST * float(((x - mean) ** 2).max()), 1e-300)
+    low, high = math.log(min(_LOWEST * float(np.median(v)), highest)), math.log(highest)
     best, least = 0.0, loss(0.0)
     for _ in range(_REFINEMENTS):
         grid = np.linspace(low, high, _GRID)
-        losses = [loss(math.exp(one)) for one in grid]
-        place = int(np.argmin(losses))
-        if losses[place] < least:
-            best, least = math.exp(grid[place]), losses[place]
+        losses = [loss(math.exp(log_t)) for log_t in grid]
+        index = int(np.argmin(losses))
+        if losses[index] < least:
+            best, least = math.exp(grid[index]), losses[index]
         step = grid[1] - grid[0]
-        low, high = grid[place] - step, grid[place] + step
+        low, high = grid[index] - step, grid[index] + step
     return best

@@ -1,6 +1,6 @@
 """Storages that Beam's file systems reach. Every failure is an OSError that names the file, or a NotReadyError.
 
-Beam's file systems let through whatever a storage's client raises; Google's errors are no OSErrors. `files` has what
+Beam's file systems pass on the errors of the storage's client; Google's are no OSErrors. `files` has what
 reads and writes a file wherever it is.
 """
 
@@ -20,9 +20,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from sfumato.schemas.errors import NotReadyError, RequestError
 from sfumato.transforms.google_errors import may_pass
 
-CREDENTIALS_S = 6  # to find credentials; Google's client looks on the network as well, again and again
-# Without options Beam's file systems would parse this process's command line once more, and end it for an option of
-# ours that looks wrong to them. Pipelines and workers set their own.
+CREDENTIALS_S = 6  # seconds to find credentials; Google's client also tries the network, repeatedly
+# Without options Beam's file systems would parse the command line themselves, and could end the process because of an
+# option that is not Beam's. Pipelines and workers set their own options.
 if FileSystems._pipeline_options is None:
     FileSystems.set_options(PipelineOptions([]))
 
@@ -39,9 +39,9 @@ else:
 
 @contextmanager
 def storage_errors(path: str) -> Iterator[None]:
-    """Turns the errors of a storage's client into OSErrors, or NotReadyError where it cannot be reached now.
+    """Converts the errors of a storage's client into OSErrors, or NotReadyError if it cannot be reached now.
 
-    Raises RequestError at once for a bucket of Google's where there are no credentials.
+    Raises RequestError at once for a bucket of Google's without credentials.
     """
     if path.startswith("gs://"):
         _check_credentials()
@@ -58,9 +58,9 @@ def storage_errors(path: str) -> Iterator[None]:
 
 @cache
 def _check_credentials() -> None:
-    """Raises RequestError where no credentials for Google Cloud are found in CREDENTIALS_S seconds.
+    """Raises RequestError if no credentials for Google Cloud are found in CREDENTIALS_S seconds.
 
-    Beam would look for a minute, then ask without any, and Google's client would repeat that for two.
+    Beam would search for one minute, and then Google's client would retry without credentials for two.
     """
     try:
         import google.auth
@@ -69,16 +69,16 @@ def _check_credentials() -> None:
         return
     if os.environ.get("STORAGE_EMULATOR_HOST") or auth.is_running_in_gce or auth._Credentials._credentials_init:
         return
-    found: list[Any] = []
+    credentials: list[Any] = []
 
-    def look() -> None:
+    def find() -> None:
         with suppress(GoogleAuthError):
-            found.append(google.auth.default())
+            credentials.append(google.auth.default())
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=find, daemon=True)
     thread.start()
     thread.join(CREDENTIALS_S)
-    if not found:
+    if not credentials:
         raise RequestError(
             "no credentials for Google Cloud; log in with 'gcloud auth application-default login' or set "
             "GOOGLE_APPLICATION_CREDENTIALS"
@@ -86,17 +86,17 @@ def _check_credentials() -> None:
 
 
 def _cause(error: Exception) -> Exception:
-    """What a storage's client raised, which Beam's file systems wrap, some of them twice."""
+    """The error of a storage's client. Beam's file systems wrap it, some of them twice."""
     while isinstance(error, BeamIOError) and error.exception_details:
         error = next(iter(error.exception_details.values()))
     return error
 
 
 def matching(pattern: str, limit: int | None = None) -> list[FileMetadata]:
-    """The files that match a pattern, at most so many; none where there is no such folder.
+    """The files that match a pattern; none if the folder does not exist. limit: the largest number of files.
 
-    Raises NotReadyError where a storage cannot be listed now, RequestError where it cannot be listed: neither is taken
-    for one that holds nothing.
+    Raises NotReadyError if the storage cannot be listed now, and RequestError if it cannot be listed at all. So a
+    storage that cannot be listed never looks empty.
     """
     if "://" not in pattern and "/" not in pattern:
         pattern = f"./{pattern}"  # a pattern without a folder matches nothing in Beam
@@ -109,9 +109,9 @@ def matching(pattern: str, limit: int | None = None) -> list[FileMetadata]:
 
 
 def content_version(path: str) -> str:
-    """What changes whenever a file in a storage does. Raises OSError.
+    """A text that changes with every change of a file in a storage. Raises OSError.
 
-    In Google's it is the generation, since checksums there have 32 bits; elsewhere the storage's own checksum.
+    In Google's storage it has the generation, because checksums have 32 bits only. Elsewhere it is the checksum.
     """
     with storage_errors(path):
         if not path.startswith("gs://"):
@@ -130,9 +130,10 @@ def _blob(path: str) -> Any:
 
 
 def object_digest(path: str) -> str:
-    """What tells a stored file's content wherever it lies: in Google's storage size and MD5. Raises OSError.
+    """A digest of a stored file's content, equal for all copies. Raises OSError.
 
-    An object that was composed of others has no MD5; its version stands for it, which a copy does not share.
+    In Google's storage it is size and MD5. An object that was composed of others has no MD5. Then the digest is its
+    version, which a copy does not share.
     """
     if not path.startswith("gs://"):
         return content_version(path)
@@ -144,7 +145,7 @@ def object_digest(path: str) -> str:
 
 @contextmanager
 def open_object(path: str) -> Iterator[BinaryIO]:
-    """Opens a stored file for reading, as it is (nothing is decompressed). Raises OSError."""
+    """Opens a stored file for reading, without decompression. Raises OSError."""
     with storage_errors(path):
         try:
             file = FileSystems.open(path, "application/octet-stream", CompressionTypes.UNCOMPRESSED)

@@ -134,7 +134,7 @@ def test_a_release_without_output_goes_with_its_object_and_can_be_kept(
         ({}, "No differential privacy"),
         ({"epsilon": None, "meter": {"bits_per_client": 3}}, "sent 3 bits"),
         ({"epsilon": 1.0}, "Protects nobody"),
-        ({"epsilon": 1.0, "randomness": {"safe": True}}, "factor of at most e^ε = 2.72. Whoever ran the job"),
+        ({"epsilon": 1.0, "randomness": {"safe": True}}, "factor of at most e^ε = 2.72. The operator of the job"),
         ({"epsilon": 1.0, "delta": 1e-6, "randomness": {"safe": True}}, "plus δ = 1e-06"),
         ({"epsilon": 1.0, "randomness": {"safe": True}, "participation": {"protected": False}}, "not protected"),
         ({"epsilon": 1.0, "randomness": {"safe": True}, "model": "local"}, "sent one bit after randomised response"),

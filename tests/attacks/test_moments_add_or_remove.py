@@ -24,7 +24,7 @@ from sfumato.transforms.moments.groups import ColumnGroups, Grouping
 from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.tally import Block, Query, Tally, sum_tallies, tally
+from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports, sum_tallies
 from sfumato.transforms.moments.value_encoding import Values, split_by_user, user_blocks
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -59,7 +59,7 @@ def blocks(batch: pa.RecordBatch, values: Values, run_key: RunKey) -> list[Block
 
 def counted(made: list[Block], query: Query, plan: MomentsPlan, groups: int, run_key: RunKey) -> Tally:
     none = Tally(*np.zeros((2, groups, len(query.quantity.slots)), np.int64))
-    return sum_tallies([none, *(tally(block, query, groups, plan.response, run_key) for block in made)])
+    return sum_tallies([none, *(count_reports(block, query, groups, plan.response, run_key) for block in made)])
 
 
 def values_of(grouping: Grouping | None) -> Values:
@@ -95,13 +95,13 @@ def test_one_user_adds_one_to_as_many_counts_of_one_tally_as_they_report_bits(
         state, _ = ran(batch, plan, grouping, key(seed))
         users = np.array(batch.column("user_id"))
         everybody = blocks(batch, values, key(seed))
-        before = [counted(everybody, query, plan, groups, key(seed)) for query, _ in state.rounds]
+        before = [counted(everybody, query, plan, groups, key(seed)) for query, _ in state.tallies]
         for gone in range(12):
             kept = blocks(batch.filter(pa.array(users != gone)), values, key(seed))
             usable = len(np.concatenate([one.codes for one in everybody])) - sum(map(len, kept))
             assert usable in (0, 1)
             tallies, moved = 0, 0
-            for (query, _), full in zip(state.rounds, before, strict=True):
+            for (query, _), full in zip(state.tallies, before, strict=True):
                 less = counted(kept, query, plan, groups, key(seed))
                 changes = np.stack([full.ones - less.ones, full.zeros - less.zeros])
                 assert set(changes.ravel().tolist()) <= {0, 1}  # nobody else's report moved
@@ -145,7 +145,7 @@ def test_the_release_is_a_function_of_the_noisy_tallies_alone(grouping: Grouping
 
 
 def stages(plan: MomentsPlan, state: MomentsState) -> list[tuple[list[Query], list[Tally]]]:
-    rounds = iter(state.rounds)
+    rounds = iter(state.tallies)
     pairs = [[next(rounds) for _ in stage] for stage in plan.stages]
     return [([query for query, _ in stage], [counted for _, counted in stage]) for stage in pairs]
 

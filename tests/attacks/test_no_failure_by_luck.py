@@ -25,7 +25,12 @@ from sfumato.transforms.heatmap.release_files import add_up_to
 from sfumato.transforms.heatmap.schedule import plan, receive, window_for
 from sfumato.transforms.heatmap.schedule import start as start_admitted
 from sfumato.transforms.heatmap.state import HeatmapState
-from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, Admission, check_admission, noise_quantile
+from sfumato.transforms.privacy.admission import (
+    FALSE_REFUSAL_PROBABILITY,
+    NoisyUserCounts,
+    check_admission,
+    noise_quantile,
+)
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -55,7 +60,7 @@ def wraps(users: int, state: HeatmapState, window: Window) -> float:
     sizes = np.arange(int(size.mean() + 12 * size.std() + 60) + 1)
     room = window.modulus - window.low - 1  # the largest value that is read as it is
     full, empty = query.encoding.sensitivity, query.encoding.length - query.encoding.sensitivity
-    high = [tail(query.epsilon, max(room - n * state.unit, -1), query.sensitivity) for n in sizes.tolist()]
+    high = [tail(query.epsilon, max(room - n * state.gamma, -1), query.sensitivity) for n in sizes.tolist()]
     none = tail(query.epsilon, room, query.sensitivity)
     over = float((size.pmf(sizes) * np.minimum(full * np.array(high) + empty * none, 1)).sum() + size.sf(sizes[-1]))
     return cohort.shards * (over + query.encoding.length * tail(query.epsilon, window.low, query.sensitivity))
@@ -76,7 +81,7 @@ def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
         total += wraps(users, state, least)
         first, last = query.shard_range or (0, state.cohort.shards)
         share = users * (last - first) / state.cohort.shards
-        sums = np.round(query.encoding.shares * share * state.unit).astype(np.int64)
+        sums = np.round(query.encoding.shares * share * state.gamma).astype(np.int64)
         state = receive(state, ShardTotals(sums, last - first), parameters, RunKey.derive(FixedSecret(b"x" * 32), {}))
     return total
 
@@ -152,7 +157,7 @@ def test_a_count_below_nobody_refuses_nothing() -> None:
         rule = HeatmapParameters(epsilon=epsilon).admission()
         noise = noise_quantile(rule.epsilon, 1e-9)
         for users in (50.0 - noise, -1.0, 0.0):
-            admission = Admission(users, 0.0, rule.epsilon, discrete_laplace_stddev(rule.epsilon))
+            admission = NoisyUserCounts(users, 0.0, rule.epsilon, discrete_laplace_stddev(rule.epsilon))
             check_admission(admission, rule)
             assert start_admitted(admission, HeatmapParameters(epsilon=epsilon)).query is not None
 

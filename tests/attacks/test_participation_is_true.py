@@ -18,8 +18,10 @@ def test_planned_shards_protect_who_takes_part(method: str) -> None:
         "model": "planned", "protected": True, "epsilon": 0.0, "delta": 0.0,
     }  # fmt: skip
     assert "do not depend on who takes part" in told["description"]
-    assert privacy["adjacency"].startswith("add or remove one user: two datasets are neighbours when one holds")
-    assert "still answers" not in privacy["adjacency"]
+    assert privacy["adjacency"].startswith(
+        "add or remove one user: two datasets are neighbours if one is the other plus"
+    )
+    assert "still reports" not in privacy["adjacency"]
     assert all(one["shards_lost"] == 0 for one in privacy["sub_queries"])
 
 

@@ -16,7 +16,7 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
-from sfumato.transforms.heatmap.rates import Rates, rates_of
+from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.synth.city import build_city, risk_raster
@@ -44,7 +44,7 @@ def released(codes: np.ndarray, probability: np.ndarray, run: int) -> tuple[Tree
     rows = Rows(places, hashes, infected << np.uint64(2 * DEPTH) | codes)
     state = run_in_memory(rows, USERS, parameters, RunKey.derive(FixedSecret(b"a list of rates "), {"run": run}))
     estimate = parameters.method.decode(state, DEPTH)
-    rates = rates_of(estimate, ("false", "true"), state.cohort.shards)
+    rates = estimate_rates(estimate, ("false", "true"), state.cohort.shards)
     assert rates is not None
     index = estimate.tree.index
     entry = index.owner[np.searchsorted(index.boundaries, codes, side="right") - 1]
@@ -68,8 +68,8 @@ def test_a_list_holds_only_places_above_the_average(codes: np.ndarray, risk: str
     for run in range(RUNS):
         tree, rates, truth = released(codes, probability, run)
         high = truth > probability.mean() + 1e-12
-        chosen = np.isfinite(rates.listed_low[0])
-        assert ((rates.listed_low > rates.average[:, None]) | ~chosen).all()
+        chosen = np.isfinite(rates.simultaneous_low[0])
+        assert ((rates.simultaneous_low > rates.average[:, None]) | ~chosen).all()
         wrong += bool((chosen & ~high).any())
         listed += int(chosen.sum())
         known = np.where(np.isnan(rates.rate[0]) | (tree.areas == 0), -1.0, rates.low[0])
@@ -85,11 +85,11 @@ def test_cells_without_people_have_no_shrunk_rate_and_are_not_listed() -> None:
     counts = np.tile([[900.0], [100.0]], 64)
     counts[:, 5], counts[:, 6], counts[:, 7] = (-3.0, 6.0), (400.0, 600.0), (905.0, 95.0)
     estimate = Estimate(tree, counts.sum(axis=0), np.full(64, 2.8), counts, np.full(64, 2.0))
-    rates = rates_of(estimate, ("false", "true"), 1)
+    rates = estimate_rates(estimate, ("false", "true"), 1)
     assert rates is not None
     assert np.isnan(rates.shrunk[0, 5])
-    assert np.flatnonzero(np.isfinite(rates.listed_low[0])).tolist() == [6]
-    assert rates.listed_low[0, 6] < rates.low[0, 6] < 0.6 < rates.high[0, 6] < rates.listed_high[0, 6]
+    assert np.flatnonzero(np.isfinite(rates.simultaneous_low[0])).tolist() == [6]
+    assert rates.simultaneous_low[0, 6] < rates.low[0, 6] < 0.6 < rates.high[0, 6] < rates.simultaneous_high[0, 6]
     assert rates.average[0] < rates.shrunk[0, 6] < 0.6
     assert abs(rates.shrunk[0, 7] - rates.average[0]) < abs(0.095 - rates.average[0])
 
@@ -109,7 +109,7 @@ def test_the_bound_is_above_the_true_probability_of_a_chance_extreme() -> None:
         counts = np.stack([users - infected + noise[0] - noise[1], infected + noise[2] - noise[3]])
         deviation = np.full(4**8, np.sqrt(2 * np.exp(-0.7)) / (1 - np.exp(-0.7)))
         estimate = Estimate(tree, counts.sum(axis=0), deviation * np.sqrt(2), counts, deviation)
-        rates = rates_of(estimate, ("false", "true"), 1)
+        rates = estimate_rates(estimate, ("false", "true"), 1)
         assert rates is not None
-        found += int(np.isfinite(rates.listed_low[0]).sum())
+        found += int(np.isfinite(rates.simultaneous_low[0]).sum())
     assert found <= 2

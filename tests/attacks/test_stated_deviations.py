@@ -13,7 +13,7 @@ from sfumato.schemas.places import Places
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
-from sfumato.transforms.heatmap.posterior.unbiased import Z, interval
+from sfumato.transforms.heatmap.posterior.unbiased import Z, user_intervals
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.transforms.release.city import city_density
 
@@ -46,7 +46,7 @@ def test_cells_and_sums_of_cells_are_covered_as_stated(users: int, epsilon: floa
         entry = index.owner[np.searchsorted(index.boundaries, codes, side="right") - 1]
         truth = np.bincount(entry, minlength=len(estimate.counts))
         unbiased = unbiased_counts(estimate, state)
-        low, high = interval(unbiased.leaf_users, np.sqrt(unbiased.leaf_variances()))
+        low, high = user_intervals(unbiased.leaf_users, np.sqrt(unbiased.leaf_variances()))
         cells.append(np.mean(((low <= truth) & (truth <= high))[truth > 0]))
         # A stretch of the map in the order of its cells, of random length: neighbours, as in a polygon.
         first, last = np.sort(rng.choice(len(truth), 2, replace=False))

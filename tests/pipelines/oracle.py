@@ -140,7 +140,7 @@ def ask(
     for shard in range(*(query.shard_range or (0, state.cohort.shards))):
         stream = np.array([shard], dtype=np.uint64)
         # Clients are ranked by their place, or by their hash where they have several.
-        codes = sorted(shards[shard], key=min) if state.unit == 1 else shards[shard]
+        codes = sorted(shards[shard], key=min) if state.gamma == 1 else shards[shard]
         clients = list(range(len(codes)))
         if parameters.simulated_dropout:
             ranks = np.arange(len(codes), dtype=np.uint64)
@@ -169,7 +169,7 @@ def ask(
             surplus = 0 if planned else len(clients) / query.required_survivors - 1
             share, slots = np.array([surplus]), np.array([length])
             label = f"surplus noise {query.index}"
-        events = polya_difference_events(key, label, stream, share, slots, query.epsilon, state.unit)
+        events = polya_difference_events(key, label, stream, share, slots, query.epsilon, state.gamma)
         for slot, value in zip(events.slot.tolist(), events.value.tolist(), strict=True):
             if planned or parameters.noise == "shard" or slot // length in set(clients):
                 vector[slot % length] += value
@@ -193,4 +193,4 @@ def ask(
 
 def noise(key: RunKey, label: str, stream: int, query: ShardQuery) -> list[int]:
     streams = np.array([stream], dtype=np.uint64)
-    return discrete_laplace(key, label, streams, query.encoding.length, query.epsilon, query.unit)[0].tolist()
+    return discrete_laplace(key, label, streams, query.encoding.length, query.epsilon, query.gamma)[0].tolist()

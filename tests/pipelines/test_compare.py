@@ -221,8 +221,8 @@ def test_a_plan_in_full_and_as_a_table(capsys) -> None:
     assert cli.main(["plan", "--users", "100000"]) == 0
     shown = capsys.readouterr().out
     assert "100,000 users in 10 shards" in shown
-    assert "every planned shard answers" in shown
-    assert "| devices that vanish |" in shown
+    assert "all shards report" in shown
+    assert "| devices that drop out |" in shown
     assert cli.main(["plan", "--users", "10000,100000", "--method", "adaptive,flat,emd", "--epsilon", "0.5,1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2 + 2 * 3 * 2
     assert (

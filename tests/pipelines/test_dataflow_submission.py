@@ -186,7 +186,7 @@ def test_the_graph_publishes_and_keeps_the_books_itself(submitted: Any) -> None:
 def test_a_job_that_is_done_without_a_release_is_no_success(stub: Dataflow, capsys: Any) -> None:
     stub.runs = False
     assert run(command(stub, "nothing")) == 1
-    assert "says that the job is done, but nothing stands at" in capsys.readouterr().err
+    assert "the runner reports success, but there is no release at" in capsys.readouterr().err
 
 
 # --- the guide ---

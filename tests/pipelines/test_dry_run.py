@@ -228,7 +228,7 @@ def test_a_sample_is_told_as_the_release_tells_it(logs, tmp_path: Path, capfd: p
     assert f"delta {privacy['delta_spent']:.3g} of 1e-08" in told
     assert f"in each of {len(privacy['rounds'])} rounds" in told
     assert "12 bits at most, 36 bits in 3 rounds at most" in told  # two bits a level
-    assert f"fewer than {threshold} users share can be seen" in told
+    assert f"fewer than {threshold} users is never shown" in told
     assert "UNSAFE" in told
 
 
@@ -258,7 +258,7 @@ def test_limited_contact_and_columns_of_any_length() -> None:
     assert "else its text" in text
     cells = sample_plan_text(SamplePlan(), CellItems(LocationColumns(), Grid(REGION, 9)))
     assert "sends one item: 18 bits\n" in cells
-    assert f"what {SamplePlan().hidden_count() + 1:,} users or more share" in cells
+    assert f"an item of {SamplePlan().hidden_count() + 1:,} users or more is shown" in cells
 
 
 def test_what_is_wrong_with_a_request_is_wrong_before_it_runs(
@@ -270,5 +270,5 @@ def test_what_is_wrong_with_a_request_is_wrong_before_it_runs(
     assert cli.main(command) == 2
     assert "--overwrite" in capfd.readouterr().err
     assert cli.main([*command, "--overwrite"]) == 0
-    assert "in place of what may stand there" in " ".join(capfd.readouterr().out.split())
+    assert "in place of an existing release" in " ".join(capfd.readouterr().out.split())
     assert cli.main([*command, "--overwrite", "--input", str(tmp_path / "none*.parquet")]) == 2

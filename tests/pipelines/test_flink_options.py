@@ -79,7 +79,9 @@ def test_what_is_missing_is_named(tmp_path: Path, jar: str, monkeypatch: pytest.
     with pytest.raises(RequestError, match=r"^SFUMATO_FLINK_JAR: no file '/nowhere\.jar'"):
         settings(java)
     monkeypatch.setenv(JAR_VARIABLE, jar)
-    with pytest.raises(RequestError, match=r"^runner: .* needs Java 11 or later, and there is no '/nowhere/java'"):
+    with pytest.raises(
+        RequestError, match=r"^runner: .* needs Java 11 or later, and there is no program '/nowhere/java'"
+    ):
         settings("--job_server_java_launcher=/nowhere/java")
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     with pytest.raises(RequestError, match="there is no 'java'"):

@@ -262,7 +262,7 @@ def test_a_workload(
     monkeypatch.setitem(METHODS, Weighted.NAME, Weighted)
     squares = {"x": np.array([-1.0, 0.5, 9.0]), "y": np.array([51.0, 50.5, 50.5]), "size": np.array([900, 800, 700.0])}
 
-    monkeypatch.setattr(ranges_build, "LEAST_SQUARES", 2)
+    monkeypatch.setattr(ranges_build, "MIN_SQUARES", 2)
 
     def asked(name: str, columns: dict[str, Any], *more: str) -> int:
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
@@ -273,7 +273,7 @@ def test_a_workload(
     assert open_model(tmp_path / "good").model.grid.noise_stddev == 2  # type: ignore[attr-defined]  # one lies outside
     told = open_release(tmp_path / "good").manifest["parameters"]["options"]["workload"]
     assert (told["squares"], len(told["digest"])) == (2, 64)
-    monkeypatch.setattr(ranges_build, "MOST_SQUARES", 5)
+    monkeypatch.setattr(ranges_build, "MAX_SQUARES", 5)
     for name, columns, message in (
         ("no x", {"y": squares["y"], "size": squares["size"]}, "no column 'x'"),
         ("nan", {**squares, "y": np.array([51.0, np.nan, 50.5])}, "row 2 has nan for y"),
@@ -281,7 +281,7 @@ def test_a_workload(
         ("outside", {**squares, "x": np.full(3, 9.0)}, "lies in the region"),
         ("empty", {key: value[:0] for key, value in squares.items()}, "lies in the region"),
         ("few", {key: value[1:] for key, value in squares.items()}, "1 squares of"),
-        ("many", {key: np.tile(value, 2) for key, value in squares.items()}, "holds 6 squares, and 5 are the most"),
+        ("many", {key: np.tile(value, 2) for key, value in squares.items()}, "holds 6 squares, and the limit is 5"),
     ):
         assert asked(name, columns) == 2
         error = capsys.readouterr().err

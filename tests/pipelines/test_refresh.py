@@ -183,7 +183,7 @@ def test_a_ledger_that_was_written_anew_shows(
     assert other.ledger("verify") == 0
     assert other.ledger("verify", "--releases", str(tmp_path / "published")) == 4
     assert other.refresh("--date", "2026-11-20") == 4
-    assert "holds a release that this ledger never charged" in capsys.readouterr().err
+    assert "holds a release that disagrees with the ledger" in capsys.readouterr().err
 
 
 def test_tampering_stops_everything(
@@ -218,7 +218,7 @@ def test_a_ledger_that_was_lost_is_not_begun_anew(
     assert not (tmp_path / "ledger.db").exists()
     open_ledger(str(tmp_path / "ledger.db")).set_limits("city", read_config(str(other.config)).budget)
     assert other.refresh("--date", "2026-11-21") == 4
-    assert "holds a release that this ledger never charged" in capsys.readouterr().err
+    assert "holds a release that disagrees with the ledger" in capsys.readouterr().err
 
 
 def test_no_release_starts_from_one_that_nobody_charged(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,7 +234,7 @@ def test_two_datasets_do_not_share_a_folder(place: Place, capsys: pytest.Capture
     assert place.refresh("--date", "2026-11-18") == 0
     place.write(dataset="town")
     assert place.refresh("--date", "2026-11-18") == 2
-    assert "is of dataset city; give each a folder of its own" in capsys.readouterr().err
+    assert "is of dataset city; give each dataset its own folder" in capsys.readouterr().err
 
 
 def test_other_libraries_do_not_resume(place: Place, capsys: pytest.CaptureFixture[str]) -> None:

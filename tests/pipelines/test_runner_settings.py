@@ -84,7 +84,7 @@ def test_unknown_flags_are_refused_by_name(flag: str) -> None:
 
 @pytest.mark.parametrize("name", ["DaskRunner", "apache_beam.runners.dask.dask_runner.DaskRunner"])
 def test_dask_is_refused(name: str) -> None:
-    with pytest.raises(RequestError, match="DaskRunner leaves out stages"):
+    with pytest.raises(RequestError, match="DaskRunner silently leaves out stages"):
         runner_settings(None, None, [f"--runner={name}"])
 
 

@@ -6,8 +6,14 @@ import pytest
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import MAX_CATEGORIES, Auxiliary, LocationColumns
 from sfumato.schemas.places import Places
+from sfumato.schemas.requests.request_base import parts_of
 
 BASE = {"user_id": pa.int64(), "latitude": pa.float64(), "longitude": pa.float64()}
+
+
+def auxiliary(column: str, categories: str | None) -> Auxiliary:
+    """As a request makes it of its options."""
+    return Auxiliary(column, assumed=True) if categories is None else Auxiliary(column, parts_of(categories))
 
 
 def check(columns: LocationColumns, **types: pa.DataType) -> None:
@@ -38,7 +44,7 @@ def test_columns_are_named_once_and_the_first_three_are_the_plain_ones() -> None
     many = LocationColumns(weight="latitude", auxiliary=Auxiliary("ill"))
     assert many.names() == ["user_id", "latitude", "longitude", "ill"]
     assert many.names_beside_coordinates() == ["user_id", "latitude", "ill"]
-    assert (many.weighs, many.categories, many.dwell_limit) == (True, 2, None)
+    assert (many.has_weights, many.categories, many.dwell_limit) == (True, 2, None)
     assert LocationColumns(time="t", max_dwell=5).dwell_limit == 5
 
 
@@ -56,14 +62,14 @@ def test_times_are_timestamps_or_seconds(kind: pa.DataType) -> None:
     ("auxiliary", "kind"),
     [
         (Auxiliary("a"), pa.bool_()),
-        (Auxiliary.parse("a", None), pa.bool_()),
+        (auxiliary("a", None), pa.bool_()),
         (Auxiliary("a", ("true", "false")), pa.bool_()),
-        (Auxiliary.parse("a", None), pa.uint8()),
-        (Auxiliary.parse("a", "0, 1,2"), pa.int32()),
-        (Auxiliary.parse("a", "-1,7"), pa.int64()),
-        (Auxiliary.parse("a", "a,b,c"), pa.string()),
-        (Auxiliary.parse("a", "false,true"), pa.large_string()),
-        (Auxiliary.parse("a", "a,b"), pa.dictionary(pa.int32(), pa.string())),
+        (auxiliary("a", None), pa.uint8()),
+        (auxiliary("a", "0, 1,2"), pa.int32()),
+        (auxiliary("a", "-1,7"), pa.int64()),
+        (auxiliary("a", "a,b,c"), pa.string()),
+        (auxiliary("a", "false,true"), pa.large_string()),
+        (auxiliary("a", "a,b"), pa.dictionary(pa.int32(), pa.string())),
     ],
 )
 def test_categories_that_fit(auxiliary: Auxiliary, kind: pa.DataType) -> None:
@@ -85,7 +91,7 @@ def test_categories_that_fit(auxiliary: Auxiliary, kind: pa.DataType) -> None:
 )
 def test_categories_that_do_not_fit_the_column(categories: str | None, kind: pa.DataType, message: str) -> None:
     with pytest.raises(RequestError, match=message) as error:
-        check(LocationColumns(auxiliary=Auxiliary.parse("status", categories)), status=kind)
+        check(LocationColumns(auxiliary=auxiliary("status", categories)), status=kind)
     assert str(error.value).startswith("f.parquet: column 'status' ")
 
 
@@ -101,8 +107,8 @@ def test_categories_that_do_not_fit_the_column(categories: str | None, kind: pa.
 )
 def test_lists_that_cannot_be(categories: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        Auxiliary.parse("a", categories)
-    assert len(Auxiliary.parse("a", ",".join(map(str, range(MAX_CATEGORIES)))).categories) == MAX_CATEGORIES
+        auxiliary("a", categories)
+    assert len(auxiliary("a", ",".join(map(str, range(MAX_CATEGORIES)))).categories) == MAX_CATEGORIES
 
 
 @pytest.mark.parametrize(

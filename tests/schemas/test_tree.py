@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths, node_positions
+from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths, node_positions, nodes_from_names
 
 DEPTH = 4
 
@@ -78,6 +78,9 @@ def test_levels_paths_names_and_positions() -> None:
     assert node_levels(nodes).tolist() == [0, 1, 1, 4, 20, 20]
     assert node_paths(nodes).tolist() == [0, 0, 3, 0b10110001, 0, 4**20 - 1]
     assert node_names(nodes)[:4] == ["r", "r0", "r3", "r2301"]
+    assert nodes_from_names(node_names(nodes), 20).tolist() == nodes.tolist()
+    with pytest.raises(ValueError, match="is no cell id: r and at most 19 digits 0 to 3"):
+        nodes_from_names(node_names(nodes), 19)
     level, x, y = node_positions(nodes)
     assert (level[3], x[3], y[3]) == (4, 0b1100, 0b0101)
     assert (x[5], y[5]) == (2**20 - 1, 2**20 - 1)

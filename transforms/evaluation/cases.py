@@ -9,7 +9,7 @@ from typing import Any
 
 from sfumato.schemas.comparison import Setting
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.checks import check_number, check_whole
+from sfumato.transforms.checks import check_integer, check_number
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
@@ -49,7 +49,7 @@ def make_cases(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> l
         varied = tuple((n, "auto" if v is None else v) for n, v in chosen.items() if len(values[n]) > 1)
         earlier = chosen.get(EARLIER) or 0
         parameters = case_parameters(method, {name: value for name, value in chosen.items() if name != EARLIER})
-        check_whole(EARLIER, earlier, 0, 1)
+        check_integer(EARLIER, earlier, 0, 1)
         if earlier and not parameters.method.STARTS_WARM:
             raise RequestError(f"{EARLIER}: method {method} cannot start from an earlier release; use adaptive")
         if earlier:

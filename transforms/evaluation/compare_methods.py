@@ -154,8 +154,8 @@ class _SumCellsFn(beam.CombineFn):
 
     def merge_accumulators(self, accumulators: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
         total = self.create_accumulator()
-        for one in accumulators:
-            total += one
+        for sums in accumulators:
+            total += sums
         return total
 
     def extract_output(self, accumulator: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -221,7 +221,9 @@ def _fan_out(
         drawn[earlier].append(part)
     cohort = drawn[False]
     measured = set()
-    for case in (one for one in cases if (one.parameters.users or 0) == users):
+    for case in cases:
+        if (case.parameters.users or 0) != users:
+            continue
         for key in [number] if users else range(keys):
             yield _Run(case, False, key, cohort, drawn[True] if case.earlier else [])
             shared = (key, *(pair for pair in case.setting.options if pair[0] in YARDSTICK_OPTIONS))

@@ -22,8 +22,8 @@ _OWN = (
     Option(EARLIER, int, 0, "1: start from a release of another cohort of the same size; or 0"),
     Option(MARGIN, float, None, "what a shard may lack beside the dropout; default: five deviations of its size"),
 )
-SWEPT = {name: one for name, one in heatmap_options().items() if name not in _NOT_OFFERED}
-SWEPT |= {one.name: one for one in _OWN}
+SWEPT = {name: declared for name, declared in heatmap_options().items() if name not in _NOT_OFFERED}
+SWEPT |= {declared.name: declared for declared in _OWN}
 
 
 class CompareOptions(LogColumns, RegionOfMap, PublishRequest):

@@ -35,14 +35,14 @@ def comparison_files(
         metadata: release_id, created, parameters, region and the like. Numbers that are not finite become null.
     """
     rows = summarise(outcomes, metrics)
-    place = {row.setting: i for i, row in enumerate(rows)}
-    runs = sorted(outcomes, key=lambda one: (place[one.setting], one.key))
-    known = {**metadata, "versions": package_versions()}
+    row_index = {row.setting: i for i, row in enumerate(rows)}
+    runs = sorted(outcomes, key=lambda outcome: (row_index[outcome.setting], outcome.key))
+    run_metadata = {**metadata, "versions": package_versions()}
     comparison = {
         "format": EVALUATION_FORMAT,
         "notice": EVALUATION,
         "job": "compare",
-        **known,
+        **run_metadata,
         "metrics": list(metrics),
         "settings": [_entry(row) for row in rows],
     }
@@ -50,7 +50,7 @@ def comparison_files(
         RUNS_FILE: runs_csv_bytes(runs, metrics),
         TABLE_FILE: csv_bytes(rows, metrics),
         TABLE_TEXT_FILE: text_table(rows, metrics).encode(),
-        PAGE_FILE: render_comparison(known, rows, runs, truth, metrics).encode(),
+        PAGE_FILE: render_comparison(run_metadata, rows, runs, truth, metrics).encode(),
         MANIFEST_FILE: manifest_bytes(plain(comparison)),
     }
 

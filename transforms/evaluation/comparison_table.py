@@ -1,7 +1,7 @@
-"""From outcomes to a table: means and standard errors over keys, ratios to the yardstick. CSV and Markdown. Pure.
+"""The table of a comparison: means and standard errors over keys, ratios to the yardstick, as CSV and Markdown. Pure.
 
-An evaluation: the figures come of the exact data. Bold in a table is the best private method of those that had the same
-task, that is, equal values of all options that every private method has.
+The figures come from exact data, so the table is an evaluation and no release. Rows have the same task if they have
+equal values of all options that every private method has. Bold marks the best private method of a task.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ DASH = "-"
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over keys and its standard error; the error is NaN for a single key, both are where a run has no value."""
+    """A mean over keys and its standard error: NaN for a single key. Both are NaN if a run has no value."""
 
     value: float
     error: float
 
     @property
     def text(self) -> str:
-        """As in `3.87e-11 ± 2e-13`: one digit of the error, and the mean as far as that digit, of 3 to 6 digits."""
+        """The mean and its error, as `3.87e-11 ± 2e-13`.
+
+        The error has one digit. The mean ends at the same decimal place, and has 3 to 6 digits.
+        """
         if not math.isfinite(self.value):
             return DASH
         if not math.isfinite(self.error):
@@ -48,9 +51,14 @@ class Mean:
 class Row:
     """A setting's means over keys.
 
-    keys: how many runs. metrics: by name. ratio: mean squared error over that of the yardstick on the same cohorts,
-    None where there is none. entries, bits: what a client sent in the runs that came to an end, NaN where none did.
-    shards_lost: share of all shards.
+    Attributes:
+        setting: the method and its options.
+        keys: number of runs.
+        metrics: by name.
+        ratio: mean squared error over that of the yardstick on the same cohorts; None without a yardstick.
+        entries: vector entries that a client sent in the runs that finished; NaN if none did.
+        bits: bits that a client sent, likewise.
+        shards_lost: share of all shards.
     """
 
     setting: Setting
@@ -63,7 +71,7 @@ class Row:
 
     @property
     def private(self) -> bool:
-        """Whether the method promises privacy: neither the yardstick nor one that looked at the truth."""
+        """See `is_private`."""
         return is_private(self.setting.method)
 
     @property
@@ -73,36 +81,39 @@ class Row:
 
 
 def is_private(method: str) -> bool:
-    """Whether what has this name promises privacy: neither the yardstick nor a method that looked at the truth."""
+    """Whether a method is private: neither the yardstick nor one that chose by the exact data."""
     return method != YARDSTICK and not method.endswith(BY_TRUTH)
 
 
 def summarise(outcomes: Iterable[Outcome], metrics: Sequence[str]) -> list[Row]:
-    """A row a setting: methods in the order in which they first appear, then by the values of their options.
+    """One row for each setting: methods in the order in which they first appear, then by the values of their options.
 
-    A mean over keys is NaN where one run has no value: a setting that fails for some keys has no error to speak of.
-    Raises ValueError where a setting has two outcomes of one key.
+    Raises ValueError if a setting has two outcomes of one key.
     """
     runs: dict[Setting, dict[int, Outcome]] = {}
     for outcome in outcomes:
-        mine = runs.setdefault(outcome.setting, {})
-        if outcome.key in mine:
+        by_key = runs.setdefault(outcome.setting, {})
+        if outcome.key in by_key:
             raise ValueError(f"outcomes: {outcome.setting.label} has two of key {outcome.key}")
-        mine[outcome.key] = outcome
+        by_key[outcome.key] = outcome
     methods = list(dict.fromkeys(setting.method for setting in runs))
-    yardsticks = {setting: mine for setting, mine in runs.items() if setting.method == YARDSTICK}
+    yardsticks = {setting: by_key for setting, by_key in runs.items() if setting.method == YARDSTICK}
     rows = []
-    for setting in sorted(runs, key=lambda one: (methods.index(one.method), _rank(value for _, value in one.options))):
+
+    def rank(setting: Setting) -> tuple[int, tuple[tuple[int, float, str], ...]]:
+        return methods.index(setting.method), _rank(value for _, value in setting.options)
+
+    for setting in sorted(runs, key=rank):
         repeats = [runs[setting][key] for key in sorted(runs[setting])]
         rows.append(
             Row(
                 setting,
                 len(repeats),
-                {name: _mean([one.metrics.get(name, math.nan) for one in repeats]) for name in metrics},
+                {name: _mean([outcome.metrics.get(name, math.nan) for outcome in repeats]) for name in metrics},
                 _ratio_to(yardsticks, repeats),
-                _sent([one.entries for one in repeats]),
-                _sent([one.bits for one in repeats]),
-                float(np.mean([one.shards_lost for one in repeats])),
+                _sent([outcome.entries for outcome in repeats]),
+                _sent([outcome.bits for outcome in repeats]),
+                float(np.mean([outcome.shards_lost for outcome in repeats])),
             )
         )
     return rows
@@ -110,20 +121,19 @@ def summarise(outcomes: Iterable[Outcome], metrics: Sequence[str]) -> list[Row]:
 
 def option_names(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
     """The names of the options that vary: those that every private method has, and those of some methods only."""
-    judged = [row for row in rows if row.private] or list(rows)
-    everywhere = {method: set[str]() for method in (row.setting.method for row in judged)}
-    for row in judged:
-        everywhere[row.setting.method] |= set(row.options)
+    options_by_method: dict[str, set[str]] = {}
+    for row in [row for row in rows if row.private] or rows:
+        options_by_method.setdefault(row.setting.method, set()).update(row.options)
     names = dict.fromkeys(name for row in rows for name in row.options)
     varied = [name for name in names if len({row.options[name] for row in rows if name in row.options}) > 1]
-    shared = [name for name in varied if all(name in mine for mine in everywhere.values())]
+    shared = [name for name in varied if all(name in options for options in options_by_method.values())]
     return shared, [name for name in varied if name not in shared]
 
 
 def in_groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows by task, that is, by the values of the shared options, in ascending order; a missing value comes first.
+    """The rows of each task, in ascending order of the shared options. A missing value comes first.
 
-    Within a group the rows keep their order.
+    Rows of a task keep their order.
     """
     shared, _ = option_names(rows)
     groups: dict[tuple[Value | None, ...], list[Row]] = {}
@@ -133,22 +143,22 @@ def in_groups(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def best_rows(rows: Sequence[Row], metrics: Sequence[str]) -> set[tuple[Setting, str]]:
-    """(setting, metric) of the best private means of each group, where several private rows compete."""
+    """(setting, metric) of the best private means of each task with several private rows."""
     best = set()
     for group in in_groups(rows):
-        judged = [row for row in group if row.private]
-        for name in metrics if len(judged) > 1 else ():
+        private = [row for row in group if row.private]
+        for name in metrics if len(private) > 1 else ():
             sign = 1 if METRICS[name].better == "lower" else -1
-            values = [sign * row.metrics[name].value for row in judged]
-            top = min((value for value in values if math.isfinite(value)), default=math.nan)
-            best |= {(row.setting, name) for row, value in zip(judged, values, strict=True) if value == top}
+            values = [sign * row.metrics[name].value for row in private]
+            least = min((value for value in values if math.isfinite(value)), default=math.nan)
+            best |= {(row.setting, name) for row, value in zip(private, values, strict=True) if value == least}
     return best
 
 
 def csv_bytes(rows: Sequence[Row], metrics: Sequence[str]) -> bytes:
-    """A line a setting: method, options, keys, means and standard errors, ratio, entries, bits, share of shards lost.
+    """A CSV line for each row: method, options, keys, means and errors, ratio, entries, bits, share of shards lost.
 
-    An empty field stands for what is missing or not a number.
+    A field is empty if its value is missing or not a number.
     """
     names = list(dict.fromkeys(name for row in rows for name in row.options))
     pairs = [*metrics, f"{RATIO_OF}_ratio"]
@@ -157,41 +167,40 @@ def csv_bytes(rows: Sequence[Row], metrics: Sequence[str]) -> bytes:
     for row in rows:
         means = [*(row.metrics[name] for name in metrics), row.ratio or Mean(math.nan, math.nan)]
         values = [value for mean in means for value in (mean.value, mean.error)]
-        given = [row.options.get(name) for name in names]
-        lines.append([row.setting.method, *given, row.keys, *values, row.entries, row.bits, row.shards_lost])
+        options = [row.options.get(name) for name in names]
+        lines.append([row.setting.method, *options, row.keys, *values, row.entries, row.bits, row.shards_lost])
     return _csv(lines)
 
 
 def runs_csv_bytes(outcomes: Sequence[Outcome], metrics: Sequence[str]) -> bytes:
-    """A line a run: method, options, key, metrics, entries, bits, share of shards lost. Empty: missing or no number."""
-    names = list(dict.fromkeys(name for one in outcomes for name, _ in one.setting.options))
+    """A CSV line for each run: method, options, key, metrics, entries, bits, share of shards lost; see `csv_bytes`."""
+    names = list(dict.fromkeys(name for outcome in outcomes for name, _ in outcome.setting.options))
     lines: list[list[Value | None]] = [["method", *names, "key", *metrics, "entries", "bits", "shards_lost"]]
-    for one in outcomes:
-        options = dict(one.setting.options)
-        values = [one.metrics.get(name) for name in metrics]
-        given = [options.get(name) for name in names]
-        lines.append([one.setting.method, *given, one.key, *values, one.entries, one.bits, one.shards_lost])
+    for outcome in outcomes:
+        options = dict(outcome.setting.options)
+        values = [*map(options.get, names), outcome.key, *map(outcome.metrics.get, metrics)]
+        lines.append([outcome.setting.method, *values, outcome.entries, outcome.bits, outcome.shards_lost])
     return _csv(lines)
 
 
 def text_table(rows: Sequence[Row], metrics: Sequence[str]) -> str:
-    """The rows as a Markdown table, aligned for the terminal, under a line that says how to read it."""
+    """The rows as a Markdown table, aligned for the terminal, under a line on how to read it."""
     if not rows:
         return reading(rows, False) + "\n"
-    shared, own = option_names(rows)
+    shared, other_options = option_names(rows)
     best = best_rows(rows, metrics)
     ratio, lost = any(row.ratio for row in rows), any(row.shards_lost > 0 for row in rows)
     figures = [*metrics, *([f"{RATIO_OF} / {YARDSTICK}"] if ratio else []), "entries", "bits"]
-    lines = [[*shared, "method", *own, *figures, *(["shards lost"] if lost else [])]]
+    lines = [[*shared, "method", *other_options, *figures, *(["shards lost"] if lost else [])]]
     for row in (row for group in in_groups(rows) for row in group):
         cells = [f"**{text}**" if (row.setting, name) in best else text for name, text in metric_texts(row, metrics)]
         cells += [row.ratio.text if row.ratio else DASH] if ratio else []
         cells += [amount_text(row.entries), amount_text(row.bits)]
         cells += [share_text(row.shards_lost)] if lost else []
-        before, after = ([value_text(row.options.get(name)) for name in names] for names in (shared, own))
+        before, after = ([value_text(row.options.get(name)) for name in names] for names in (shared, other_options))
         lines.append([*before, row.setting.method, *after, *cells])
-    words = f"Evaluation on exact data, no release. {reading(rows, bool(best))}"
-    return f"{words}\n\n{markdown_table(lines, left=(len(shared),))}"
+    caption = f"Evaluation on exact data, no release. {reading(rows, bool(best))}"
+    return f"{caption}\n\n{markdown_table(lines, left=(len(shared),))}"
 
 
 def reading(rows: Sequence[Row], bold: bool) -> str:
@@ -199,9 +208,9 @@ def reading(rows: Sequence[Row], bold: bool) -> str:
     if not rows:
         return "No run has come to an end."
     keys = sorted({row.keys for row in rows})
-    over = f"{keys[0]} key" if len(keys) == 1 else f"{keys[0]} to {keys[-1]} key"
-    words = "One key" if keys == [1] else f"Mean ± standard error over {over}s"
-    return f"{words}; bold: the best private method of its group." if bold else f"{words}."
+    number = f"{keys[0]}" if len(keys) == 1 else f"{keys[0]} to {keys[-1]}"
+    text = "One key" if keys == [1] else f"Mean ± standard error over {number} keys"
+    return f"{text}; bold: the best private method of its group." if bold else f"{text}."
 
 
 def metric_texts(row: Row, metrics: Sequence[str]) -> list[tuple[str, str]]:
@@ -210,7 +219,7 @@ def metric_texts(row: Row, metrics: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def amount_text(amount: float) -> str:
-    """Entries or bits: `1,234`, with one decimal where the mean is a small number and not whole."""
+    """Entries or bits: `1,234`, with one decimal if the mean is small and no integer."""
     if not math.isfinite(amount):
         return DASH
     return f"{amount:,.0f}" if amount == round(amount) or amount >= 1000 else f"{amount:,.1f}"
@@ -222,7 +231,7 @@ def share_text(share: float) -> str:
 
 
 def value_text(value: Value | None) -> str:
-    """An option's value: `10,000`, `0.05`; nothing where a method does not have the option."""
+    """An option's value: `10,000`, `0.05`; empty if a method does not have the option."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -230,23 +239,24 @@ def value_text(value: Value | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def _ratio_to(yardsticks: Mapping[Setting, Mapping[int, Outcome]], mine: Sequence[Outcome]) -> Mean | None:
-    """The ratio of means over common keys, its standard error by the delta method: that of the mean of x - R y, over y.
+def _ratio_to(yardsticks: Mapping[Setting, Mapping[int, Outcome]], outcomes: Sequence[Outcome]) -> Mean | None:
+    """The ratio R of mean x to the yardstick's mean y over common keys; None without exactly one fitting yardstick.
 
-    The yardstick has fewer options than a method (it knows no epsilon); those that both have must be equal.
+    The standard error is by the delta method: that of the mean of x - R y, over the mean of y. The yardstick has fewer
+    options than a method (it has no epsilon); options of both must be equal.
     """
-    options = dict(mine[0].setting.options)
+    options = dict(outcomes[0].setting.options)
     fitting = [runs for setting, runs in yardsticks.items() if all(options.get(n, v) == v for n, v in setting.options)]
-    if len(fitting) != 1:  # none, or no telling which
+    if len(fitting) != 1:
         return None
-    common = [one for one in mine if one.key in fitting[0]]
-    x = np.array([one.metrics.get(RATIO_OF, math.nan) for one in common], float)
-    y = np.array([fitting[0][one.key].metrics.get(RATIO_OF, math.nan) for one in common], float)
+    common = [outcome for outcome in outcomes if outcome.key in fitting[0]]
+    x = np.array([outcome.metrics.get(RATIO_OF, math.nan) for outcome in common], float)
+    y = np.array([fitting[0][outcome.key].metrics.get(RATIO_OF, math.nan) for outcome in common], float)
     if not len(common) or not (math.isfinite(x.sum()) and y.sum() > 0):
         return None
     ratio = x.mean() / y.mean()
-    rest = x - ratio * y  # sums to 0
-    error = math.sqrt(float(rest @ rest) / (len(x) * (len(x) - 1))) / y.mean() if len(x) > 1 else math.nan
+    residual = x - ratio * y  # sums to 0
+    error = math.sqrt(float(residual @ residual) / (len(x) * (len(x) - 1))) / y.mean() if len(x) > 1 else math.nan
     return Mean(float(ratio), float(error))
 
 
@@ -259,8 +269,9 @@ def _mean(values: Sequence[float]) -> Mean:
 
 
 def _sent(amounts: Sequence[int]) -> float:
-    ended = [amount for amount in amounts if amount > 0]  # a run whose shards are all lost tells of no amount
-    return float(np.mean(ended)) if ended else math.nan
+    """The mean over the runs that finished. A run whose shards were all lost has amount 0."""
+    finished = [amount for amount in amounts if amount > 0]
+    return float(np.mean(finished)) if finished else math.nan
 
 
 def _exponent(value: float) -> int:
@@ -268,12 +279,12 @@ def _exponent(value: float) -> int:
 
 
 def _digits(value: float, digits: int) -> str:
-    """So many significant digits, zeros at the end included: 0.9880, 127, 3.870e-11."""
+    """The value with this many significant digits, trailing zeros included: 0.9880, 127, 3.870e-11."""
     return f"{value:#.{digits}g}".removesuffix(".")
 
 
 def _rank(values: Iterable[Value | None]) -> tuple[tuple[int, float, str], ...]:
-    """Orders options' values: none before numbers before words."""
+    """A sort key of options' values: missing values, then numbers, then text."""
     return tuple(
         (0, 0.0, "") if v is None else (2, 0.0, v) if isinstance(v, str) else (1, float(v), "") for v in values
     )
@@ -283,5 +294,5 @@ def _csv(lines: Iterable[Iterable[Value | None]]) -> bytes:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     for line in lines:
-        writer.writerow("" if isinstance(one, float) and not math.isfinite(one) else one for one in line)
+        writer.writerow("" if isinstance(value, float) and not math.isfinite(value) else value for value in line)
     return file.getvalue().encode()

@@ -48,10 +48,10 @@ def round_masses(difference: NDArray[np.float64]) -> NDArray[np.int64]:
     """
     snake = difference * UNITS
     snake[1::2] = snake[1::2, ::-1]
-    whole = np.floor(snake).ravel()
-    sums = np.rint(np.cumsum(snake.ravel() - whole))
-    sums[-1] = -whole.sum()
-    units = (whole + np.diff(sums, prepend=0)).astype(np.int64).reshape(difference.shape)
+    floors = np.floor(snake).ravel()
+    sums = np.rint(np.cumsum(snake.ravel() - floors))
+    sums[-1] = -floors.sum()
+    units = (floors + np.diff(sums, prepend=0)).astype(np.int64).reshape(difference.shape)
     units[1::2] = units[1::2, ::-1]
     return units
 

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.comparison import BY_TRUTH, YARDSTICK, Outcome, Setting
 from sfumato.schemas.errors import DataError
+from sfumato.schemas.region import by_row
 from sfumato.transforms.evaluation.cases import Case
 from sfumato.transforms.evaluation.density_metrics import coarsen, evaluate
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.evaluation.uniform_levels import uniform_densities
 from sfumato.transforms.heatmap.methods.pyramid import Pyramid
-from sfumato.transforms.heatmap.raster import by_row, estimate_density, gaussian_heatmap
+from sfumato.transforms.heatmap.raster import estimate_density, gaussian_heatmap
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 
@@ -138,16 +139,16 @@ def _outcome(
 ) -> Outcome:
     """The outcome of the estimate of least squared error."""
     depth = len(exact).bit_length() - 1
-    shown = [evaluation.blurred(estimate_density(one, depth)) for one in estimates]
-    best = min(shown, key=lambda one: float(np.mean((one - exact) ** 2)))
+    shown = [evaluation.blurred(estimate_density(estimate, depth)) for estimate in estimates]
+    best = min(shown, key=lambda density: float(np.mean((density - exact) ** 2)))
     spent = [answer.spent for answer in state.results]
     return Outcome(
         setting,
         number,
         evaluate(best, exact, evaluation.metrics),
-        state.per_user_total([one.vector_length for one in spent]),
-        state.per_user_total([one.bits_per_client for one in spent]),
-        sum(one.shards_lost for one in spent) / sum(one.shards for one in spent),
+        state.per_user_total([cost.vector_length for cost in spent]),
+        state.per_user_total([cost.bits_per_client for cost in spent]),
+        sum(cost.shards_lost for cost in spent) / sum(cost.shards for cost in spent),
         _picture(best, number),
     )
 

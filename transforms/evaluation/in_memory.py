@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.schedule import admitted, plan, receive
+from sfumato.transforms.heatmap.schedule import plan, population_and_budget, receive
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.locations.distributions import (
     Distributions,
@@ -61,7 +61,7 @@ class Rows:
     @classmethod
     def concatenated(cls, stored: Iterable[bytes], places: Places) -> Rows:
         """Joins rows that `store` stored, in the order of their users."""
-        parts = [load(one) for one in stored]
+        parts = [load(part) for part in stored]
         column_types = (np.uint64, np.uint64, np.int64)[: len(parts[0])]
         columns = [
             np.concatenate([np.frombuffer(part[i], kind) for part in parts]) for i, kind in enumerate(column_types)
@@ -116,7 +116,7 @@ class Rows:
         chunks = {number: [empty] for number, empty in empty_shard_groups(cohort, self.weights is not None)}
         for number, chunk in split:
             chunks[number].append(chunk)
-        return [build(number, mine, cohort, places, spill) for number, mine in chunks.items()]
+        return [build(number, parts, cohort, places, spill) for number, parts in chunks.items()]
 
 
 def run_in_memory(
@@ -134,7 +134,9 @@ def run_in_memory(
     Raises:
         RefusedError: every shard of a sub-query was lost.
     """
-    counted, budget = admitted(count_users(UserCounts(population), parameters.admission(), key), parameters)
+    counted, budget = population_and_budget(
+        count_users(UserCounts(population), parameters.admission(), key), parameters
+    )
     state = plan(replace(counted, users=float(population), source="public"), budget, parameters, prior)
     groups = rows.shard_groups(state.cohort)
     while state.query is not None:

@@ -116,7 +116,7 @@ class GammaInputs:
                 required_survivors=cohort.required_survivors if self.participation == "paper" else None,
                 epsilon=MIN_QUERY_SHARE * self.epsilon,
                 sensitivity=l1_sensitivity(gamma, self.rounding, math.ceil(MIN_QUERY_SHARE * length)),
-                contribution=gamma,
+                gamma=gamma,
                 entries=length,
                 shards=cohort.shards,
                 probability=(1 - COUNT_SHARE) * probability,

@@ -1,4 +1,4 @@
-"""The options of a heatmap: which there are, and parameters from them, for every command that takes them."""
+"""The options of a heatmap and of its methods, as requests offer them, and parameters made from their values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import Field as Bounds
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import did_you_mean, option, parts_of
-from sfumato.transforms.heatmap.checks import names_of, value_type
+from sfumato.transforms.checks import names_of, value_type
 from sfumato.transforms.heatmap.methods import METHODS, Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
@@ -22,10 +22,17 @@ MAX_COMBINATIONS = 10_000
 
 @dataclass(frozen=True)
 class Option:
-    """An option: of which type its values are (int, float, str or bool), and of which methods it is one.
+    """An option of a heatmap.
 
-    methods: names, empty for an option of every method. common: `--help` shows it. among: the names that it may have.
-    bounds: of a number, as `request_base.option` takes them.
+    Attributes:
+        name: of the field.
+        kind: type of its values: int, float, str or bool.
+        default: None where the job chooses the value.
+        help: for the help text.
+        methods: names of the methods that have it; empty for an option of every method.
+        common: whether `--help` shows it.
+        among: the names that it may have; empty for any value of its type.
+        bounds: of a number, as `request_base.option` takes them.
     """
 
     name: str
@@ -38,7 +45,12 @@ class Option:
     bounds: Mapping[str, float] = field(default_factory=dict)
 
     def field(self, group: str, many: bool = False) -> tuple[Any, Any]:
-        """Type and field of a request. group: of the help text. many: the option takes several values."""
+        """Type and field of a request, for `pydantic.create_model`.
+
+        Args:
+            group: of the help text.
+            many: whether the option takes several values.
+        """
         text = f"{self.help} (method {', '.join(self.methods)})" if self.methods else self.help
         metavar = {int: "N", float: "X"}.get(self.kind, "NAME")
         if self.kind is bool:
@@ -56,7 +68,7 @@ class Option:
 
 
 def _parts_or_auto(value: Any) -> Any:
-    """Several values, of which `auto` is one that is chosen."""
+    """Several values; None for `auto`."""
     return tuple(None if part == "auto" else part for part in parts_of(value))
 
 
@@ -71,18 +83,24 @@ def heatmap_options() -> dict[str, Option]:
             if known and (not known.methods or known.kind is not mine.kind):
                 raise TypeError(f"two options are named {one.name}")
             if known and known.help != mine.help:
-                raise TypeError(f"methods say different things of {one.name}")
+                raise TypeError(f"methods have different help texts for {one.name}")
             if known and (known.among, known.bounds) != (mine.among, mine.bounds):
                 raise TypeError(f"methods have different bounds of {one.name}")
-            default = mine.default if not known or known.default == mine.default else None  # the help tells them
+            default = mine.default if not known or known.default == mine.default else None  # the help names them
             options[one.name] = replace(mine, default=default, methods=methods)
     return options
 
 
 def heatmap_parameters(method: str, values: Mapping[str, Any], categories: int = 1) -> HeatmapParameters:
-    """Parameters from options by name; one that is None or False, or not there, has its default.
+    """Makes parameters of options.
 
-    Raises RequestError for an unknown method or option, an option of another method, and values out of range.
+    Args:
+        method: its name.
+        values: by option name. A missing option, None and False give the default.
+        categories: of the auxiliary data; 1 without.
+
+    Raises:
+        RequestError: the method or an option is unknown, an option is of another method, or a value is out of range.
     """
     options, kind = heatmap_options(), find_method(method)
     for name in values:
@@ -101,10 +119,18 @@ def heatmap_parameters(method: str, values: Mapping[str, Any], categories: int =
 def option_grid(
     methods: Sequence[str], values: Mapping[str, Sequence[Any]], others: Sequence[str] = ()
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Every method with every combination of values; a method goes without the options of other methods alone.
+    """Every method with every combination of its options' values. Options of other methods are left out.
 
-    others: names in `values` that are no options of a heatmap, and go to every method. Raises RequestError for unknown
-    methods, for an option that none of the methods has, and for more than MAX_COMBINATIONS.
+    Args:
+        methods: names.
+        values: several values of each option, by name.
+        others: names in `values` that are not options of a heatmap. Every method has them.
+
+    Returns:
+        (method, values by option name) for each combination.
+
+    Raises:
+        RequestError: a method is unknown, no method has an option, or a method has more than MAX_COMBINATIONS.
     """
     known = heatmap_options()
     owners = {name: () if name in others else known[name].methods for name in values}
@@ -127,9 +153,10 @@ def option_grid(
 
 
 def find_method(name: str) -> type[Method]:
-    """The method of a name. Raises RequestError, with the known names and the nearest, where there is none."""
+    """The method of a name. Raises RequestError for an unknown name."""
     if name not in METHODS:
-        raise RequestError(f"method: there is no {name!r}, there are {', '.join(METHODS)}{did_you_mean(name, METHODS)}")
+        known = ", ".join(METHODS)
+        raise RequestError(f"method: there is no {name!r}, there are {known}{did_you_mean(name, METHODS)}")
     return METHODS[name]
 
 

@@ -1,4 +1,4 @@
-"""The manifest of a heatmap's release, made of the final state alone. Pure."""
+"""The manifest of a heatmap's release, made of the final state alone. Pure post-processing."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from sfumato.schemas.guarantee import (
     SubQuery,
 )
 from sfumato.schemas.region import Grid
-from sfumato.schemas.release import (
-    TOTALS_FILE,
-)
+from sfumato.schemas.release import TOTALS_FILE
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.rates import LEVEL, shown_rates
+from sfumato.transforms.heatmap.rates import LEVEL, published_categories
 from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 
-# Fields of secure aggregation. With central noise they are null, and vector_length is the number of entries counted.
-_OF_SECURE_AGGREGATION = ("shards", "shards_lost", "required_survivors", "modulus", "bits_per_client")
+# Fields that are null with central noise.
+_SECURE_AGGREGATION_FIELDS = ("shards", "shards_lost", "required_survivors", "modulus", "bits_per_client")
 _MECHANISM = "distributed discrete Laplace (Polya shares) over secure-aggregation shards"
 _CENTRAL = "discrete Laplace, added once to the sums by a trusted server"
-_ONE = "one location a user, chosen {} by the key"
+_ONE = "one location a user, drawn {} by the key"
 _UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to the weights of the user's records"
-_TOP = "one location a user, the place that holds most of their records or weight"
-_ALL = "one distribution a user over the cells of all their locations, in integers that add up to {}"
+_TOP = "one location a user, the cell with most of their records or weight"
+_ALL = "one distribution a user over the cells of all their locations, in integers with sum {}"
 _ROUNDED = (
-    "one distribution a user over the cells of all their locations, times {}, every entry of the vector rounded on its "
-    "own: in all less than that plus the vector's length"
+    "one distribution a user over the cells of all their locations, times {}, with independent rounding of every "
+    "entry: a sum below that plus the vector's length"
 )
 _BINS = "; each location with its category, one of {} bins of its cell"
 _POSTERIOR_STDDEV = (
-    "standard deviation of the posterior, on average over cells; a lower bound for cells chosen because people "
-    "are in them, and for sums of cells"
+    "standard deviation of the posterior, on average over cells; a lower bound for cells that are chosen by their "
+    "counts, and for sums of cells"
 )
 _INTERVALS = (
-    "users_low to users_high: 95% for each cell by itself, from the last sub-query's noise alone, without shrinkage"
+    "users_low to users_high: pointwise 95% intervals of cells, from the last sub-query's noise alone, without "
+    "shrinkage"
 )
-_SUMS = "{} has the data for errors of sums: Release.total(cells) gives unbiased users and their standard deviation"
+_SUMS = "Release.total(cells) gives unbiased users of a sum of cells and their standard deviation, by {}"
 _NOISE_STDDEV = (
-    "standard deviation of the noise; a lower bound where shards were lost or only a part of the users was queried"
+    "standard deviation of the noise; a lower bound if shards were lost or only a part of the users was queried"
 )
-_LOWER_BOUND = "lower bound: the noise alone, not what the method spreads, drops, collides or shrinks"
+_LOWER_BOUND = "lower bound: the noise alone, without errors from spreading, dropping, collisions or shrinkage"
 _RATES = (
-    "shares of a cell's users by category, with intervals for the probability of a category; the users are a sample, "
-    "and the intervals include sampling (an upper bound of it where users have distributions) and noise; they hold for "
-    "each cell by itself; a listed cell's second interval holds for all cells at once, and is above the average"
+    "shares of a cell's users by category, with intervals for the probability of a category. The intervals include "
+    "noise and sampling, because users are a sample (an upper bound of sampling where users have distributions), and "
+    "are pointwise. A cell with a simultaneous interval, which holds for all cells at once, has a rate above the "
+    "average"
 )
 
 
@@ -65,8 +65,11 @@ def heatmap_manifest(
 ) -> dict[str, Any]:
     """The manifest: identity, guarantee, spending by sub-query, communication, parameters, versions, warnings.
 
-    With central noise there are no shards and no modulus, and what clients send to the trusted server is not measured.
-    The fields about them are null.
+    Args:
+        state: after the last sub-query.
+        parameters: of the heatmap.
+        metadata: of the release.
+        grid: of the heatmap.
     """
     population, cohort = state.population, state.cohort
     central = parameters.noise == "central"
@@ -77,7 +80,8 @@ def heatmap_manifest(
     composition = "parallel" if state.has_disjoint_cohorts else "sequential"
 
     def known(fields: dict[str, Any]) -> dict[str, Any]:
-        return {k: None if central and k in _OF_SECURE_AGGREGATION else value for k, value in fields.items()}
+        """The fields; those of secure aggregation are null with central noise."""
+        return {k: None if central and k in _SECURE_AGGREGATION_FIELDS else value for k, value in fields.items()}
 
     content = {
         "region": asdict(grid.region),
@@ -137,19 +141,19 @@ def category_names(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> 
 
 
 def _auxiliary(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> dict[str, Any]:
-    """The manifest's entry on auxiliary data; nothing without."""
+    """The manifest's entry on auxiliary data; empty without."""
     categories = category_names(parameters, metadata)
     if not categories:
         return {}
-    shown = [categories[index] for index in shown_rates(categories)]
-    rates = {"categories": shown, "level": LEVEL, "includes": ["sampling", "noise"], "description": _RATES}
+    published = [categories[index] for index in published_categories(categories)]
+    rates = {"categories": published, "level": LEVEL, "includes": ["sampling", "noise"], "description": _RATES}
     column = metadata.parameters["columns"]["auxiliary"]["column"]
     bins = {"column": column, "categories": list(categories), "entries_per_node": len(categories)}
     return {"auxiliary": {**bins, "rates": rates}}
 
 
 def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> str:
-    """The most that one user adds, in words."""
+    """The bound on one user's contribution, as a text."""
     gamma, columns = parameters.distribution_gamma, metadata.parameters.get("columns", {})
     if gamma is not None:
         bound = (_ALL if parameters.rounding == "systematic" else _ROUNDED).format(gamma)
@@ -172,7 +176,7 @@ def _warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
     warnings = []
     if parameters.users is not None and parameters.users > state.population.users:
         warnings.append(
-            f"{parameters.users:,} users were requested, and there are about {state.population.users:,.0f} in all."
+            f"{parameters.users:,} users were requested, and the logs have about {state.population.users:,.0f}."
         )
     if parameters.noise == "client":
         warnings.append(f"{FLOATING_NOISE} Publish a run with --noise shard instead.")
@@ -191,12 +195,12 @@ def _warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
 
 
 def uses_posterior(parameters: HeatmapParameters) -> bool:
-    """Whether counts are means of the posterior of all sub-queries."""
+    """Whether counts are posterior means, given the results of all sub-queries."""
     return getattr(parameters.method, "estimator", None) == "bayes"
 
 
 def _errors(parameters: HeatmapParameters) -> dict[str, str]:
-    """The manifest's entry on the meaning of the stated deviations."""
+    """The manifest's entry on the meaning of the published standard deviations."""
     if uses_posterior(parameters):
         return {"stddev": _POSTERIOR_STDDEV, "intervals": _INTERVALS, "sums": _SUMS.format(TOTALS_FILE)}
     if parameters.method.NAME in ("adaptive", "flat"):
@@ -205,7 +209,7 @@ def _errors(parameters: HeatmapParameters) -> dict[str, str]:
 
 
 def combined_sub_query(state: HeatmapState) -> SubQuery:
-    """All sub-queries as one: what a user takes part in. With disjoint cohorts a user takes part in one of them."""
+    """The costs of one user over all sub-queries. With disjoint cohorts a user takes part in one of them."""
     spent = [result.spent for result in state.results]
     disjoint = state.has_disjoint_cohorts
     return replace(

@@ -1,4 +1,4 @@
-"""Parameters of a heatmap, whatever its method: all validated before anything is spent."""
+"""The parameters of a heatmap: those of every method, and the method with its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import MAX_CATEGORIES
 from sfumato.schemas.region import MAX_DEPTH
 from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP
-from sfumato.transforms.heatmap.checks import check_declared, check_whole, option
+from sfumato.transforms.checks import check_declared, check_integer, option
 from sfumato.transforms.heatmap.gamma import UNKNOWN_USERS, GammaInputs
 from sfumato.transforms.heatmap.methods import Adaptive, Method
 from sfumato.transforms.heatmap.methods.base import Contribution
@@ -28,12 +28,17 @@ MAX_USERS = 1 << 40
 
 @dataclass(frozen=True)
 class HeatmapParameters:
-    """Everything that shapes the statistics. Raises RequestError naming the first field that is wrong.
+    """Everything that shapes the statistics, validated. The help texts of the fields explain them.
 
-    users: cohort size, None for everybody. population: public number of users from which the run is planned, None to
-    plan it from the noisy user count, which costs population_share of the budget in any case. modulus: None chooses it.
-    contribution: None is the method's own. gamma: None is by `GammaInputs`. categories: how many values the
-    auxiliary data can take, 1 where there are none.
+    None in a field means: the whole population (users), no public number (population), the method's default
+    (contribution), and a value that the job chooses (gamma, see `GammaInputs`, and modulus).
+
+    Attributes:
+        categories: of the auxiliary data; 1 without.
+        method: with its own parameters.
+
+    Raises:
+        RequestError: a value is out of range, or contradicts another. The message names the field.
     """
 
     depth: int = option(
@@ -46,16 +51,16 @@ class HeatmapParameters:
     )
     participation: Participation = option(
         "planned",
-        "planned: every planned shard answers with the planned noise, whoever is there; paper: shards are lost, and "
-        "noise grows, by who takes part, which is not protected (for experiments)",
+        "planned: every planned shard reports with the planned noise, whatever the number of its users; paper: lost "
+        "shards and the noise level depend on who takes part, which is not protected (for experiments)",
     )
     users: int | None = option(
         None, "size of the cohort that takes part; default: everybody", common=True, ge=1, le=MAX_USERS
     )
     population: int | None = option(
         None,
-        "number of users in the logs, where that is known from elsewhere: the run is planned for it, and refused where "
-        "a noisy user count disagrees by more than a tenth",
+        "public number of users in the logs: the run is planned for it, and refused if the noisy user count differs by "
+        "more than a tenth",
         common=True,
         ge=1,
         le=MAX_USERS,
@@ -65,8 +70,8 @@ class HeatmapParameters:
     )
     contribution: Contribution | None = option(
         None,
-        "what a user adds: one of their locations, drawn; top, the location where they are most; or all, a "
-        "distribution over all of them; default: all for emd, else one",
+        "what a user adds: one, a random one of their locations; top, their most frequent location; all, a "
+        "distribution over all their locations; default: all for emd, else one",
     )
     gamma: int | None = option(
         None,
@@ -89,7 +94,7 @@ class HeatmapParameters:
         "shard: a shard's noise in closed form; client: every client's share (slow); central: no secure aggregation, "
         "a trusted server adds noise once",
     )
-    simulated_dropout: float = option(0.0, "probability that a client vanishes once the noise is decided", ge=0, le=1)
+    simulated_dropout: float = option(0.0, "probability that a client drops out after the noise is planned", ge=0, le=1)
     max_bad_fraction: float = option(MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP)
     categories: int = 1
     method: Method = field(default_factory=Adaptive)
@@ -97,12 +102,12 @@ class HeatmapParameters:
     def __post_init__(self) -> None:
         check_declared(self)
         self.admission()  # which knows the bounds of max_bad_fraction
-        if self.rounding != "systematic" and not self._distributions:
+        if self.rounding != "systematic" and self.contributes != "all":
             raise RequestError(
                 f"rounding: {self.rounding} rounding is of distributions, and a user gives one location; use it with "
                 "contribution all"
             )
-        check_whole("categories", self.categories, 1, MAX_CATEGORIES)
+        check_integer("categories", self.categories, 1, MAX_CATEGORIES)
         self.method.check_use(self.categories, self.noise == "central")
         if self.participation == "paper" and self.noise == "central":
             raise RequestError("participation: with central noise there are no shards; leave it out")
@@ -112,33 +117,28 @@ class HeatmapParameters:
                 f"{type(self.method).__name__} has options that every method has: {', '.join(sorted(twice))}"
             )
         self.method.check(self.depth)
-        self.distribution_gamma  # noqa: B018  (raises where there is none)
+        self.distribution_gamma  # noqa: B018  (raises if no gamma is possible)
 
     def admission(self, min_users: int = 0) -> AdmissionRule:
-        """What a run of these parameters needs to go on, and pays for finding out. min_users: see AdmissionRule."""
+        """The conditions under which a run continues. min_users: see AdmissionRule."""
         epsilon = Budget(self.epsilon).affordable(self.epsilon * self.population_share)
         return AdmissionRule(epsilon, self.max_bad_fraction, min_users, self.population)
 
     @property
     def contributes(self) -> Contribution:
-        """What a user adds: what was asked for, or the method's own."""
+        """The given contribution, or the method's default."""
         return self.contribution or self.method.CONTRIBUTION
-
-    @property
-    def _distributions(self) -> bool:
-        return self.contributes == "all"
 
     @cached_property
     def distribution_gamma(self) -> int | None:
-        """What a user's distribution over her cells adds up to; None where she gives one location."""
-        if not self._distributions:
+        """The given or chosen gamma, the sum of a user's weights; None with one location a user."""
+        if self.contributes != "all":
             return None
-        return self._automatic_gamma() if self.gamma is None else self.gamma
-
-    def _automatic_gamma(self) -> int:
+        if self.gamma is not None:
+            return self.gamma
         return GammaInputs(
             epsilon=self.epsilon,
-            counting_epsilon=Budget(self.epsilon).affordable(self.epsilon * self.population_share),
+            counting_epsilon=self.admission().epsilon,
             max_rounds=self.method.max_rounds(self.depth),
             max_cells=self.categories << (2 * self.depth),
             users=min(self.users or UNKNOWN_USERS, self.population or UNKNOWN_USERS),
@@ -153,11 +153,11 @@ class HeatmapParameters:
 
     @property
     def distribution_total(self) -> int | None:
-        """What a user's stored weights add up to: gamma, or gamma 2^f where f bits are still to be rounded."""
+        """The sum of a user's stored weights, see `stored_total`; None with one location a user."""
         return self.distribution_gamma and stored_total(self.distribution_gamma, self.rounding)
 
     def metadata(self) -> dict[str, Any]:
-        """All of it in JSON's types, gamma as it was chosen, and the method's own options beside the others."""
+        """The parameters and the method's own by name, in JSON's types. The key is bound to them."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "method"}
         own["gamma"] = self.distribution_gamma
         return {**own, "method": self.method.NAME, **asdict(self.method)}

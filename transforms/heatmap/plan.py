@@ -1,4 +1,4 @@
-"""What a heatmap will cost and show, before any data is read: public figures alone. Pure."""
+"""The plan of a heatmap: its cost and noise, from public figures alone, before any data is read. Pure."""
 
 from __future__ import annotations
 
@@ -22,49 +22,52 @@ from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
 from sfumato.transforms.text_tables import EXAMPLE_USERS, markdown_table, significant
 
-VISIBLE_FROM = 2.0  # standard deviations of the noise
+_VISIBLE_SNR = 2.0  # users of a visible cell, in standard deviations of the noise
 _DROPOUTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2)
 
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """A run as it will be if users are spread evenly over the map.
+    """The run that follows if users are spread evenly over the map. Exact for every method but the adaptive ones.
 
-    Only the adaptive methods' sub-queries depend on where users are; every other method's are exact.
-    sub_queries: in order; overflow: upper bounds of the chance that any sum wraps around, one a sub-query.
+    Attributes:
+        parameters: of the heatmap.
+        state: after the last sub-query.
+        sub_queries: in order.
+        overflow_probabilities: for each sub-query an upper bound, see `overflow_probability`.
     """
 
     parameters: HeatmapParameters
     state: HeatmapState
     sub_queries: tuple[SubQuery, ...]
-    overflow: tuple[float, ...]
+    overflow_probabilities: tuple[float, ...]
 
     def __repr__(self) -> str:
         return plan_details(self)
 
     @property
-    def central(self) -> bool:
-        """Whether a trusted server adds the noise, so that there are no shards to lose and no modulus."""
+    def is_central(self) -> bool:
+        """Whether a trusted server adds the noise. Then there are no shards to lose and no modulus."""
         return self.parameters.noise == "central"
 
     @property
     def is_paper(self) -> bool:
-        """Whether shards can be lost because of who takes part: the paper's participation model."""
+        """Whether the paper's participation model holds, in which shards with too few clients are lost."""
         return self.parameters.participation == "paper"
 
     @property
     def spent(self) -> float:
-        """What the sub-queries cost a user."""
+        """The epsilon of the sub-queries, for one user."""
         return self.state.budget.spent - self.state.population.epsilon
 
     @property
     def entries(self) -> int:
-        """Vector entries that a client sends in all; the most of them, where each answers one sub-query."""
+        """Vector entries that a client sends in all."""
         return self.state.per_user_total([one.vector_length for one in self.sub_queries])
 
     @property
     def bits(self) -> int:
-        """Bits that a client sends in all, likewise."""
+        """Bits that a client sends in all."""
         return self.state.per_user_total([one.bits_per_client for one in self.sub_queries])
 
     @property
@@ -74,15 +77,15 @@ class Plan:
 
     @property
     def min_visible_users(self) -> float | None:
-        """Users whom a cell needs to stand two standard deviations out of the last sub-query's noise.
+        """Users of a cell that equal two standard deviations of the last sub-query's noise.
 
-        Other answers can only help. None for methods none of whose answers is that of all cells.
+        None for methods whose last sub-query does not cover the map.
         """
-        return VISIBLE_FROM * self.noise_stddev if self.parameters.method.LAST_QUERY_COVERS_MAP else None
+        return _VISIBLE_SNR * self.noise_stddev if self.parameters.method.LAST_QUERY_COVERS_MAP else None
 
     @property
     def visible_level(self) -> int | None:
-        """The finest level asked for at which evenly spread users would be seen so; None as above."""
+        """The finest queried level on which evenly spread users give cells `min_visible_users`; None as there."""
         encoding, least = self.state.results[-1].encoding, self.min_visible_users
         if least is None or not isinstance(encoding, TreeEncoding):
             return None
@@ -90,12 +93,14 @@ class Plan:
         return encoding.tree.level if cells == math.inf else min(encoding.tree.level, int(math.log(cells, 4)))
 
     def shards_lost(self, dropout: float) -> float:
-        """Expected share of the shards that are lost where so large a share of the devices vanishes.
+        """Expected share of lost shards in a real protocol or in the paper's participation model.
 
-        Of a real protocol, and of the paper's participation model: a shard's survivors are a Poisson number, since who
-        is in it depends on hashes.
+        A shard's survivors are a Poisson number, because hashes assign users to shards.
+
+        Args:
+            dropout: share of the devices that fail, in 0..1.
         """
-        if self.central:
+        if self.is_central:
             return 0.0
         cohort = self.state.cohort
         expected = cohort.users / cohort.shards * (1 - dropout)
@@ -103,13 +108,19 @@ class Plan:
 
 
 def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> Plan:
-    """The plan for parameters.users (or the population). Raises RequestError as the run itself would.
+    """Plans a run of `parameters.users` users, or of the public population.
 
-    prior: the map of an earlier release to start from. Raises ValueError where no number of users is given.
+    Args:
+        parameters: of the heatmap.
+        prior: the map of an earlier release to start from.
+
+    Raises:
+        RequestError: a run would raise it too.
+        ValueError: no number of users is given.
     """
     users = parameters.population or parameters.users
     if users is None:
-        raise ValueError("users: a plan needs to know how many")
+        raise ValueError("users: a plan needs the number of users")
     epsilon = parameters.admission().epsilon
     source = "noisy" if parameters.population is None else "public"
     population = Population(float(users), source, epsilon, discrete_laplace_stddev(epsilon), float(users))
@@ -118,18 +129,15 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
     while state.query is not None:
         query, cohort = state.query, state.cohort
         overflow.append(overflow_probability(query, state))
-        first, last = query.shard_range or (0, cohort.shards)
-        asked = cohort.users * (last - first) / cohort.shards
-        sums = np.round(query.encoding.shares * asked * state.unit).astype(np.int64)
-        state = advance(state, ShardTotals(sums, last - first), parameters)
+        first, end = query.shard_range or (0, cohort.shards)
+        queried_users = cohort.users * (end - first) / cohort.shards
+        sums = np.round(query.encoding.shares * queried_users * state.gamma).astype(np.int64)
+        state = advance(state, ShardTotals(sums, end - first), parameters)
     return Plan(parameters, state, tuple(result.spent for result in state.results), tuple(overflow))
 
 
 def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
-    """An upper bound of the chance that any sum of a sub-query wraps around its modulus: the least that is certified.
-
-    1 where nothing can be said.
-    """
+    """The smallest certified bound on the probability that any sum of a sub-query wraps around; 1 without a bound."""
 
     def fits(log_probability: float) -> bool:
         window = window_for(query.encoding, query.epsilon, state, math.exp(log_probability))
@@ -138,105 +146,121 @@ def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
     return math.exp(bisect(fits, 0.0, math.log(1e-300), 40)[0]) if fits(-1e-9) else 1.0
 
 
-# --- in words ---
-
-
 def plan_details(plan: Plan) -> str:
-    """One plan in full."""
-    own, cohort, central = plan.parameters, plan.state.cohort, plan.central
-    count = plan.state.budget.total - plan.spent
-    people = f"{own.method.NAME}: {cohort.users:,.0f} users"
-    shards = f" in {_number(cohort.shards, 'shard')} of about {cohort.users / cohort.shards:,.0f}"
-    if plan.is_paper:
-        shards += f"; a shard needs {cohort.required_survivors:,} survivors, and who takes part is not protected"
+    """The text of one plan, with a table of its sub-queries."""
+    own, state, is_central = plan.parameters, plan.state, plan.is_central
+    cohort, counting_epsilon = state.cohort, state.budget.total - plan.spent
+    if is_central:
+        shards = ", whose exact sums a trusted server sees"
     else:
-        shards += "; every planned shard answers, whoever is there"
-    sent = f"a client sends {plan.entries:,} vector entries"
-    lines = [people + (", whose exact sums a trusted server sees" if central else shards)]
-    lines.append(
-        (sent if central else f"{sent}, {significant(plan.bits / 8000)} KB,")
-        + (" in one of " if plan.state.has_disjoint_cohorts else " in ")
-        + _number(len(plan.sub_queries), "sub-query", "sub-queries")
-    )
-    if (most := own.method.max_query_entries()) is not None:
+        noun = "shard" if cohort.shards == 1 else "shards"
+        shards = f" in {cohort.shards:,} {noun} of about {cohort.users / cohort.shards:,.0f}"
+        if plan.is_paper:
+            shards += f"; a shard needs {cohort.required_survivors:,} survivors, and who takes part is not protected"
+        else:
+            shards += "; all shards report, whatever their size"
+    lines = [
+        f"{own.method.NAME}: {cohort.users:,.0f} users{shards}",
+        f"a client sends {plan.entries:,} vector entries"
+        + ("" if is_central else f", {significant(plan.bits / 8000)} KB,")
+        + (" in one of " if state.has_disjoint_cohorts else " in ")
+        + ("1 sub-query" if len(plan.sub_queries) == 1 else f"{len(plan.sub_queries):,} sub-queries"),
+    ]
+    if (max_entries := own.method.max_query_entries()) is not None:
         lines.append(
-            "this is for users who are spread evenly; the more they crowd together the more entries pay, up to "
-            f"{most:,}\na sub-query (--max_entries)"
+            "this assumes evenly spread users; concentrated users lead to more entries, up to "
+            f"{max_entries:,} a sub-query\n(--max_entries)"
         )
     lines.append(
-        f"counting the users costs epsilon {count:.3g} of {own.epsilon:g}, and tells their number to "
-        f"+-{significant(1.96 * plan.state.population.noise_stddev)} (95%)"
+        f"the noisy user count costs epsilon {counting_epsilon:.3g} of {own.epsilon:g}; its error is within "
+        f"±{significant(1.96 * state.population.noise_stddev)} users (95%)"
     )
     if plan.min_visible_users is not None:
-        needed = f"{significant(plan.min_visible_users)} users on ({VISIBLE_FROM:g} standard deviations of the "
-        lines.append(f"a cell is seen from {needed}last sub-query's noise)" + _spread(plan.visible_level))
+        level = plan.visible_level
+        lines.append(
+            f"a cell is seen from {significant(plan.min_visible_users)} users on ({_VISIBLE_SNR:g} standard deviations "
+            "of the last sub-query's noise)"
+            + ("" if level is None else f";\nspread evenly, users would be seen in {1 << level} x {1 << level} cells")
+        )
     header = ["sub-query", "epsilon", "entries", "noise, users"]
-    if not central:
-        header += ["modulus", "bits a client", "chance of overflow"]
-    rows = [_sub_query(*one, central) for one in zip(plan.sub_queries, plan.overflow, strict=True)]
+    if not is_central:
+        header += ["modulus", "bits a client", "overflow probability"]
+    rows = [
+        _table_row(sub_query, overflow, is_central)
+        for sub_query, overflow in zip(plan.sub_queries, plan.overflow_probabilities, strict=True)
+    ]
     lines += ["", markdown_table([header, *rows])]
-    if not central:
-        lost = [percent(plan.shards_lost(rate)) for rate in _DROPOUTS]
-        vanish = ["devices that vanish", *(f"{rate:.0%}" for rate in _DROPOUTS)]
+    if not is_central:
         if not plan.is_paper:
             lines.append(
-                "No shard is lost in this job. In a real protocol, where devices vanish, one needs "
-                f"{cohort.required_survivors:,} of them:\n"
+                "This job loses no shard. In a real protocol a shard is lost when fewer than "
+                f"{cohort.required_survivors:,} devices report:\n"
             )
-        lines.append(markdown_table([vanish, ["shards lost", *lost]]))
+        dropouts = ["devices that drop out", *(f"{dropout:.0%}" for dropout in _DROPOUTS)]
+        lost = ["shards lost", *(percent(plan.shards_lost(dropout)) for dropout in _DROPOUTS)]
+        lines.append(markdown_table([dropouts, lost]))
     return "\n".join(lines)
 
 
-def _spread(level: int | None) -> str:
-    return "\n" if level is None else f";\nspread evenly, users would be seen in {1 << level} x {1 << level} cells"
-
-
-def _sub_query(one: SubQuery, overflow: float, central: bool) -> list[str]:
-    row = [f"{one.index}", f"{one.epsilon:.4g}", f"{one.vector_length:,}", significant(one.noise_stddev)]
+def _table_row(sub_query: SubQuery, overflow: float, is_central: bool) -> list[str]:
+    row = [
+        f"{sub_query.index}",
+        f"{sub_query.epsilon:.4g}",
+        f"{sub_query.vector_length:,}",
+        significant(sub_query.noise_stddev),
+    ]
+    if is_central:
+        return row
     probability = f"< {significant(overflow)}" if overflow < 1 else "not bounded"
-    return row if central else [*row, f"{one.modulus:,}", f"{one.bits_per_client:,}", probability]
+    return [*row, f"{sub_query.modulus:,}", f"{sub_query.bits_per_client:,}", probability]
 
 
 def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = None) -> str:
-    """What a heatmap costs a client and shows. prior: the map that it starts from.
+    """The text of a heatmap's plan. Without a public number of users: bounds, and a table by the number of users.
 
-    Without a public number of users: what holds whatever it is, and what it would be for some. Raises RequestError.
+    Args:
+        parameters: of the heatmap.
+        prior: the map of an earlier release to start from. Its users stand in for an unknown number.
+
+    Raises:
+        RequestError: a run would raise it too.
     """
     if parameters.population or parameters.users:
         return plan_details(make_plan(parameters, prior))
     if prior is not None:
         users = max(1, round(float(prior.counts.sum())))
-        shown = plan_details(make_plan(replace(parameters, users=users), prior))
-        return f"for as many users as the release that this one starts from had, {users:,}:\n\n{shown}"
+        details = plan_details(make_plan(replace(parameters, users=users), prior))
+        return f"for as many users as the release that this one starts from had, {users:,}:\n\n{details}"
     lines = [
-        "How many users there are is counted privately, and the rest follows from that count; give --population N",
-        "where it is known from elsewhere. What can be told whatever it is:",
+        "The number of users is counted privately, and the plan depends on that count; give --population N if the",
+        "number is public. For any number of users:",
         "",
         *_bounds(parameters),
         "",
-        "What it would be, with users spread evenly over the map:",
+        "For users who are spread evenly over the map:",
         "",
     ]
-    central = parameters.noise == "central"
-    header = ["users", "sub-queries", "entries", *([] if central else ["bits a client", "KB"])]
+    is_central = parameters.noise == "central"
+    header = ["users", "sub-queries", "entries", *([] if is_central else ["bits a client", "KB"])]
     rows = [[*header, "noise, users", "seen from, users"]]
     for users in EXAMPLE_USERS:
         try:
             plan = make_plan(replace(parameters, users=users))
-        except RequestError:  # not with so many users
+        except RequestError:  # such as a population too large for the modulus
             continue
-        sent = [] if central else [f"{plan.bits:,}", significant(plan.bits / 8000)]
-        row = [f"{users:,}", f"{len(plan.sub_queries)}", f"{plan.entries:,}", *sent, significant(plan.noise_stddev)]
+        bits = [] if is_central else [f"{plan.bits:,}", significant(plan.bits / 8000)]
+        row = [f"{users:,}", f"{len(plan.sub_queries)}", f"{plan.entries:,}", *bits, significant(plan.noise_stddev)]
         rows.append([*row, "-" if plan.min_visible_users is None else significant(plan.min_visible_users)])
     return "\n".join(lines) + "\n" + markdown_table(rows, left=())
 
 
 def _bounds(parameters: HeatmapParameters) -> list[str]:
-    """What holds for any number of users, and wherever they are."""
+    """Lines that hold for any number of users in any places."""
     method, depth = parameters.method, parameters.depth
-    rounds = method.max_rounds(depth)
-    share = parameters.epsilon * parameters.population_share
-    lines = [f"- epsilon {parameters.epsilon:g} in all, of which the count of users costs {share:.3g}"]
+    rounds, epsilon = method.max_rounds(depth), parameters.epsilon
+    lines = [
+        f"- epsilon {epsilon:g} in all, of which the count of users costs {epsilon * parameters.population_share:.3g}"
+    ]
     entries = method.max_query_entries()
     if entries is None and isinstance(method, Adaptive):
         entries = parameters.categories * 4**depth  # the finest tree
@@ -245,15 +269,11 @@ def _bounds(parameters: HeatmapParameters) -> list[str]:
     lines.append(f"- at most {rounds:,} sub-queries of at most {entries:,} entries each")
     if parameters.noise != "central":
         bits = ((MAX_MODULUS if parameters.modulus is None else parameters.modulus) - 1).bit_length()
-        sent = f"{rounds * entries * bits:,}"
-        lines.append(f"- so a client sends at most {rounds * entries:,} entries of {bits} bits at most: {sent} bits")
+        total = f"{rounds * entries * bits:,}"
+        lines.append(f"- so a client sends at most {rounds * entries:,} entries of {bits} bits at most: {total} bits")
     return lines
 
 
-def _number(number: int, noun: str, many: str | None = None) -> str:
-    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
-
-
 def percent(share: float) -> str:
-    """Returns a share in 0..1 as a percentage with three significant digits."""
+    """A share in 0..1 as a percentage with three significant digits."""
     return f"{significant(100 * share)}%"

@@ -1,4 +1,4 @@
-"""The whole heatmap as one transform: paths of Parquet files in, the final state out."""
+"""A private heatmap as one transform: from paths of Parquet files to the final state."""
 
 from __future__ import annotations
 
@@ -11,28 +11,37 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.refine import PlanCohort, RunSubQueries, StartSubQueries
+from sfumato.transforms.heatmap.refine import RunSubQueries, StartSubQueries
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import check_prior, digest
 from sfumato.transforms.locations.group import BoundUsers, BuildShards
 from sfumato.transforms.locations.read import ReadLocations
+from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 
 
 class PrivateHeatmap(beam.PTransform):
-    """Paths of Parquet location logs -> a singleton HeatmapState, differentially private in whole.
+    """Paths of Parquet location logs -> a singleton HeatmapState, differentially private as a whole.
 
-    The state's answers hold each sub-query's encoding and noisy counts; the method's `decode`, `raster.density` and
-    `assemble.release_files` make maps and releases of them. spill: a place for bulky intermediate data (see Spill)
-    where all workers share a disk or are one process; None keeps these data in the runner's hands.
+    The state holds the noisy counts of every sub-query. The method's `decode` makes the map of it, and
+    `release_files.release_files` the files of a release.
 
-    One key serves one input, once: it is narrowed to the region, the parameters and the columns here, but two inputs
-    under one key and the same parameters would get the same noise, and their difference would have none.
+    Args:
+        region: of the map.
+        parameters: of the heatmap.
+        key: of the run. It is bound to the region, the parameters, the columns and the prior, but not to the input.
+            Use it for one input, once: two inputs under one key would get the same noise, which their difference
+            cancels.
+        columns: names of the log's columns.
+        spill: where bulky intermediate data are kept, see `Spill`. Only for workers that share a disk or a process;
+            None leaves the data to the runner.
+        prior: the map of an earlier release of the same region and depth to start from.
+        admit: charges the run and counts its users; None counts them by the parameters' rule, without a ledger.
 
-    prior: the map of an earlier release, of the same region and depth, to start from. Raises RequestError where the
-    method does not. admit: what decides whether the run goes on, by default the parameters' own rule without a ledger.
+    Raises:
+        RequestError: the categories differ from the parameters', or the prior does not fit.
     """
 
     def __init__(
@@ -65,12 +74,12 @@ class PrivateHeatmap(beam.PTransform):
         columns, places = self._columns, Places(grid.depth, parameters.categories)
         bound = BoundUsers(places, spill, parameters.contributes, parameters.distribution_total, columns.dwell_limit)
         chunks, rows = paths | "ReadLocations" >> ReadLocations(columns, grid, key, spill)  # (user group, chunk)
-        words, users = chunks | "BoundUsers" >> bound  # bytes
+        bounded, users = chunks | "BoundUsers" >> bound  # bytes, UserCounts
         state = users | "Start" >> StartSubQueries(parameters, key, rows, self._admit, self._prior)  # HeatmapState
-        weighted = parameters.distribution_gamma is not None
-        build = BuildShards(places, state | PlanCohort(), spill, weighted)
-        shards = words | "BuildShards" >> build  # ShardGroup
-        return shards | "Ask" >> RunSubQueries(parameters, key, state)  # HeatmapState
+        cohort = state | "Cohort" >> beam.Map(lambda state: state.cohort).with_output_types(Cohort)
+        is_weighted = parameters.distribution_gamma is not None
+        shards = bounded | "BuildShards" >> BuildShards(places, cohort, spill, is_weighted)  # ShardGroup
+        return shards | "RunSubQueries" >> RunSubQueries(parameters, key, state)  # HeatmapState
 
 
 def bind_key(

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.region import interleave
+from sfumato.schemas.region import by_row
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.heatmap.state import Estimate
 
@@ -163,14 +162,3 @@ def coarsen(estimate: Estimate, entries: int) -> Estimate:
         return coarse
     by_category = np.stack([added(one) for one in estimate.by_category])
     return replace(coarse, by_category=by_category, category_stddev=np.sqrt(added(estimate.category_stddev**2)))
-
-
-def by_row(sums: NDArray[Any]) -> NDArray[Any]:
-    """Values by code, [4^d], as a picture, [2^d, 2^d], row 0 in the north."""
-    return np.asarray(sums[_codes_by_row((len(sums).bit_length() - 1) // 2)])
-
-
-def _codes_by_row(depth: int) -> NDArray[np.uint64]:
-    """The code of every cell, uint64[2^depth, 2^depth], rows from the north, columns from the west."""
-    axis, zero = np.arange(1 << depth, dtype=np.uint32), np.zeros(1 << depth, dtype=np.uint32)
-    return interleave(axis, zero)[None, :] | interleave(zero, axis)[:, None]

@@ -1,48 +1,45 @@
-"""Rates: the share of a cell's users that belong to a category, with 95% intervals of sampling and noise. Pure.
+"""Rates: the share of a cell's users in a category, with 95% intervals for sampling and noise. Pure post-processing.
 
-Users of a cell are taken for a sample of those who might have been there, each of category c with chance p, the rate;
-what an interval covers is p, not the share of the very users that were counted. Of M such users X belong to c. What is
-released is n = X + noise and, of all other categories together, r = M - X + noise. Each category's noise has variance
-V, so that r's has (k - 1) V. Whatever M is,
+Model. The users of a cell are a sample. Each of them is in the category with probability p, the rate, and the interval
+is for p. Of M users X are in the category. The release has n = X + noise and, for all other categories together,
+r = M - X + noise. One category's noise has variance V, so r's noise has (k - 1) V with k categories.
 
-    D(p) = (1 - p) n - p r  =  n - p (n + r)
+Test. For every M,
 
-has mean 0 and, with q = 1 - p, the variance M p q + V (q^2 + (k - 1) p^2). The interval is what a test of D does not
-reject (Wilson's and Fieller's way): its ends are values of p, and it is [0, 1] where n and r say nothing. Where users
-of a cell differ in p the variance of X is smaller, and the interval too wide; so it is where a user's weight is spread
-over cells (contribution all): M p q is then an upper bound.
+    D(p) = (1 - p) n - p r = n - p (n + r)
 
-M is known from what D leaves over: (p n + q r / (k - 1)) / (p^2 + q^2 / (k - 1)), least squares at the rate p, whose
-noise is uncorrelated with D's. It counts as at least its own deviation, which a cell without users may have.
+has mean 0 and variance M p q + V (q^2 + (k - 1) p^2), with q = 1 - p. The interval holds all p that a test of D does
+not reject (Wilson 1927, Fieller 1954). It is [0, 1] where n and r hold no information. It is too wide where users of a
+cell differ in p, or spread their weight over cells (contribution all): there M p q is an upper bound.
 
-Critical values. (1) Near 0 and 1 a test with equal tails would waste one: a rate of 0 cannot be missed from below, so
-that 97.5% would be covered, and counts below 0 would give no interval at all. Feldman and Cousins (1998, Physical
-Review D 57, 3873) order outcomes by their likelihood under the nearest rate in [0, 1], which shifts the 5% from one
-tail to the other, to 1.645 in place of 1.96 at the end itself. How far p M is from 0, in deviations of D, says how
-much. (2) Few noisy sums have the heavy tails of Laplace's distribution, and few users of a rare category are skewed:
-the Cornish-Fisher expansion corrects for the third and fourth cumulants of D.
+M is estimated by (p n + q r / (k - 1)) / (p^2 + q^2 / (k - 1)): least squares at the rate p, with noise uncorrelated to
+D's. The estimate is kept at or above its own standard deviation, because a cell may have no users.
 
-Counts are whole numbers. Where noise and sampling together deviate by less than two users or so, the coverage of a
-single M and p goes up and down by some 2% around 95%, as that of every interval does. D counts as 0.15 of a user nearer
-to 0 than it is: then a rate of 0, which many cells may share, is covered between 93% and 97% of the time under the
-noise of one shard at every epsilon from 0.2 to 1 (by summation over the lattice); half a user, as is usual, would be
-too much.
+Critical values of an interval:
 
-The list of high rates. An interval for one cell (pointwise) says nothing of a cell that was chosen because its rate is
-extreme among thousands. So a cell is listed only where its interval excludes the average with a level that holds for
-all cells and categories at once (simultaneous): with probability 95% no listed cell has a rate that is not above the
-average. Of the 5%, half a per cent is for the average's own error. The rest is shared out evenly between the
-cells, the categories and both ends (Bonferroni). Tails that far out are not normal, so the test is Chernoff's bound:
-with the cumulant generating function K of D at the rate p, which sums of discrete Laplace variates and of users have,
-P(D >= d) <= exp(-max_s (s d - K(s))). The users of a cell count as two deviations more than estimated. What is shown of
-a listed cell is its rate after shrinkage towards the average (`selection.shrink`), kept inside that interval.
+- Near 0 and 1. A test with equal tails would cover a rate of 0 with 97.5%, since 0 cannot be missed from below. Feldman
+  and Cousins (1998, Physical Review D 57, 3873) order outcomes by their likelihood relative to the most likely rate in
+  [0, 1]. This moves the 5% to one tail, from 1.96 to 1.645 deviations at the end itself. The distance of p M from 0, in
+  deviations of D, decides how much.
+- Skewness. A sum of few Laplace variates has heavy tails, and few users of a rare category are skewed. The
+  Cornish-Fisher expansion corrects for the third and fourth cumulants of D.
+- Continuity. Counts are integers, so coverage oscillates by some 2% where the deviation is below about two users. D is
+  taken 0.15 users nearer to 0. By summation over the lattice, a rate of 0, which many cells may share, is then covered
+  with 93% to 97% under the noise of one shard at every epsilon from 0.2 to 1. The usual half a user would be too much.
+
+Simultaneous intervals. The interval above is pointwise: it does not hold for a cell that was chosen because its rate is
+extreme. A second interval is given for cells whose rate is above the region's average at a level that holds for all
+cells and categories at once: with 95%, none of them has a rate at or below the average. The error of the average takes
+0.5%; the rest is divided among cells, categories and both ends (Bonferroni). Tails that far out are not normal, so the
+test is Chernoff's bound with the cumulant generating function K of D at p, for discrete Laplace noise and sampled
+users: P(D >= d) <= exp(-max_s (s d - K(s))). There M is taken two deviations higher.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -55,29 +52,32 @@ from sfumato.transforms.shrinkage import shrink
 
 LEVEL = 0.95
 _TWO_SIDED, _ONE_SIDED = float(scipy.special.ndtri((1 + LEVEL) / 2)), float(scipy.special.ndtri(LEVEL))
-_EXPANDED = 3.0  # deviations to which Cornish and Fisher's polynomials are trusted; beyond, their shift stays
-_CONTINUITY = 0.15  # users, see above
+_EXPANDED = 3.0  # deviations up to which the Cornish-Fisher polynomials are trusted; beyond, their shift is constant
+_CONTINUITY = 0.15  # users, see the module
 _NEAREST = 1e-9  # deviations from an end at which a rate counts as that end
 _BISECTIONS = 24
-CLEAR = 3.0  # deviations of the noise in all categories together that a cell's users must be above 0
-_OF_AVERAGE = 0.005  # of the list's 5%: the average is higher than its upper end
-_AVERAGE_Z = float(scipy.special.ndtri(1 - _OF_AVERAGE))
-_STEPS = 60  # of a golden section and of a bisection
-_COLLAPSED = 2.0  # times the width: what a quarter of the users does to an interval where sampling rules
+_MIN_USERS_SNR = 3.0  # users of a cell with a shrunk rate, in deviations of the noise in all categories together
+_AVERAGE_ERROR = 0.005  # probability that the average is above its upper bound
+_AVERAGE_Z = float(scipy.special.ndtri(1 - _AVERAGE_ERROR))
+_STEPS = 60  # of a golden-section search and of a bisection
+_COLLAPSE_FACTOR = 2.0  # a quarter of the users doubles the width of an interval where sampling dominates
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Rates:
-    """Rates of the entries of a tree, with 95% intervals: float64[len(names), T] each, 0 <= low <= rate <= high <= 1.
+    """Rates of the entries of a tree, with 95% intervals: float64[len(names), T] each.
 
-    names: the categories whose rates they are: of two the second, or `true`; of more, all of them. rate is NaN where
-    the interval is [0, 1], that is where nothing is known. low and high hold for each cell by itself.
-
-    average: float64[len(names)], of the whole region. shrunk: NaN where the cell's users are not clearly above zero.
-    listed_low, listed_high: ends of intervals that hold for all cells at once, NaN where the cell is not listed, as its
-    interval does not exclude the average from below.
+    Attributes:
+        names: the categories, see `published_categories`.
+        rate: in [low, high]; NaN where the interval is [0, 1].
+        low, high: ends of each cell's pointwise interval, in [0, 1].
+        average: float64[len(names)], of the whole region.
+        shrunk: the rate after shrinkage towards the average; NaN where users are not clearly above zero. Within the
+            simultaneous interval, if there is one.
+        simultaneous_low, simultaneous_high: ends of the simultaneous interval; NaN where it does not exclude the
+            average from below.
     """
 
     names: tuple[str, ...]
@@ -86,206 +86,215 @@ class Rates:
     high: Array
     average: Array
     shrunk: Array
-    listed_low: Array
-    listed_high: Array
+    simultaneous_low: Array
+    simultaneous_high: Array
 
 
-def rates_of(estimate: Estimate, categories: Sequence[str], noisy_sums: int, stands_for: float = 1.0) -> Rates | None:
-    """The rates of an estimate with auxiliary data; None without.
+def estimate_rates(
+    estimate: Estimate, categories: Sequence[str], noisy_sums: int, sampling_weight: float = 1.0
+) -> Rates | None:
+    """The rates of an estimate; None without auxiliary data.
 
     Args:
         estimate: of users by category.
         categories: names, in the order of `estimate.by_category`.
-        noisy_sums: sums with noise of their own that were added up: the shards that answered, or one.
-        stands_for: users for whom one that was counted speaks: shards over those that answered.
+        noisy_sums: number of sums with independent noise that were added up: the live shards, or 1.
+        sampling_weight: users represented by each counted user: all shards over live shards.
     """
     if estimate.by_category is None or estimate.category_stddev is None:
         return None
-    shown = shown_rates(categories)
-    total, others = estimate.by_category.sum(axis=0), len(categories) - 1
-    there = estimate.tree.areas > 0
-    parts = []
-    for category in shown:
+    published = published_categories(categories)
+    total, variance = estimate.by_category.sum(axis=0), estimate.category_stddev**2
+    covers_area = estimate.tree.areas > 0
+    columns = []
+    for category in published:
         counts = estimate.by_category[category]
-        test = _Test(counts, total - counts, estimate.category_stddev**2, float(others), noisy_sums, stands_for)
-        parts.append((*test.interval(), *_listed(test, there, len(shown))))
-    rate, low, high, average, *listed = (np.stack(part) for part in zip(*parts, strict=True))
-    return Rates(tuple(categories[category] for category in shown), rate, low, high, average, *listed)
+        test = _RateTest(
+            counts, total - counts, variance, float(len(categories) - 1), float(noisy_sums), sampling_weight
+        )
+        columns.append((*test.intervals(), *_simultaneous(test, covers_area, len(published))))
+    rate, low, high, average, *simultaneous = (np.stack(column) for column in zip(*columns, strict=True))
+    return Rates(tuple(categories[category] for category in published), rate, low, high, average, *simultaneous)
 
 
-def _listed(test: _Test, there: NDArray[np.bool_], categories: int) -> tuple[Array, Array, Array, Array]:
+def _simultaneous(
+    test: _RateTest, covers_area: NDArray[np.bool_], categories: int
+) -> tuple[Array, Array, Array, Array]:
     """The average, and for each cell the shrunk rate and the ends of its simultaneous interval; see `Rates`.
 
-    there: bool[T], whether a cell covers anything. categories: whose rates are told, each with a list of its own.
+    Args:
+        test: of one category.
+        covers_area: bool[T], whether a cell covers any area.
+        categories: number of categories with published rates.
     """
     unknown = np.full(len(test.counts), np.nan)
     users, noise = test.counts + test.rest, test.variance * (1 + test.others)
-    everybody = float(users[there].sum())
-    if everybody <= 0:
+    all_users = float(users[covers_area].sum())
+    if all_users <= 0:
         return np.array(0.5), unknown, unknown, unknown
-    average = float(np.clip(test.counts[there].sum() / everybody, 0, 1))
+    average = float(np.clip(test.counts[covers_area].sum() / all_users, 0, 1))
     error = math.sqrt(
-        test.stands_for * everybody * average * (1 - average)
-        + float(test.variance[there].sum()) * ((1 - average) ** 2 + test.others * average**2)
+        test.sampling_weight * all_users * average * (1 - average)
+        + float(test.variance[covers_area].sum()) * ((1 - average) ** 2 + test.others * average**2)
     )
-    clear = there & (users > CLEAR * np.sqrt(noise))
+    has_users = covers_area & (users > _MIN_USERS_SNR * np.sqrt(noise))
     shrunk = unknown.copy()
-    if clear.any():
-        variance = test.of(clear).variance_at(np.array(average)) / users[clear] ** 2
-        shrunk[clear] = np.clip(shrink(test.counts[clear] / users[clear], variance, average)[0], 0, 1)
-    upper = min(average + _AVERAGE_Z * error / everybody, 1.0)
-    bound = math.log(2 * there.sum() * categories / (1 - LEVEL - _OF_AVERAGE))
-    found = clear & (test.counts > upper * users)
-    found[found] = test.of(found).exponent(np.full(found.sum(), upper), 1.0) > bound
+    if has_users.any():
+        variance = test.select(has_users).variance_at(np.array(average)) / users[has_users] ** 2
+        shrunk[has_users] = np.clip(shrink(test.counts[has_users] / users[has_users], variance, average)[0], 0, 1)
+    upper = min(average + _AVERAGE_Z * error / all_users, 1.0)
+    bound = math.log(2 * covers_area.sum() * categories / (1 - LEVEL - _AVERAGE_ERROR))
+    above = has_users & (test.counts > upper * users)
+    above[above] = test.select(above).exponent(np.full(above.sum(), upper), 1.0) > bound
     low, high = unknown.copy(), unknown.copy()
-    if found.any():
-        chosen, rate = test.of(found), np.minimum(test.counts / np.where(found, users, 1), 1)[found]
-        low[found] = chosen.simultaneous(rate, np.full_like(rate, upper), 1.0, bound)
-        high[found] = chosen.simultaneous(rate, np.ones_like(rate), -1.0, bound)
-        shrunk[found] = np.clip(shrunk[found], low[found], high[found])
+    if above.any():
+        selected, rate = test.select(above), np.minimum(test.counts / np.where(above, users, 1), 1)[above]
+
+        def end(outside: float, side: float) -> Array:
+            """The rate between the observed one and a rejected one at which the exponent passes the bound."""
+            passes = bisect_each(
+                lambda p: ~(selected.exponent(p, side) > bound), rate, np.full_like(rate, outside), _STEPS
+            )
+            return passes[0]
+
+        low[above], high[above] = end(upper, 1.0), end(1.0, -1.0)
+        shrunk[above] = np.clip(shrunk[above], low[above], high[above])
     return np.array(average), shrunk, low, high
 
 
-def shown_rates(categories: Sequence[str]) -> list[int]:
-    """Of which categories the rates are told: of two the second, or `true`, since the other's follow; else of all."""
+def published_categories(categories: Sequence[str]) -> list[int]:
+    """The categories with published rates: all of several; of two the second, or `true`, as the other adds up to 1."""
     if len(categories) != 2:
         return list(range(len(categories)))
     return [list(categories).index("true") if set(categories) == {"false", "true"} else 1]
 
 
-def interval(
-    counts: Array, rest: Array, stddev: Array, others: int = 1, noisy_sums: int = 1, stands_for: float = 1.0
+def rate_intervals(
+    counts: Array, rest: Array, stddev: Array, others: int = 1, noisy_sums: int = 1, sampling_weight: float = 1.0
 ) -> tuple[Array, Array, Array]:
-    """Rate, lower and upper end of its 95% interval for each cell: float64[T] each.
+    """Rate and lower and upper end of its pointwise 95% interval for each cell: float64[T] each.
 
     Args:
         counts: float64[T], noisy users of the category.
         rest: float64[T], noisy users of all others together.
         stddev: float64[T], of the noise in one category's count.
-        others: how many other categories there are.
-        noisy_sums: see `rates_of`, as for stands_for.
+        others: number of other categories.
+        noisy_sums, sampling_weight: see `estimate_rates`.
     """
-    return _Test(counts, rest, stddev**2, float(others), noisy_sums, stands_for).interval()
+    return _RateTest(counts, rest, stddev**2, float(others), float(noisy_sums), sampling_weight).intervals()
 
 
 @dataclass(frozen=True, eq=False)
-class _Test:
-    """Which rates a cell's counts do not reject; float64[T] each, see the module."""
+class _RateTest:
+    """The test of D(p) for T cells. The arguments of `rate_intervals`, with the noise's variance; p is float64[T]."""
 
     counts: Array
     rest: Array
     variance: Array
     others: float
-    noisy_sums: int
-    stands_for: float
+    noisy_sums: float
+    sampling_weight: float
 
-    def of(self, cells: NDArray[np.bool_]) -> _Test:
-        """The test of some of the cells."""
-        counts, rest, variance = (one[cells] for one in (self.counts, self.rest, self.variance))
-        return _Test(counts, rest, variance, self.others, self.noisy_sums, self.stands_for)
+    def select(self, cells: NDArray[np.bool_]) -> _RateTest:
+        """The test of some of the cells: bool[T]."""
+        return replace(self, counts=self.counts[cells], rest=self.rest[cells], variance=self.variance[cells])
 
-    def interval(self) -> tuple[Array, Array, Array]:
-        """Rate, lower and upper end of its 95% interval for each cell by itself: float64[T] each."""
-        users, some = np.maximum(self.counts, 0), np.maximum(self.rest, 0)
-        # The rate where D is 0, or the nearer end. It is never rejected: at an end, D may be on the outer side as far
-        # as it likes. So either end of the interval lies between it and a rejected end of [0, 1].
-        known = users + some > 0
-        rate = np.where(known, users / np.where(known, users + some, 1), 0.5)
-        low = self.edge(np.zeros_like(rate), rate)
-        high = self.edge(np.ones_like(rate), rate)
+    def intervals(self) -> tuple[Array, Array, Array]:
+        """Rate and lower and upper end of its pointwise 95% interval: float64[T] each."""
+        users, rest = np.maximum(self.counts, 0), np.maximum(self.rest, 0)
+        # The rate where D is 0, or the nearer end, is never rejected. So each end of the interval lies between it and
+        # a rejected end of [0, 1].
+        known = users + rest > 0
+        rate = np.where(known, users / np.where(known, users + rest, 1), 0.5)
+        low, high = self._end(np.zeros_like(rate), rate), self._end(np.ones_like(rate), rate)
         return np.where((low == 0) & (high == 1), np.nan, rate), low, high
 
+    def _end(self, outermost: Array, inside: Array) -> Array:
+        """The end of the interval between accepted rates and 0 or 1."""
+        end, cells = outermost.copy(), ~self._accepts(outermost)
+        end[cells] = bisect_each(self.select(cells)._accepts, inside[cells], outermost[cells], _BISECTIONS)[0]
+        return end
+
     def users_at(self, p: Array, deviations: float = 0.0) -> Array:
-        """The cell's users by least squares at a rate p, and some deviations more: at least one deviation."""
-        left = p * p + (1 - p) ** 2 / self.others
-        deviation = np.sqrt(self.variance / left)
-        users = (p * self.counts + (1 - p) * self.rest / self.others) / left
+        """M by least squares at the rate p, plus some deviations of its error; see the module."""
+        squares = p * p + (1 - p) ** 2 / self.others
+        deviation = np.sqrt(self.variance / squares)
+        users = (p * self.counts + (1 - p) * self.rest / self.others) / squares
         return np.asarray(np.maximum(users, deviation) + deviations * deviation)
 
     def variance_at(self, p: Array) -> Array:
-        """The variance of D at a rate p."""
+        """The variance of D(p)."""
         q = 1 - p
-        return np.asarray(self.stands_for * self.users_at(p) * p * q + self.variance * (q * q + self.others * p * p))
+        sampling = self.sampling_weight * self.users_at(p) * p * q
+        return np.asarray(sampling + self.variance * (q * q + self.others * p * p))
 
     def exponent(self, p: Array, side: float) -> Array:
-        """-log of Chernoff's bound of the probability of a D as far up (side 1) or down (-1) at the rate p: float64[T].
-
-        0 where D is not on that side.
-        """
+        """-log of Chernoff's bound on the probability of D(p) this far above (side 1) or below (-1) 0; 0 elsewhere."""
         users, q = self.users_at(p, 2.0), 1 - p
         distance = side * (q * self.counts - p * self.rest)
-        step = self.stands_for  # users whom a count speaks for: what sampling and noise are multiples of
+        step = self.sampling_weight  # counts are multiples of it
         scale = self.variance / (2 * self.noisy_sums * step * step)  # a / (1 - a)^2 of discrete Laplace noise
         # The noise has moments up to the s at which 4 scale sinh^2(s c / 2) is 1.
-        most = 2 * np.arcsinh(0.5 / np.sqrt(np.maximum(scale, 1e-300))) / (step * np.maximum(p, q))
-        most = np.minimum(most, 50.0 / step) * (1 - 1e-9)
+        max_s = 2 * np.arcsinh(0.5 / np.sqrt(np.maximum(scale, 1e-300))) / (step * np.maximum(p, q))
+        max_s = np.minimum(max_s, 50.0 / step) * (1 - 1e-9)
 
         def gain(s: Array) -> Array:
-            drawn = q * np.exp(-side * s * step * p) + p * np.exp(side * s * step * q)
-            cumulants = users / step * np.log(drawn)
-            for weight, many in ((q, 1.0), (p, self.others)):
-                cumulants -= many * self.noisy_sums * np.log1p(-4 * scale * np.sinh(s * weight * step / 2) ** 2)
+            moment = q * np.exp(-side * s * step * p) + p * np.exp(side * s * step * q)
+            cumulants = users / step * np.log(moment)
+            for weight, categories in ((q, 1.0), (p, self.others)):
+                cumulants -= categories * self.noisy_sums * np.log1p(-4 * scale * np.sinh(s * weight * step / 2) ** 2)
             return np.asarray(s * distance - cumulants)
 
-        low, high, golden = np.zeros_like(most), most, (math.sqrt(5) - 1) / 2
-        for _ in range(_STEPS):  # golden section: the gain is concave
+        low, high, golden = np.zeros_like(max_s), max_s, (math.sqrt(5) - 1) / 2
+        for _ in range(_STEPS):  # golden-section search: the gain is concave
             left, right = high - golden * (high - low), low + golden * (high - low)
             better = gain(left) > gain(right)
             low, high = np.where(better, low, left), np.where(better, right, high)
         return np.where(distance > 0, np.maximum(gain((low + high) / 2), 0), 0)
 
-    def simultaneous(self, inside: Array, outside: Array, side: float, bound: float) -> Array:
-        """The end of the interval between a rate that D bears out and one further out, where exponents pass a bound."""
-        return bisect_each(lambda p: ~(self.exponent(p, side) > bound), inside, outside, _STEPS)[0]
-
-    def accepts(self, p: Array) -> NDArray[np.bool_]:
-        """Whether each cell's rate may be p: float64[T] -> bool[T]."""
+    def _accepts(self, p: Array) -> NDArray[np.bool_]:
+        """Whether the pointwise interval holds p: bool[T]."""
         q, others = 1 - p, self.others
         p2, q2 = p * p, q * q
         users = self.users_at(p)
-        sampling = self.stands_for * users * p * q
+        sampling = self.sampling_weight * users * p * q
         variance = np.maximum(sampling + self.variance * (q2 + others * p2), 1e-12)
         deviation = np.sqrt(variance)
-        skewness = self.stands_for * sampling * (q - p) / (variance * deviation)
+        skewness = self.sampling_weight * sampling * (q - p) / (variance * deviation)
         noise = 3 * self.variance**2 / self.noisy_sums * (q2 * q2 + others * p2 * p2)  # Laplace's excess kurtosis is 3
-        excess = (self.stands_for**2 * sampling * (1 - 6 * p * q) + noise) / variance**2
-        inward, outward = _critical(p * users / deviation)
-        from_one, beyond_one = _critical(q * users / deviation)
+        excess = (self.sampling_weight**2 * sampling * (1 - 6 * p * q) + noise) / variance**2
+        inward, outward = _critical_values(p * users / deviation)
+        from_one, beyond_one = _critical_values(q * users / deviation)
         above = np.where(beyond_one > _TWO_SIDED, beyond_one, inward)
         below = np.where(outward > _TWO_SIDED, outward, from_one)
         distance = (q * self.counts - p * self.rest) / deviation
-        margin = _CONTINUITY * self.stands_for / deviation
-        high, low = _expand(above, skewness, excess) + margin, _expand(-below, skewness, excess) - margin
+        margin = _CONTINUITY * self.sampling_weight / deviation
+        high, low = (
+            _cornish_fisher(above, skewness, excess) + margin,
+            _cornish_fisher(-below, skewness, excess) - margin,
+        )
         return np.asarray((low <= distance) & (distance <= high))
 
-    def edge(self, end: Array, inside: Array) -> Array:
-        """The interval's end towards 0 or 1, `end`, seen from rates that are not rejected: float64[T]."""
-        edge, cells = end.copy(), ~self.accepts(end)
-        test, outside, inside = self.of(cells), end[cells], inside[cells]
-        edge[cells] = bisect_each(test.accepts, inside, outside, _BISECTIONS)[0]
-        return edge
 
-
-def _expand(z: Array, skewness: Array, excess: Array) -> Array:
-    """The quantile, in deviations, that a normal distribution has at z (Cornish and Fisher 1937)."""
+def _cornish_fisher(z: Array, skewness: Array, excess: Array) -> Array:
+    """The quantile, in deviations, at which a normal distribution has z (Cornish and Fisher 1937)."""
     s = np.clip(z, -_EXPANDED, _EXPANDED)
     s2 = s * s
     shift = skewness * (s2 - 1) / 6 + s * (excess * (s2 - 3) / 24 - skewness**2 * (2 * s2 - 5) / 36)
     return np.asarray(z + shift)
 
 
-def _critical(distance: Array) -> tuple[Array, Array]:
-    """How far inward and outward is accepted at a distance from an end, all in deviations: float64[T] each."""
+def _critical_values(distance: Array) -> tuple[Array, Array]:
+    """Accepted deviations inward and outward at a distance from an end of [0, 1], in deviations: float64[T] each."""
     near = np.clip(distance, _NEAREST, _TWO_SIDED)
-    places, inward = _inward()
-    h = np.interp(near, places, inward)
-    # Both borders of what is accepted have the same likelihood ratio: h^2 = near^2 - 2 near x, x beyond the end.
+    h = np.interp(near, *_inward_table())
+    # Both limits have the same likelihood ratio: h^2 = near^2 - 2 near x, with x beyond the end.
     return h, np.where(near < _TWO_SIDED, (near**2 + h**2) / (2 * near), _TWO_SIDED)
 
 
 @lru_cache(maxsize=1)
-def _inward() -> tuple[Array, Array]:
-    """Distances from an end and the deviations inward that make up 95% (Feldman and Cousins), by bisection."""
+def _inward_table() -> tuple[Array, Array]:
+    """Distances from an end, and the accepted deviations inward that give 95% (Feldman and Cousins): float64[400]."""
     near = np.linspace(_NEAREST, _TWO_SIDED, 400)
 
     def misses(h: Array) -> NDArray[np.bool_]:
@@ -298,34 +307,36 @@ def _inward() -> tuple[Array, Array]:
 def split_by_interval(
     estimate: Estimate, next_stddev: float, width: float, noisy_sums: int, threshold: float
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """The nodes to split and those to collapse, by their rates' intervals: uint64 each, as Tree.refine takes them.
+    """The nodes to split and to collapse so that rates keep intervals of a given width, for `Tree.refine`.
 
-    A node is split where its children, with a quarter of its users each and as many of each category, would have
-    intervals no wider than `width` in the next sub-query. It is collapsed where its own would be wider than twice that,
-    unless it has more users than the count rule's threshold: then the map needs it. A child of a node that was only
-    just split thus stays even with half its share of the users, or less.
+    A node is split if its children, each with a quarter of its users in every category, would have intervals of at most
+    `width` in the next sub-query. It is collapsed if its own interval would be wider than twice `width`. So a child
+    with half its expected share of the users still stays. Nodes above `threshold` are never collapsed.
 
     Args:
-        estimate: of users by category. Raises ValueError where it has none.
-        next_stddev: of the noise in one category's count in the next sub-query.
-        width: of a whole interval, high - low, the widest of all categories.
-        noisy_sums: see `rates_of`.
-        threshold: users, above which a node is not collapsed.
+        estimate: of users by category.
+        next_stddev: standard deviation, in users, of the noise in one category's count in the next sub-query.
+        width: high - low of the widest interval of all categories, in (0, 1).
+        noisy_sums: see `estimate_rates`.
+        threshold: users.
+
+    Raises:
+        ValueError: the estimate has no users by category.
     """
     if estimate.by_category is None:
-        raise ValueError("estimate: intervals are of rates, and it has no users by category")
+        raise ValueError("estimate: has no users by category, so there are no rates")
     counts = estimate.by_category
-    split = _widths(counts / 4, next_stddev, noisy_sums) <= width
-    wide = _widths(counts, next_stddev, noisy_sums) > _COLLAPSED * width
+    split = _widest_intervals(counts / 4, next_stddev, noisy_sums) <= width
+    is_wide = _widest_intervals(counts, next_stddev, noisy_sums) > _COLLAPSE_FACTOR * width
     nodes = estimate.tree.entries
-    return nodes[split], nodes[wide & ~split & (counts.sum(axis=0) <= threshold)]
+    return nodes[split], nodes[is_wide & ~split & (counts.sum(axis=0) <= threshold)]
 
 
-def _widths(counts: Array, stddev: float, noisy_sums: int) -> Array:
+def _widest_intervals(counts: Array, stddev: float, noisy_sums: int) -> Array:
     """The width of each node's widest interval: float64[categories, T] -> float64[T]."""
     total, noise, others = counts.sum(axis=0), np.full(counts.shape[1], stddev), len(counts) - 1
     widest = np.zeros(counts.shape[1])
-    for one in counts[: others if others == 1 else None]:  # of two categories one's interval mirrors the other's
-        _, low, high = interval(one, total - one, noise, others, noisy_sums)
+    for category in counts[: others if others == 1 else None]:  # of two categories both have the same width
+        _, low, high = rate_intervals(category, total - category, noise, others, noisy_sums)
         widest = np.maximum(widest, high - low)
     return widest

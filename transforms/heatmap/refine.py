@@ -1,4 +1,4 @@
-"""The sub-queries as pipeline stages: shards and a state go in, the refined state comes out."""
+"""The sub-queries as pipeline stages, around the state machine of `schedule`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import operator
 from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
-from apache_beam import typehints
 
 from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import receive, start
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.locations.read import RowCounts, sum_row_counts
-from sfumato.transforms.locations.shards import Cohort, ShardGroup
+from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.logs import COUNTED_USERS, SUB_QUERY, SUB_QUERY_WITH_LOSS
 from sfumato.transforms.metrics import LOST_SHARDS, SUB_QUERIES, SUM_TIME, VECTOR_ENTRIES
 from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
@@ -24,9 +23,19 @@ from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shard
 
 
 class StartSubQueries(beam.PTransform):
-    """Row counts and a PCollection of UserCounts -> a singleton HeatmapState with the first sub-query.
+    """A PCollection of UserCounts -> a singleton HeatmapState with the first sub-query.
 
-    All input has been read and decoded by then. Raises NotAdmittedError (see Admit).
+    All input has been read and decoded before the charge.
+
+    Args:
+        parameters: of the heatmap.
+        key: of the run.
+        row_counts: a PCollection of RowCounts.
+        admit: charges the run and counts its users.
+        prior: the map of an earlier release to start from.
+
+    Raises:
+        NotAdmittedError: when the pipeline runs, see `Admit`.
     """
 
     def __init__(
@@ -50,75 +59,27 @@ class StartSubQueries(beam.PTransform):
         def begin(_: None, users: UserCounts, rows: RowCounts) -> HeatmapState:
             rows.check_ids()
             rows.emit()
-            admission = admit(users + UserCounts(unusable=rows.without_id), key)
-            with _refusing():
-                state = start(admission, parameters, prior)
-            COUNTED_USERS.emit(users=admission.users, epsilon=admission.epsilon, noise_stddev=admission.noise_stddev)
+            counted = admit(users + UserCounts(unusable=rows.without_id), key)
+            with _request_errors_as_refusals():
+                state = start(counted, parameters, prior)
+            COUNTED_USERS.emit(users=counted.users, epsilon=counted.epsilon, noise_stddev=counted.noise_stddev)
             return state
 
         total = users | "CountUsers" >> beam.CombineGlobally(sum_user_counts)
         rows = self._row_counts | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
+        counts = beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows)
         return (
             users.pipeline
-            | "Begin" >> beam.Create([None])
-            | "Plan"
-            >> beam.Map(begin, beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows)).with_output_types(
-                HeatmapState
-            )
+            | "Once" >> beam.Create([None])
+            | "Begin" >> beam.Map(begin, *counts).with_output_types(HeatmapState)
         )
-
-
-class PlanCohort(beam.PTransform):
-    """A singleton HeatmapState -> its Cohort."""
-
-    def expand(self, state: beam.PCollection) -> beam.PCollection:
-        return state | "Cohort" >> beam.Map(lambda state: state.cohort).with_output_types(Cohort)
-
-
-@typehints.with_input_types(ShardGroup, HeatmapState)
-@typehints.with_output_types(ShardTotals)
-class _SumShardsFn(beam.DoFn):
-    def __init__(self, parameters: HeatmapParameters, key: RunKey):
-        self._parameters = parameters
-        self._key = key
-
-    def process(self, group: ShardGroup, state: HeatmapState) -> Iterator[ShardTotals]:
-        if state.query is None:
-            yield NOTHING
-        else:
-            own = self._parameters
-            with SUM_TIME.timed():
-                totals = sum_shards(group, state.query, self._key, own.noise, own.simulated_dropout)
-            yield totals
-
-
-class SumShards(beam.PTransform):
-    """ShardGroups (at least one) and a singleton HeatmapState -> one ShardTotals: the decoded sum over live shards.
-
-    Combining shuffles, so the noisy sum is materialised before anything uses it twice.
-    """
-
-    def __init__(self, parameters: HeatmapParameters, key: RunKey, state: beam.PCollection):
-        super().__init__()
-        self._sum = _SumShardsFn(parameters, key)
-        self._state = beam.pvalue.AsSingleton(state)
-
-    def expand(self, shards: beam.PCollection) -> beam.PCollection:
-        return (
-            shards
-            | "EncodeNoiseSum" >> beam.ParDo(self._sum, self._state)
-            | "CombineShards" >> beam.CombineGlobally(_add_totals).without_defaults()
-        )
-
-
-def _add_totals(parts: Iterable[ShardTotals]) -> ShardTotals:
-    return functools.reduce(operator.add, parts, NOTHING)
 
 
 class RunSubQueries(beam.PTransform):
-    """ShardGroups and a singleton HeatmapState -> the final HeatmapState, a stage for each of the method's rounds.
+    """ShardGroups (at least one) and a singleton HeatmapState -> the final HeatmapState.
 
-    The stages are unrolled, so that one run is one job on any runner; once all is asked the rest do nothing.
+    The method's largest number of sub-queries is unrolled into stages, so that a run is one job on any runner. Stages
+    after the last sub-query do nothing.
     """
 
     def __init__(self, parameters: HeatmapParameters, key: RunKey, state: beam.PCollection):
@@ -130,17 +91,33 @@ class RunSubQueries(beam.PTransform):
     def expand(self, shards: beam.PCollection) -> beam.PCollection:
         parameters, state = self._parameters, self._state
         for index in range(1, parameters.method.max_rounds(parameters.depth) + 1):
-            totals = shards | f"SumShards{index}" >> SumShards(parameters, self._key, state)  # ShardTotals
-            # The totals are the main input, so that this runs in one stage with the last step of combining them.
-            state = totals | f"Advance{index}" >> beam.Map(
-                _advance, beam.pvalue.AsSingleton(state), parameters, self._key
-            ).with_output_types(HeatmapState)
+            known = beam.pvalue.AsSingleton(state), parameters, self._key
+            state = (
+                shards
+                | f"SumShards{index}" >> beam.Map(_sum_group, *known).with_output_types(ShardTotals)
+                # This shuffles. So the noisy sum is materialised before anything uses it twice.
+                | f"AddTotals{index}" >> beam.CombineGlobally(_add_totals).without_defaults()
+                # The totals are the main input, so that this is fused with the last step of combining them.
+                | f"Advance{index}" >> beam.Map(_advance, *known).with_output_types(HeatmapState)
+            )
         return state
 
 
+def _sum_group(group: ShardGroup, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> ShardTotals:
+    """The decoded noisy sum over the live shards of a group."""
+    if state.query is None:
+        return NOTHING
+    with SUM_TIME.timed():
+        return sum_shards(group, state.query, key, parameters.noise, parameters.simulated_dropout)
+
+
+def _add_totals(totals: Iterable[ShardTotals]) -> ShardTotals:
+    return functools.reduce(operator.add, totals, NOTHING)
+
+
 @contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    """What cannot be asked once noisy values are known is a refusal: it is decided on them and on public figures."""
+def _request_errors_as_refusals() -> Iterator[None]:
+    """Raises RequestErrors as RefusedErrors: after the charge they follow from noisy counts and public figures."""
     try:
         yield
     except RequestError as error:
@@ -148,9 +125,10 @@ def _refusing() -> Iterator[None]:
 
 
 def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
+    """The state after a sub-query, which is logged and counted."""
     if state.query is None:
         return state
-    with _refusing():
+    with _request_errors_as_refusals():
         state = receive(state, totals, parameters, key)
     spent = state.results[-1].spent
     (SUB_QUERY_WITH_LOSS if spent.shards_lost else SUB_QUERY).emit(

@@ -29,7 +29,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.heatmap.raster import coarsen, estimate_density, gaussian_heatmap, painted
-from sfumato.transforms.heatmap.rates import Rates, rates_of
+from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes
 from sfumato.transforms.release.page import Layer, render_page
@@ -186,14 +186,14 @@ def _rates(estimate: Estimate, categories: Sequence[str], state: HeatmapState, r
     """The rates of an estimate whose users by category are of this result; None without auxiliary data."""
     answered = result.spent.shards - result.spent.shards_lost
     noisy_sums = 1 if state.is_central else answered
-    return rates_of(estimate, categories, noisy_sums, state.cohort.shards / answered)
+    return estimate_rates(estimate, categories, noisy_sums, state.cohort.shards / answered)
 
 
 def _for_page(rates: Rates) -> PageRates:
     """The rates on the page: shrunk, within each cell's own interval, unknown where users are within the noise."""
     unknown = np.isnan(rates.rate) | np.isnan(rates.shrunk)
     low, high = (np.where(unknown, np.nan, end) for end in (rates.low, rates.high))
-    listed = np.stack([rates.shrunk, rates.listed_low, rates.listed_high], axis=1)
+    listed = np.stack([rates.shrunk, rates.simultaneous_low, rates.simultaneous_high], axis=1)
     return PageRates(list(rates.names), np.clip(rates.shrunk, low, high), low, high, listed)
 
 

@@ -1,6 +1,6 @@
 """A heatmap as a state machine, for every method: one step for each sub-query. Pure.
 
-state = start(admission, parameters)
+state = start(counted, parameters)
 while state.query:
     totals = <sum state.query over the shards>
     state = receive(state, totals, parameters, key)
@@ -19,7 +19,7 @@ from sfumato.transforms.heatmap.gamma import COUNT_SHARE, max_counted
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts, Query
 from sfumato.transforms.locations.shards import Cohort
-from sfumato.transforms.privacy.admission import Admission
+from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -31,18 +31,18 @@ from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals, add_ce
 _MIN_SHARE = 1e-5  # the least share of the budget for one sub-query: with less, its noise would hide everything
 
 
-def admitted(admission: Admission, parameters: HeatmapParameters) -> tuple[Population, Budget]:
+def population_and_budget(counted: NoisyUserCounts, parameters: HeatmapParameters) -> tuple[Population, Budget]:
     """Returns the number of users to plan for, public or noisy, and the budget that the noisy user count leaves."""
-    noisy = max(1.0, admission.users)
-    population = Population(noisy, "noisy", admission.epsilon, admission.noise_stddev, admission.users)
-    if parameters.population is not None:  # known from elsewhere; the admission checked it against the noisy count
+    users = max(1.0, counted.users)
+    population = Population(users, "noisy", counted.epsilon, counted.noise_stddev, counted.users)
+    if parameters.population is not None:  # `check_admission` has compared it with the noisy count
         population = replace(population, users=float(parameters.population), source="public")
-    return population, Budget(parameters.epsilon).charge(admission.epsilon)
+    return population, Budget(parameters.epsilon).charge(counted.epsilon)
 
 
-def start(admission: Admission, parameters: HeatmapParameters, prior: Estimate | None = None) -> HeatmapState:
-    """The state with the first sub-query of a run that was admitted. See `plan`."""
-    population, budget = admitted(admission, parameters)
+def start(counted: NoisyUserCounts, parameters: HeatmapParameters, prior: Estimate | None = None) -> HeatmapState:
+    """The state with the first sub-query of an admitted run. See `plan`."""
+    population, budget = population_and_budget(counted, parameters)
     return plan(population, budget, parameters, prior)
 
 
@@ -129,7 +129,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
         bits_per_client=length * query.window.bits,
     )
     result = NoisyCounts(
-        query.encoding, totals.sums.astype(np.float64) * (scale / state.unit), spent, query.shard_range
+        query.encoding, totals.sums.astype(np.float64) * (scale / state.gamma), spent, query.shard_range
     )
     budget = state.charged(query.epsilon, query.shard_range is not None)
     return _with_next_query(replace(state, budget=budget, results=(*state.results, result), query=None), parameters)
@@ -175,7 +175,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
     min_epsilon = _MIN_SHARE * budget.total + min_noise
     if not state.results and max_rounds * min_epsilon > available:
         raise RequestError(
-            f"gamma: {state.unit} is too large for {max_rounds} sub-queries at epsilon {budget.total:g}: noise is "
+            f"gamma: {state.gamma} is too large for {max_rounds} sub-queries at epsilon {budget.total:g}: noise is "
             f"drawn down to an epsilon of {MIN_NOISE_EPSILON:g} gamma; give a smaller gamma or a larger epsilon"
         )
     if available < min_noise:  # the vector has become so long
@@ -183,8 +183,8 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
             f"rounding: {state.rounding} rounding of {encoding.length:,} entries has a sensitivity for which no noise "
             f"is drawn at the remaining epsilon of {available:.3g}; use systematic rounding, or a larger epsilon"
         )
-    if cohort.users * state.unit >= MAX_MODULUS:
-        raise RequestError(f"gamma: {state.unit} is too large, the users' sums would exceed 2^62; give a smaller one")
+    if cohort.users * state.gamma >= MAX_MODULUS:
+        raise RequestError(f"gamma: {state.gamma} is too large, the users' sums would exceed 2^62; give a smaller one")
     epsilon = budget.affordable(min(max(query.epsilon, min_epsilon), available))
     if shard_range is not None or available - epsilon < min_epsilon:
         epsilon = available  # the rest pays for no other sub-query, or these users answer this one alone
@@ -197,7 +197,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
         epsilon,
         window,
         cohort.required_survivors,
-        state.unit,
+        state.gamma,
         state.rounding,
         shard_range,
         cohort.planned_clients,
@@ -230,7 +230,7 @@ def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, probabil
         required_survivors=None if cohort.planned_clients is not None else cohort.required_survivors,
         epsilon=epsilon,
         sensitivity=state.sensitivity(encoding.length, encoding.sensitivity),
-        contribution=state.unit,
+        gamma=state.gamma,
         entries=encoding.length,
         shards=cohort.shards,
         probability=(1 - COUNT_SHARE) * probability,

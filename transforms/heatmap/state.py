@@ -83,7 +83,7 @@ class HeatmapState:
         population: the number of users that the run is planned for.
         cohort: how users are spread over shards.
         budget: of the user who has spent most.
-        unit: what a user's weights add up to: 1 for one location a user, else gamma.
+        gamma: the sum of a user's weights; 1 for one location a user.
         noisy_sums: how many sums with noise of their own are added up: the shards, or 1 with central noise.
         query: the sub-query to run next; None when the run is complete.
         results: of all sub-queries so far, in order.
@@ -95,7 +95,7 @@ class HeatmapState:
     population: Population
     cohort: Cohort
     budget: Budget
-    unit: int
+    gamma: int
     noisy_sums: int
     query: ShardQuery | None = None
     results: tuple[NoisyCounts, ...] = ()
@@ -190,7 +190,7 @@ class HeatmapState:
         """
         if length is None:
             length = len(self.results[-1].counts) if self.results else 0
-        return l1_sensitivity(self.unit, self.rounding, length, entries)
+        return l1_sensitivity(self.gamma, self.rounding, length, entries)
 
     def noise_stddev(self, epsilon: float, sensitivity: int = 1, length: int | None = None) -> float:
         """Standard deviation, in users, of an entry's sum over all shards (paper 000, Eq. 5).
@@ -200,7 +200,7 @@ class HeatmapState:
             sensitivity: how many entries a location adds to.
             length: of the vector; None for that of the last result.
         """
-        one = discrete_laplace_stddev(epsilon, self.sensitivity(length, sensitivity)) / self.unit
+        one = discrete_laplace_stddev(epsilon, self.sensitivity(length, sensitivity)) / self.gamma
         return math.sqrt(self.noisy_sums) * one
 
 

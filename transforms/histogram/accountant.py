@@ -89,14 +89,14 @@ def profile(epsilons: ArrayLike, rate: float, threshold: int) -> tuple[Floats, F
     """
     check_rate(rate)
     check_count("threshold", threshold)
-    given = np.asarray(epsilons, np.float64)
-    sizes, where = np.unique(np.minimum(np.abs(given), _MAX_EPSILON), return_inverse=True)
+    signed = np.asarray(epsilons, np.float64)
+    sizes, where = np.unique(np.minimum(np.abs(signed), _MAX_EPSILON), return_inverse=True)
     # Neither can exceed p: with probability 1 - p the extra user is not sampled, and the outcomes agree.
     remove = np.minimum(_remove(sizes, rate, threshold), rate)[where]
     add = np.minimum(_add(sizes, rate, threshold), rate)[where]
     # H_-e(P || Q) = 1 - e^-e + e^-e H_e(Q || P), which holds for suprema over k, too.
     scale, rest = np.exp(-sizes[where]), -np.expm1(-sizes[where])
-    below = given < 0
+    below = signed < 0
     return (
         np.minimum(np.where(below, rest + scale * add, remove), 1.0),
         np.minimum(np.where(below, rest + scale * remove, add), 1.0),

@@ -47,11 +47,11 @@ class AdmissionSampler:
 
     def drawn_rows(self, rows: int) -> int:
         """How many of `rows` rows without a user id are drawn. Each has random bits by its number among them."""
-        key, found = self.key.subkey("admission sample of rows"), 0
+        key, drawn = self.key.subkey("admission sample of rows"), 0
         for first in range(0, rows, _CHUNK):
             numbers = np.arange(first, min(first + _CHUNK, rows), dtype=np.uint64)
-            found += int((random_bits(key, np.zeros_like(numbers), numbers)[:, 0] < self._limit).sum())
-        return found
+            drawn += int((random_bits(key, np.zeros_like(numbers), numbers)[:, 0] < self._limit).sum())
+        return drawn
 
     def __reduce__(self) -> tuple[type[AdmissionSampler], tuple[RunKey, float]]:
         return AdmissionSampler, (self.key, self.rate)  # never the derived key
@@ -80,11 +80,11 @@ class UserDraw:
         """
         if self.admission is None:
             return np.empty(0, np.uint64)
-        found = [users | _USABLE for users in self._usable]
+        marked = [users | _USABLE for users in self._usable]
         if dropped:
             present = without_views(ids).filter(pa.array(~nulls(ids)))
-            found.append(self.admission.drawn(hash_users(present, self.rounds.key.subkey("users"))) & ~_USABLE)
-        return np.concatenate([np.empty(0, np.uint64), *found])
+            marked.append(self.admission.drawn(hash_users(present, self.rounds.key.subkey("users"))) & ~_USABLE)
+        return np.concatenate([np.empty(0, np.uint64), *marked])
 
 
 def split_marked_users(users: NDArray[np.uint64]) -> list[tuple[int, NDArray[np.uint64]]]:

@@ -62,8 +62,8 @@ def bounds(
         spread: by how many users `below` may be too high and too low, float64[n] each.
         absent: how many unpublished users there may be below and above each value, float64[n] each.
     """
-    (fewer, more), (left, right) = spread, absent
-    return (below - fewer) / (users + right), (below + more + left) / (users + left)
+    (fewer, more), (unseen_below, unseen_above) = spread, absent
+    return (below - fewer) / (users + unseen_above), (below + more + unseen_below) / (users + unseen_below)
 
 
 def check_shares(shares: Sequence[float]) -> tuple[float, ...]:

@@ -112,17 +112,17 @@ def build_hierarchy(trie: Trie, bits: int, low: float, high: float) -> Hierarchy
         total = np.where(divided, shown_in + missing, 1.0)
         share = np.where(divided[at], spread / total[at], 1.0)
         # The counts below and above a border are Bin(c, p) each: the share's variance is s (1 - s) excess / users.
-        left = _sum_before(share, starts)
-        variance = np.where(divided, users, 0.0)[at] * np.clip(left * (1 - left), 0, None) * excess
-        path = _interpolated(path, left, at) + variance
+        share_before = _sum_before(share, starts)
+        variance = np.where(divided, users, 0.0)[at] * np.clip(share_before * (1 - share_before), 0, None) * excess
+        path = _interpolated(path, share_before, at) + variance
         # A piece's missing users may all be in its last missing children, or in its first ones as far as those can
         # hide them.
         unseen = _sum_before(absent.astype(float), starts)
         missed, guessed = missing[at], missing_each * unseen
-        fewest = np.maximum(missed - max_hidden * (absent_in[at] - unseen), 0)
-        most = np.minimum(missed, max_hidden * unseen)
-        fewer = _interpolated(fewer, left, at) + (guessed - np.minimum(fewest, guessed))
-        more = _interpolated(more, left, at) + (np.maximum(most, guessed) - guessed)
+        min_unseen = np.maximum(missed - max_hidden * (absent_in[at] - unseen), 0)
+        max_unseen = np.minimum(missed, max_hidden * unseen)
+        fewer = _interpolated(fewer, share_before, at) + (guessed - np.minimum(min_unseen, guessed))
+        more = _interpolated(more, share_before, at) + (np.maximum(max_unseen, guessed) - guessed)
         users, first, size, row = users[at] * share, child_first, child_size, child_row
     borders = np.append(first, 1 << bits)
     width = 1 << (bits - top.level)
@@ -145,10 +145,15 @@ def _sum_before(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArr
     return running - running[starts][node]
 
 
-def _interpolated(values: NDArray[np.float64], left: NDArray[np.float64], at: NDArray[np.int64]) -> NDArray[np.float64]:
+def _interpolated(
+    values: NDArray[np.float64], share_before: NDArray[np.float64], at: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """Values at pieces' lower borders, interpolated to those of their children; 0 at the upper end of the range.
 
-    left: the share of the piece's users before each child. at: each child's piece.
+    Args:
+        values: float64[pieces].
+        share_before: float64[children], the share of the piece's users before each child.
+        at: int64[children], each child's piece.
     """
     ends = np.append(values, 0.0)
-    return values[at] + left * (ends[at + 1] - values[at])
+    return values[at] + share_before * (ends[at + 1] - values[at])

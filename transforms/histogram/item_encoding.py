@@ -67,9 +67,9 @@ class CellItems:
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
         """See Items.encode."""
-        found = encode_locations(batch, self.columns, self.grid, key.subkey("users"), drawn)
-        sample = Sample.from_arrays(found.users, found.codes, column_types=_column_types(found.text_ids))
-        return EncodedItems(sample, found.rows, found.dropped, found.text_ids)
+        encoded = encode_locations(batch, self.columns, self.grid, key.subkey("users"), drawn)
+        sample = Sample.from_arrays(encoded.users, encoded.codes, column_types=_column_types(encoded.text_ids))
+        return EncodedItems(sample, encoded.rows, encoded.dropped, encoded.text_ids)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sfumato.schemas.charts import Curve, Quantile
 from sfumato.transforms.histogram.curve import DEVIATIONS, banded, bounds, quantile, unknown_curve
 from sfumato.transforms.histogram.sampling_round import Sampling, hidden_count
 from sfumato.transforms.histogram.user_sample import SampledCounts, threshold
-from sfumato.transforms.privacy.admission import Admission
+from sfumato.transforms.privacy.admission import NoisyUserCounts
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Search:
     quantiles: tuple[Quantile, ...]
     users: tuple[float, ...]
     published: tuple[int, ...]
-    admission: Admission | None = None
+    admission: NoisyUserCounts | None = None
 
 
 def search_quantiles(
@@ -56,7 +56,7 @@ def search_quantiles(
     bits = len(rounds)
     first = np.zeros(len(shares), dtype=np.int64)
     size = 1 << bits  # of the interval that each search has reached, in bins
-    tried, found, totals, published = [], [], [], []
+    queried, found, totals, published = [], [], [], []
     for sampled in rounds:
         width = size // 2
         splits, split_of = np.unique(first + width, return_inverse=True)
@@ -64,17 +64,17 @@ def search_quantiles(
         if not buckets:
             break
         size = width
-        tried.append(splits)
+        queried.append(splits)
         found.append(below)
         totals.append(total)
         published.append(buckets)
         first = np.where(below[0][split_of] < np.asarray(shares), first + width, first)
     scale = (high - low) / (1 << bits)
-    if not tried:
+    if not queried:
         return Search(unknown_curve(low, high), (), (0.0,) * bits, (0,) * bits)
-    unread = bits - len(tried)
+    unread = bits - len(queried)
     users = np.array(totals + [0] * unread) / sampling.rate
-    curve = _curve(np.concatenate(tried), np.concatenate(found, axis=1), 1 << bits, low, scale)
+    curve = _curve(np.concatenate(queried), np.concatenate(found, axis=1), 1 << bits, low, scale)
     quantiles = []
     for share, at in zip(shares, first.tolist(), strict=True):
         value = low + (at + size / 2) * scale
@@ -114,8 +114,8 @@ def _shares_below(
 def _curve(splits: NDArray[np.int64], shares: NDArray[np.float64], bins: int, low: float, scale: float) -> Curve:
     """The curve through all splits. shares: float64[3, n] of `_shares_below`; it averages those of one split."""
     at, row, repeats = np.unique(splits, return_inverse=True, return_counts=True)
-    share, least, most = (np.bincount(row, one) / repeats for one in shares)
+    share, lower, upper = (np.bincount(row, column) / repeats for column in shares)
     share = np.maximum.accumulate(share)
     value = low + scale * np.concatenate(([0], at, [bins]))
-    ends = [np.concatenate(([0], one, [1])) for one in (share, np.minimum(least, share), np.maximum(most, share))]
-    return banded(value, *ends)
+    columns = (share, np.minimum(lower, share), np.maximum(upper, share))
+    return banded(value, *(np.concatenate(([0], column, [1])) for column in columns))

@@ -34,7 +34,7 @@ from sfumato.transforms.histogram.user_sample import (
     add_counts,
     count_rounds,
     merge,
-    threshold,
+    threshold_rounds,
 )
 from sfumato.transforms.locations.encode import NULL_USER
 from sfumato.transforms.locations.read import ROW_COUNTS, FileSlice, RowCounts, read_batches, slice_file, sum_row_counts
@@ -42,7 +42,7 @@ from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import by_user_group
 from sfumato.transforms.logs import SAMPLED_USERS
 from sfumato.transforms.metrics import COUNT_TIME, Stopwatch
-from sfumato.transforms.privacy.admission import Admission, Admit, UserCounts, sum_user_counts
+from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
 
 _COMPACT_ROWS = 1 << 20  # the fewest new records that make an accumulator merge its samples
@@ -94,11 +94,11 @@ class MergeSamples(beam.CombineFn):
         return self._merged(accumulator)
 
     def _merged(self, accumulator: list[Sample | bytes]) -> Sample:
-        return merge([Sample.unpack(one) if isinstance(one, bytes) else one for one in accumulator])
+        return merge([Sample.unpack(sample) if isinstance(sample, bytes) else sample for sample in accumulator])
 
 
-def _unmerged_rows(one: Sample | bytes) -> int:
-    return 0 if isinstance(one, bytes) else len(one)
+def _unmerged_rows(sample: Sample | bytes) -> int:
+    return 0 if isinstance(sample, bytes) else len(sample)
 
 
 class SampleAndThreshold(MergeSamples):
@@ -149,7 +149,7 @@ class SampleAndThreshold(MergeSamples):
             if mixed <= sample.column_types:
                 raise DataError(f"{' and '.join(sorted(mixed))} in one input: users or items in both would count twice")
         counts = count_rounds(sample, self._sampler, self._prefixes, self._levels)
-        return [threshold(one, self._sampler.sampling, level) for one, level in zip(counts, self._levels, strict=True)]
+        return threshold_rounds(counts, self._sampler.sampling, self._levels)
 
 
 @typehints.with_input_types(FileSlice)
@@ -199,7 +199,7 @@ class SumCounts(beam.CombineFn):
         return [add_counts(accumulator)] if len(accumulator) >= _SUMMED_AT_ONCE else accumulator
 
     def merge_accumulators(self, accumulators: Iterable[list[SampledCounts]]) -> list[SampledCounts]:
-        return [one for accumulator in accumulators for one in accumulator]
+        return [counts for accumulator in accumulators for counts in accumulator]
 
     def compact(self, accumulator: list[SampledCounts]) -> list[SampledCounts]:
         return [add_counts(accumulator)]
@@ -232,7 +232,7 @@ class SampledRounds:
     """Raw counts of every round, for a step that thresholds them, and the run's admission, None without one."""
 
     counts: list[SampledCounts]
-    admission: Admission | None
+    admission: NoisyUserCounts | None
 
 
 class CountSamples(beam.PTransform):
@@ -292,10 +292,10 @@ class CountSamples(beam.PTransform):
                 without_id = admission_sampler.drawn_rows(rows.without_id)
                 admission = admit(users + UserCounts(unusable=without_id), sampler.key)
             SAMPLED_USERS.emit()
-            found = [
-                add_counts(one for (at, _), one in counts.items() if at == number) for number in range(len(levels))
-            ]
-            return SampledRounds(found, admission)
+            by_round: list[list[SampledCounts]] = [[] for _ in levels]
+            for (number, _part), part_counts in counts.items():
+                by_round[number].append(part_counts)
+            return SampledRounds(list(map(add_counts, by_round)), admission)
 
         sampled = (
             paths
@@ -350,7 +350,7 @@ class TrieHeavyHitters(beam.PTransform):
         sampling, prefixes, levels, top = self._counts.sampling, self._counts.prefixes, self._counts.levels, self._top
 
         def publish(rounds: SampledRounds) -> Trie:
-            shown = [threshold(one, sampling, level) for one, level in zip(rounds.counts, levels, strict=True)]
+            shown = threshold_rounds(rounds.counts, sampling, levels)
             return replace(grow_trie(shown, prefixes, top), admission=rounds.admission)
 
         return paths | "Count" >> self._counts | "Threshold" >> beam.Map(publish)
@@ -382,7 +382,7 @@ class InteractiveQuantiles(beam.PTransform):
         sampling, shares, items = self._counts.sampling, self._shares, self._items
 
         def search(rounds: SampledRounds) -> Search:
-            found = search_quantiles(rounds.counts, sampling, shares, items.low, items.high)
-            return replace(found, admission=rounds.admission)
+            quantiles = search_quantiles(rounds.counts, sampling, shares, items.low, items.high)
+            return replace(quantiles, admission=rounds.admission)
 
         return paths | "Count" >> self._counts | "Search" >> beam.Map(search)

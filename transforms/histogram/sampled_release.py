@@ -40,7 +40,7 @@ from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberI
 from sfumato.transforms.histogram.quantile_search import Search
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import WHOLE, Trie
-from sfumato.transforms.privacy.admission import Admission
+from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.release.page_charts import render_cells_page, render_items_page, render_quantiles_page
 from sfumato.transforms.release.picture_cells import render_cells_picture
@@ -58,7 +58,7 @@ _EMPTY = "No item has enough sampled users to be published: this release is empt
 
 @dataclass(frozen=True)
 class SampleMetadata:
-    """What is known before the run: the release's identity, its plan, the counted items, and the picture's title."""
+    """The release's identity, its plan, the counted items and the picture's title: all known before the run."""
 
     release: ReleaseMetadata
     plan: SamplePlan
@@ -70,7 +70,7 @@ def sample_manifest(
     metadata: SampleMetadata,
     rounds: Sequence[tuple[int, int]],
     users: float,
-    admission: Admission | None,
+    admission: NoisyUserCounts | None,
     warnings: Sequence[str] = (),
     cut: int | None = None,
 ) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def sample_manifest(
         "delta_spent": plan.delta_spent,
         "mechanism": _MECHANISM,
         "randomness": metadata.release.source,
-        "rounds": [asdict(one) for one in shown],
+        "rounds": [asdict(sample_round) for sample_round in shown],
         "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
         "round_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.round_delta},
         "admission": None
@@ -164,17 +164,18 @@ def trie_files(trie: Trie, metadata: SampleMetadata) -> dict[str, bytes]:
     if isinstance(metadata.counted, CellItems):
         grid = metadata.counted.grid
         layers = []
-        for one in trie.levels:
-            level, x, y, names = cell_positions(one, grid.depth)
+        for histogram in trie.levels:
+            level, x, y, names = cell_positions(histogram, grid.depth)
+            sampling = histogram.sampling
             layers.append(
-                CellLayer(level, x, y, one.counts, one.stddev, names, one.sampling.rate, one.sampling.threshold)
+                CellLayer(level, x, y, histogram.counts, histogram.stddev, names, sampling.rate, sampling.threshold)
             )
         finest = layers[trie.levels.index(shown)]
-        table_file, table = CELLS_FILE, pa.concat_tables([cells_table(one, grid) for one in trie.levels])
+        table_file, table = CELLS_FILE, pa.concat_tables([cells_table(histogram, grid) for histogram in trie.levels])
         page = render_cells_page(manifest, layers)
         picture = render_cells_picture(finest.level, finest.x, finest.y, finest.count, grid.region, **captions)
     else:
-        table_file, table = ITEMS_FILE, pa.concat_tables([items_table(one) for one in trie.levels])
+        table_file, table = ITEMS_FILE, pa.concat_tables([items_table(histogram) for histogram in trie.levels])
         page = render_items_page(manifest, _bars(trie))
         picture = render_items_picture(item_names(shown), shown.counts, shown.stddev, **captions)
     return {
@@ -186,17 +187,17 @@ def trie_files(trie: Trie, metadata: SampleMetadata) -> dict[str, bytes]:
 
 
 def _bars(trie: Trie) -> ItemBars:
-    before = np.concatenate(([0], np.cumsum([len(one) for one in trie.levels])))
+    before = np.concatenate(([0], np.cumsum([len(histogram) for histogram in trie.levels])))
     parents = [
         np.full(len(trie.levels[0]), -1),
         *(rows + start for rows, start in zip(trie.parents, before, strict=False)),
     ]
     return ItemBars(
-        name=[name for one in trie.levels for name in item_names(one)],
-        level=np.concatenate([np.full(len(one), one.level) for one in trie.levels]),
+        name=[name for histogram in trie.levels for name in item_names(histogram)],
+        level=np.concatenate([np.full(len(histogram), histogram.level) for histogram in trie.levels]),
         parent=np.concatenate(parents),
-        count=np.concatenate([one.counts for one in trie.levels]),
-        stddev=np.concatenate([one.stddev for one in trie.levels]),
+        count=np.concatenate([histogram.counts for histogram in trie.levels]),
+        stddev=np.concatenate([histogram.stddev for histogram in trie.levels]),
     )
 
 
@@ -212,8 +213,8 @@ def search_files(search: Search, metadata: SampleMetadata) -> dict[str, bytes]:
 
 def _rounds(trie: Trie, metadata: SampleMetadata) -> list[tuple[int, int]]:
     """(level, number of published items) of each round; the level of whole cells is the grid's depth."""
-    whole = metadata.counted.grid.depth if isinstance(metadata.counted, CellItems) else WHOLE
-    return [(one.level or whole, len(one)) for one in trie.levels]
+    full_depth = metadata.counted.grid.depth if isinstance(metadata.counted, CellItems) else WHOLE
+    return [(histogram.level or full_depth, len(histogram)) for histogram in trie.levels]
 
 
 def _border_warnings(curve: Curve, items: NumberItems) -> list[str]:
@@ -241,7 +242,7 @@ def hierarchy_files(
     manifest = sample_manifest(metadata, _rounds(trie, metadata), hierarchy.users, trie.admission, warnings)
     quantiles = [quantile(curve, share) for share in shares] if hierarchy.users else []
     answers = [hierarchy.answer(low, high) for low, high in ranges] if hierarchy.users else []
-    bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
+    bins = pa.concat_tables([bins_table(histogram, items) for histogram in trie.levels])
     files = _quantile_files(manifest, curve, quantiles, answers if ranges else None, metadata)
     return {BINS_FILE: parquet_bytes(bins), **files}
 
@@ -259,9 +260,9 @@ def _quantile_files(
     plan = metadata.plan
     points = pa.table([curve.value, curve.share, curve.low, curve.high], schema=CURVE_SCHEMA)
     return {
-        QUANTILES_FILE: parquet_bytes(pa.Table.from_pylist([asdict(one) for one in quantiles], QUANTILES_SCHEMA)),
+        QUANTILES_FILE: parquet_bytes(pa.Table.from_pylist([asdict(row) for row in quantiles], QUANTILES_SCHEMA)),
         **(
-            {RANGES_FILE: parquet_bytes(pa.Table.from_pylist([asdict(one) for one in ranges], RANGES_SCHEMA))}
+            {RANGES_FILE: parquet_bytes(pa.Table.from_pylist([asdict(row) for row in ranges], RANGES_SCHEMA))}
             if ranges is not None
             else {}
         ),

@@ -72,12 +72,12 @@ def refuse_fixed_size(population: int | None = None, rate: float | None = None) 
 
     A user who alone holds an item is sampled with probability m / n, and is then missing from the published total.
     """
-    known = "" if rate is None else f" (here {rate:g})"
+    rate_text = "" if rate is None else f" (here {rate:g})"
     users = "" if population is None else f" of {population} users"
     raise RequestError(
         f"contact: a sample{users} of fixed size is not private. Its known size minus the sum of the published counts "
         "reveals how many samples the threshold dropped. So the sampling of a user who alone holds an item shows, and "
-        f"delta is at least the sampling rate{known}. Let every user draw on their own, or contact a limited number"
+        f"delta is at least the sampling rate{rate_text}. Let every user draw on their own, or contact a limited number"
     )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.sampling_round import Histogram
-from sfumato.transforms.privacy.admission import Admission
+from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import keyed_hash
 
 WHOLE = 0  # the level of whole items
@@ -58,11 +58,11 @@ class NumberPrefixes:
 
     def parents(self, below: Histogram, above: Histogram) -> NDArray[np.int64]:
         """See Prefixes.parents."""
-        wanted = below.items // np.uint64(self.base ** (below.level - above.level))
+        parent_items = below.items // np.uint64(self.base ** (below.level - above.level))
         if not len(above):
             return np.full(len(below), -1)
-        rows = np.minimum(np.searchsorted(above.items, wanted), len(above) - 1)
-        return np.where(above.items[rows] == wanted, rows, -1)
+        rows = np.minimum(np.searchsorted(above.items, parent_items), len(above) - 1)
+        return np.where(above.items[rows] == parent_items, rows, -1)
 
 
 @dataclass(frozen=True)
@@ -120,12 +120,12 @@ class Trie:
     parents: tuple[NDArray[np.int64], ...]
     users: float
     cut: int | None = None
-    admission: Admission | None = None
+    admission: NoisyUserCounts | None = None
 
     @property
     def deepest(self) -> Histogram | None:
         """The finest level that is not empty."""
-        return next((one for one in reversed(self.levels) if len(one)), None)
+        return next((histogram for histogram in reversed(self.levels) if len(histogram)), None)
 
     @property
     def published(self) -> int:

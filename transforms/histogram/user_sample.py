@@ -184,8 +184,8 @@ class SampledCounts:
 
     def at_least(self, min_users: int) -> SampledCounts:
         """The items with at least this many sampled users. The users of the others move to `dropped_users`."""
-        found = self.only(self.counts >= min_users)
-        return replace(found, dropped_users=self.users - found.users)
+        kept = self.only(self.counts >= min_users)
+        return replace(kept, dropped_users=self.users - kept.users)
 
 
 def count_rounds(
@@ -202,7 +202,7 @@ def count_rounds(
     users, items = one_item_per_user(sample)
     drawn = sampler.drawn(users)
     item_key = sampler.key.subkey("items")
-    found = []
+    rounds = []
     for number, level in enumerate(levels):
         counted = _sum_by_item(items[drawn[:, number]].astype(np.uint64))
         if sample.texts:
@@ -211,21 +211,21 @@ def count_rounds(
         if prefixes is not None:
             codes, shorter = prefixes.cut(counted.items, counted.texts, level, item_key)
             counted = add_counts([SampledCounts(codes, counted.counts, shorter)])
-        found.append(counted)
-    return found
+        rounds.append(counted)
+    return rounds
 
 
 def add_counts(counts: Iterable[SampledCounts]) -> SampledCounts:
     """The sum, item by item."""
     counts = list(counts)
-    dropped_users = sum(one.dropped_users for one in counts)
-    parts = [one for one in counts if len(one.items)]
+    dropped_users = sum(part.dropped_users for part in counts)
+    parts = [part for part in counts if len(part.items)]
     if not parts:
         return SampledCounts(np.empty(0, np.uint64), np.empty(0, np.int64), None, dropped_users)
     items, numbers = (
-        np.concatenate(arrays) for arrays in zip(*((one.items, one.counts) for one in parts), strict=True)
+        np.concatenate(arrays) for arrays in zip(*((part.items, part.counts) for part in parts), strict=True)
     )
-    texts = [one.texts for one in parts if one.texts is not None]
+    texts = [part.texts for part in parts if part.texts is not None]
     total = _sum_by_item(items, numbers, np.concatenate(texts) if texts else None)
     return replace(total, dropped_users=dropped_users)
 
@@ -246,6 +246,11 @@ def _sum_by_item(
     starts = _run_starts(items[1:] != items[:-1])
     sums = np.add.reduceat(counts[order], starts)
     return SampledCounts(items[starts], sums, None if texts is None else texts[order][starts])
+
+
+def threshold_rounds(counts: Sequence[SampledCounts], sampling: Sampling, levels: Sequence[int]) -> list[Histogram]:
+    """The published part of every round; see `threshold`."""
+    return [threshold(sampled, sampling, level) for sampled, level in zip(counts, levels, strict=True)]
 
 
 def threshold(counts: SampledCounts, sampling: Sampling, level: int) -> Histogram:

@@ -75,7 +75,7 @@ class BoundUsers(beam.PTransform):
         places: how a location and a category are coded.
         spill: for the elements.
         contribution: what a user adds.
-        gamma: the sum of a user's weights, with contribution `all`.
+        gamma: with contribution `all`, the sum of a user's weights, see `rounding.stored_total`.
         max_dwell: see `sorted_records`.
 
     Raises:

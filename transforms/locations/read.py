@@ -1,4 +1,4 @@
-"""Parquet files -> encoded locations, in slices of row groups, with row counts beside them."""
+"""Reads Parquet logs in slices of row groups. Every job reads its logs here; `ReadLocations` encodes locations."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from sfumato.transforms.privacy.keys import RunKey
 
 _SLICE_ROWS = 4_000_000
 _BATCH_ROWS = 1 << 20
-ROW_COUNTS = "row_counts"
+ROW_COUNTS = "row_counts"  # tag of the output with row counts
 _HINT = "check the columns"
-_HINTS = {
+_HINTS = {  # by reason of DROP_REASONS
     "out_of_range": "check the columns: latitude and longitude may be swapped",
     "out_of_region": "check the region and the columns",
     "bad_weight": "weights must be finite numbers of at least 0",
@@ -51,8 +51,10 @@ _HINTS = {
 class LogFile:
     """A Parquet file to read.
 
-    version: of `file_version` at the start of the run; None where it was not read. name: identifies the file within the
-    run, where rows are identified by it; by default the path.
+    Attributes:
+        path: local or remote.
+        version: of `file_version` at the start of the run; None if unknown.
+        name: identifies the file in jobs that identify users by file and row; None for the path.
     """
 
     path: str
@@ -62,11 +64,11 @@ class LogFile:
 
 @dataclass(frozen=True)
 class FileSlice:
-    """Some row groups of a Parquet file. last: whether this is the last slice of the file."""
+    """Some row groups of a Parquet file. is_last: whether this is the last slice of the file."""
 
     file: LogFile
     row_groups: tuple[int, ...]
-    last: bool
+    is_last: bool
 
     @property
     def path(self) -> str:
@@ -76,9 +78,13 @@ class FileSlice:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Rows read and rows dropped, one number for each reason of DROP_REASONS.
+    """Exact numbers of rows. They are not published.
 
-    text_ids: rows read with ids of strings or bytes. clamped: rows whose value was moved to the border of a range.
+    Attributes:
+        rows: rows read.
+        text_ids: rows read from files whose user ids are strings or bytes.
+        dropped: rows dropped, one number for each reason of DROP_REASONS.
+        clamped: rows whose value was moved to an end of its range.
     """
 
     rows: int = 0
@@ -88,7 +94,7 @@ class RowCounts:
 
     @classmethod
     def from_batch(cls, rows: int, text_ids: bool, dropped: tuple[int, ...], clamped: int = 0) -> RowCounts:
-        """The counts of one batch, whose ids are text or not."""
+        """The counts of one batch. text_ids: whether its user ids are strings or bytes."""
         return cls(rows, rows if text_ids else 0, dropped, clamped)
 
     def __add__(self, other: RowCounts) -> RowCounts:
@@ -97,9 +103,11 @@ class RowCounts:
         return RowCounts(self.rows + other.rows, self.text_ids + other.text_ids, dropped, clamped)
 
     def report(self, part: FileSlice, stopwatch: Stopwatch) -> None:
-        """Adds the rows of a slice to the job's metrics, and tells of its file once all of it is read.
+        """Adds the counts of a slice to the job's metrics, and logs the file after its last slice.
 
-        stopwatch: how long reading and encoding took.
+        Args:
+            part: the slice.
+            stopwatch: the time of reading and encoding it.
         """
         READ_ROWS.add(self.rows)
         SLICE_ROWS.record(self.rows)
@@ -107,7 +115,7 @@ class RowCounts:
         for reason, number in zip(DROP_REASONS, self.dropped, strict=True):
             DROPPED_ROWS[reason].add(number)
         CLAMPED_ROWS.add(self.clamped)
-        if part.last:
+        if part.is_last:
             READ_FILES.add()
             READ_FILE.emit(file=part.path)
 
@@ -117,19 +125,19 @@ class RowCounts:
         return self.dropped[DROP_REASONS.index("null_user_id")]
 
     def emit(self) -> None:
-        """Writes the counts into the log, as operations data."""
-        dropped = {why: number for why, number in zip(DROP_REASONS, self.dropped, strict=True) if number}
+        """Logs the counts as a raw event, for the operator alone."""
+        dropped = {reason: number for reason, number in zip(DROP_REASONS, self.dropped, strict=True) if number}
         READ_COUNTS.emit(rows=self.rows, dropped=dropped, clamped=self.clamped)
 
     def check_ids(self) -> None:
-        """Raises DataError where ids have two types, in files' schemas: one user could count as two."""
+        """Raises DataError if user ids have two types in the files' schemas: one user could count as two."""
         if 0 < self.text_ids < self.rows:
             raise DataError("user ids are integers in some files and text in others, and a user would count twice")
 
     def check(self, max_bad_fraction: float) -> None:
-        """Raises DataError where too many rows were dropped, or where one user could count as two.
+        """Raises DataError if too many rows were dropped, or user ids have two types.
 
-        These are exact numbers: for evaluations of data that one may look at, and never for a release.
+        For evaluations of public data only: the decision depends on exact numbers.
         """
         if self.rows == 0:
             raise DataError("the input files hold no rows")
@@ -139,15 +147,15 @@ class RowCounts:
             raise DataError(
                 f"more than max_bad_fraction={max_bad_fraction} of the rows were dropped, most often as "
                 f"{', '.join(reason for number, reason in reasons if number)}; {_HINTS.get(reasons[0][1], _HINT)}, "
-                "or raise --max_bad_fraction (the job's counters, and --verbose, tell the numbers)"
+                "or raise --max_bad_fraction (the numbers are in the job's counters and with --verbose)"
             )
 
 
 @contextmanager
 def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
-    """Opens a Parquet file, local or remote. Raises DataError naming the file where it cannot be read as Parquet."""
+    """Opens a Parquet file, local or remote. Raises DataError with the path if it cannot be read as Parquet."""
     try:
-        # Arrow reads local files without the interpreter; everything else goes through Beam's file systems.
+        # Arrow reads local files without Python's lock. Remote files need Beam's file systems.
         with (
             open_file(path) if is_remote(path) else pa.OSFile(path) as source,
             pq.ParquetFile(source, page_checksum_verification=True) as file,
@@ -166,14 +174,14 @@ def sum_row_counts(counts: Iterable[RowCounts]) -> RowCounts:
 
 @dataclass(frozen=True)
 class FileMetadata:
-    """What a file's footer tells: its rows, and what kinds of values columns hold (see Columns.check)."""
+    """A file's footer: the number of rows, and the type of each column's values (see Columns.check)."""
 
     rows: int
-    kinds: dict[str, str]
+    column_types: dict[str, str]
 
 
 def inspect_file(path: str, columns: Columns) -> FileMetadata:
-    """Reads a file's footer. Raises RequestError for a missing or mistyped column."""
+    """Reads a file's footer. Raises RequestError if a column is missing or has a wrong type."""
     with open_parquet(path) as file:
         return FileMetadata(file.metadata.num_rows, columns.check(file.schema_arrow, path))
 
@@ -186,7 +194,7 @@ def count_rows(path: str) -> int:
 
 @contextmanager
 def open_log(log: LogFile) -> Iterator[pq.ParquetFile]:
-    """Opens a file whose content must be that of its version, before and after. Raises DataError."""
+    """Opens a file. Raises DataError if its version differs from `log.version` before or after the block."""
     _check_version(log)
     with open_parquet(log.path) as file:
         yield file
@@ -206,24 +214,24 @@ def slice_file(source: str | LogFile) -> Iterator[FileSlice]:
         rows = 0
         for number in range(file.num_row_groups):
             if rows >= _SLICE_ROWS:
-                yield FileSlice(log, tuple(groups), last=False)
+                yield FileSlice(log, tuple(groups), is_last=False)
                 groups, rows = [], 0
             groups.append(number)
             rows += file.metadata.row_group(number).num_rows
-        yield FileSlice(log, tuple(groups), last=True)
+        yield FileSlice(log, tuple(groups), is_last=True)
 
 
 def read_batches(part: FileSlice, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """Yields the slice's needed columns in batches of at most a million rows, decoding one batch ahead."""
-    with open_log(part.file) as file, ThreadPoolExecutor(1) as ahead:
+    """Yields the columns of a slice in batches of at most a million rows. A thread decodes the next batch meanwhile."""
+    with open_log(part.file) as file, ThreadPoolExecutor(1) as thread:
         try:
             columns.check(file.schema_arrow, part.path)
         except RequestError as error:
             raise DataError(str(error)) from error
         batches = file.iter_batches(_BATCH_ROWS, row_groups=list(part.row_groups), columns=columns.names())
-        coming = ahead.submit(next, batches, None)
-        while (batch := coming.result()) is not None:
-            coming = ahead.submit(next, batches, None)
+        upcoming = thread.submit(next, batches, None)
+        while (batch := upcoming.result()) is not None:
+            upcoming = thread.submit(next, batches, None)
             yield batch
 
 
@@ -249,10 +257,9 @@ class _EncodeSliceFn(beam.DoFn):
 
 
 class ReadLocations(beam.PTransform):
-    """Paths of Parquet files, or LogFiles -> a pair of PCollections: (user group, chunk) pairs, and row counts.
+    """Paths of Parquet files, or LogFiles -> two PCollections: (user group, chunk) of `split_by_user_group`; RowCounts.
 
-    Chunks are what `split_by_user_group` makes; row counts are RowCounts.
-    Raises DataError, naming the file, for a file that is damaged or lacks a column.
+    When the pipeline runs it raises DataError with the path of a file that is damaged, has changed or lacks a column.
     """
 
     def __init__(self, columns: LocationColumns, grid: Grid, run_key: RunKey, spill: Spill):

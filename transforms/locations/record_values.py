@@ -80,7 +80,7 @@ def _categories(column: pa.Array, auxiliary: Auxiliary) -> tuple[NDArray[np.uint
         found = pc.index_in(_bytes(column), value_set=texts).fill_null(-1).to_numpy()
         return np.maximum(found, 0).astype(np.uint64), found >= 0
     values = column.fill_null(False if pt.is_boolean(column.type) else 0).to_numpy(zero_copy_only=False)
-    known = [("false", "true").index(name) if auxiliary.boolean else int(name) for name in auxiliary.categories]
+    known = [("false", "true").index(name) if auxiliary.is_boolean else int(name) for name in auxiliary.categories]
     matches = np.array([values == value for value in known], dtype=bool)
     return np.argmax(matches, axis=0).astype(np.uint64), np.asarray(np.any(matches, axis=0))
 

@@ -102,22 +102,23 @@ def with_uniform_share(probabilities: NDArray[np.float64], reports: int) -> NDAr
     return capped((1 - _UNIFORM_SHARE) * probabilities + _UNIFORM_SHARE / len(probabilities), reports)
 
 
-def capped(wanted: NDArray[np.float64], reports: int) -> NDArray[np.float64]:
-    """Probabilities float64[S] proportional to `wanted`, with sum 1 and at most 1 / reports each.
+def capped(weights: NDArray[np.float64], reports: int) -> NDArray[np.float64]:
+    """Probabilities float64[S] proportional to the weights, with sum 1 and at most 1 / reports each.
 
-    A client reports different bits, so no bit can have more. Where too few bits are wanted, the others share the rest.
+    A client reports different bits, so no bit can have more. Where too few bits have a positive weight, the other bits
+    share the rest.
     """
     max_probability = (1 - 1e-9) / reports  # just below, so that rounding never queries a bit twice from one client
-    probabilities = np.zeros(len(wanted))
-    free = np.ones(len(wanted), bool)
-    if reports == len(wanted):
+    probabilities = np.zeros(len(weights))
+    free = np.ones(len(weights), bool)
+    if reports == len(weights):
         return probabilities + 1 / reports  # every client reports every bit
     while True:
-        left = 1 - probabilities[~free].sum()
-        share = np.where(free, wanted, 0.0)
+        remaining = 1 - probabilities[~free].sum()
+        share = np.where(free, weights, 0.0)
         if not share.any():
             share = free.astype(np.float64)
-        share *= left / share.sum()
+        share *= remaining / share.sum()
         over = free & (share > max_probability)
         if not over.any() or reports == 1:
             return np.where(free, share, probabilities)

@@ -77,12 +77,14 @@ class BitEstimates:
         # An upper bound: the sum of k errors of one client has at most k times the sum of their variances.
         spread = self.variance + (self.bits_per_client - 1) * share * (1 - share) / np.maximum(self.reports, 1)
         used = self.used_bits.weighted().bit_probabilities() * slots.weight
-        every = self if self.everybody is None else self.everybody
+        everybody = self if self.everybody is None else self.everybody
         z, half = _quantile(1 - level), _quantile((1 - level) / 2)
         unseen = [
             (len(cases) - 1, 0.0)
             if cases[-1] == 1  # the highest bit is in use
-            else _unseen(every.mean[0, side], every.variance[0, side], np.abs(slots.weight[side]), cases, half, empty)
+            else _unseen(
+                everybody.mean[0, side], everybody.variance[0, side], np.abs(slots.weight[side]), cases, half, empty
+            )
             for side, cases in zip(slots.sides(), self.used_bits.highest, strict=True)
         ]
         seen = np.zeros(len(slots), bool)
@@ -150,9 +152,11 @@ def evidence(
     """
     ones, reports = counted.ones[0].astype(np.float64), np.maximum(counted.reports[0], 0).astype(np.float64)
     share = np.clip(ones / np.maximum(reports, 1), 0, 1)
-    one = np.clip((share * reports + 1) / (reports + 2), 1 - response.truth_probability, response.truth_probability)
-    own = np.maximum(reports * one * (1 - one), 1e-12)
-    return share, reports * own / (own + noise * ((1 - one) ** 2 + one**2))
+    reported = np.clip(
+        (share * reports + 1) / (reports + 2), 1 - response.truth_probability, response.truth_probability
+    )
+    sampling_variance = np.maximum(reports * reported * (1 - reported), 1e-12)
+    return share, reports * sampling_variance / (sampling_variance + noise * ((1 - reported) ** 2 + reported**2))
 
 
 def bit_means(
@@ -180,13 +184,13 @@ def bit_means(
     share = np.where(reported, ones / divisor, 0.5)
     # With one more report of each kind: a bit that was never reported as 1 is not certainly empty.
     smooth = np.clip((ones + 1) / (divisor + 2), 1 / (divisor + 2), 1 - 1 / (divisor + 2))
-    one = (
+    expected = (
         np.clip(smooth, 1 - response.truth_probability, response.truth_probability)
         if response.epsilon is not None
         else smooth
     )
-    variance = response.variance(one) / divisor
+    variance = response.variance(expected) / divisor
     if noisy:
-        variance = variance + noise * ((1 - one) ** 2 + one**2) / (response.gain * divisor) ** 2
+        variance = variance + noise * ((1 - expected) ** 2 + expected**2) / (response.gain * divisor) ** 2
         reported &= variance < _UNKNOWN  # otherwise the noise hides the bit
     return np.where(reported, response.unbiased_share(share), 0.5), np.where(reported, variance, _UNKNOWN)

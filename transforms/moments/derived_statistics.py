@@ -41,13 +41,13 @@ class Result:
 
 def find_kind(statistic: Statistic) -> StatisticKind:
     """The kind of a statistic. Raises RequestError, with the known names, for an unknown name or power."""
-    name, colon, power = statistic.name.partition(":")
-    kind = STATISTICS.get(name)
-    if kind is not None and (power in map(str, kind.powers) if kind.powers else not colon):
-        return kind
+    base_name, colon, power = statistic.name.partition(":")
+    found = STATISTICS.get(base_name)
+    if found is not None and (power in map(str, found.powers) if found.powers else not colon):
+        return found
     known = [
-        f"{one.name}:K (K from {one.powers[0]} to {one.powers[-1]})" if one.powers else one.name
-        for one in STATISTICS.values()
+        f"{name}:K (K from {kind.powers[0]} to {kind.powers[-1]})" if kind.powers else name
+        for name, kind in STATISTICS.items()
     ]
     raise RequestError(f"statistics: there are {', '.join(known[:-1])} and {known[-1]}; got {statistic.name!r}")
 
@@ -80,12 +80,12 @@ def evaluate(
         level: of the means' intervals and of the result's.
     """
     z = float(-ndtri((1 - level) / 2))
-    found = [means[kind] for kind in quantities_of(statistic, variance)]
+    quantity_means = [means[kind] for kind in quantities_of(statistic, variance)]
     value, low, high, clients = find_kind(statistic).evaluate(
-        found, StatisticContext(variance, centre, users, users_variance, z)
+        quantity_means, StatisticContext(variance, centre, users, users_variance, z)
     )
     smallest, largest = value_range(statistic, form)
-    low, value, high = (np.clip(one, smallest, largest) for one in (low, value, high))
+    low, value, high = (np.clip(column, smallest, largest) for column in (low, value, high))
     return Result(value, (high - low) / (2 * z), low, high, clients)
 
 

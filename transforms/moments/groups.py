@@ -29,7 +29,7 @@ _MAX_CHARACTERS = 500_000  # the job's graph has them several times, and service
 
 
 class Groups(Protocol):
-    """Assigns a group to each row."""
+    """Assigns a group to each row. Its length is the number of groups."""
 
     def names(self) -> Sequence[str]:
         """The public groups, without `other`."""
@@ -71,12 +71,12 @@ class ColumnGroups:
         if pt.is_dictionary(values.type):
             indices, values = values.indices, values.dictionary
         values = without_views(values)
-        wanted = pa.array([name.encode() for name in self.listed], pa.large_binary())
+        listed = pa.array([name.encode() for name in self.listed], pa.large_binary())
         texts = values if holds_text(values.type) else values.cast(pa.string())
-        found = pc.index_in(texts.cast(pa.large_binary()), value_set=wanted)
+        groups = pc.index_in(texts.cast(pa.large_binary()), value_set=listed)
         if indices is not None:
-            found = found.take(indices)
-        return np.asarray(found.fill_null(len(self.listed)).to_numpy(zero_copy_only=False)).astype(np.uint16)
+            groups = groups.take(indices)
+        return np.asarray(groups.fill_null(len(self.listed)).to_numpy(zero_copy_only=False)).astype(np.uint16)
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,8 @@ class CellGroups:
 class Grouping:
     """Groups and their smallest published size.
 
+    Tallies have `len(groups) + 1` rows, the last for clients in none of the groups.
+
     Attributes:
         groups: the public groups.
         min_group: the fewest clients of a published group, by the noisy count, >= 1.
@@ -129,6 +131,11 @@ class Grouping:
         if isinstance(self.min_group, bool) or self.min_group < 1:
             raise RequestError(f"min_group: must be a number of clients >= 1, got {self.min_group}")
 
+    @property
+    def tally_rows(self) -> int:
+        """The number of rows of a tally."""
+        return len(self.groups) + 1
+
     def published_groups(self, clients: NDArray[np.float64], stddev: float) -> tuple[list[str], NDArray[np.int64]]:
         """Decides which groups are published by themselves; all others are merged into `other`.
 
@@ -136,12 +143,12 @@ class Grouping:
         that any group without clients is published is 5%.
 
         Args:
-            clients: float64[G + 1], by the noisy tallies; the last number is of clients in no group.
+            clients: float64[G + 1], by the rows of the noisy tallies.
             stddev: of the noise on each of these numbers.
 
         Returns:
-            The names of the published groups with `other` as the last; and int64[G + 1], the published group of every
-            tallied group.
+            The names of the published groups with `other` as the last; and int64[G + 1], the published group of each
+            row of the tallies.
         """
         names = self.groups.names()
         min_clients = max(self.min_group, simultaneous_z(len(names)) * stddev)

@@ -60,14 +60,23 @@ _BOUND = {
     True: "one record a user, chosen uniformly among their records by the key",
     False: "every row counts as another user",
 }
-_COINS = "randomised response on single bits (integers against thresholds of 64 bits)"
+_RANDOMISED_RESPONSE = "randomised response on single bits (integers against thresholds of 64 bits)"
 _NOISE = "discrete Laplace noise on every count of reports (integers against thresholds of 64 bits)"
 _EVERYBODY_ERROR = 0.01  # the probability that everybody's interval misses, of the 5% that a listed cell is wrong
 
 
 @dataclass(frozen=True)
 class MomentsMetadata:
-    """What is known before the run. bounded: one record of each user counts; otherwise rows are users."""
+    """The request and the release's identity, known before the run.
+
+    Attributes:
+        release: the release's identity.
+        plan: the queries and their privacy.
+        grouping: the groups; None for everybody together.
+        meter: states what a client discloses.
+        column: of the values.
+        bounded: whether one record of each user counts; otherwise rows are users.
+    """
 
     release: ReleaseMetadata
     plan: MomentsPlan
@@ -84,25 +93,26 @@ def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, b
     clients, stddev = state.clients(plan), float(np.sqrt(state.clients_variance(plan).item()))
     names: list[str] = []
     if grouping is not None:
-        published, places = grouping.published_groups(clients, stddev / math.sqrt(len(clients)))
-        names = published
-        known = _large_groups(names, np.bincount(places, clients).tolist(), grouping.min_group)
-        estimates += [one for one in state.estimates(plan, names, places) if one.group in known]
-        names = [name for name in names if name in known]
-    if not np.isfinite([[one.value, one.stddev] for one in estimates]).all():
+        published, published_group = grouping.published_groups(clients, stddev / math.sqrt(len(clients)))
+        sizes = np.bincount(published_group, clients).tolist()
+        # All but `other` are large enough.
+        names = [name for name, size in zip(published, sizes, strict=True) if size >= grouping.min_group]
+        kept = set(names)
+        estimates += [row for row in state.estimates(plan, published, published_group) if row.group in kept]
+    if not np.isfinite([[estimate.value, estimate.stddev] for estimate in estimates]).all():
         raise RefusedError("an estimate is beyond what a number can hold; ask for fewer --bits or a lower moment")
     manifest = _manifest(state, metadata, bits, names, (max(float(clients.sum()), 0.0), stddev), estimates)
     shown = shrunk(estimates, plan.form)
     tables = {
-        MOMENTS_FILE: pa.Table.from_pylist([asdict(one) for one in estimates], MOMENTS_SCHEMA),
-        BITS_FILE: pa.concat_tables([_bits_table(one) for one in bits]),
+        MOMENTS_FILE: pa.Table.from_pylist([asdict(estimate) for estimate in estimates], MOMENTS_SCHEMA),
+        BITS_FILE: pa.concat_tables([_bits_table(bit_means) for bit_means in bits]),
     }
     cells = None
     if grouping is not None and isinstance(grouping.groups, CellGroups):
         grid = grouping.groups.grid
-        located = {name: place for place, name in enumerate(grouping.groups.names())}
+        located = {name: code for code, name in enumerate(grouping.groups.names())}
         codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
-        differs = differing(state, plan, published, places, estimates[0].statistic)
+        differs = differing(state, plan, published, published_group, estimates[0].statistic)
         tables[CELLS_FILE] = _cells_table(estimates, shown, differs, codes, grid)
         cells = _cell_means(shown, differs, codes, grid)
     captions: dict[str, Any] = {
@@ -120,36 +130,35 @@ def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, b
     }
 
 
-def _large_groups(names: Sequence[str], clients: Sequence[float], min_clients: int) -> set[str]:
-    """The groups with enough clients; `other` may still be too small."""
-    return {name for name, number in zip(names, clients, strict=True) if number >= min_clients}
-
-
 def shrunk(estimates: Sequence[MomentEstimate], form: FixedPoint) -> list[MomentEstimate]:
     """The same estimates in the same order, those of groups shrunk towards everybody's according to their noise.
 
-    The largest of many noisy numbers is mostly large by chance. A page may sort and colour the shrunk ones. Sums
-    (log_product) stay unchanged.
+    The largest of many noisy numbers is mostly large by its noise. So a page may sort and colour the shrunk ones only.
+    Sums (log_product) stay unchanged.
     """
-    found = list(estimates)
-    for name in dict.fromkeys(one.statistic for one in estimates):
-        places = [i for i, one in enumerate(estimates) if one.statistic == name and one.group != EVERYBODY]
-        if name == "log_product" or not places:
+    result = list(estimates)
+    for name in dict.fromkeys(estimate.statistic for estimate in estimates):
+        indices = [
+            i for i, estimate in enumerate(estimates) if estimate.statistic == name and estimate.group != EVERYBODY
+        ]
+        if name == "log_product" or not indices:
             continue
-        everybody = next(one for one in estimates if one.statistic == name and one.group == EVERYBODY)
-        rows = [estimates[i] for i in places]
-        stddev = np.maximum([one.stddev for one in rows], 1e-9 * max(abs(everybody.value), form.step))
-        value, variance = shrink(np.array([one.value for one in rows]), stddev**2, everybody.value)
+        everybody = next(
+            estimate for estimate in estimates if estimate.statistic == name and estimate.group == EVERYBODY
+        )
+        rows = [estimates[i] for i in indices]
+        stddev = np.maximum([row.stddev for row in rows], 1e-9 * max(abs(everybody.value), form.step))
+        value, variance = shrink(np.array([row.value for row in rows]), stddev**2, everybody.value)
         ends = value_range(Statistic(name), form)
         low, high = (np.clip(value + sign * Z_95 * np.sqrt(variance), *ends) for sign in (-1, 1))
-        columns = zip(places, value.tolist(), np.sqrt(variance).tolist(), low.tolist(), high.tolist(), strict=True)
-        for i, centre, deviation, least, most in columns:
-            found[i] = replace(found[i], value=centre, stddev=deviation, low=least, high=most)
-    return found
+        columns = zip(indices, value.tolist(), np.sqrt(variance).tolist(), low.tolist(), high.tolist(), strict=True)
+        for i, centre, deviation, lower, upper in columns:
+            result[i] = replace(result[i], value=centre, stddev=deviation, low=lower, high=upper)
+    return result
 
 
 def differing(
-    state: MomentsState, plan: MomentsPlan, names: Sequence[str], places: NDArray[np.int64], statistic: str
+    state: MomentsState, plan: MomentsPlan, names: Sequence[str], published_group: NDArray[np.int64], statistic: str
 ) -> NDArray[np.int8]:
     """For each shown cell, 1 or -1 if its first statistic is clearly above or below everybody's, else 0: int8[cells].
 
@@ -159,15 +168,15 @@ def differing(
         state: the public tallies.
         plan: the plan.
         names: of the groups; `other` is the last.
-        places: int64[tallied groups], the published group of every tallied group.
+        published_group: int64[tally rows], the published group of each row of the tallies.
         statistic: name of the first statistic.
     """
     if statistic == "log_product" or len(names) < 2:
         return np.zeros(max(len(names) - 1, 0), np.int8)
     everybody = next(state.estimates(plan, level=1 - _EVERYBODY_ERROR))
     level = 1 - (0.05 - _EVERYBODY_ERROR) / (len(names) - 1)
-    rows = list(itertools.islice(state.estimates(plan, names, places, level), len(names) - 1))
-    return np.array([(one.low > everybody.high) - int(one.high < everybody.low) for one in rows], np.int8)
+    rows = list(itertools.islice(state.estimates(plan, names, published_group, level), len(names) - 1))
+    return np.array([(row.low > everybody.high) - int(row.high < everybody.low) for row in rows], np.int8)
 
 
 def _manifest(
@@ -180,7 +189,7 @@ def _manifest(
 ) -> dict[str, Any]:
     plan, grouping, form = metadata.plan, metadata.grouping, metadata.plan.form
     local = plan.epsilon is not None
-    mechanism = [_COINS] if local else ["every bit is reported as it is"]
+    mechanism = [_RANDOMISED_RESPONSE] if local else ["every bit is reported as it is"]
     assumptions = [*LOCAL_ASSUMPTIONS] if local else [NO_LOCAL_PRIVACY, *LOCAL_ASSUMPTIONS[2:]]
     if plan.released_epsilon is not None:
         mechanism.append(_NOISE)
@@ -189,7 +198,7 @@ def _manifest(
     if plan.prior:
         assumptions.append(PRIOR_BITS)
     if not metadata.bounded:
-        assumptions = [ROWS_ARE_USERS if one == ONE_ID else one for one in assumptions]
+        assumptions = [ROWS_ARE_USERS if assumption == ONE_ID else assumption for assumption in assumptions]
     content: dict[str, Any] = {"column": metadata.column}
     if grouping is not None and isinstance(grouping.groups, CellGroups):
         grid = grouping.groups.grid
@@ -226,19 +235,19 @@ def _manifest(
             {
                 "quantity": query.quantity.kind,
                 "round": query.round,
-                "clients": max(float(counted.reports.sum()), 0.0) / plan.bits_per_client,
-                "reports": max(float(counted.reports.sum()), 0.0),
+                "clients": max(float(tally.reports.sum()), 0.0) / plan.bits_per_client,
+                "reports": max(float(tally.reports.sum()), 0.0),
             }
-            for query, counted in state.rounds
+            for query, tally in state.tallies
         ],
     }
     warnings = _warnings(bits, local)
-    for one in estimates:
-        least, most = value_range(Statistic(one.statistic), form)
-        if one.group == EVERYBODY and one.high - one.low > 0.5 * (most - least):
+    for estimate in estimates:
+        smallest, largest = value_range(Statistic(estimate.statistic), form)
+        if estimate.group == EVERYBODY and estimate.high - estimate.low > 0.5 * (largest - smallest):
             warnings.append(
-                f"The {one.statistic} is not known: its interval covers most of the possible range. Use more users, a "
-                "larger epsilon, or fewer --bits."
+                f"The {estimate.statistic} is not known: its interval covers most of the possible range. Use more "
+                "users, a larger epsilon, or fewer --bits."
             )
     if grouping is not None and not [name for name in groups if name != OTHER]:
         warnings.append(
@@ -249,13 +258,13 @@ def _manifest(
 
 def _warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:
     warnings = [] if local else ["Bits are reported as they are: this release has no differential privacy (--no_ldp)."]
-    for one in bits:
-        if one.quantity == "value" and local and _unseen(one):
+    for bit_means in bits:
+        if bit_means.quantity == "value" and local and _unseen(bit_means):
             warnings.append(
                 "No bit of the values stands out of the noise, so the estimates shrink towards 0: use more users, a "
                 "larger epsilon, fewer --bits, or --method weighted, which does not shrink."
             )
-        if one.quantity == "value" and (one.mean - 2 * one.stddev > 0.8)[-3:].all():
+        if bit_means.quantity == "value" and (bit_means.mean - 2 * bit_means.stddev > 0.8)[-3:].all():
             warnings.append(
                 "The highest bits are set for nearly all users: many values may lie beyond the range and count as its "
                 "end. Give more --bits or fewer --fraction_bits (--verbose counts such values)."
@@ -284,10 +293,10 @@ def _cells_table(
     """Published cells, one row each, with all statistics. shown: the shrunk estimates."""
     x, y = deinterleave(codes)
     west, south, east, north = grid.bounds(x, y, np.full(len(x), grid.depth))
-    rows = [one for one in estimates if one.group not in (EVERYBODY, OTHER)]
-    statistics = list(dict.fromkeys(one.statistic for one in estimates))
+    rows = [estimate for estimate in estimates if estimate.group not in (EVERYBODY, OTHER)]
+    statistics = list(dict.fromkeys(estimate.statistic for estimate in estimates))
     table: dict[str, Any] = {
-        "cell_id": [one.group for one in rows if one.statistic == statistics[0]],
+        "cell_id": [row.group for row in rows if row.statistic == statistics[0]],
         "depth": np.full(len(x), grid.depth, np.int8),
         "west": west,
         "south": south,
@@ -295,12 +304,16 @@ def _cells_table(
         "north": north,
     }
     for statistic in statistics:
-        mine = [one for one in rows if one.statistic == statistic]
+        of_statistic = [row for row in rows if row.statistic == statistic]
         for name in ("value", "stddev", "low", "high", "clients"):
-            table[f"{statistic}_{name}"] = np.array([getattr(one, name) for one in mine], np.float64)
-    drawn = [one for one in shown if one.group not in (EVERYBODY, OTHER) and one.statistic == statistics[0]]
+            table[f"{statistic}_{name}"] = np.array([getattr(row, name) for row in of_statistic], np.float64)
+    drawn = [
+        estimate
+        for estimate in shown
+        if estimate.group not in (EVERYBODY, OTHER) and estimate.statistic == statistics[0]
+    ]
     for name, field in (("shrunk", "value"), ("shrunk_stddev", "stddev")):
-        table[f"{statistics[0]}_{name}"] = np.array([getattr(one, field) for one in drawn], np.float64)
+        table[f"{statistics[0]}_{name}"] = np.array([getattr(row, field) for row in drawn], np.float64)
     table[f"{statistics[0]}_differs"] = differs
     table["geometry"] = shapely.to_wkb(shapely.box(west, south, east, north))
     return pa.table(table, schema=moment_cells_schema(statistics))
@@ -309,9 +322,13 @@ def _cells_table(
 def _cell_means(
     shown: Sequence[MomentEstimate], differs: NDArray[np.int8], codes: NDArray[np.uint64], grid: Grid
 ) -> CellMeans:
-    rows = [one for one in shown if one.group not in (EVERYBODY, OTHER) and one.statistic == shown[0].statistic]
+    rows = [
+        estimate
+        for estimate in shown
+        if estimate.group not in (EVERYBODY, OTHER) and estimate.statistic == shown[0].statistic
+    ]
     x, y = deinterleave(codes)
     value, low, high, clients = (
-        np.array([getattr(one, name) for one in rows], np.float64) for name in ("value", "low", "high", "clients")
+        np.array([getattr(row, name) for row in rows], np.float64) for name in ("value", "low", "high", "clients")
     )
-    return CellMeans(grid.depth, x, y, [one.group for one in rows], value, low, high, clients, differs)
+    return CellMeans(grid.depth, x, y, [row.group for row in rows], value, low, high, clients, differs)

@@ -35,9 +35,9 @@ class Prior:
 
         The bits of `square` depend on the centre, which is different in every release.
         """
-        known = {weight: row for row, weight in enumerate(self.weight.tolist())}
-        rows = np.array([known.get(weight, -1) for weight in slots.weight.tolist()])
-        mean, stddev = (np.where(rows >= 0, one[rows], 0.5) for one in (self.mean, self.stddev))
+        rows_by_weight = {weight: row for row, weight in enumerate(self.weight.tolist())}
+        rows = np.array([rows_by_weight.get(weight, -1) for weight in slots.weight.tolist()])
+        mean, stddev = (np.where(rows >= 0, column[rows], 0.5) for column in (self.mean, self.stddev))
         return mean, stddev**2
 
 
@@ -85,14 +85,14 @@ class PriorRelease:
         weights, stddevs = bits["weight"].to_numpy(), bits["stddev"].to_numpy()
         if not (np.isfinite(means).all() and np.isfinite(stddevs).all() and (stddevs > 0).all()):
             raise RequestError("warm_start: the release's bit means are no finite numbers; it is damaged")
-        found = {
+        priors = {
             kind: Prior(weights[rows == kind], means[rows == kind], stddevs[rows == kind])
             for kind in dict.fromkeys(rows.tolist())
         }
         digest = hashlib.sha256(
             "\n".join(rows).encode() + weights.tobytes() + means.tobytes() + stddevs.tobytes()
         ).hexdigest()
-        return cls(release_id, found, safe, local, digest)
+        return cls(release_id, priors, safe, local, digest)
 
     def metadata(self) -> dict[str, Any]:
         """The new release's manifest entry on this one."""

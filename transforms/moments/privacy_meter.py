@@ -62,5 +62,5 @@ class PrivacyMeter:
             "epsilon_per_bit": None if epsilon is None else epsilon / self.response.reports,
             "epsilon_per_client": epsilon,
             "truth_probability": None if epsilon is None else self.response.truth_probability,
-            "highest_read_probability": max(float(one.read_probability.max()) for one in bits),
+            "highest_read_probability": max(float(bit_means.read_probability.max()) for bit_means in bits),
         }

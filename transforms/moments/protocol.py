@@ -1,6 +1,8 @@
 """The protocol of bit pushing: a plan, and a state that advances round by round (paper 002, Algorithms 1 and 2). Pure.
 
-The next queries depend on the plan and the state alone. So Beam's stages and a loop in memory run the same protocol.
+A query asks clients for bits of one quantity, in the paper's round 1 or 2. A stage is the queries that need only the
+tallies of earlier stages, so they run at the same time. The next queries depend on the plan and the state alone. So
+Beam and a loop in memory run the same protocol.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from sfumato.transforms.moments.prior import Prior
 from sfumato.transforms.moments.quantities import Quantity, Slots, encode
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 from sfumato.transforms.moments.statistic_kinds import Means, Variance
-from sfumato.transforms.moments.tally import Block, Query, Tally, sum_tallies, tally, with_noise
+from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports, sum_tallies, with_noise
 from sfumato.transforms.moments.used_bits import UsedBits, above_threshold, posterior
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey, random_bits
@@ -64,16 +66,16 @@ class MomentsPlan:
     prior: Mapping[str, Prior] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        names = [one.name for one in self.statistics]
+        names = [statistic.name for statistic in self.statistics]
         if not names or len(set(names)) < len(names):
             raise RequestError(f"statistics: name one or more, each once, got {','.join(names)!r}")
-        for name, value, known in (("method", self.method, Method), ("variance", self.variance, Variance)):
-            if value not in get_args(known):
-                raise RequestError(f"{name}: there are {' and '.join(get_args(known))}, got {value!r}")
+        for name, value, choices in (("method", self.method, Method), ("variance", self.variance, Variance)):
+            if value not in get_args(choices):
+                raise RequestError(f"{name}: there are {' and '.join(get_args(choices))}, got {value!r}")
         for statistic in self.statistics:
             if "log2" in quantities_of(statistic, self.variance) and self.form.signed != "no":
                 raise RequestError(f"statistics: {statistic.name} is of positive values, so it goes without --signed")
-        max_bits = min(len(Quantity(self.form, kind).slots) for kind in self.kinds)
+        max_bits = min(len(Quantity(self.form, kind).slots) for kind in self.quantities)
         if isinstance(self.bits_per_client, bool) or not 1 <= self.bits_per_client <= max_bits:
             raise RequestError(f"bits_per_client: must lie in 1..{max_bits}, got {self.bits_per_client}")
         _ = self.response  # checks epsilon
@@ -112,8 +114,8 @@ class MomentsPlan:
         if epsilon is None:
             return list(tallies)
         return [
-            with_noise(counted, query.name, self.bits_per_client, epsilon, query.bound_key(key))
-            for query, counted in zip(queries, tallies, strict=True)
+            with_noise(tally, query.name, self.bits_per_client, epsilon, query.bound_key(key))
+            for query, tally in zip(queries, tallies, strict=True)
         ]
 
     @cached_property
@@ -127,17 +129,20 @@ class MomentsPlan:
         return self.tuning.resolved(self.method)
 
     @cached_property
-    def kinds(self) -> tuple[str, ...]:
-        """The quantities, in the order of their parts of the clients."""
-        return tuple(dict.fromkeys(kind for one in self.statistics for kind in quantities_of(one, self.variance)))
+    def quantities(self) -> tuple[str, ...]:
+        """The kinds of the queried quantities, in the order of their parts of the clients."""
+        return tuple(
+            dict.fromkeys(kind for statistic in self.statistics for kind in quantities_of(statistic, self.variance))
+        )
 
     @cached_property
     def stages(self) -> tuple[tuple[tuple[str, int], ...], ...]:
-        """The stages in order, each with its (quantity, round) pairs. `square` needs the mean first."""
-        phases = [[kind for kind in self.kinds if kind != "square"], [kind for kind in self.kinds if kind == "square"]]
+        """The stages in order, each with the (quantity, round) of its queries. `square` needs the mean first."""
+        squares = [kind for kind in self.quantities if kind == "square"]
+        others = [kind for kind in self.quantities if kind != "square"]
         stages = (
             tuple((kind, number) for kind in phase if number in self._rounds(kind))
-            for phase in phases
+            for phase in (others, squares)
             for number in (1, 2)
         )
         return tuple(stage for stage in stages if stage)
@@ -169,15 +174,16 @@ class MomentsPlan:
 
     def next_queries(self, state: MomentsState) -> list[Query]:
         """The queries of the next stage."""
-        return [self._query(kind, number, state) for kind, number in self.stages[state.stages]]
+        return [self._query(kind, number, state) for kind, number in self.stages[state.finished_stages]]
 
     def _query(self, kind: str, number: int, state: MomentsState) -> Query:
+        """The query for a quantity in round `number`: its interval of clients and its probability for each bit."""
         tuning, reports = self.resolved_tuning, self.bits_per_client
         quantity = Quantity(self.form, kind, state.centre(self) if kind == "square" else 0.0)
         slots = quantity.slots
-        part = 1 / len(self.kinds)
-        first, last = self.kinds.index(kind) * part, (self.kinds.index(kind) + 1) * part
-        if self.kinds[-1] == kind:
+        part = 1 / len(self.quantities)
+        first, last = self.quantities.index(kind) * part, (self.quantities.index(kind) + 1) * part
+        if self.quantities[-1] == kind:
             last = 1.0
         assert tuning.first_share is not None
         assert tuning.first_power is not None
@@ -206,23 +212,23 @@ class MomentsPlan:
 
 @dataclass(frozen=True, eq=False)
 class MomentsState:
-    """The finished rounds with their public tallies of G groups.
+    """The public tallies of the finished stages.
 
     Attributes:
-        rounds: queries with their tallies.
-        stages: number of finished stages.
+        tallies: every query so far, with its tally.
+        finished_stages: their number.
     """
 
-    rounds: tuple[tuple[Query, Tally], ...] = ()
-    stages: int = 0
+    tallies: tuple[tuple[Query, Tally], ...] = ()
+    finished_stages: int = 0
 
     def advance(self, queries: Sequence[Query], tallies: Sequence[Tally]) -> MomentsState:
         """The state after a stage. tallies: public, one for each query."""
-        return MomentsState((*self.rounds, *zip(queries, tallies, strict=True)), self.stages + 1)
+        return MomentsState((*self.tallies, *zip(queries, tallies, strict=True)), self.finished_stages + 1)
 
-    def rounds_of(self, kind: str) -> list[tuple[Query, Tally]]:
-        """The rounds of one quantity."""
-        return [one for one in self.rounds if one[0].quantity.kind == kind]
+    def tallies_of(self, kind: str) -> list[tuple[Query, Tally]]:
+        """The queries of one quantity with their tallies, by round."""
+        return [(query, tally) for query, tally in self.tallies if query.quantity.kind == kind]
 
     def bits(self, plan: MomentsPlan, kind: str, groups: NDArray[np.int64] | None = None) -> BitEstimates:
         """The bit means of a quantity, of everybody or by group.
@@ -230,58 +236,60 @@ class MomentsState:
         Args:
             plan: the plan.
             kind: the quantity.
-            groups: int64[tallied groups], the published group 0..G - 1 of every tallied group; None for everybody.
+            groups: int64[tally rows], the published group 0..G - 1 of each row of the tallies; None for everybody.
         """
-        rounds = self.rounds_of(kind)
+        rounds = self.tallies_of(kind)
         slots = rounds[0][0].quantity.slots
-        all_rounds, last = sum_tallies([counted for _, counted in rounds]), rounds[-1][1]
-        everybody = np.zeros(len(last.ones), np.int64)
-        total, noise = all_rounds.joined(everybody), plan.noise_stddev**2
-        total_noise = noise * len(rounds) * len(everybody)
+        all_rounds, last = sum_tallies([tally for _, tally in rounds]), rounds[-1][1]
+        one_group = np.zeros(len(last.ones), np.int64)
+        total, noise_variance = all_rounds.joined(one_group), plan.noise_stddev**2
+        total_noise = noise_variance * len(rounds) * len(one_group)
         mean, variance = bit_means(total, plan.response, total_noise)
         used_bits = plan.used_bits(mean[0], variance[0], slots, evidence(total, plan.response, total_noise))
-        counted, times = (all_rounds, len(rounds)) if plan.resolved_tuning.caching else (last, 1)
+        counted, added = (all_rounds, len(rounds)) if plan.resolved_tuning.caching else (last, 1)
 
-        def joined(places: NDArray[np.int64], of_everybody: BitEstimates | None = None) -> BitEstimates:
-            sums = counted.joined(places)
-            mean, variance = bit_means(sums, plan.response, np.bincount(places)[:, None] * noise * times)
+        def estimates_of(published_group: NDArray[np.int64], everybody: BitEstimates | None = None) -> BitEstimates:
+            sums = counted.joined(published_group)
+            # Every row of every added tally has its own noise.
+            noise = np.bincount(published_group)[:, None] * noise_variance * added
+            mean, variance = bit_means(sums, plan.response, noise)
             reports = sums.reports.astype(np.float64)
-            return BitEstimates(mean, variance, reports, used_bits, plan.bits_per_client, of_everybody)
+            return BitEstimates(mean, variance, reports, used_bits, plan.bits_per_client, everybody)
 
-        found = joined(everybody)
-        return found if groups is None else joined(groups, found)
+        everybody = estimates_of(one_group)
+        return everybody if groups is None else estimates_of(groups, everybody)
 
     def centre(self, plan: MomentsPlan) -> float:
         """Everybody's estimated mean, clipped to the range: the centre of `square`."""
-        quantity = self.rounds_of("value")[0][0].quantity
+        quantity = self.tallies_of("value")[0][0].quantity
         mean = self.bits(plan, "value").quantity_mean(quantity.slots)
         return float(np.clip(mean.value[0] - quantity.base, plan.form.low, plan.form.high))
 
     def clients(self, plan: MomentsPlan, kind: str | None = None) -> NDArray[np.float64]:
-        """Estimated clients of each tallied group that reported, on one quantity or at all: float64[groups]."""
-        rounds = self.rounds if kind is None else self.rounds_of(kind)
-        return np.asarray(sum(counted.reports.sum(axis=1) for _, counted in rounds) / plan.bits_per_client)
+        """Estimated clients that reported, on one quantity or at all: float64[tally rows]."""
+        tallies = self.tallies if kind is None else self.tallies_of(kind)
+        return np.asarray(sum(tally.reports.sum(axis=1) for _, tally in tallies) / plan.bits_per_client)
 
     def clients_variance(self, plan: MomentsPlan, groups: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """The variance of the noise on the number of clients, of all or by group (see `bits`): float64[G]."""
-        counts = 2 * sum(counted.ones.shape[1] for _, counted in self.rounds)
-        each = np.full(len(self.rounds[0][1].ones), counts * (plan.noise_stddev / plan.bits_per_client) ** 2)
-        return _by_group(each, groups)
+        counts = 2 * sum(tally.ones.shape[1] for _, tally in self.tallies)
+        variances = np.full(len(self.tallies[0][1].ones), counts * (plan.noise_stddev / plan.bits_per_client) ** 2)
+        return _by_group(variances, groups)
 
     def means(
         self, plan: MomentsPlan, groups: NDArray[np.int64] | None = None, level: float = 0.95
     ) -> dict[str, Means]:
         """The mean of every quantity, of everybody or by group (see `bits`). level: of the intervals."""
-        found = {}
-        for kind in plan.kinds:
-            quantity = self.rounds_of(kind)[0][0].quantity
+        means = {}
+        for kind in plan.quantities:
+            quantity = self.tallies_of(kind)[0][0].quantity
             # Under randomised response rare bits look empty, and they make up much of the mean of a power.
             empty = 0.0 if quantity.is_rounded and plan.epsilon is not None else EMPTY
             mean = self.bits(plan, kind, groups).quantity_mean(quantity.slots, level, empty)
             clients = _by_group(self.clients(plan, kind), groups)
-            value, low, high = (one - quantity.base for one in (mean.value, mean.low, mean.high))
-            found[kind] = Means(value, mean.variance, low, high, clients)
-        return found
+            value, low, high = (column - quantity.base for column in (mean.value, mean.low, mean.high))
+            means[kind] = Means(value, mean.variance, low, high, clients)
+        return means
 
     def estimates(
         self,
@@ -293,33 +301,33 @@ class MomentsState:
         """Every statistic, of everybody or by group (see `bits`). names: of the groups. level: of the intervals."""
         means, users = self.means(plan, groups, level), self.clients(plan)
         users, users_variance = _by_group(users, groups), self.clients_variance(plan, groups)
-        squares = self.rounds_of("square")
+        squares = self.tallies_of("square")
         centre = squares[0][0].quantity.centre if squares else 0.0
         for statistic in plan.statistics:
-            found = evaluate(statistic, plan.variance, means, centre, users, plan.form, users_variance, level)
-            columns = (found.value, found.stddev, found.low, found.high, found.clients)
+            result = evaluate(statistic, plan.variance, means, centre, users, plan.form, users_variance, level)
+            columns = (result.value, result.stddev, result.low, result.high, result.clients)
             for name, *row in zip(names, *(column.tolist() for column in columns), strict=True):
                 yield MomentEstimate(name, statistic.name, *row)
 
     def bit_charts(self, plan: MomentsPlan) -> list[BitMeans]:
         """Everybody's bit means, one record a quantity."""
         charts = []
-        for kind in plan.kinds:
-            slots, bits = self.rounds_of(kind)[0][0].quantity.slots, self.bits(plan, kind)
-            rounds = self.rounds_of(kind)
-            probability = np.sum([(query.last - query.first) * query.probabilities for query, _ in rounds], axis=0)
+        for kind in plan.quantities:
+            queries, bits = [query for query, _ in self.tallies_of(kind)], self.bits(plan, kind)
+            weight = queries[0].quantity.slots.weight
+            probability = np.sum([(query.last - query.first) * query.probabilities for query in queries], axis=0)
             stddev = np.sqrt(bits.variance[0])
             reports = np.maximum(bits.reports[0], 0)
             squashed = bits.used_bits.weighted().bit_probabilities() < 0.5
             read_probability = plan.bits_per_client * probability
-            charts.append(BitMeans(kind, slots.weight, bits.mean[0], stddev, reports, squashed, read_probability))
+            charts.append(BitMeans(kind, weight, bits.mean[0], stddev, reports, squashed, read_probability))
         return charts
 
 
-def _by_group(clients: NDArray[np.float64], groups: NDArray[np.int64] | None) -> NDArray[np.float64]:
-    """Sums over tallied groups: over all, or by published group."""
-    places = np.zeros(len(clients), np.int64) if groups is None else groups
-    return np.asarray(np.bincount(places, clients), dtype=np.float64)
+def _by_group(numbers: NDArray[np.float64], groups: NDArray[np.int64] | None) -> NDArray[np.float64]:
+    """Sums over the rows of the tallies: over all, or by published group."""
+    published_group = np.zeros(len(numbers), np.int64) if groups is None else groups
+    return np.asarray(np.bincount(published_group, numbers), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -338,6 +346,6 @@ def run_in_memory(values: NDArray[np.float64], plan: MomentsPlan, key: RunKey) -
     state = MomentsState()
     for _ in plan.stages:
         queries = plan.next_queries(state)
-        tallies = [tally(block, query, 1, plan.response, key) for query in queries]
+        tallies = [count_reports(block, query, 1, plan.response, key) for query in queries]
         state = state.advance(queries, plan.protect(queries, tallies, key))
     return ProtocolResult(list(state.estimates(plan)), state.bit_charts(plan))

@@ -1,4 +1,7 @@
-"""Bit pushing on Beam (paper 002): every round is a stage over blocks of clients; earlier rounds set its queries."""
+"""Bit pushing on Beam (paper 002): each stage of queries reads all blocks of clients; earlier tallies set the queries.
+
+See protocol.py for queries, rounds and stages.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from sfumato.transforms.metrics import REPORTED_BITS, TALLY_TIME, Stopwatch
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.tally import Query, Tally, queried_clients, tally
+from sfumato.transforms.moments.tally import Query, Tally, count_reports, queried_clients
 from sfumato.transforms.moments.value_encoding import Values, pack, row_blocks, split_by_user, unpack, user_blocks
 from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
@@ -85,15 +88,15 @@ class SumTallies(beam.CombineFn):
 
     def add_input(self, accumulator: list[Tally], element: list[Tally]) -> list[Tally]:
         if not accumulator:
-            return [one.copy() for one in element]
-        for total, one in zip(accumulator, element, strict=True):
-            total.add(one)
+            return [tally.copy() for tally in element]
+        for total, tally in zip(accumulator, element, strict=True):
+            total.add(tally)
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[list[Tally]]) -> list[Tally]:
         total = self.create_accumulator()
-        for one in accumulators:
-            total = self.add_input(total, one) if one else total
+        for tallies in accumulators:
+            total = self.add_input(total, tallies) if tallies else total
         return total
 
     def extract_output(self, accumulator: list[Tally]) -> list[Tally]:
@@ -101,7 +104,7 @@ class SumTallies(beam.CombineFn):
 
 
 class PushBits(beam.PTransform):
-    """Paths of Parquet files -> one MomentsState after all rounds, which may be published.
+    """Paths of Parquet files -> one MomentsState after all stages, which may be published.
 
     One record of each user counts; without a column of user ids, each row is a user.
 
@@ -109,7 +112,7 @@ class PushBits(beam.PTransform):
         values: encodes batches.
         plan: the queries and their privacy.
         key: of the run; use each key for one input, once.
-        grouping: the published groups; None for everybody together.
+        grouping: the groups; None for everybody together.
         cap: the largest number of bits that a client may report; None for the plan's number.
         spill: a folder for blocks between stages (see Spill).
         admit: decides from noisy counts of users whether the run goes on.
@@ -132,11 +135,11 @@ class PushBits(beam.PTransform):
     ):
         super().__init__()
         prior = {
-            kind: [one.weight.tolist(), one.mean.tolist(), one.stddev.tolist()] for kind, one in plan.prior.items()
+            kind: [bits.weight.tolist(), bits.mean.tolist(), bits.stddev.tolist()] for kind, bits in plan.prior.items()
         }
-        asked = {name: value for name, value in vars(plan).items() if name in plan.__dataclass_fields__}
-        metadata = {**asked, "prior": prior, "form": asdict(plan.form), "tuning": asdict(plan.tuning)}
-        metadata["statistics"] = [one.name for one in plan.statistics]
+        fields = {name: value for name, value in vars(plan).items() if name in plan.__dataclass_fields__}
+        metadata = {**fields, "prior": prior, "form": asdict(plan.form), "tuning": asdict(plan.tuning)}
+        metadata["statistics"] = [statistic.name for statistic in plan.statistics]
         metadata["columns"] = asdict(values.columns)
         metadata["groups"] = None if grouping is None else [asdict(grouping), list(grouping.groups.names())]
         # Queries for other bits with the same randomised response would reveal more than one bit of a client.
@@ -156,14 +159,14 @@ class PushBits(beam.PTransform):
             | "Admit" >> beam.Map(self._begin, _side(rows), _side(users))  # MomentsState
         )
         for number in range(len(self._plan.stages)):
-            # Planned once: all workers have the same queries, and need nothing else of the earlier rounds.
+            # One worker plans for all: floating-point results may differ between machines.
             queries = state | f"Plan{number}" >> beam.Map(self._plan.next_queries)
             tallies = (
                 blocks
                 | f"TallyBlocks{number}" >> beam.ParDo(_TallyFn(self._meter, self._grouping, self._key), _side(queries))
                 | f"SumTallies{number}" >> beam.CombineGlobally(SumTallies())
             )
-            state = state | f"AddNoise{number}" >> beam.Map(self._close_stage, _side(queries), _side(tallies))
+            state = state | f"AddNoise{number}" >> beam.Map(self._add_noise, _side(queries), _side(tallies))
         return state
 
     def _blocks(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection, beam.PCollection]:
@@ -197,22 +200,27 @@ class PushBits(beam.PTransform):
         COUNTED_USERS.emit(users=admission.users, epsilon=admission.epsilon, noise_stddev=admission.noise_stddev)
         return MomentsState()
 
-    def _close_stage(self, state: MomentsState, queries: list[Query], exact: list[Tally]) -> MomentsState:
+    def _add_noise(self, state: MomentsState, queries: list[Query], exact: list[Tally]) -> MomentsState:
         """Adds a stage with noise on its tallies: from here on they are public."""
-        self._meter.check_queries([*(query for query, _ in state.rounds), *queries])
-        if not exact:  # no user has a usable value, and only noisy counts may show that
-            groups = 1 if self._grouping is None else len(self._grouping.groups) + 1  # the last: in no group
-            exact = [Tally(*np.zeros((2, groups, len(query.quantity.slots)), np.int64)) for query in queries]
+        self._meter.check_queries([*(query for query, _ in state.tallies), *queries])
+        if not exact:
+            # There are no blocks, because no user has a usable value. Only noisy counts may show that: noise on zeros.
+            rows = _tally_rows(self._grouping)
+            exact = [Tally(*np.zeros((2, rows, len(query.quantity.slots)), np.int64)) for query in queries]
         tallies = self._plan.protect(queries, exact, self._key)
-        for query, one in zip(queries, tallies, strict=True):
-            reported = int(one.reports.sum())
+        for query, tally in zip(queries, tallies, strict=True):
+            reported = int(tally.reports.sum())
             clients = reported / self._plan.bits_per_client
             ROUND.emit(quantity=query.quantity.kind, round=query.round, clients=clients, reports=reported)
         return state.advance(queries, tallies)
 
 
-def _side(one: beam.PCollection) -> beam.pvalue.AsSingleton:
-    return beam.pvalue.AsSingleton(one)
+def _side(singleton: beam.PCollection) -> beam.pvalue.AsSingleton:
+    return beam.pvalue.AsSingleton(singleton)
+
+
+def _tally_rows(grouping: Grouping | None) -> int:
+    return 1 if grouping is None else grouping.tally_rows
 
 
 class _TallyFn(beam.DoFn):
@@ -220,14 +228,14 @@ class _TallyFn(beam.DoFn):
 
     def __init__(self, meter: PrivacyMeter, grouping: Grouping | None, key: RunKey):
         self._meter = meter
-        self._groups = 1 if grouping is None else len(grouping.groups) + 1
+        self._rows = _tally_rows(grouping)
         self._key = key
 
     def process(self, stored: bytes, queries: list[Query]) -> Iterator[list[Tally]]:
         block = unpack(stored)
         with TALLY_TIME.timed():
-            tallies = [tally(block, query, self._groups, self._meter.response, self._key) for query in queries]
-        for query, one in zip(queries, tallies, strict=True):
-            self._meter.check(len(block.codes[queried_clients(block, query)]), int(one.reports.sum()))
-        REPORTED_BITS.add(sum(int(one.reports.sum()) for one in tallies))
+            tallies = [count_reports(block, query, self._rows, self._meter.response, self._key) for query in queries]
+        for query, tally in zip(queries, tallies, strict=True):
+            self._meter.check(len(block.codes[queried_clients(block, query)]), int(tally.reports.sum()))
+        REPORTED_BITS.add(sum(int(tally.reports.sum()) for tally in tallies))
         yield tallies

@@ -88,11 +88,11 @@ class Slots:
     def bits(self, codes: NDArray[Any], slots: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each code has its slot's bit set: bool[n]. codes: unsigned[n]; slots: int64[n], one for each code."""
         shifts = self.shift.astype(codes.dtype)
-        found = (codes >> shifts[slots]) & codes.dtype.type(1)
+        is_set = (codes >> shifts[slots]) & codes.dtype.type(1)
         if self.signed:
             sign = codes >> codes.dtype.type(1 + self.shift.max())
-            found &= sign == self.negative.astype(codes.dtype)[slots]
-        return np.asarray(found, dtype=bool)
+            is_set &= sign == self.negative.astype(codes.dtype)[slots]
+        return np.asarray(is_set, dtype=bool)
 
 
 @dataclass(frozen=True)

@@ -79,27 +79,31 @@ class StatisticKind:
     powers: range = range(0)
 
 
-def of_mean(found: Sequence[Means], context: StatisticContext) -> Parts:
+def of_mean(means: Sequence[Means], context: StatisticContext) -> Parts:
     """The mean of the first quantity."""
-    return found[0].value, found[0].low, found[0].high, found[0].clients
+    return means[0].value, means[0].low, means[0].high, means[0].clients
 
 
-def of_variance(found: Sequence[Means], context: StatisticContext) -> Parts:
+def of_variance(means: Sequence[Means], context: StatisticContext) -> Parts:
     """The variance, from the means of `value` and of `square` or `power:2`."""
-    return variance_about(found[0], found[1], context.centre if context.variance == "centred" else None, context.z)
+    return variance_about(means[0], means[1], context.centre if context.variance == "centred" else None, context.z)
 
 
-def _of_geometric_mean(found: Sequence[Means], context: StatisticContext) -> Parts:
+def _of_geometric_mean(means: Sequence[Means], context: StatisticContext) -> Parts:
     with np.errstate(over="ignore"):  # `evaluate` clips to the range
-        return np.exp2(found[0].value), np.exp2(found[0].low), np.exp2(found[0].high), found[0].clients
+        return np.exp2(means[0].value), np.exp2(means[0].low), np.exp2(means[0].high), means[0].clients
 
 
-def _of_log_product(found: Sequence[Means], context: StatisticContext) -> Parts:
-    one, users, z = found[0], context.users, context.z
-    value = users * _LN2 * one.value
-    noise = z * _LN2 * np.sqrt(context.users_variance * (one.value**2 + ((one.high - one.low) / (2 * z)) ** 2))
-    below, above = (_LN2 * np.abs(users * (end - one.value)) for end in (one.low, one.high))
-    return value, value - np.hypot(below, noise), value + np.hypot(above, noise), one.clients
+def _of_log_product(means: Sequence[Means], context: StatisticContext) -> Parts:
+    log_mean, users, z = means[0], context.users, context.z
+    value = users * _LN2 * log_mean.value
+    noise = (
+        z
+        * _LN2
+        * np.sqrt(context.users_variance * (log_mean.value**2 + ((log_mean.high - log_mean.low) / (2 * z)) ** 2))
+    )
+    below, above = (_LN2 * np.abs(users * (end - log_mean.value)) for end in (log_mean.low, log_mean.high))
+    return value, value - np.hypot(below, noise), value + np.hypot(above, noise), log_mean.clients
 
 
 def variance_quantities(power: int, variance: Variance) -> tuple[str, ...]:
@@ -121,8 +125,8 @@ def variance_about(mean: Means, square: Means, centre: float | None, z: float) -
     """
     about = 0.0 if centre is None else centre
     away = mean.value - about
-    own = 0.0 if centre is None else np.clip(mean.clients / max(float(mean.clients.sum()), 1.0), 0, 1)
-    value = square.value - away**2 + (1 - 2 * own) * mean.variance
+    own_share = 0.0 if centre is None else np.clip(mean.clients / max(float(mean.clients.sum()), 1.0), 0, 1)
+    value = square.value - away**2 + (1 - 2 * own_share) * mean.variance
     # The square of the mean's error has variance 2 v^2. Beyond random error, what unseen bits may add counts in full.
     random_error = z * np.sqrt(mean.variance)
     second = z * np.sqrt(2) * mean.variance
@@ -130,7 +134,7 @@ def variance_about(mean: Means, square: Means, centre: float | None, z: float) -
     beyond = np.maximum(np.maximum(below, above) - random_error, 0) ** 2
     rise, fall = np.where(away > 0, below, above), np.where(away > 0, above, below)  # errors of the mean that raise it
     low = value - np.hypot(np.hypot(square.value - square.low, 2 * away * fall), second) - beyond
-    high = value + np.hypot(np.hypot(square.high - square.value, 2 * away * rise), second) + own * beyond
+    high = value + np.hypot(np.hypot(square.high - square.value, 2 * away * rise), second) + own_share * beyond
     return value, low, high, square.clients
 
 

@@ -1,9 +1,9 @@
 """Queries for bits, and the tallies of clients' reports on them, a block of clients at a time. Pure.
 
-Every client has 64 keyed random bits of their own. These set the client's position in [0, 1): quantities, rounds and
-slots are intervals of positions. They also key the client's randomised response. So the reports of a client do not
-depend on any other client: adding a user leaves all other users' reports unchanged. (Exact quotas of reports, paper
-002, Section 3.1, would move other users from bit to bit.)
+Every client has 64 keyed random bits. They set the client's position in [0, 1), and they key the client's randomised
+response. A query reaches an interval of positions, and each bit of the quantity (slot) a part of it. So the reports of
+a client do not depend on any other client: adding a user leaves all other users' reports unchanged. (Exact quotas of
+reports, paper 002, Section 3.1, would move other users from bit to bit.)
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """One round's query for bits of one quantity.
+    """A query for bits of one quantity. A run has at most two for each, in rounds 1 and 2.
 
     Attributes:
         quantity: the quantity.
         round: 1 or 2.
         first: the queried clients have positions in [first, last).
         last: see first.
-        probabilities: float64[S], of each slot of the quantity to be queried from a client; their sum is 1.
+        probabilities: float64[S], of each slot of the quantity to be asked of a client; their sum is 1.
     """
 
     quantity: Quantity
@@ -87,14 +87,14 @@ class Query:
         Its floating-point numbers follow from earlier noisy tallies and may differ between machines. A run that is
         resumed elsewhere must not show the tallies of two different queries under the same noise.
         """
-        numbers = (float(one).hex() for one in (self.quantity.centre, self.first, self.last))
+        numbers = (float(number).hex() for number in (self.quantity.centre, self.first, self.last))
         binding = (*self.name, *numbers, self.probabilities.tobytes().hex())
         return key.narrowed({"ask": repr(binding)})
 
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """Numbers of reports by group and slot.
+    """Numbers of reports by group (row) and slot.
 
     Attributes:
         ones: int64[G, S], reports of 1.
@@ -160,7 +160,7 @@ def queried_clients(block: Block, query: Query) -> slice:
     return slice(begin, end)
 
 
-def tally(block: Block, query: Query, groups: int, response: RandomisedResponse, key: RunKey) -> Tally:
+def count_reports(block: Block, query: Query, groups: int, response: RandomisedResponse, key: RunKey) -> Tally:
     """The reports of a block's queried clients, each on `response.reports` different bits.
 
     Systematic sampling: the client at v in [0, 1) of the queried interval reports the slots at (v + i) / reports,

@@ -35,7 +35,7 @@ class UsedBits:
 
     def bit_probabilities(self) -> NDArray[np.float64]:
         """The probability that each bit is in use: float64[S], of both signs one after the other."""
-        return np.concatenate([np.cumsum(one[::-1])[::-1][1:] for one in self.highest])
+        return np.concatenate([np.cumsum(cases[::-1])[::-1][1:] for cases in self.highest])
 
     def weighted(self) -> UsedBits:
         """The same with each case weighted by 4^-position of the highest bit.
@@ -43,8 +43,8 @@ class UsedBits:
         The mean over these has the least expected squared error relative to the size of the values. Without the
         weights, a small probability of very large values would dominate.
         """
-        weights = (one * np.exp(-_LOSS * np.arange(len(one))) for one in self.highest)
-        return UsedBits([one / one.sum() for one in weights])
+        weights = (cases * np.exp(-_LOSS * np.arange(len(cases))) for cases in self.highest)
+        return UsedBits([case_weights / case_weights.sum() for case_weights in weights])
 
 
 def posterior(
@@ -95,8 +95,8 @@ def _binomial_evidence(
 
 
 def _log_mean_exp(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    most = logs.max(axis=1)
-    return np.asarray(most + np.log(np.exp(logs - most[:, None]).mean(axis=1)))
+    largest = logs.max(axis=1)
+    return np.asarray(largest + np.log(np.exp(logs - largest[:, None]).mean(axis=1)))
 
 
 def above_threshold(

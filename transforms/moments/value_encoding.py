@@ -87,7 +87,7 @@ class Values:
             dropped[_NULL_USER] += np.count_nonzero(bad == -1)
             if ids is not None:
                 unusable = hash_users(without_views(ids).filter(pa.array(bad > 0)), key.subkey("users"))
-            plain = pa.RecordBatch.from_arrays([without_views(one) for one in batch.columns], batch.schema.names)
+            plain = pa.RecordBatch.from_arrays(list(map(without_views, batch.columns)), batch.schema.names)
             batch, numbers = plain.filter(pa.array(good)), numbers[good]
             ids = None if self.columns.user_id is None else batch.column(self.columns.user_id)
         codes, clamped = encode(numbers, self.form)
@@ -122,13 +122,13 @@ def split_by_user(encoded: EncodedValues, spill: Spill) -> Iterator[tuple[int, b
     Users of dropped rows come separately, as hashes only: (group, stored hashes).
     """
     assert encoded.users is not None
-    order, found = by_user_group(encoded.users)
+    order, slices = by_user_group(encoded.users)
     columns = [column[order] for column in (encoded.users, encoded.codes, encoded.groups) if column is not None]
-    for number, rows in found:
+    for number, rows in slices:
         yield number, spill.store(*(column[rows].data for column in columns))
-    order, found = by_user_group(encoded.unusable)
+    order, slices = by_user_group(encoded.unusable)
     unusable = encoded.unusable[order]
-    for number, rows in found:
+    for number, rows in slices:
         yield number, spill.store(unusable[rows].data)
 
 

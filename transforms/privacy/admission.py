@@ -80,10 +80,8 @@ class AdmissionRule:
 
 
 @dataclass(frozen=True)
-class Admission:
-    """The noisy user counts of a run, admitted or refused, scaled to all users.
-
-    Neither is rounded or clipped, so both are unbiased.
+class NoisyUserCounts:
+    """Both numbers of users with noise, scaled to all users. Not rounded or clipped, so they are unbiased.
 
     Attributes:
         users: noisy number of users with a usable record.
@@ -122,7 +120,7 @@ class Admit:
     rule: AdmissionRule
     gate: ChargeGate | None = None
 
-    def __call__(self, counts: UserCounts, key: RunKey) -> Admission:
+    def __call__(self, counts: UserCounts, key: RunKey) -> NoisyUserCounts:
         """Charges the run, counts its users with noise, and checks the rule.
 
         Args:
@@ -137,24 +135,24 @@ class Admit:
             SfumatoError: the gate refused the charge. Then no noise is drawn.
         """
         refused = None if self.gate is None else self.gate.charge()
-        admission = count_users(counts, self.rule, key)
+        counted = count_users(counts, self.rule, key)
         try:
-            check_admission(admission, self.rule)
+            check_admission(counted, self.rule)
         except NotAdmittedError as refusal:
             if self.gate is not None:
                 self.gate.settle(self.rule.epsilon, str(refusal))
             raise
         if refused is not None:  # the ledger holds the cost of the refusal alone
             raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
-        return admission
+        return counted
 
 
-def count_users(counts: UserCounts, rule: AdmissionRule, key: RunKey) -> Admission:
-    """Returns both counts with discrete Laplace noise, scaled from the sample to all users."""
+def count_users(counts: UserCounts, rule: AdmissionRule, key: RunKey) -> NoisyUserCounts:
+    """Adds discrete Laplace noise to both counts and scales them from the sample to all users."""
     streams = np.zeros(1, dtype=np.uint64)
     noise = discrete_laplace(key, "admission", streams, 2, rule.noise_epsilon)[0]
     rate = rule.sampling_rate
-    return Admission(
+    return NoisyUserCounts(
         users=(counts.usable + int(noise[0])) / rate,
         unusable=(counts.unusable + int(noise[1])) / rate,
         epsilon=rule.epsilon,
@@ -162,15 +160,15 @@ def count_users(counts: UserCounts, rule: AdmissionRule, key: RunKey) -> Admissi
     )
 
 
-def check_admission(admission: Admission, rule: AdmissionRule) -> None:
+def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
     """Raises NotAdmittedError if the noisy counts break the rule.
 
     Bad records or a wrong population are a reason only beyond what noise and sampling explain, except with probability
     FALSE_REFUSAL_PROBABILITY. The minimum number of users is compared with the noisy count itself.
     """
     margin = noise_quantile(rule.noise_epsilon, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
-    users, unusable = admission.users, admission.unusable
-    error = 2 * admission.noise_stddev  # two standard deviations, for messages
+    users, unusable = counted.users, counted.unusable
+    error = 2 * counted.noise_stddev  # two standard deviations, for messages
     limit = rule.max_bad_fraction
     max_total = max(users + unusable + 2 * margin, 0.0)  # an upper bound on all users
     # A bad user adds 1 - limit and a good one subtracts limit, so the excess is at most 0 in expectation where the

@@ -50,9 +50,9 @@ def archive_bytes(metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, values in {_METADATA: text, **arrays}.items():
-            one = io.BytesIO()
-            np.lib.format.write_array(one, np.ascontiguousarray(values), allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), one.getvalue(), zipfile.ZIP_DEFLATED, 6)
+            array_file = io.BytesIO()
+            np.lib.format.write_array(array_file, np.ascontiguousarray(values), allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), array_file.getvalue(), zipfile.ZIP_DEFLATED, 6)
     return file.getvalue()
 
 
@@ -70,13 +70,13 @@ def read_archive(content: bytes, max_bytes: int = MAX_BYTES) -> tuple[dict[str, 
         Exception: one of DAMAGED, if the content is no such file.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if sum(one.file_size for one in archive.infolist()) > max_bytes:
+        if sum(entry.file_size for entry in archive.infolist()) > max_bytes:
             raise ValueError(f"more than {max_bytes} bytes unpacked")
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         metadata = json.loads(archive[_METADATA].tobytes())
         if not isinstance(metadata, dict):
             raise TypeError("the metadata is no mapping")
-        return metadata, {one: _numbers(archive[one]) for one in archive.files if one != _METADATA}
+        return metadata, {name: _numbers(archive[name]) for name in archive.files if name != _METADATA}
 
 
 def _numbers(values: NDArray[Any]) -> NDArray[Any]:

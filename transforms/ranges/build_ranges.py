@@ -113,8 +113,8 @@ class SumExactCounts(beam.CombineFn):
 
     def merge_accumulators(self, accumulators: Iterable[list[ExactCounts]]) -> list[ExactCounts]:
         merged: list[ExactCounts] = []
-        for one in accumulators:
-            merged = self._limited([*merged, *one])
+        for parts in accumulators:
+            merged = self._limited([*merged, *parts])
         return merged
 
     def compact(self, accumulator: list[ExactCounts]) -> list[ExactCounts]:
@@ -187,4 +187,4 @@ def _train(element: tuple[int, int, Any, Any]) -> tuple[int, Any]:
 
 
 def _build(collected: Collected, trained: list[tuple[int, Any]], plan: RangesPlan) -> Built:
-    return build(collected, plan, [one for _, one in sorted(trained, key=lambda each: each[0])])
+    return build(collected, plan, [result for _, result in sorted(trained, key=lambda each: each[0])])

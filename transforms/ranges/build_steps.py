@@ -13,10 +13,10 @@ import numpy as np
 
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.ranges import BASE_DEPTH
-from sfumato.transforms.heatmap.raster import by_row
-from sfumato.transforms.heatmap.schedule import admitted
+from sfumato.schemas.region import by_row
+from sfumato.transforms.heatmap.schedule import population_and_budget
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
-from sfumato.transforms.privacy.admission import Admission
+from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import epsilon_for_stddev
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -81,9 +81,9 @@ class Built:
     diverged: int = 0
 
 
-def collect(exact: ExactCounts, admission: Admission, plan: RangesPlan, key: RunKey) -> Collected:
+def collect(exact: ExactCounts, admission: NoisyUserCounts, plan: RangesPlan, key: RunKey) -> Collected:
     """Collects noisy counts with a trusted server. It is the only access to the exact counts."""
-    population, budget = admitted(admission, plan.counting)
+    population, budget = population_and_budget(admission, plan.counting)
     spec = plan.collection_spec(population.users, budget.remaining)
     method = make_method(plan.method, plan.options, spec)
     return Collected(method.collect(exact, spec, key), spec, method, population)
@@ -114,7 +114,7 @@ def _grid_from_estimate(estimate: Estimate) -> NoisyGrid:
 def build(collected: Collected, plan: RangesPlan, trained: Sequence[Any]) -> Built:
     """Makes the model. trained: the results of all trainings, in their order; None for those that diverged."""
     model, method = collected.model(trained), collected.method_name
-    diverged = sum(one is None for one in trained)
+    diverged = sum(network is None for network in trained)
     if diverged and diverged == len(trained):
         method = PlainGrid.NAME
     return Built(collected, RangeModel(plan.field, model, method, plan.counting.epsilon), diverged)

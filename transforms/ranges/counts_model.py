@@ -94,7 +94,7 @@ class PartitionModel(Model):
         self._variance = partition.table(partition.variance)
         self._cell_index = partition.part_index()
         edges = (partition.x0, partition.y0, partition.x1, partition.y1)
-        self._cells = Boxes(*(one.astype(np.float64) for one in edges))
+        self._cells = Boxes(*(edge.astype(np.float64) for edge in edges))
 
     def answer(self, boxes: Boxes) -> Answers:
         """See Model.answer."""
@@ -105,9 +105,9 @@ class PartitionModel(Model):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """See Model.arrays."""
-        own = self.partition
-        rectangles = {name: getattr(own, name).astype(np.uint16) for name in ("x0", "y0", "x1", "y1")}
-        return {**rectangles, "users": own.users, "variance": own.variance}
+        partition = self.partition
+        rectangles = {name: getattr(partition, name).astype(np.uint16) for name in ("x0", "y0", "x1", "y1")}
+        return {**rectangles, "users": partition.users, "variance": partition.variance}
 
     def metadata(self) -> dict[str, Any]:
         """See Model.metadata."""

@@ -35,9 +35,9 @@ class ExactCounts:
     def sum(cls, parts: Iterable[ExactCounts]) -> ExactCounts:
         """Adds up parts of the same depth; there must be at least one."""
         counts = list(parts)
-        codes, place = np.unique(np.concatenate([one.codes for one in counts]), return_inverse=True)
+        codes, place = np.unique(np.concatenate([part.codes for part in counts]), return_inverse=True)
         users = np.zeros(len(codes), dtype=np.int64)
-        np.add.at(users, place, np.concatenate([one.users for one in counts]))
+        np.add.at(users, place, np.concatenate([part.users for part in counts]))
         return cls(counts[0].depth, codes, users)
 
     @property

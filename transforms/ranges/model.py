@@ -92,7 +92,7 @@ class RangeModel:
             RequestError: a centre or a size is out of range.
         """
         longitude, latitude, size = np.broadcast_arrays(
-            *(np.atleast_1d(np.asarray(one, dtype=np.float64)) for one in (longitude, latitude, size))
+            *(np.atleast_1d(np.asarray(argument, dtype=np.float64)) for argument in (longitude, latitude, size))
         )
         if not (np.isfinite(longitude).all() and (np.abs(latitude) <= 90).all()):
             raise RequestError("squares: longitudes must be finite degrees, and latitudes in -90..90 degrees")
@@ -102,5 +102,5 @@ class RangeModel:
         inside = squares.clipped(self.field.side)
         share = inside.areas / squares.areas
         share = np.where(share > 1 - 1e-9, 1.0, share)  # less than 1 only by rounding
-        found = self.model.answer(inside)
-        return Answers(np.where(share > 0, found.users, 0.0), np.where(share > 0, found.stddev, 0.0)), share
+        answers = self.model.answer(inside)
+        return Answers(np.where(share > 0, answers.users, 0.0), np.where(share > 0, answers.stddev, 0.0)), share

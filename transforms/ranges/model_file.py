@@ -25,7 +25,7 @@ from sfumato.transforms.ranges.tree_model import TreeModel
 
 FORMAT = "sfumato-ranges/1"
 MODEL_TYPES: dict[str, type[Model]] = {
-    one.KIND: one for one in (GridModel, PartitionModel, TreeModel, LocalNetwork, PaperNetworks)
+    model_type.KIND: model_type for model_type in (GridModel, PartitionModel, TreeModel, LocalNetwork, PaperNetworks)
 }
 """The classes that a file can hold, by KIND."""
 

@@ -77,7 +77,9 @@ class NoisyGrid:
 def check_grid(grid: NoisyGrid) -> None:
     """Raises ValueError if a grid from a file is not valid: its edges, the shape of its counts, its numbers."""
     shape = len(grid.y_edges) - 1, len(grid.x_edges) - 1
-    rising = all(len(one) > 1 and one[0] == 0 and (np.diff(one) > 0).all() for one in (grid.x_edges, grid.y_edges))
+    rising = all(
+        len(edges) > 1 and edges[0] == 0 and (np.diff(edges) > 0).all() for edges in (grid.x_edges, grid.y_edges)
+    )
     if not (rising and grid.users.shape == shape and grid.x_edges[-1] == grid.y_edges[-1]):
         raise ValueError("edges and counts do not fit together")
     if not (np.isfinite(grid.users).all() and 0 <= grid.noise_stddev < math.inf):
@@ -142,8 +144,8 @@ def clumping(grid: NoisyGrid) -> float:
     estimate treats pairs of neighbouring cells as halves of one cell, and subtracts the variance of the noise.
     """
     noise, above, below = grid.noise_stddev**2, 0.0, 0.0
-    for one in (grid.users, grid.users.T):
-        pairs = one[:, : one.shape[1] // 2 * 2].reshape(len(one), -1, 2)
+    for counts in (grid.users, grid.users.T):
+        pairs = counts[:, : counts.shape[1] // 2 * 2].reshape(len(counts), -1, 2)
         total = pairs.sum(axis=2)
         above += float(((pairs[..., 0] - pairs[..., 1]) ** 2 - 2 * noise - total).sum())
         below += float((total**2 - 2 * noise).sum())

@@ -68,9 +68,9 @@ def check_query_columns(schema: pa.Schema, path: str) -> None:
     """Raises RequestError, naming the file, unless it has columns x, y and size, each once and of numbers."""
     for name in QUERY_COLUMNS:
         if name not in schema.names:
-            there = ", ".join(schema.names) or "none"
+            present = ", ".join(schema.names) or "none"
             raise RequestError(
-                f"{path}: no column {name!r}; queries need {', '.join(QUERY_COLUMNS)}, the file has: {there}"
+                f"{path}: no column {name!r}; queries need {', '.join(QUERY_COLUMNS)}, the file has: {present}"
             )
         if schema.names.count(name) > 1:
             raise RequestError(f"{path}: {schema.names.count(name)} columns are named {name!r}; leave one of them")
@@ -139,7 +139,7 @@ def answer_batch(model: RangeModel, queries: pa.RecordBatch) -> pa.RecordBatch:
     x, y, size = (queries.column(name).to_numpy() for name in ("x", "y", "size"))
     answers, inside = model.answer(x, y, size)
     columns, schema = (x, y, size, answers.users, answers.stddev, inside), answers_schema(model.model.ERROR)
-    return pa.RecordBatch.from_arrays([pa.array(one, pa.float64()) for one in columns], schema=schema)
+    return pa.RecordBatch.from_arrays([pa.array(column, pa.float64()) for column in columns], schema=schema)
 
 
 def count_answers(answers: pa.RecordBatch) -> QueryCounts:

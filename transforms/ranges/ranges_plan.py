@@ -14,7 +14,7 @@ import numpy as np
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.heatmap.checks import check_choice, names_of, value_type
+from sfumato.transforms.checks import check_choice, names_of, value_type
 from sfumato.transforms.heatmap.heatmap_options import Option
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.methods.flat import Flat
@@ -48,31 +48,31 @@ def method_texts() -> dict[str, str]:
 
 def method_options() -> dict[str, Option]:
     """The options of all methods by name, in a fixed order. None is the default of those without one."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for name, method in METHODS.items():
-        for one in fields(method):
-            known = found.get(one.name)
-            kind = value_type(method, one) or str  # the path of a file
-            default = None if one.default is MISSING else one.default
-            text = _HELP.get(one.name) or one.metadata["help"]
-            if known is not None and (known.kind, known.help) != (kind, text):
-                raise TypeError(f"methods declare {one.name} differently")
-            owners = (name,) if known is None else (*known.methods, name)
-            among, bounds = names_of(method, one), one.metadata.get("bounds", {})
-            found[one.name] = Option(one.name, kind, default, text, owners, among=among, bounds=bounds)
-    return found
+        for field in fields(method):
+            earlier = options.get(field.name)
+            kind = value_type(method, field) or str  # the path of a file
+            default = None if field.default is MISSING else field.default
+            text = _HELP.get(field.name) or field.metadata["help"]
+            if earlier is not None and (earlier.kind, earlier.help) != (kind, text):
+                raise TypeError(f"methods declare {field.name} differently")
+            owners = (name,) if earlier is None else (*earlier.methods, name)
+            among, bounds = names_of(method, field), field.metadata.get("bounds", {})
+            options[field.name] = Option(field.name, kind, default, text, owners, among=among, bounds=bounds)
+    return options
 
 
 def make_method(name: str, options: Mapping[str, Any], spec: CollectionSpec) -> RangeMethod:
     """Makes a method from the given options. A required cell width that is not given gets the default rule."""
-    given = dict(options)
-    if _WIDTH not in given and _needs_width(name):
-        given[_WIDTH] = spec.default_width
-    return METHODS[name](**given)
+    arguments = dict(options)
+    if _WIDTH not in arguments and _needs_width(name):
+        arguments[_WIDTH] = spec.default_width
+    return METHODS[name](**arguments)
 
 
 def _needs_width(name: str) -> bool:
-    return any(one.name == _WIDTH and one.default is MISSING for one in fields(METHODS[name]))
+    return any(field.name == _WIDTH and field.default is MISSING for field in fields(METHODS[name]))
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,16 @@ class RangesPlan:
         if (self.counting.noise == "central") != (self.trust == "central"):
             raise ValueError(f"noise {self.counting.noise!r} does not fit trust {self.trust!r}")
         self.sizes.check(self.field)
-        known = method_options()
+        declared = method_options()
         for name in self.options:
-            if self.method not in known[name].methods:
-                owners = ", ".join(known[name].methods)
+            if self.method not in declared[name].methods:
+                owners = ", ".join(declared[name].methods)
                 raise RequestError(f"{name}: has no effect with method {self.method}; it is an option of {owners}")
         if _WIDTH in self.options:
             self._check_width(self.options[_WIDTH])
         if self.method != ADAPTIVE:
-            given = {_WIDTH: self.sizes.high, **self.options} if _needs_width(self.method) else self.options
-            METHODS[self.method](**given)  # checks its own options
+            options = {_WIDTH: self.sizes.high, **self.options} if _needs_width(self.method) else self.options
+            METHODS[self.method](**options)  # checks its own options
         if self.trust == "secagg" and self.method not in SECAGG_METHODS:
             raise RequestError(
                 f"trust: method {self.method} needs several passes over exact counts, or cells that are not known "

@@ -103,7 +103,7 @@ def files_of_release(
         "privacy": {**privacy, "trust": trust, "noise_stddev": None, "assumptions": assumptions},
         "results": _results(model.model, release.estimate),
     }
-    warnings = [one for one in release.manifest.get("warnings", []) if one != UNSAFE]
+    warnings = [warning for warning in release.manifest.get("warnings", []) if warning != UNSAFE]
     return _files(model, release_manifest(metadata, content, warnings), metadata.safe)
 
 

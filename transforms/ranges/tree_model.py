@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes
-from sfumato.schemas.region import interleave
+from sfumato.schemas.region import by_row, interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths, node_positions
-from sfumato.transforms.heatmap.raster import by_row, density, estimate_density
+from sfumato.transforms.heatmap.raster import density, estimate_density
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.ranges.model import Answers, Model
 from sfumato.transforms.ranges.noisy_counts import centre_variance
@@ -48,9 +48,9 @@ class TreeModel(Model):
         uneven = np.where(cut, users + self._clumping * users**2, noise)
         self._uneven = _table(density(tree, uneven, level) * uneven.sum())
         self._squares = []
-        for own in np.unique(entry_level[cut]).tolist():
-            values = np.zeros(1 << 2 * own)
-            here = entry_level == own
+        for cut_level in np.unique(entry_level[cut]).tolist():
+            values = np.zeros(1 << 2 * cut_level)
+            here = entry_level == cut_level
             values[node_paths(tree.entries[here])] = (noise - uneven)[here]
             self._squares.append(_table(by_row(values)))
 
@@ -67,7 +67,7 @@ class TreeModel(Model):
         """The tree's cells at the centres of boxes, and their users."""
         tree = self._shown
         fine = float(1 << tree.depth) / (1 << BASE_DEPTH)
-        x, y = (np.clip(one * fine, 0, (1 << tree.depth) - 1).astype(np.uint32) for one in boxes.middles)
+        x, y = (np.clip(coordinate * fine, 0, (1 << tree.depth) - 1).astype(np.uint32) for coordinate in boxes.middles)
         entry = tree.index.owners(interleave(x, y))
         level, column, row = node_positions(tree.entries[entry])
         width = float(1 << BASE_DEPTH) / (1 << level)
@@ -75,8 +75,8 @@ class TreeModel(Model):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """See Model.arrays."""
-        own = self.estimate
-        return {"nodes": own.tree.nodes, "users": own.counts, "stddev": own.stddev}
+        estimate = self.estimate
+        return {"nodes": estimate.tree.nodes, "users": estimate.counts, "stddev": estimate.stddev}
 
     def metadata(self) -> dict[str, Any]:
         """See Model.metadata."""

@@ -91,7 +91,7 @@ class Forest:
         integers = all(getattr(self, name).dtype.kind in "iu" for name in ("roots", "feature", "children"))
         if not integers or any(getattr(self, name).shape != shape for name, shape in shapes.items()):
             raise ValueError("arrays that do not fit together")
-        inside = all(((one >= 0) & (one < nodes)).all() for one in (self.roots, self.children))
+        inside = all(((numbers >= 0) & (numbers < nodes)).all() for numbers in (self.roots, self.children))
         if not (inside and self.roots.ndim == 1 and 0 < len(self.roots) <= nodes):
             raise ValueError("nodes out of range")
         if not (((self.feature >= 0) & (self.feature < FEATURES)).all() and (np.abs(self.value) <= _MAX_VALUE).all()):
@@ -105,22 +105,24 @@ class Forest:
     @classmethod
     def from_sklearn(cls, trees: Sequence[Any]) -> Forest:
         """Converts the trees of a fitted ensemble (its `estimators_`)."""
-        fitted = [one.tree_ for one in trees]
-        counts = np.array([one.node_count for one in fitted])
+        fitted = [tree.tree_ for tree in trees]
+        counts = np.array([tree.node_count for tree in fitted])
         roots = np.cumsum(counts) - counts
         left, right = (
-            np.concatenate([getattr(one, f"children_{side}") + first for one, first in zip(fitted, roots, strict=True)])
+            np.concatenate(
+                [getattr(tree, f"children_{side}") + first for tree, first in zip(fitted, roots, strict=True)]
+            )
             for side in ("left", "right")
         )
-        feature = np.concatenate([one.feature for one in fitted]).astype(np.int64)
+        feature = np.concatenate([tree.feature for tree in fitted]).astype(np.int64)
         leaf = feature < 0
         children = np.where(leaf[:, None], np.arange(len(leaf))[:, None], np.stack([left, right], axis=1))
         return cls(
             roots,
             np.where(leaf, 0, feature),
-            np.concatenate([one.threshold for one in fitted]),
+            np.concatenate([tree.threshold for tree in fitted]),
             children,
-            np.concatenate([one.value[:, 0, 0] for one in fitted]),
+            np.concatenate([tree.value[:, 0, 0] for tree in fitted]),
         )
 
     def predict(self, inputs: NDArray[np.float64]) -> float:
@@ -133,7 +135,7 @@ class Forest:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Its arrays by name."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,9 @@ class Tuner:
         """The entropy of the public data of the same place, otherwise the mean of all places; in nats."""
         overlaps = [_overlap(field.grid.region, region) for region, _ in self.places]
         best = max(overlaps)
-        near = [one for (_, one), share in zip(self.places, overlaps, strict=True) if share == best >= _MIN_OVERLAP]
-        return float(np.mean(near or [one for _, one in self.places]))
+        entropies = np.array([entropy for _, entropy in self.places])
+        same_place = entropies[np.array(overlaps) == best] if best >= _MIN_OVERLAP else entropies
+        return float(np.mean(same_place))
 
     def metadata(self) -> dict[str, Any]:
         """Its entry in a manifest."""
@@ -185,24 +188,26 @@ def train(labels: Sequence[Label], seed: int) -> Tuner:
         raise RequestError("tuner: needs scikit-learn, which is not installed; pip install 'sfumato[neural]'") from None
 
     def fit(name: str, targets: Mapping[str, NDArray[np.float64]]) -> Forest:
-        inputs = np.stack([features(one.spec, one.entropy) for one in by_method[name]])
+        inputs = np.stack([features(label.spec, label.entropy) for label in by_method[name]])
         trees = ExtraTreesRegressor(TREES, max_depth=TREE_DEPTH, random_state=seed).fit(inputs, targets[name])
         return Forest.from_sklearn(trees.estimators_)
 
     by_method: dict[str, list[Label]] = {}
-    for one in labels:
-        for name in one.widths:
-            by_method.setdefault(name, []).append(one)
+    for label in labels:
+        for name in label.widths:
+            by_method.setdefault(name, []).append(label)
     width_ratios = {
-        name: np.log([one.widths[name] / one.spec.default_width for one in mine]) for name, mine in by_method.items()
+        name: np.log([label.widths[name] / label.spec.default_width for label in of_method])
+        for name, of_method in by_method.items()
     }
     error_ratios = {
-        name: np.log([one.errors[name] / one.errors[GRID] for one in mine]) for name, mine in by_method.items()
+        name: np.log([label.errors[name] / label.errors[GRID] for label in of_method])
+        for name, of_method in by_method.items()
     }
     return Tuner(
         {name: fit(name, width_ratios) for name in by_method},
         {name: fit(name, error_ratios) for name in by_method if name != GRID},
-        tuple(dict.fromkeys((one.spec.field.grid.region, one.entropy) for one in labels)),
+        tuple(dict.fromkeys((label.spec.field.grid.region, label.entropy) for label in labels)),
         _digest(labels, seed),
     )
 
@@ -215,8 +220,10 @@ def save_tuner(tuner: Tuner, path: str) -> None:
         "gains": list(tuner.gains),
         "places": [[asdict(region), entropy] for region, entropy in tuner.places],
     }
-    forests = {f"{kind}/{name}": one for kind in ("widths", "gains") for name, one in getattr(tuner, kind).items()}
-    arrays = {f"{name}/{part}": values for name, one in forests.items() for part, values in one.arrays().items()}
+    forests = {
+        f"{kind}/{name}": forest for kind in ("widths", "gains") for name, forest in getattr(tuner, kind).items()
+    }
+    arrays = {f"{name}/{part}": values for name, forest in forests.items() for part, values in forest.arrays().items()}
     target = Path(path)
     staged = target.with_name(f".{target.name}.staging")
     try:
@@ -250,7 +257,7 @@ def open_tuner(path: str) -> Tuner:
         metadata, arrays = read_archive(content, _MAX_BYTES)
         if metadata["format"] != FORMAT:
             raise ValueError("another format")
-        names = [one.name for one in fields(Forest)]
+        names = [field.name for field in fields(Forest)]
         widths, gains = (
             {name: Forest(*(arrays[f"{kind}/{name}/{part}"] for part in names)) for name in metadata[kind]}
             for kind in ("widths", "gains")
@@ -267,22 +274,22 @@ def open_tuner(path: str) -> Tuner:
         ) from None
 
 
-def _overlap(one: Region, other: Region) -> float:
+def _overlap(a: Region, b: Region) -> float:
     """The shared area of two regions over their joint area. It is in degrees: near regions have equal degrees."""
-    across = max(0.0, min(one.east, other.east) - max(one.west, other.west))
-    down = max(0.0, min(one.north, other.north) - max(one.south, other.south))
-    areas = [(each.east - each.west) * (each.north - each.south) for each in (one, other)]
+    across = max(0.0, min(a.east, b.east) - max(a.west, b.west))
+    down = max(0.0, min(a.north, b.north) - max(a.south, b.south))
+    areas = [(region.east - region.west) * (region.north - region.south) for region in (a, b)]
     return across * down / (sum(areas) - across * down)
 
 
 def _digest(labels: Sequence[Label], seed: int) -> str:
     metadata = [
         [
-            asdict(one.spec.field.grid.region),
-            features(one.spec, one.entropy).tolist(),
-            dict(one.widths),
-            dict(one.errors),
+            asdict(label.spec.field.grid.region),
+            features(label.spec, label.entropy).tolist(),
+            dict(label.widths),
+            dict(label.errors),
         ]
-        for one in labels
+        for label in labels
     ]
     return hashlib.sha256(json.dumps([metadata, seed], sort_keys=True).encode()).hexdigest()

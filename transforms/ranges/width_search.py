@@ -98,7 +98,7 @@ def mean_relative_error(
     for seed in seeds:
         key = RunKey.derive(FixedSecret(b"public data"), {"seed": seed})
         counts = method.collect(exact, spec, key)
-        trained = [method.train(one) for one in method.trainings(counts, spec)]
+        trained = [method.train(training) for training in method.trainings(counts, spec)]
         answers = method.model(counts, spec, trained).answer(queries.boxes)
         errors.append(queries.error(answers.users, float(exact.users.sum())))
     return float(np.mean(errors))
@@ -160,8 +160,8 @@ def search_width(
         if curve[0] > 0:
             width = start * step ** (best + min(max(-curve[1] / (2 * curve[0]), -1.0), 1.0))
     width = float(min(max(width, low), high))
-    found = SearchResult(width, 0.0, widths, errors)
-    return SearchResult(width, found.at(width), widths, errors)
+    unsmoothed = SearchResult(width, 0.0, widths, errors)
+    return SearchResult(width, unsmoothed.at(width), widths, errors)
 
 
 def search_grid(exact: ExactCounts, spec: CollectionSpec, queries: QuerySample, seeds: Sequence[int]) -> SearchResult:
@@ -193,13 +193,13 @@ def find_label(
     """
     queries = QuerySample.draw(exact, spec.field, spec.sizes, QUERIES, generator)
     seeds = [int(seed) for seed in generator.integers(0, 2**31, 2)]
-    found = search_grid(exact, spec, queries, seeds)
-    widths, errors = {GRID: found.width}, {GRID: found.error}
+    grid_result = search_grid(exact, spec, queries, seeds)
+    widths, errors = {GRID: grid_result.width}, {GRID: grid_result.error}
     for name, make in others.items():
-        tried = [clamp_width(factor * found.width, spec.field) for factor in _NETWORK_WIDTHS]
-        reached = [mean_relative_error(make(width), exact, spec, queries, seeds[:1]) for width in tried]
-        best = int(np.argmin(reached))
+        candidates = [clamp_width(factor * grid_result.width, spec.field) for factor in _NETWORK_WIDTHS]
+        candidate_errors = [mean_relative_error(make(width), exact, spec, queries, seeds[:1]) for width in candidates]
+        best = int(np.argmin(candidate_errors))
         # Compare with the grid under the same noise, so that lucky noise is not taken for a gain.
-        grid = mean_relative_error(PlainGrid(found.width), exact, spec, queries, seeds[:1])
-        widths[name], errors[name] = tried[best], found.error * reached[best] / grid
+        grid = mean_relative_error(PlainGrid(grid_result.width), exact, spec, queries, seeds[:1])
+        widths[name], errors[name] = candidates[best], grid_result.error * candidate_errors[best] / grid
     return Label(spec, place_entropy, widths, errors)

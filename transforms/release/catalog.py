@@ -30,8 +30,8 @@ from sfumato.transforms.storage import matching
 
 RELEASES = "releases"
 NO_RELEASE = {EVALUATION_FORMAT: EVALUATION_FILES, REFUSAL_FORMAT: frozenset({MANIFEST_FILE, PAGE_FILE})}
-_SIGNS = RELEASE_FILES - {PAGE_FILE}  # the page of all releases has that name too
-_NIGHT = re.compile(r"\d{4}-\d{2}-\d{2}")
+_MARKERS = RELEASE_FILES - {PAGE_FILE}  # the page of all releases has that name too
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def published_dates(root: str) -> list[str]:
@@ -41,9 +41,9 @@ def published_dates(root: str) -> list[str]:
         NotReadyError: the folder cannot be listed now.
         RequestError: the folder cannot be listed.
     """
-    found = matching(FileSystems.join(root, RELEASES, "*", MANIFEST_FILE))
-    names = sorted(one.path.split("/")[-2] for one in found)
-    return [name for name in names if _NIGHT.fullmatch(name)]
+    files = matching(FileSystems.join(root, RELEASES, "*", MANIFEST_FILE))
+    names = sorted(file.path.split("/")[-2] for file in files)
+    return [name for name in names if _DATE.fullmatch(name)]
 
 
 def published_releases(root: str) -> dict[str, Release]:
@@ -54,9 +54,10 @@ def published_releases(root: str) -> dict[str, Release]:
         RequestError: the folder cannot be listed.
     """
     dates = published_dates(root)
-    places = [FileSystems.join(root, RELEASES, date) for date in dates]
+    folders = [FileSystems.join(root, RELEASES, date) for date in dates]
     with ThreadPoolExecutor(16) as pool:
-        return {date: one for date, one in zip(dates, pool.map(_opened, places), strict=True) if one is not None}
+        releases = pool.map(_opened, folders)
+        return {date: release for date, release in zip(dates, releases, strict=True) if release is not None}
 
 
 def disagreement(release: Release, history: History) -> str | None:
@@ -107,20 +108,20 @@ def find_releases(folder: str) -> tuple[list[Release], list[str]]:
         NotReadyError: the folder cannot be listed now.
     """
     root = folder.rstrip("/")
-    names: dict[str, set[str]] = {}
-    for one in matching(FileSystems.join(root, "**")):
-        place, _, name = one.path.rpartition("/")
-        if not any(part.startswith(".") for part in place.removeprefix(root).split("/")):
-            names.setdefault(place, set()).add(name)
+    files_by_folder: dict[str, set[str]] = {}
+    for file in matching(FileSystems.join(root, "**")):
+        path, _, name = file.path.rpartition("/")
+        if not any(part.startswith(".") for part in path.removeprefix(root).split("/")):
+            files_by_folder.setdefault(path, set()).add(name)
     releases, problems = [], []
-    for place in sorted(names):
-        if not names[place] & _SIGNS:
+    for path, names in sorted(files_by_folder.items()):
+        if not names & _MARKERS:
             continue
         try:
-            releases.append(open_release(place))
+            releases.append(open_release(path))
         except RequestError as error:
             # An evaluation or a refusal is no release and no problem.
-            if not names[place] <= NO_RELEASE.get(format_at(place) or "", frozenset()):
+            if not names <= NO_RELEASE.get(format_at(path) or "", frozenset()):
                 problems.append(str(error))
     if not releases and not problems:
         raise RequestError(f"{folder}: no release here (no {MANIFEST_FILE} that can be read)")
@@ -140,22 +141,26 @@ def missing_releases(
         releases: the releases found.
         dataset: check this dataset's releases only; None for all.
     """
-    there = {str(one.manifest.get("release_id")) for one in releases}
+    found_ids = {str(release.manifest.get("release_id")) for release in releases}
 
-    def subject(one: Reservation) -> tuple[str, str, str]:
-        return one.charge.job, one.charge.dataset, str(one.charge.period)
+    def subject(reservation: Reservation) -> tuple[str, str, str]:
+        return reservation.charge.job, reservation.charge.dataset, str(reservation.charge.period)
 
     newest: dict[tuple[str, str, str], int] = {}
-    for one in history.reservations.values():
-        if one.charge.release_id in there:
-            newest[subject(one)] = max(one.index, newest.get(subject(one), 0))
+    for reservation in history.reservations.values():
+        if reservation.charge.release_id in found_ids:
+            newest[subject(reservation)] = max(reservation.index, newest.get(subject(reservation), 0))
+    missing = [
+        reservation.charge
+        for reservation in before.reservations.values()
+        if reservation.manifest is not None
+        and dataset in (None, reservation.charge.dataset)
+        and reservation.charge.release_id not in found_ids
+        and reservation.index > newest.get(subject(reservation), -1)
+    ]
     return [
-        f"release {one.charge.release_id} (dataset {one.charge.dataset}, {one.charge.period}) was published and is gone"
-        for one in before.reservations.values()
-        if one.manifest is not None
-        and dataset in (None, one.charge.dataset)
-        and one.charge.release_id not in there
-        and one.index > newest.get(subject(one), -1)
+        f"release {charge.release_id} (dataset {charge.dataset}, {charge.period}) was published and is gone"
+        for charge in missing
     ]
 
 
@@ -171,37 +176,37 @@ def check_not_lost(history: History, dataset: str, output: str, timeline: str | 
     Raises:
         LedgerError: a release was charged to the dataset, and this ledger lacks the charge.
     """
-    places = {output.rstrip("/")}
+    folders = {output.rstrip("/")}
     if not is_remote(output):
         with contextlib.suppress(OSError):
-            places |= {str(one.parent) for one in Path(output).absolute().parent.glob(f"*/{MANIFEST_FILE}")}
+            folders |= {str(manifest.parent) for manifest in Path(output).absolute().parent.glob(f"*/{MANIFEST_FILE}")}
     if timeline is not None:
-        places |= {FileSystems.join(timeline, RELEASES, day) for day in published_dates(timeline)}
-    known = {one.hash for one in (*history.refusals, *history.reservations.values())}
+        folders |= {FileSystems.join(timeline, RELEASES, day) for day in published_dates(timeline)}
+    known = {entry.hash for entry in (*history.refusals, *history.reservations.values())}
     with ThreadPoolExecutor(16) as pool:
-        for place, stated in zip(sorted(places), pool.map(_stated_charge, sorted(places)), strict=True):
+        for folder, stated in zip(sorted(folders), pool.map(_stated_charge, sorted(folders)), strict=True):
             if not stated or stated.get("hash") in known:
                 continue
             if str(stated.get("dataset")).casefold() == dataset.casefold():
                 raise LedgerError(
-                    f"ledger: {place} was charged to dataset {dataset} by entry {stated.get('entry')} of a "
+                    f"ledger: {folder} was charged to dataset {dataset} by entry {stated.get('entry')} of a "
                     f"ledger, and the named ledger has {history.entries} entries without it: it was lost, restored "
                     "from an old copy, or is another one; restore the newest copy (`sfumato ledger restore`), or name "
                     "the right ledger"
                 )
 
 
-def _opened(place: str) -> Release | None:
+def _opened(folder: str) -> Release | None:
     try:
-        return open_release(place)
+        return open_release(folder)
     except RequestError:
         return None
 
 
-def _stated_charge(place: str) -> dict[str, Any]:
+def _stated_charge(folder: str) -> dict[str, Any]:
     """Returns the entry `ledger` of the manifest in a folder, of a release or a refusal; empty without one."""
     try:
-        stated = json.loads(manifest_at(place) or b"{}")["ledger"]
+        stated = json.loads(manifest_at(folder) or b"{}")["ledger"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return {}
     return stated if isinstance(stated, dict) else {}

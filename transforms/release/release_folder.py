@@ -151,7 +151,7 @@ def clear_lost(output: str, release_id: str) -> None:
     """
     if is_remote(output):
         lost = matching(FileSystems.join(output, f".partial-{release_id}-*", "*"))
-        _delete_remote([one.path for one in lost])
+        _delete_remote([file.path for file in lost])
         return
     place = Path(output).absolute()
     left = re.compile(rf"\.{re.escape(place.name)}\.(partial|replaced)-{re.escape(release_id)}-[0-9a-f]{{32}}")
@@ -262,7 +262,7 @@ def _exists(output: str) -> bool:
             if FileSystems.exists(folder + MANIFEST_FILE):
                 return True
             found = [
-                one.path for match in FileSystems.match([f"{folder}**"], limits=[100]) for one in match.metadata_list
+                file.path for match in FileSystems.match([f"{folder}**"], limits=[100]) for file in match.metadata_list
             ]
     except (OSError, ValueError) as error:
         raise RequestError(f"output: {output} cannot be reached ({error})") from None

@@ -45,7 +45,7 @@ def update_timeline(root: str, ledger: str | None) -> None:
         )  # read after the releases, so it has them all
         _write_all(root, [_Dated(name, release) for name, release in releases.items()], history)
         shown, releases = releases, published_releases(root)
-        if [one.digest for one in shown.values()] == [one.digest for one in releases.values()]:
+        if [release.digest for release in shown.values()] == [release.digest for release in releases.values()]:
             return  # nothing was published meanwhile, so no newer page was overwritten
 
 
@@ -77,10 +77,10 @@ class _Dated:
 
 
 def _write_all(root: str, releases: list[_Dated], history: History | None) -> None:
-    present = {one.path.rsplit("/", 1)[-1] for one in matching(FileSystems.join(root, MAPS, "*"))}
-    for one in releases:
-        if one.map is not None and one.map.rsplit("/", 1)[-1] not in present:
-            write_file(FileSystems.join(root, one.map), one.map_bytes())
+    present = {file.path.rsplit("/", 1)[-1] for file in matching(FileSystems.join(root, MAPS, "*"))}
+    for dated in releases:
+        if dated.map is not None and dated.map.rsplit("/", 1)[-1] not in present:
+            write_file(FileSystems.join(root, dated.map), dated.map_bytes())
     newest = releases[-1]
     latest = {
         "date": newest.date,
@@ -89,9 +89,11 @@ def _write_all(root: str, releases: list[_Dated], history: History | None) -> No
         "created": newest.release.manifest["created"],
     }
     write_file(FileSystems.join(root, LATEST), (json.dumps(latest, indent=2) + "\n").encode())
-    nights = [DatedRelease.from_manifest(one.date, one.folder, one.release.manifest, one.map) for one in releases]
+    entries = [
+        DatedRelease.from_manifest(dated.date, dated.folder, dated.release.manifest, dated.map) for dated in releases
+    ]
     dataset = str((newest.release.manifest.get("ledger") or {}).get("dataset", ""))
-    page = index_page(dataset or "Releases", nights, _spending(history, dataset, releases))
+    page = index_page(dataset or "Releases", entries, _spending(history, dataset, releases))
     write_file(FileSystems.join(root, PAGE_FILE), page.encode())
 
 
@@ -100,7 +102,7 @@ def _spending(history: History | None, dataset: str, releases: list[_Dated]) -> 
     if history is None:
         return []
     dataset = dataset.casefold()
-    first, last = (date.fromisoformat(one.date) for one in (releases[0], releases[-1]))
+    first, last = (date.fromisoformat(dated.date) for dated in (releases[0], releases[-1]))
     days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
     return [
         Spending(

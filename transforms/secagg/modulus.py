@@ -62,7 +62,7 @@ def min_window(
     required_survivors: int | None,
     epsilon: float,
     sensitivity: int,
-    contribution: int,
+    gamma: int,
     entries: int,
     shards: int,
     probability: float,
@@ -76,7 +76,7 @@ def min_window(
         required_survivors: in the paper's model, where all survivors add noise; None for discrete Laplace noise.
         epsilon: of the sub-query.
         sensitivity: largest L1 norm of a client's vector.
-        contribution: the largest value that one client adds to one entry.
+        gamma: the largest value that one client adds to one entry.
         entries: of the vector.
         shards: that are queried.
         probability: that any sum wraps around.
@@ -87,7 +87,7 @@ def min_window(
         bound = noise_quantile(epsilon, tail, sensitivity)
     else:
         bound = noise_bound(epsilon, sensitivity, max(users / required_survivors, 1.0), tail)
-    return Window(users * contribution + 2 * bound + 1, bound)
+    return Window(users * gamma + 2 * bound + 1, bound)
 
 
 def choose_window(least: Window, modulus: int | None, allow_overflow: bool) -> Window:

@@ -35,7 +35,7 @@ class ShardQuery:
         epsilon: that it costs.
         window: of the secure sums.
         required_survivors: a client's share of the noise is Polya(1 / required_survivors).
-        unit: what a client's vector adds up to, for each entry that a location adds to.
+        gamma: the sum of a client's vector, for each entry that a location adds to: 1 for one location a user.
         rounding: `independent` where the weights, with `fraction_bits`, are rounded entry by entry in this sub-query.
         shard_range: the first shard to query and the one after the last; None for all.
         planned_clients: clients that a shard is planned for. Its noise is then that of required_survivors clients,
@@ -48,7 +48,7 @@ class ShardQuery:
     epsilon: float
     window: Window
     required_survivors: int
-    unit: int = 1
+    gamma: int = 1
     rounding: Rounding = "systematic"
     shard_range: tuple[int, int] | None = None
     planned_clients: int | None = None
@@ -56,7 +56,7 @@ class ShardQuery:
     @property
     def sensitivity(self) -> int:
         """Largest L1 norm of one user's vector."""
-        return l1_sensitivity(self.unit, self.rounding, self.encoding.length, self.encoding.sensitivity)
+        return l1_sensitivity(self.gamma, self.rounding, self.encoding.length, self.encoding.sensitivity)
 
     def bind(self, key: RunKey) -> RunKey:
         """The key for this query. Any other query under the same run's key gets other noise.
@@ -64,7 +64,7 @@ class ShardQuery:
         The tree of a later sub-query follows from noisy counts in floating point, and another machine may round them in
         another way. A run that is repeated there must not publish sums of two trees under one noise.
         """
-        parts = (self.index, self.encoding.fingerprint, self.epsilon.hex(), self.shard_range, self.unit, self.rounding)
+        parts = (self.index, self.encoding.fingerprint, self.epsilon.hex(), self.shard_range, self.gamma, self.rounding)
         return key.narrowed({"question": repr(parts)})
 
 
@@ -139,7 +139,7 @@ def count_vectors(group: ShardGroup, block: slice, query: ShardQuery, key: RunKe
     """Sums of the clients' vectors in each shard of the block, without noise: int64[shards of block, T]."""
     if query.rounding == "systematic":
         return query.encoding.count(group, block)
-    bits = fraction_bits(query.unit)
+    bits = fraction_bits(query.gamma)
     return rounded_sums(group, block, query.encoding, bits, key.subkey("rounding", query.index))
 
 

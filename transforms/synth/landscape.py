@@ -1,6 +1,6 @@
-"""What the city stands on: coast, bay, river, parks, and the large roads and places that cross its districts.
+"""The landscape of the city: coast, bay, river, parks, large roads, and single places that attract people.
 
-All lengths are kilometres in the city's square of 14 x 14 km, x from the west, y from the north.
+Lengths are in km in the city's square of 14 x 14 km, x from the west, y from the north.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ BAY_RADIUS = 5.9
 
 
 def depth_inland(x: Field, y: Field, coast: Field) -> tuple[Field, Field]:
-    """(roughly the distance to the water, negative on the water; the same for the piers alone).
+    """The approximate distance to the water, negative on it, for all land and for the piers alone.
 
-    `coast` is the noise that frays the shores.
+    coast: noise that makes shores irregular.
     """
     ocean = x - (0.95 + 0.45 * np.sin(0.42 * y + 0.9)) - 0.16 * coast
     bay_east, bay_south = (x - np.float32(BAY_CENTRE[0])) * 0.95, (y - np.float32(BAY_CENTRE[1])) * 1.07
     bay = np.hypot(bay_east, bay_south) - BAY_RADIUS - 0.2 * coast
     north = y - (0.75 - 0.06 * x) - 0.2 * coast
     course = 10.75 + 0.55 * np.sin(0.75 * (y - 5.0)) + 0.06 * (y - 5.0)
-    # The river widens towards its mouth, and ends where the bay has taken over.
+    # The river widens towards its mouth and ends in the bay.
     width = 0.11 + 0.3 * np.exp(-0.9 * np.maximum(y - 4.6, 0)) - 0.7 * np.maximum(4.6 - y, 0)
     river = np.abs(x - course - 0.05 * coast) - width
     island = 0.33 - np.hypot(x - np.float32(12.1), (y - np.float32(2.95)) * 1.3) + 0.05 * coast
-    # Piers stand out into the bay every 170 m along the old harbour.
+    # A pier every 170 m along the old harbour.
     along = np.arctan2(bay_south, -bay_east)
     piers = 0.024 - np.abs(np.mod(along * BAY_RADIUS, 0.17) - 0.085)
     harbour = np.minimum.reduce([bay + 0.13, 0.2 - bay, (along - 0.40) * 5, (0.78 - along) * 5, ocean - 5])
@@ -58,7 +58,7 @@ def depth_inland(x: Field, y: Field, coast: Field) -> tuple[Field, Field]:
 
 
 def parks(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Field]:
-    """(how far a cell is park, 0..1; the weight of the paths in it); `coast` and `patches` are noise."""
+    """The share of a cell that is park, 0..1, and the weight of the paths in it. coast, patches: noise."""
     large = rectangle(x, y, (3.3, 6.4), (4.4, 0.86), 3)
     u, v = rotate(x - np.float32(3.3), y - np.float32(6.4), 3)
     square = rectangle(x, y, (7.75, 4.25), (0.32, 0.26), 9)
@@ -71,7 +71,7 @@ def parks(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Fiel
     winding += 0.4 * bump(lake - 0.03, 0.008)
     winding = winding * ((large > 0) & (lake > 0))
     diagonals = bump(np.abs(x - 7.75) - 1.2 * np.abs(y - 4.25), 0.008) * (square > 0)
-    # Up the mount: a road round it that the slopes push about, and a trail over the top.
+    # On the mount: an irregular road around it, and a trail over the top.
     trails = 0.8 * bump(mount - 0.24 - 0.05 * patches, 0.011)
     trails += 0.5 * bump(x - 5.3 - 0.12 * np.sin(6 * y) + 0.7 * (y - 10.35), 0.009)
     trails = trails * (mount > 0) + 0.7 * bump(lakeside - 0.09, 0.011)
@@ -79,7 +79,7 @@ def parks(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Fiel
 
 
 def venues(x: Field, y: Field) -> Field:
-    """Weight of the places that draw people: stadium, ferry, museum, beach, squares, university."""
+    """The weight of places that attract people: stadium, ferry, museum, beach, squares, university."""
     ring = np.hypot(x - np.float32(10.0), y - np.float32(6.45)) - np.float32(0.1)
     weight = 14 * bump(ring, 0.03) + 25 * hill(x, y, FERRY, 0.05) + 10 * hill(x, y, (4.35, 6.33), 0.035)
     weight += 8 * hill(x, y, (0.95, 7.6), 0.05) + 9 * hill(x, y, (7.2, 8.3), 0.07)
@@ -92,7 +92,7 @@ def freeway_distance(x: Field, y: Field) -> Field:
 
 
 def bridge_distance(x: Field, y: Field) -> Field:
-    """Distance to the nearest bridge: the only ways over water."""
+    """Distance to the nearest bridge. Only bridges cross water."""
     return _nearest(x, y, [*RIVER_BRIDGES, BAY_BRIDGE])
 
 

@@ -1,8 +1,8 @@
-"""Counter-based random words and sampling from a raster, both on whole arrays.
+"""Counter-based random bits, and sampling from a raster. Vectorised.
 
-A random word is a hash of a stream's key and a counter, so that user 7's home is the same word whichever
-file, block or process asks for it. The generator is splitmix64 (Steele, Lea and Flood, OOPSLA 2014): quick
-and well mixed, and not cryptographic. It makes demo data; no privacy noise may come from here.
+Random bits are a hash of a stream's key and a counter. So user 7 has the same home in every file, block and process.
+The generator is splitmix64 (Steele, Lea and Flood, OOPSLA 2014). It is fast and not cryptographic. It makes demo data;
+no privacy noise may use it.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ def mix(words: Words) -> Words:
 
 
 def stream_key(seed: int, *path: int) -> int:
-    """A 64-bit key for the stream of random words named by a seed and a path of whole numbers."""
+    """The 64-bit key of the random stream that a seed and a path of integers name."""
     key = seed & _MASK_64
     for part in path:
-        word = np.array([(key + (part + 1) * _GAMMA) & _MASK_64], dtype=np.uint64)
-        key = int(mix(word)[0])
+        bits = np.array([(key + (part + 1) * _GAMMA) & _MASK_64], dtype=np.uint64)
+        key = int(mix(bits)[0])
     return key
 
 
 def random_bits(keys: int | Words, counters: Words) -> Words:
-    """One word for each counter, uint64[n], of the stream with that key (one key, or one a counter)."""
+    """64 random bits for each counter: uint64[n]. keys: of the stream, or one for each counter."""
     words = counters * np.uint64(_GAMMA)
     words += np.uint64(keys) if isinstance(keys, int) else keys
     return mix(words)
 
 
 def scramble_63(values: Words, key: int) -> NDArray[np.int64]:
-    """A bijection of 0 .. 2^63 - 1 chosen by `key`, int64[n]: distinct numbers in no visible order.
+    """A keyed bijection of 0 .. 2^63 - 1: int64[n]. Distinct values give distinct numbers in no visible order.
 
-    Each step is a bijection modulo 2^63: an exclusive or with a constant, a multiplication by an odd
-    number, an exclusive or with the word's own upper bits.
+    Each step is a bijection modulo 2^63: an exclusive or with a constant, a multiplication by an odd number, an
+    exclusive or with the number's own upper bits.
     """
     mask = np.uint64(_MASK_63)
     words = (values & mask) ^ np.uint64(key & _MASK_63)
@@ -62,12 +62,16 @@ def scramble_63(values: Words, key: int) -> NDArray[np.int64]:
 
 
 def alias_table(weights: NDArray[np.floating]) -> Words:
-    """Walker's alias table for weights float[2^b], b <= 24, one word a slot: its threshold and its alias.
+    """Walker's alias table: uint64[2^b]. `draw` needs 64 random bits and one look-up.
 
-    The low b bits of a word hold the alias, the other 64 - b the threshold. Drawing takes one random word
-    and one look-up (`draw`). The table is built without a loop, by prefix sums, after Huebschle-Schneider and
-    Sanders, "Parallel weighted random sampling" (2019), section 4: the light slots in order are filled up
-    by the heavy ones in order, and a heavy slot that falls below one by doing so is filled by the next.
+    The lower b bits of an entry hold the slot's alias, the upper 64 - b bits its threshold. Light slots in order are
+    filled up by heavy ones in order. A heavy slot that falls below 1 by that is filled up by the next. Prefix sums
+    find all of this without a loop.
+
+    Args:
+        weights: float[2^b], b <= 24.
+
+    Source: Huebschle-Schneider and Sanders, "Parallel weighted random sampling" (2019), Section 4.
     """
     slots = weights.size
     bits = slots.bit_length() - 1
@@ -81,27 +85,31 @@ def alias_table(weights: NDArray[np.floating]) -> Words:
         missing = np.cumsum(1 - scaled[light])
         spare = np.cumsum(scaled[heavy] - 1)
         last = len(heavy) - 1
-        # The light slot i takes from the first heavy slot whose spare weight the lights before i left over.
+        # Light slot i takes from the first heavy slot that has spare weight after the light slots before i.
         before = np.concatenate(([0.0], missing[:-1]))
         alias[light] = heavy[np.minimum(np.searchsorted(spare, before), last)]
-        # The heavy slot j is overdrawn by the first light slot that takes more than was left.
+        # Heavy slot j is overdrawn by the first light slot that takes more than it has left.
         taker = np.searchsorted(missing, spare, side="right")
         overdrawn = np.flatnonzero((taker < len(light)) & (np.arange(len(heavy)) < last))
         threshold[heavy[overdrawn]] = np.clip(1 + spare[overdrawn] - missing[taker[overdrawn]], 0, 1)
         alias[heavy[overdrawn]] = heavy[overdrawn + 1]
     steps = float(1 << (64 - bits))
-    # The largest float below `steps`: a full slot may not overflow into the alias bits.
-    words = np.minimum(threshold * steps, np.nextafter(steps, 0)).astype(np.uint64)
-    words <<= np.uint64(bits)
-    # A slot that is full must never give its alias, not even once in 2^(64 - b) draws.
+    # The largest float below `steps`, so that a full slot does not overflow into the alias bits.
+    table = np.minimum(threshold * steps, np.nextafter(steps, 0)).astype(np.uint64)
+    table <<= np.uint64(bits)
+    # A full slot must never give another alias, not even once in 2^(64 - b) draws.
     alias = np.where(threshold >= 1, np.arange(slots, dtype=np.uint64), alias)
-    return words | alias
+    return table | alias
 
 
 def draw(tables: Words, which: NDArray[np.integer] | int, words: Words, bits: int) -> NDArray[np.int64]:
-    """Cells drawn from alias tables, int64[n] in 0 .. 2^bits - 1.
+    """Draws cells from alias tables: int64[n] in 0 .. 2^bits - 1.
 
-    `tables` is uint64[t * 2^bits], t tables in a row; `which` says the table of each word.
+    Args:
+        tables: uint64[t * 2^bits], t tables one after the other.
+        which: int[n], the table of each draw, or one table.
+        words: uint64[n], random bits.
+        bits: of a cell.
     """
     shift = np.uint64(64 - bits)
     slot = words >> shift
@@ -111,7 +119,7 @@ def draw(tables: Words, which: NDArray[np.integer] | int, words: Words, bits: in
 
 
 def alias_probabilities(table: Words) -> NDArray[np.float64]:
-    """The distribution that a table draws from, float64[2^b]: what `alias_table` was given, to rounding."""
+    """The distribution of a table: float64[2^b]. The inverse of `alias_table`, but for rounding."""
     slots = table.size
     bits = slots.bit_length() - 1
     own = (table >> np.uint64(bits)).astype(np.float64) / float(1 << (64 - bits))

@@ -1,7 +1,7 @@
-"""Districts and their street grids: what lies between the large roads of the city.
+"""Districts and their street grids.
 
-A district is the part of the city nearest to its middle (with a wavy border, which is itself a road). Each
-has its own axes, block size and densities, and is drawn by distance to the nearest grid line.
+A district is the part of the city that is nearest to the district's centre. Its wavy border is a road. Each district
+has its own axes, block size and densities. Streets are drawn by distance to the nearest grid line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from sfumato.transforms.synth.shapes import Field, Labels, bump, lattice_hash, r
 
 
 class District(NamedTuple):
-    """A district of the city. Lengths in km; `winding` is how far its streets swing from a straight line."""
+    """A district of the city.
+
+    Attributes:
+        name: for readers of this file.
+        x, y: its centre, in km.
+        degrees: rotation of its street grid.
+        block_u, block_v: sides of a block along the grid's axes, in km.
+        home, work: relative densities.
+        winding: amplitude of the curves of its streets, in km.
+    """
 
     name: str
     x: float
@@ -47,7 +56,7 @@ DISTRICTS = (
 
 
 class Fabric(NamedTuple):
-    """Fields of some rows: how built-up, how much of a street, near shops; and the district's densities."""
+    """Fields of some rows: weights of buildings, of streets and of shops, and the district's two densities."""
 
     built: Field
     street: Field
@@ -57,7 +66,7 @@ class Fabric(NamedTuple):
 
 
 def lay_streets(x: Field, y: Field, noise: Field) -> Fabric:
-    """Streets, blocks and lots of all districts."""
+    """Draws streets, blocks and lots of all districts. noise: makes the borders wavy."""
     label, border_km = _nearest_district(x + 0.10 * noise, y - 0.08 * noise)
     columns = np.array([district[1:] for district in DISTRICTS], dtype=np.float32).T
     middle_x, middle_y, _, block_u, block_v, home, work, winding = (column[label] for column in columns)
@@ -66,7 +75,7 @@ def lay_streets(x: Field, y: Field, noise: Field) -> Fabric:
     u, v = east * cosine + south * sine, south * cosine - east * sine
     u, v = u + winding * np.sin(3.1 * v + 1), v + winding * np.sin(3.7 * u)
 
-    cross_u, cross_v = np.rint(u / block_u), np.rint(v / block_v)  # number of the nearest street each way
+    cross_u, cross_v = np.rint(u / block_u), np.rint(v / block_v)  # number of the nearest street on each axis
     off_u, off_v = np.abs(u - cross_u * block_u), np.abs(v - cross_v * block_v)
     block_i, block_j = np.floor(u / block_u).astype(np.int32), np.floor(v / block_v).astype(np.int32)
     street_u, shops_u = _street(cross_u.astype(np.int32), block_j, off_u, label, 0)
@@ -77,7 +86,7 @@ def lay_streets(x: Field, y: Field, noise: Field) -> Fabric:
     edge = np.minimum(np.minimum(off_u, off_v), border_km)
     lots = lattice_hash(np.floor(u / 0.017).astype(np.int32), np.floor(v / 0.017).astype(np.int32), label)
     blocks = lattice_hash(block_i, block_j, label + 100)
-    # Houses stand along the streets round a courtyard; one block in thirty is a square or a yard.
+    # Houses are along the streets around a courtyard. One block in thirty is a square or a yard.
     built = ramp(edge - 0.008, 0.006) * (0.45 + 0.55 * bump(edge - 0.022, 0.02))
     built *= (0.35 + 1.3 * lots) * (0.5 + blocks) * np.where(blocks > 0.035, np.float32(1), np.float32(0.06))
     shops = np.maximum(np.maximum(shops_u, shops_v), bump(border_km, 0.035))
@@ -85,7 +94,7 @@ def lay_streets(x: Field, y: Field, noise: Field) -> Fabric:
 
 
 def _nearest_district(x: Field, y: Field) -> tuple[Labels, Field]:
-    """(index of the district, distance in km to its border)."""
+    """The index of the district, and the distance in km to its border."""
     best = np.full(x.shape, np.inf, dtype=np.float32)
     second = best.copy()
     label = np.zeros(x.shape, dtype=np.int32)
@@ -99,7 +108,15 @@ def _nearest_district(x: Field, y: Field) -> tuple[Labels, Field]:
 
 
 def _street(number: Labels, along: Labels, off: Field, label: Labels, way: int) -> tuple[Field, Field]:
-    """(weight, shops) of a street, by its number, the block along it and the distance `off` it in km."""
+    """Weights of the street and of its shops.
+
+    Args:
+        number: of the nearest street.
+        along: number of the block along that street.
+        off: distance to it, in km.
+        label: index of the district.
+        way: axis of the street, 0 or 1.
+    """
     traffic = lattice_hash(number, number, label * 2 + way)
     main = (number % 5) == 0
     weight = np.where(main, np.float32(1.3) + traffic, np.float32(0.25) + np.float32(0.5) * traffic)

@@ -1,4 +1,4 @@
-"""What `sfumato synth` generates: its request, checked, and how logs are cut into files."""
+"""The request of `sfumato synth`, and the layout of its files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, RegionOption, RunnerOptions
 from sfumato.schemas.requests.request_base import INPUT, MAP, OUTPUT, option
+from sfumato.transforms.checks import check_integer
 from sfumato.transforms.synth.people import DEFAULT_REGION, USER_ID_KINDS, UserIdKind
 
 ROW_GROUP_ROWS = 500_000
@@ -27,11 +28,16 @@ FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2199, 12, 31)
 
 @dataclass(frozen=True)
 class SynthSpec:
-    """What is to be generated. Raises RequestError for a value that cannot be served.
+    """The logs to generate.
 
-    Users come in blocks of `users_per_file`, as many blocks as files. File f of F holds record j of the users
-    of block (f - j) mod F, for every j: so with several files a user's records lie in different files, and
-    whoever reads them has to bring them together. With a day, only the users who are active on it have records.
+    There are as many blocks of `users_per_file` users as files. File f of F holds record j of the users of block
+    (f - j) mod F, for every j. So a user's records are in different files, as in real logs.
+
+    Attributes:
+        day: UTC date. Only the users who are active on it have records. None: every user, in one week.
+
+    Raises:
+        RequestError: a value is out of range.
     """
 
     users: int
@@ -44,11 +50,11 @@ class SynthSpec:
     day: date | None = None
 
     def __post_init__(self) -> None:
-        _require_whole("users", self.users, 1, MAX_USERS)
-        _require_whole("records_per_user", self.records_per_user, 1, 100_000)
-        _require_whole("seed", self.seed, 0, (1 << 64) - 1)
-        _require_whole("users_per_file", self.users_per_file, 1, MAX_USERS_PER_FILE)
-        _require_whole("density_depth", self.density_depth, 1, MAX_DENSITY_DEPTH)
+        check_integer("users", self.users, 1, MAX_USERS)
+        check_integer("records_per_user", self.records_per_user, 1, 100_000)
+        check_integer("seed", self.seed, 0, (1 << 64) - 1)
+        check_integer("users_per_file", self.users_per_file, 1, MAX_USERS_PER_FILE)
+        check_integer("density_depth", self.density_depth, 1, MAX_DENSITY_DEPTH)
         if self.user_id not in USER_ID_KINDS:
             raise RequestError(f"user_id: must be one of {', '.join(USER_ID_KINDS)}, got {self.user_id!r}")
         if self.files > 99_999:
@@ -69,11 +75,11 @@ class SynthSpec:
         return Grid(self.region, self.density_depth)
 
     def file_name(self, index: int) -> str:
-        """Name of the file with that index."""
+        """The name of a file."""
         return f"part-{index:05d}-of-{self.files:05d}.parquet"
 
     def pieces(self, index: int) -> Iterator[tuple[int, int, int]]:
-        """(first user, last user + 1, record number) of the pieces of a file, a row group or less each."""
+        """Yields (first user, last user + 1, record number) of the pieces of a file, each at most a row group."""
         for record in range(self.records_per_user):
             block = (index - record) % self.files
             end = min((block + 1) * self.users_per_file, self.users)
@@ -81,13 +87,8 @@ class SynthSpec:
                 yield first, min(first + ROW_GROUP_ROWS, end), record
 
 
-def _require_whole(name: str, value: int, least: int, most: int) -> None:
-    if not (isinstance(value, int) and least <= value <= most):
-        raise RequestError(f"{name}: must be a whole number in {least}..{most}, got {value!r}")
-
-
 def parse_days(value: Any) -> Period:
-    """Dates from `FROM:TO` or one date. Raises RequestError."""
+    """Reads `FROM:TO` or one date. Raises RequestError."""
     if isinstance(value, Period):
         days = value
     else:
@@ -101,15 +102,14 @@ def parse_days(value: Any) -> Period:
 
 
 class SynthRequest(RunnerOptions):
-    """Synthetic logs, as somebody wants them."""
+    """Synthetic logs of an invented city."""
 
     JOB: ClassVar[str] = "synth"
     COMMAND: ClassVar[str] = "synth"
     ABOUT: ClassVar[str] = (
-        "Makes deterministic location logs of any size, of the people of a city that does not exist. Files appear "
-        "when all are complete, or not at all. With --days, the files of each date go into a folder dt=YYYY-MM-DD of "
-        "its own: the same people of the same city, not all of them active, elsewhere at other hours, with weather, a "
-        "season and events."
+        "Makes deterministic location logs of any size, of the people of an invented city. Files appear when all are "
+        "complete, or not at all. With --days, each date has a folder dt=YYYY-MM-DD: the same people of the same city, "
+        "of whom a part is active, with weather, a season and events."
     )
     EXAMPLE: ClassVar[str] = "--users 100000 --records_per_user 5 --output logs"
 
@@ -140,7 +140,7 @@ class SynthRequest(RunnerOptions):
 
     @property
     def spec(self) -> SynthSpec:
-        """What is to be generated. Raises RequestError."""
+        """The logs to generate, without days. Raises RequestError."""
         names = ("users", "records_per_user", "region", "seed", "users_per_file", "user_id", "density_depth")
         return SynthSpec(**{name: getattr(self, name) for name in names})
 

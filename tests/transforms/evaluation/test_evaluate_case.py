@@ -10,12 +10,13 @@ import pytest
 
 from sfumato.schemas.comparison import BY_TRUTH, YARDSTICK
 from sfumato.schemas.places import Places
+from sfumato.schemas.region import by_row
 from sfumato.transforms.evaluation.cases import make_cases
 from sfumato.transforms.evaluation.density_metrics import mean_squared_error
 from sfumato.transforms.evaluation.evaluate_case import Evaluation, evaluate_case, evaluate_yardstick, truth_of
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.evaluation.uniform_levels import uniform_densities
-from sfumato.transforms.heatmap.raster import by_row, estimate_density, gaussian_heatmap
+from sfumato.transforms.heatmap.raster import estimate_density, gaussian_heatmap
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
 KEY = RunKey.derive(FixedSecret(b"outcomes" * 4), {})

@@ -11,7 +11,7 @@ from sfumato.schemas.region import Grid, area_km2
 from sfumato.schemas.release import CELLS_SCHEMA, cells_schema
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.cells import cells_table
-from sfumato.transforms.heatmap.rates import Rates, rates_of
+from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.state import Estimate
 from tests.conftest import REGION
 from tests.schemas.test_tree import DEPTH, trees
@@ -77,7 +77,7 @@ def by_category(counts: list[list[float]], noise: float = 3.0) -> Estimate:
 
 
 def rates(of: Estimate, names: tuple[str, ...]) -> Rates:
-    found = rates_of(of, names, 4)
+    found = estimate_rates(of, names, 4)
     assert found is not None
     return found
 

@@ -132,7 +132,7 @@ def test_a_modulus_holds_its_gamma_and_not_the_next(
             required_survivors=None,
             epsilon=MIN_QUERY_SHARE * epsilon,
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * d)),
-            contribution=gamma,
+            gamma=gamma,
             entries=d,
             shards=state.cohort.shards,
             probability=0.9 * probability,
@@ -158,7 +158,7 @@ def test_sub_queries_of_a_hundredth_fit_the_modulus(rounding: str, bits: int) ->
     made = make_plan(parameters)
     assert parameters.distribution_gamma
     assert [one.modulus for one in made.sub_queries] == [1 << bits] * 2
-    assert sum(made.overflow) <= parameters.overflow_probability
+    assert sum(made.overflow_probabilities) <= parameters.overflow_probability
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def test_a_gamma_depends_on_nothing_that_is_counted() -> None:
     parameters = HeatmapParameters(contribution="all")
     for users in (1.0, 3000.0, 1e9):
         state = plan(Population(users, "noisy", 0.01, 1.0), Budget(1.0).charge(0.0078125), parameters)
-        assert state.unit == parameters.distribution_gamma == 363
+        assert state.gamma == parameters.distribution_gamma == 363
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_gamma_that_no_modulus_holds_is_refused() -> None:
         required_survivors=10**7,
         epsilon=1.0,
         sensitivity=1 << 40,
-        contribution=1 << 40,
+        gamma=1 << 40,
         entries=100,
         shards=1,
         probability=1e-6,

@@ -65,7 +65,7 @@ def test_the_chance_of_overflow_is_the_least_that_the_window_certifies() -> None
     assert window_for(encoding, epsilon, generous, certified).modulus <= generous.query.window.modulus
     assert window_for(encoding, epsilon, generous, certified / 10).modulus > generous.query.window.modulus
     tiny = HeatmapParameters(users=100_000, modulus=16, allow_overflow=True)
-    assert set(make_plan(tiny).overflow) == {1.0}
+    assert set(make_plan(tiny).overflow_probabilities) == {1.0}
 
 
 def test_a_plan_refuses_what_the_run_would() -> None:

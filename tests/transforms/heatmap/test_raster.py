@@ -1,12 +1,19 @@
+import math
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.schemas.region import deinterleave
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import by_row, deinterleave
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.raster import by_row, coarsen, density, painted
+from sfumato.transforms.heatmap import raster
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.raster import coarsen, density, estimate_density, gaussian_heatmap, painted
 from sfumato.transforms.heatmap.state import Estimate
 from tests.schemas.test_tree import DEPTH, brute_owner, trees
+from tests.transforms.heatmap.posterior.oracle import trees as trees_of_depth
 
 
 def brute_density(tree, counts: np.ndarray, depth: int) -> np.ndarray:
@@ -77,3 +84,151 @@ def test_each_cell_is_painted_by_its_owner(tree: Tree) -> None:
     for code in range(4**tree.level):
         x, y = (int(one[0]) for one in deinterleave(np.array([code], np.uint64)))
         assert image[y, x] == entries.index(brute_owner(tree, code << shift)) + 0.5
+
+
+def scattered(side: int, seed: int):
+    density = np.random.default_rng(seed).exponential(size=(side, side)) ** 3
+    return density / density.sum()
+
+
+def double_sum(density, sigma: float):
+    """Paper 001, Section 2.3, as printed: every source over every cell, in cells' centres on the unit square."""
+    side = len(density)
+    row, column = np.mgrid[:side, :side] / side
+    heatmap = np.zeros((side, side))
+    for y in range(side):
+        for x in range(side):
+            weights = np.exp(-((row - y / side) ** 2 + (column - x / side) ** 2) / (2 * sigma**2))
+            heatmap += weights / weights.sum() * density[y, x]
+    return heatmap
+
+
+@pytest.mark.parametrize("side", [1, 2, 16, 19])
+@pytest.mark.parametrize("sigma", [0.004, 0.03, 0.1, 1.0, 50.0])
+def test_equals_the_double_sum(side: int, sigma: float) -> None:
+    density = scattered(side, side)
+    # Both are sums of positive terms: relative error a few units in the last place a term. What is cut is below 1e-31.
+    assert gaussian_heatmap(density, sigma) == pytest.approx(double_sum(density, sigma), rel=1e-12, abs=1e-30)
+
+
+@pytest.mark.parametrize("sigma", [1e-320, 1e-3, 0.02, 0.5, 1e9, 1e300])
+def test_mass_is_kept_at_the_borders_too(sigma: float) -> None:
+    for place in ((0, 0), (0, 30), (63, 63), (32, 32)):
+        point = np.zeros((64, 64))
+        point[place] = 1
+        heatmap = gaussian_heatmap(point, sigma)
+        assert heatmap.sum() == pytest.approx(1, abs=1e-13)  # 2 x 64 weights, each exact to 1e-16
+        assert heatmap.min() >= 0
+        assert heatmap[place] == pytest.approx(heatmap.max(), rel=1e-12)
+
+
+def test_sigma_is_in_sides_of_the_region() -> None:
+    """The same blur of a finer grid, summed to the coarser one, is nearly the same; its deviation is sigma."""
+    for side in (64, 256):
+        point = np.zeros((side, side))
+        point[side // 2, side // 2] = 1
+        heatmap = gaussian_heatmap(point, 0.05)
+        offset = (np.arange(side) - side // 2) / side
+        # The lattice sum of a Gaussian of over 3 cells has its variance to exp(-2 pi^2 3.2^2); tails beyond 10 sigma.
+        assert math.sqrt(heatmap.sum(axis=1) @ offset**2) == pytest.approx(0.05, rel=1e-9)
+        assert math.sqrt(heatmap.sum(axis=0) @ offset**2) == pytest.approx(0.05, rel=1e-9)
+
+
+def test_none_at_all() -> None:
+    density = scattered(32, 1)
+    assert (gaussian_heatmap(density, 0.0) == density).all()
+    assert (gaussian_heatmap(density, 1e-9) == density).all()
+
+
+@pytest.mark.parametrize("sigma", [-0.1, math.nan, math.inf, -math.inf])
+def test_bad_sigma(sigma: float) -> None:
+    with pytest.raises(RequestError, match="sigma: must be a finite number >= 0"):
+        gaussian_heatmap(scattered(4, 1), sigma)
+
+
+SLOPES_DEPTH = 5
+
+
+def estimate(tree: Tree, counts: np.ndarray, slope: float) -> Estimate:
+    return Estimate(tree, counts, np.ones(len(counts)), slope=slope)
+
+
+@given(trees_of_depth(SLOPES_DEPTH), st.integers(0, 2**31), st.floats(0.01, 1.0))
+@settings(max_examples=50, deadline=None)
+def test_every_entry_keeps_its_total(tree: Tree, seed: int, slope: float) -> None:
+    full = FullTree.from_trees(tree).tree
+    counts = np.random.default_rng(seed).gamma(0.3, 10, len(full.entries)) + 1e-9
+    sloping = estimate_density(estimate(full, counts, slope))
+    assert sloping.shape == (1 << SLOPES_DEPTH, 1 << SLOPES_DEPTH)
+    assert (sloping >= 0).all()
+    assert sloping.sum() == pytest.approx(1)
+    owner = np.repeat(full.index.owner, np.diff(full.index.boundaries).astype(int))
+    totals = np.bincount(by_row(owner).ravel(), sloping.ravel(), len(counts))
+    np.testing.assert_allclose(totals, counts / counts.sum(), rtol=1e-9)
+
+
+@given(trees_of_depth(SLOPES_DEPTH), st.integers(0, 2**31))
+@settings(max_examples=20, deadline=None)
+def test_without_a_slope_it_is_the_density(tree: Tree, seed: int) -> None:
+    counts = np.random.default_rng(seed).normal(1, 5, len(tree.entries))
+    assert (estimate_density(estimate(tree, counts, 0.0)) == density(tree, counts)).all()
+
+
+def test_negative_counts_are_nothing_and_nothing_at_all_is_even() -> None:
+    tree = Tree.uniform(3, 1)
+    sloping = estimate_density(estimate(tree, np.array([10.0, -4.0, 0.0, -1.0]), 1.0))
+    assert sloping[:4, :4].sum() == pytest.approx(1)
+    assert (sloping[4:] == 0).all()
+    assert (estimate_density(estimate(tree, np.full(4, -1.0), 1.0)) == 1 / 64).all()
+
+
+def ramp(depth: int) -> np.ndarray:
+    """Cells of a density that grows to the east and, more slowly, to the south: [row, column], sums to 1."""
+    at = (np.arange(1 << depth) + 0.5) / (1 << depth)
+    cells = 1 + at[None, :] + 0.5 * at[:, None]
+    return cells / cells.sum()
+
+
+def of_rows(rows: np.ndarray, depth: int) -> np.ndarray:
+    """A picture's values by code: the inverse of `by_row`."""
+    codes = by_row(np.arange(rows.size))
+    values = np.empty(rows.size)
+    values[codes.ravel()] = rows.ravel()
+    return values
+
+
+def test_a_plane_goes_on_inside_its_cells() -> None:
+    """Measured on level 3; the halves and quarters of cells, levels 4 and 5, are exact away from the border."""
+    counts = of_rows(ramp(3), 3) * 6_400
+    inner = slice(8, 24)  # two cells of level 3 from the border: a neighbour of a neighbour counts for the quarters
+    sloping = estimate_density(estimate(Tree.uniform(5, 3), counts, 1.0))
+    np.testing.assert_allclose(sloping[inner, inner], ramp(5)[inner, inner], rtol=1e-9)
+    half = estimate_density(estimate(Tree.uniform(5, 3), counts, 0.5))
+    flat = density(Tree.uniform(5, 3), counts)
+    first = np.add.reduceat(np.add.reduceat(half, np.arange(0, 32, 2), 0), np.arange(0, 32, 2), 1)[4:12, 4:12]
+    exact, even = ramp(4)[4:12, 4:12], 4 * flat[::2, ::2][4:12, 4:12]
+    np.testing.assert_allclose(first, (exact + even) / 2, rtol=1e-9)
+
+
+def test_slopes_end_two_levels_below_a_cell() -> None:
+    counts = of_rows(ramp(2), 2) * 1_600
+    sloping = estimate_density(estimate(Tree.uniform(5, 2), counts, 1.0))
+    blocks = sloping.reshape(16, 2, 16, 2)
+    np.testing.assert_allclose(blocks, np.broadcast_to(blocks[:, :1, :, :1], blocks.shape), rtol=1e-12)
+    assert (np.diff(sloping[::2, ::2][8]) > 0).all()
+
+
+def test_trees_finer_than_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Depth 14, shown at the most that is shown and at less: every cell of level 3 keeps its total."""
+    monkeypatch.setattr(raster, "MAX_RASTER_DEPTH", 8)  # in place of 12, for speed
+    nodes = np.concatenate([Tree.uniform(14, 3).nodes, 4**13 + np.arange(64, dtype=np.uint64)])
+    deep = FullTree.from_trees(Tree.of(14, nodes)).tree
+    counts = np.random.default_rng(2).gamma(1.0, 10, len(deep.entries))
+    levels = [(node.bit_length() - 1) // 2 for node in deep.entries.tolist()]
+    above = [node - 4**level >> 2 * (level - 3) for node, level in zip(deep.entries.tolist(), levels, strict=True)]
+    totals = by_row(np.bincount(above, counts / counts.sum()))
+    for depth, side in ((None, 256), (6, 64)):
+        shown = estimate_density(estimate(deep, counts, 0.8), depth)
+        assert shown.shape == (side, side)
+        np.testing.assert_allclose(shown.reshape(8, side // 8, 8, side // 8).sum(axis=(1, 3)), totals, rtol=1e-9)
+    assert not np.allclose(estimate_density(estimate(deep, counts, 0.8), 6), density(deep, counts, 6))

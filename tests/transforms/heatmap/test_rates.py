@@ -15,7 +15,7 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
-from sfumato.transforms.heatmap.rates import interval, rates_of, shown_rates, split_by_interval
+from sfumato.transforms.heatmap.rates import estimate_rates, published_categories, rate_intervals, split_by_interval
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -47,7 +47,7 @@ def exact_coverage(users: int, p: float, epsilon: float, shards: int = 1, catego
     assert 1 - weight.sum() < 2e-3
     counts, others = row + least - reach + 0.0, column + users - most - rest_reach + 0.0
     stddev = np.full(len(counts), noise * np.sqrt(shards) * discrete_laplace_stddev(epsilon))
-    _, low, high = interval(counts, others, stddev, categories - 1, shards)
+    _, low, high = rate_intervals(counts, others, stddev, categories - 1, shards)
     return float(weight[(low <= p) & (p <= high)].sum() / weight.sum())
 
 
@@ -67,7 +67,7 @@ def test_a_rate_of_nothing_on_the_lattice(shards: int) -> None:
         probability = noise_pmf(float(epsilon), shards)
         counts = np.arange(len(probability)) - len(probability) // 2 + 0.0
         stddev = np.full(len(probability), np.sqrt(shards) * discrete_laplace_stddev(float(epsilon)))
-        _, low, _ = interval(counts, np.full(len(probability), 1e4), stddev, 1, shards)
+        _, low, _ = rate_intervals(counts, np.full(len(probability), 1e4), stddev, 1, shards)
         assert WANTED[0] <= probability[low == 0].sum() <= WANTED[1], epsilon
 
 
@@ -103,7 +103,7 @@ def test_large_cells_and_many_shards(epsilon: float, shards: int, categories: in
     rng, draws = np.random.default_rng(7), 20_000
     for users, p in ((1000, 0.05), (10_000, 0.01), (10_000, 0.5), (100_000, 0.2)):
         counts, rest, stddev = simulated(rng, users, p, epsilon, shards, categories, draws)
-        _, low, high = interval(counts, rest, stddev, categories - 1, shards)
+        _, low, high = rate_intervals(counts, rest, stddev, categories - 1, shards)
         assert 0.936 <= ((low <= p) & (p <= high)).mean() <= 0.969, (users, p)
 
 
@@ -111,7 +111,7 @@ def test_cells_lost_in_noise_are_conservative() -> None:
     rng, draws = np.random.default_rng(8), 20_000
     for users, p in ((0, 0.5), (20, 0.1), (50, 0.5)):
         counts, rest, stddev = simulated(rng, users, p, 0.3, 100, 2, draws)
-        rate, low, high = interval(counts, rest, stddev, 1, 100)
+        rate, low, high = rate_intervals(counts, rest, stddev, 1, 100)
         assert ((low <= p) & (p <= high)).mean() >= 0.936
         assert np.isnan(rate).mean() > 0.4
         assert np.array_equal(np.isnan(rate), (low == 0) & (high == 1))
@@ -121,9 +121,9 @@ def test_lost_and_unasked_shards_widen_the_sampling() -> None:
     """A tenth of the users answered, and each stands for ten."""
     rng, draws, p = np.random.default_rng(9), 20_000, 0.1
     counts, rest, stddev = (10 * one for one in simulated(rng, 500, p, 1.0, 4, 2, draws))
-    _, low, high = interval(counts, rest, stddev, 1, 4, stands_for=10)
+    _, low, high = rate_intervals(counts, rest, stddev, 1, 4, sampling_weight=10)
     assert 0.936 <= ((low <= p) & (p <= high)).mean() <= 0.969
-    _, low, high = interval(counts, rest, stddev, 1, 4)
+    _, low, high = rate_intervals(counts, rest, stddev, 1, 4)
     assert ((low <= p) & (p <= high)).mean() < 0.8
 
 
@@ -132,10 +132,10 @@ amounts = st.floats(-1e6, 1e6) | st.floats(-100, 100) | st.just(0.0)
 
 @given(amounts, amounts, st.floats(1e-6, 1e5), st.integers(1, 5), st.integers(1, 1000), st.floats(1, 20))
 def test_every_cell_has_an_interval(
-    counts: float, rest: float, stddev: float, others: int, noisy_sums: int, stands_for: float
+    counts: float, rest: float, stddev: float, others: int, noisy_sums: int, sampling_weight: float
 ) -> None:
     arrays = (np.array([one]) for one in (counts, rest, stddev))
-    rate, low, high = interval(*arrays, others, noisy_sums, stands_for)
+    rate, low, high = rate_intervals(*arrays, others, noisy_sums, sampling_weight)
     assert 0 <= low[0] <= high[0] <= 1
     assert np.isnan(rate[0]) == ((low[0], high[0]) == (0, 1))
     assert np.isnan(rate[0]) or low[0] <= rate[0] <= high[0]
@@ -144,14 +144,14 @@ def test_every_cell_has_an_interval(
 @given(amounts, amounts, st.floats(0.5, 1e4), st.integers(1, 1000))
 def test_of_two_categories_one_mirrors_the_other(counts: float, rest: float, stddev: float, sums: int) -> None:
     n, r, noise = (np.array([one]) for one in (counts, rest, stddev))
-    rate, low, high = interval(n, r, noise, 1, sums)
-    other, other_low, other_high = interval(r, n, noise, 1, sums)
+    rate, low, high = rate_intervals(n, r, noise, 1, sums)
+    other, other_low, other_high = rate_intervals(r, n, noise, 1, sums)
     assert np.allclose([1 - rate, 1 - high, 1 - low], [other, other_low, other_high], atol=1e-6, equal_nan=True)
 
 
 def test_without_noise_it_is_wilsons() -> None:
     n, r = np.array([5000.0, 4000.0]), np.array([5000.0, 6000.0])
-    _, low, high = interval(n, r, np.full(2, 1e-3), 1, MANY)
+    _, low, high = rate_intervals(n, r, np.full(2, 1e-3), 1, MANY)
     for k in range(2):
         wilson = stats.binomtest(int(n[k]), 10_000).proportion_ci(method="wilson")
         assert (low[k], high[k]) == pytest.approx(tuple(wilson), abs=4e-5)
@@ -161,7 +161,7 @@ def test_under_noise_alone_it_is_fiellers() -> None:
     """The roots of (n - p N)^2 = z^2 V ((1 - p)^2 + (k - 1) p^2), far from the ends."""
     n, r, noise, others, z = 3e6, 5e6, 1e5, 2, 1.959964
     a, b, c = ((n + r) ** 2 - z**2 * noise**2 * (1 + others), -n * (n + r) + z**2 * noise**2, n**2 - (z * noise) ** 2)
-    _, low, high = interval(np.array([n]), np.array([r]), np.array([noise]), others, MANY)
+    _, low, high = rate_intervals(np.array([n]), np.array([r]), np.array([noise]), others, MANY)
     assert np.sort(np.roots([a, 2 * b, c])) == pytest.approx([low[0], high[0]], rel=1e-5)
 
 
@@ -177,7 +177,7 @@ def test_near_an_end_it_is_feldman_and_cousins(x: float) -> None:
     np.put_along_axis(accepted, order, before <= 0.95, axis=1)
     holds = means[accepted[:, np.abs(outcomes - x).argmin()]]
     users, noise = 1e9, 1e4  # so many that a rate's only doubt is the category's own noise
-    _, low, high = interval(np.array([x * noise]), np.array([users]), np.array([noise]), 1, MANY)
+    _, low, high = rate_intervals(np.array([x * noise]), np.array([users]), np.array([noise]), 1, MANY)
     assert low[0] * users / noise == pytest.approx(holds.min(), abs=0.025)
     assert high[0] * users / noise == pytest.approx(holds.max(), abs=0.025)
 
@@ -186,19 +186,19 @@ def test_which_rates_are_told() -> None:
     tree = Tree.uniform(4, 1)
     three = np.array([[90.0, 0, 10, 5], [10, 50, 80, -9], [0, 50, 10, 3]])
     plain = Estimate(tree, three.sum(axis=0), np.ones(4))
-    assert rates_of(plain, (), 1) is None
-    rates = rates_of(replace(plain, by_category=three, category_stddev=np.full(4, 2.0)), ("a", "b", "c"), 3)
+    assert estimate_rates(plain, (), 1) is None
+    rates = estimate_rates(replace(plain, by_category=three, category_stddev=np.full(4, 2.0)), ("a", "b", "c"), 3)
     assert rates is not None
     assert rates.names == ("a", "b", "c")
     assert rates.rate.shape == rates.low.shape == rates.high.shape == (3, 4)
     assert rates.rate[:, 0].tolist() == [0.9, 0.1, 0.0]
-    expected = interval(three[1], three[0] + three[2], np.full(4, 2.0), 2, 3)
+    expected = rate_intervals(three[1], three[0] + three[2], np.full(4, 2.0), 2, 3)
     for told, one in zip((rates.rate, rates.low, rates.high), expected, strict=True):
         np.testing.assert_array_equal(told[1], one)
-    assert shown_rates(("well", "ill")) == [1]
-    assert shown_rates(("false", "true")) == [1]
-    assert shown_rates(("true", "false")) == [0]
-    two = rates_of(replace(plain, by_category=three[:2], category_stddev=np.full(4, 2.0)), ("well", "ill"), 3)
+    assert published_categories(("well", "ill")) == [1]
+    assert published_categories(("false", "true")) == [1]
+    assert published_categories(("true", "false")) == [0]
+    two = estimate_rates(replace(plain, by_category=three[:2], category_stddev=np.full(4, 2.0)), ("well", "ill"), 3)
     assert two is not None
     assert two.names == ("ill",)
     assert two.rate[0, 0] == pytest.approx(0.1)
@@ -271,7 +271,7 @@ def covered_by_the_job(seed: int, categories: int, epsilon: float, **options: ob
     stddev = np.full(64, result.spent.noise_stddev)
     estimate = Estimate(Tree.uniform(3, 3), counts.sum(axis=0), stddev, counts, stddev)
     live = result.spent.shards - result.spent.shards_lost
-    rates = rates_of(estimate, tuple("abc"[:categories]), min(state.noisy_sums, live), 5 / live)
+    rates = estimate_rates(estimate, tuple("abc"[:categories]), min(state.noisy_sums, live), 5 / live)
     assert rates is not None
     return (rates.low[-1] <= RATE) & (rates.high[-1] >= RATE)
 

@@ -18,7 +18,7 @@ from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.heatmap.raster import coarsen, estimate_density
-from sfumato.transforms.heatmap.rates import Rates, rates_of
+from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.release_files import add_up_to, release_files
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -92,7 +92,7 @@ def test_one_large_map_has_the_room_of_a_map() -> None:
 def test_central_noise_names_nothing_of_secure_aggregation() -> None:
     release = city_release("hierarchical", depth=4, noise="central", allow_overflow=True)
     privacy, manifest = release.manifest["privacy"], release.manifest
-    assert "still answers" not in privacy["adjacency"]
+    assert "still reports" not in privacy["adjacency"]
     assert not any("secure-aggregation server" in one for one in privacy["assumptions"])
     assert manifest["warnings"] == []  # there is no modulus that counts could have wrapped around
     assert manifest["communication"] == {"vector_entries": 4 + 16 + 64 + 256, "bits_per_client": None}
@@ -173,13 +173,15 @@ def test_rates_in_all_files(method: str, options: dict[str, Any], names: tuple[s
     spent = state.results[-1].spent
     live = spent.shards - spent.shards_lost
     sums = 1 if options.get("noise") == "central" else live
-    rates = rates_of(estimate, names, sums, state.cohort.shards / live)
+    rates = estimate_rates(estimate, names, sums, state.cohort.shards / live)
     assert rates is not None
     if options.get("cohorts") == "disjoint":
         assert live < state.cohort.shards
     cells = pq.read_table(io.BytesIO(release.files["cells.parquet"]))
     kinds = {"rate": "rate", "rate_low": "low", "rate_high": "high", "rate_shrunk": "shrunk"}
-    for kind, attribute in (kinds | {"simultaneous_low": "listed_low", "simultaneous_high": "listed_high"}).items():
+    for kind, attribute in (
+        kinds | {"simultaneous_low": "simultaneous_low", "simultaneous_high": "simultaneous_high"}
+    ).items():
         mine = [kind if len(told) == 1 else f"{kind}_{name}" for name in told]
         column = np.array([cells[name].to_pylist() for name in mine], dtype=float)
         np.testing.assert_array_equal(column, getattr(rates, attribute))
@@ -214,7 +216,7 @@ def test_layers_show_totals_and_each_its_own_rates() -> None:
         assert (layer["vector_length"], layer["entries"]) == (result.spent.vector_length, by_category.shape[1])
         assert result.spent.vector_length == 3 * by_category.shape[1]
         live = result.spent.shards - result.spent.shards_lost
-        mine = rates_of(result.to_estimate(), names, live, release.state.cohort.shards / live)
+        mine = estimate_rates(result.to_estimate(), names, live, release.state.cohort.shards / live)
         assert mine is not None
         np.testing.assert_allclose(as_page(layer["rates"]["rate"]), shown_on_page(mine), atol=0.0051)
 
@@ -224,7 +226,7 @@ def test_a_coarser_page_has_the_rates_of_its_cells(monkeypatch: pytest.MonkeyPat
     names = ("false", "true")
     release = rated_release("flat", names)
     (layer,) = release.layers
-    rates = rates_of(coarsen(release.estimate, 16), names, 4)
+    rates = estimate_rates(coarsen(release.estimate, 16), names, 4)
     assert rates is not None
     assert (len(layer["level"]), layer["entries"]) == (16, 256)
     np.testing.assert_allclose(as_page(layer["rates"]["rate"]), shown_on_page(rates), atol=0.0051)

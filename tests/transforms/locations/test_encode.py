@@ -202,7 +202,8 @@ def test_times_that_are_no_numbers_are_dropped() -> None:
     ],
 )
 def test_categories_by_their_place_in_the_list(values: list, kind: pa.DataType, categories, expected: list) -> None:
-    columns = LocationColumns(auxiliary=Auxiliary.parse("c", categories))
+    auxiliary = Auxiliary("c", assumed=True) if categories is None else Auxiliary("c", tuple(categories.split(",")))
+    columns = LocationColumns(auxiliary=auxiliary)
     column = pa.array(values, kind) if kind != pa.string_view() else pa.array(values).cast(kind)
     for one in (column, column.dictionary_encode()) if kind == pa.string() else (column,):
         columns.check(with_values(c=one).schema, "f")

@@ -13,7 +13,7 @@ from sfumato.transforms.moments.allocation import by_weight
 from sfumato.transforms.moments.bit_means import BitEstimates, bit_means
 from sfumato.transforms.moments.quantities import Quantity, Slots
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
-from sfumato.transforms.moments.tally import Query, Tally, tally
+from sfumato.transforms.moments.tally import Query, Tally, count_reports
 from sfumato.transforms.moments.used_bits import UsedBits
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.statistics import FLAKE_RATE
@@ -52,7 +52,7 @@ def test_one_round_is_unbiased_and_spreads_by_the_formula(kind: str, epsilon: fl
     asked = Query(VALUE, 1, 0.0, 1.0, by_weight(VALUE.slots, 0.25, reports))  # enough reports on every bit
     found, stated, inverse = np.empty(KEYS), np.empty(KEYS), np.zeros(6)
     for number in range(KEYS):
-        counted = tally(block_of(codes, None, key(number)), asked, 1, response, key(number))
+        counted = count_reports(block_of(codes, None, key(number)), asked, 1, response, key(number))
         mean, variance = bit_means(counted, response)
         bits = BitEstimates(mean, variance, counted.reports.astype(float), ALL_USED)
         total = bits.quantity_mean(VALUE.slots)

@@ -16,7 +16,7 @@ from sfumato.schemas.moments import EVERYBODY, OTHER, FixedPoint, Statistic
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.moments.groups import MAX_GROUPS, CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
-from sfumato.transforms.moments.tally import Tally, tally, with_noise
+from sfumato.transforms.moments.tally import Tally, count_reports, with_noise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
@@ -86,13 +86,13 @@ def test_one_client_is_in_so_many_counts_of_all_questions_as_they_report_bits(re
     state = MomentsState()
     for _ in plan.stages:
         queries = plan.next_queries(state)
-        state = state.advance(queries, [tally(block, one, 4, plan.response, key()) for one in queries])
-    assert len(state.rounds) == 4
+        state = state.advance(queries, [count_reports(block, one, 4, plan.response, key()) for one in queries])
+    assert len(state.tallies) == 4
     for gone in range(0, n, 13):
         assert block.groups is not None
         moved = 0
-        for one, before in state.rounds:
-            after = tally(without(block, gone), one, 4, plan.response, key())
+        for one, before in state.tallies:
+            after = count_reports(without(block, gone), one, 4, plan.response, key())
             changes = np.stack([before.ones - after.ones, before.zeros - after.zeros])
             assert set(changes.ravel().tolist()) <= {0, 1}
             assert not np.delete(changes, int(block.groups[gone]), axis=1).any()  # their own group's alone

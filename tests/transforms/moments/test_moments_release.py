@@ -22,7 +22,7 @@ from sfumato.transforms.moments.prior import Prior
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.quantities import encode
-from sfumato.transforms.moments.tally import Tally, tally
+from sfumato.transforms.moments.tally import Tally, count_reports
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
@@ -50,7 +50,7 @@ def ran(
     for _ in asked.stages:
         queries = asked.next_queries(state)
         number = 1 if grouping is None else len(grouping.groups) + 1
-        counted = [tally(block, query, number, asked.response, KEY) for query in queries]
+        counted = [count_reports(block, query, number, asked.response, KEY) for query in queries]
         state = state.advance(queries, asked.protect(queries, counted, KEY))
     return state
 
@@ -136,7 +136,7 @@ def test_the_manifest_is_the_contract() -> None:
     assert privacy["collector"]["adjacency"].startswith("replace one user's value by any other")
     assert "randomised response" in privacy["mechanism"]
     assert "discrete Laplace noise on every count of reports" in privacy["mechanism"]
-    assert not any("Which group a user is in" in one for one in privacy["assumptions"])
+    assert not any("knows the group of each user" in one for one in privacy["assumptions"])
     probabilities = [one.read_probability.max() for one in state.bit_charts(asked)]
     assert privacy["meter"] == {
         "bits_per_client": 2,
@@ -215,7 +215,7 @@ def test_small_groups_are_merged_into_other() -> None:
         assert abs(one["value"] - expected) < 6.2 * one["stddev"], one
         if one["statistic"] == "mean":
             value = sum(
-                counted.reports.sum(axis=1)[places[one["group"]]].sum() for _, counted in state.rounds_of("value")
+                counted.reports.sum(axis=1)[places[one["group"]]].sum() for _, counted in state.tallies_of("value")
             )
             assert one["clients"] == value
     manifest = json.loads(files["manifest.json"])
@@ -224,7 +224,7 @@ def test_small_groups_are_merged_into_other() -> None:
     privacy = manifest["privacy"]
     assert privacy["groups"] == {"epsilon": 4.0, "min_group": 100, "noise_stddev": asked.noise_stddev}
     assert "discrete Laplace noise on every count of reports" in privacy["mechanism"]
-    assert any("Which group a user is in" in one for one in privacy["assumptions"])
+    assert any("knows the group of each user" in one for one in privacy["assumptions"])
 
 
 def test_other_is_left_out_where_it_is_too_small_itself() -> None:

@@ -17,7 +17,7 @@ from sfumato.transforms.moments.allocation import Tuning
 from sfumato.transforms.moments.prior import Prior
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState, ProtocolResult, run_in_memory
 from sfumato.transforms.moments.quantities import encode
-from sfumato.transforms.moments.tally import BLOCK_CLIENTS, Block, sum_tallies, tally
+from sfumato.transforms.moments.tally import BLOCK_CLIENTS, Block, count_reports, sum_tallies
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from tests.statistics import FLAKE_RATE
 from tests.transforms.moments.blocks import block_of
@@ -46,7 +46,7 @@ def run(block: Block, plan: MomentsPlan, groups: int, number: int = 0) -> Moment
     state = MomentsState()
     for _ in plan.stages:
         queries = plan.next_queries(state)
-        counted = [tally(block, one, groups, plan.response, key(number)) for one in queries]
+        counted = [count_reports(block, one, groups, plan.response, key(number)) for one in queries]
         state = state.advance(queries, plan.protect(queries, counted, key(number)))
     return state
 
@@ -177,7 +177,7 @@ def test_every_statistic_is_near_numpys(
         scale = abs(expected[name]) if name != "mean" else 25.0
         if name in ("mean", "geometric_mean", "log_product") or (name == "variance" and way == "centred"):
             assert one.stddev < 0.2 * max(scale, 25.0)
-    parts = len(plan.kinds)
+    parts = len(plan.quantities)
     assert found["mean"].clients == pytest.approx(300_000 / parts, abs=RARE * math.sqrt(300_000 / parts))
 
 
@@ -245,7 +245,7 @@ def test_caching_pools_the_reports_of_both_rounds() -> None:
     for caching in (True, False):
         plan = MomentsPlan(form=FORM, tuning=Tuning(first_share=0.4, caching=caching))
         state = run(block, plan, 1)
-        (_, first), (_, second) = state.rounds
+        (_, first), (_, second) = state.tallies
         assert first.reports.sum() == pytest.approx(0.4 * 9000, abs=RARE * math.sqrt(0.24 * 9000))
         counted = first + second if caching else second
         bits = state.bits(plan, "value")
@@ -257,7 +257,7 @@ def test_caching_pools_the_reports_of_both_rounds() -> None:
 def test_the_second_round_asks_where_the_first_saw_something() -> None:
     values = np.random.default_rng(3).integers(0, 64, 20_000).astype(np.uint16)
     state = run(block_of(values, None, key()), MomentsPlan(form=FixedPoint(16)), 1)
-    (first, _), (second, _) = state.rounds
+    (first, _), (second, _) = state.tallies
     assert first.probabilities[6:].sum() > 0.5
     assert second.probabilities[6:].sum() < 0.05
     assert second.probabilities[:6] / second.probabilities[5] == pytest.approx(2.0 ** np.arange(-5, 1), rel=0.3)
@@ -346,7 +346,7 @@ def test_blocks_are_counted_one_by_one() -> None:
     words = random_bits(key().subkey("clients"), np.zeros_like(numbers), numbers)[:, 0]
     halves = [Block.from_clients(codes[part], words[part]) for part in (slice(BLOCK_CLIENTS), slice(BLOCK_CLIENTS, n))]
     (query,) = plan.next_queries(MomentsState())
-    total = sum_tallies([tally(block, query, 1, plan.response, key()) for block in halves[::-1]])
+    total = sum_tallies([count_reports(block, query, 1, plan.response, key()) for block in halves[::-1]])
     assert found.bits[0].reports.tolist() == total.reports[0].tolist()
     assert found.bits[0].mean == pytest.approx(total.ones[0] / total.reports[0])
 
@@ -396,12 +396,12 @@ def test_all_bits_may_be_asked_of_everybody() -> None:
 
 def test_quantities_are_shared_by_statistics() -> None:
     plan = MomentsPlan(form=FORM, statistics=(VARIANCE, MEAN, Statistic("moment:2"), Statistic("geometric_mean")))
-    assert plan.kinds == ("value", "square", "power:2", "log2")
+    assert plan.quantities == ("value", "square", "power:2", "log2")
     first = (("value", 1), ("power:2", 1), ("log2", 1))
     assert plan.stages == (first, tuple((kind, 2) for kind, _ in first), (("square", 1),), (("square", 2),))
     raw = replace(plan, variance="raw")
-    assert raw.kinds == ("value", "power:2", "log2")
-    assert replace(raw, method="weighted").stages == (tuple((kind, 1) for kind in raw.kinds),)
+    assert raw.quantities == ("value", "power:2", "log2")
+    assert replace(raw, method="weighted").stages == (tuple((kind, 1) for kind in raw.quantities),)
 
 
 @pytest.mark.parametrize(("value", "low", "high"), [(0.0, -100.0, 155.0), (255.0, -100.0, 155.0)])
@@ -413,7 +413,7 @@ def test_the_centre_is_within_the_range(value: float, low: float, high: float) -
     for number in range(20):
         block = block_of(np.full(300, int(value), np.uint8), None, key(number))
         state = run(block, plan, 1, number)
-        centres.append(state.rounds_of("square")[0][0].quantity.centre)
+        centres.append(state.tallies_of("square")[0][0].quantity.centre)
     assert min(centres) >= low
     assert max(centres) <= high
 

@@ -204,8 +204,8 @@ def crowd_of_rows(pattern: str, push: PushBits, slice_groups: int, batch_rows: i
 
 
 def assert_same(found: MomentsState, expected: MomentsState) -> None:
-    assert found.stages == expected.stages
-    for (query, counted), (wanted_ask, wanted) in zip(found.rounds, expected.rounds, strict=True):
+    assert found.finished_stages == expected.finished_stages
+    for (query, counted), (wanted_ask, wanted) in zip(found.tallies, expected.tallies, strict=True):
         assert (query.name, query.first, query.last) == (wanted_ask.name, wanted_ask.first, wanted_ask.last)
         assert query.probabilities.tolist() == wanted_ask.probabilities.tolist()
         assert counted.ones.tolist() == wanted.ones.tolist()
@@ -271,7 +271,7 @@ def test_a_retried_bundle_draws_the_same_coins_and_noise(tmp_path: Path, monkeyp
     """Every block is asked twice, and every stage settled twice, as after a lost worker; the second result is used."""
     table, push = logs(600, 2), transform(grouping=BY_KIND)
     pattern, expected = write_files(table, tmp_path / "logs", 3), crowd_of_users(table, push).state()
-    query, settle, note = push_bits._TallyFn.process, PushBits._close_stage, tmp_path / "retries"
+    query, settle, note = push_bits._TallyFn.process, PushBits._add_noise, tmp_path / "retries"
 
     def noted(what: str) -> None:  # in a file: what Beam pickles are copies
         with note.open("a") as file:
@@ -292,7 +292,7 @@ def test_a_retried_bundle_draws_the_same_coins_and_noise(tmp_path: Path, monkeyp
         return kept
 
     monkeypatch.setattr(push_bits._TallyFn, "process", asked_twice)
-    monkeypatch.setattr(PushBits, "_close_stage", settled_twice)
+    monkeypatch.setattr(PushBits, "_add_noise", settled_twice)
     assert_same(run(pattern, push), expected)
     retries = note.read_text().splitlines()
     assert retries.count("stage") == len(push._plan.stages) == 2
@@ -312,8 +312,8 @@ def test_whoever_tells_too_much_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouping: Grouping | None
 ) -> None:
     """Planted: clients answer twice. The meter, which counts what was reported, must notice."""
-    pattern, honest = write_files(logs(300, 1), tmp_path / "logs", 2), push_bits.tally
-    monkeypatch.setattr(push_bits, "tally", lambda *a: honest(*a) + honest(*a))
+    pattern, honest = write_files(logs(300, 1), tmp_path / "logs", 2), push_bits.count_reports
+    monkeypatch.setattr(push_bits, "count_reports", lambda *a: honest(*a) + honest(*a))
     with pytest.raises(Exception, match="meter: clients reported more or fewer bits than the query has"):
         run(pattern, transform(grouping=grouping))
     with pytest.raises(RequestError, match="bits_per_client: 2 is more than --max_bits_per_client 1 allows"):
@@ -331,10 +331,10 @@ def test_few_clients_or_none_are_published_all_the_same(
     push = transform("empty", grouping=grouping)
     found = run(write_files(table, tmp_path / "logs", 2), push)
     (one,) = found.estimates(push._plan)
-    assert found.stages == 2
+    assert found.finished_stages == 2
     assert one.low < 1
     assert one.high > 100
-    assert all(counted.reports.any() for _, counted in found.rounds)
+    assert all(counted.reports.any() for _, counted in found.tallies)
 
 
 @pytest.mark.parametrize(("bad", "refused"), [(0.5, True), (0.0, False)])
@@ -354,7 +354,7 @@ def test_users_without_a_usable_value_are_counted_and_refused(
         with pytest.raises(Exception, match=r"users .* have no usable record"):
             run(pattern, push)
     else:
-        assert run(pattern, push).stages == 2
+        assert run(pattern, push).finished_stages == 2
 
 
 @pytest.mark.parametrize("grouping", [None, BY_KIND], ids=["all", "groups"])
@@ -363,14 +363,14 @@ def test_tallies_of_nobody_are_noise_alone(grouping: Grouping | None) -> None:
     push = transform(grouping=grouping)
     start = push._begin(None, read.RowCounts(rows=100), UserCounts(100))
     queries = push._plan.next_queries(start)
-    none = push._close_stage(start, queries, [])
-    ((query, counted),) = none.rounds
+    none = push._add_noise(start, queries, [])
+    ((query, counted),) = none.tallies
     zeros = np.zeros((1 if grouping is None else 4, len(query.quantity.slots)), np.int64)
     wanted = with_noise(Tally(zeros, zeros), query.name, 1, 0.99 * 2.0, query.bound_key(push._key))
     assert np.array_equal(counted.ones, wanted.ones)
     assert np.array_equal(counted.zeros, wanted.zeros)
     assert counted.ones.any()
-    assert_same(none, push._close_stage(start, queries, [Tally(zeros, zeros)]))
+    assert_same(none, push._add_noise(start, queries, [Tally(zeros, zeros)]))
 
 
 def test_another_question_under_the_same_key_has_its_own_coins() -> None:

@@ -16,7 +16,7 @@ from sfumato.transforms.moments.prior import Prior
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.quantities import Quantity
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
-from sfumato.transforms.moments.tally import Block, Query, Tally, sum_tallies, tally
+from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports, sum_tallies
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.statistics import FLAKE_RATE
 from tests.transforms.moments.blocks import block_of, without
@@ -45,7 +45,7 @@ def query(first: float = 0.0, last: float = 1.0, reports: int = 1, power: float 
 def test_every_client_tells_so_many_different_bits_of_hers(reports: int, n: int) -> None:
     for number in range(5):
         block = clients(n, number)
-        counted = tally(block, query(reports=reports), n, RandomisedResponse(None, reports), key(number))
+        counted = count_reports(block, query(reports=reports), n, RandomisedResponse(None, reports), key(number))
         assert counted.reports.shape == (n, 8)
         assert (counted.reports <= 1).all()
         assert (counted.reports.sum(axis=1) == reports).all()
@@ -59,7 +59,7 @@ def test_every_client_tells_so_many_different_bits_of_hers(reports: int, n: int)
 @pytest.mark.parametrize("span", [(0.0, 1.0), (0.0, 1 / 3), (1 / 3, 0.75)])
 def test_every_bit_has_its_share_of_the_clients(reports: int, span: tuple[float, float]) -> None:
     n, asked = 50_000, query(*span, reports=reports)
-    counted = tally(replace(clients(n), groups=None), asked, 1, RandomisedResponse(None, reports), key())
+    counted = count_reports(replace(clients(n), groups=None), asked, 1, RandomisedResponse(None, reports), key())
     for count, probability in zip(counted.reports[0].tolist(), (reports * asked.probabilities).tolist(), strict=True):
         assert stats.binomtest(count, n, min(probability, 1.0) * (span[1] - span[0])).pvalue > FLAKE_RATE
 
@@ -70,7 +70,7 @@ def test_a_client_gets_every_bit_with_its_chance_whoever_she_is(reports: int) ->
     n, keys, asked = 12, 3000, query(reports=reports)
     seen = np.zeros((2, 8))
     for number in range(keys):
-        counted = tally(clients(n, number), asked, n, RandomisedResponse(None, reports), key(number))
+        counted = count_reports(clients(n, number), asked, n, RandomisedResponse(None, reports), key(number))
         seen += counted.reports[[0, -1]]
     expected = keys * reports * asked.probabilities
     for row in seen:
@@ -113,13 +113,13 @@ def test_rounds_and_quantities_never_share_a_client_and_together_have_everybody(
         state, block = MomentsState(), clients(n, number)
         for _ in plan.stages:
             queries = plan.next_queries(state)
-            counted = [tally(block, one, n, plan.response, key(number)) for one in queries]
+            counted = [count_reports(block, one, n, plan.response, key(number)) for one in queries]
             state = state.advance(queries, counted)
-        times = sum((one.reports > 0).any(axis=1).astype(int) for _, one in state.rounds)
+        times = sum((one.reports > 0).any(axis=1).astype(int) for _, one in state.tallies)
         assert np.array_equal(times, np.ones(n))
-        each = [one.reports.sum(axis=1) for _, one in state.rounds]
+        each = [one.reports.sum(axis=1) for _, one in state.tallies]
         assert all(set(reports.tolist()) <= {0, plan.bits_per_client} for reports in each)
-        for one, reports in zip((asked for asked, _ in state.rounds), each, strict=True):
+        for one, reports in zip((asked for asked, _ in state.tallies), each, strict=True):
             share = min(one.last - one.first, 1.0)  # and their shares are the plan's
             assert stats.binomtest(np.count_nonzero(reports), n, share).pvalue > FLAKE_RATE
 
@@ -131,10 +131,10 @@ def test_whom_a_client_is_asked_about_depends_on_nobody_else(reports: int) -> No
     block = clients(n)
     assert block.groups is not None
     for span in ((0.0, 1.0), (0.25, 2 / 3)):
-        full = tally(block, query(*span, reports=reports), n, response, key())
+        full = count_reports(block, query(*span, reports=reports), n, response, key())
         for gone in range(0, n, 17):
             rank = int(np.flatnonzero(block.groups == gone)[0])
-            less = tally(without(block, rank), query(*span, reports=reports), n, response, key())
+            less = count_reports(without(block, rank), query(*span, reports=reports), n, response, key())
             others = np.arange(n) != gone
             assert np.array_equal(less.ones[others], full.ones[others])
             assert np.array_equal(less.zeros[others], full.zeros[others])
@@ -146,7 +146,7 @@ def test_which_bit_is_asked_for_says_nothing_of_the_value() -> None:
     one, other = clients(500, seed=1), clients(500, seed=2)
     assert not np.array_equal(one.codes, other.codes)
     response = RandomisedResponse(1.0, 2)
-    asked = [tally(block, query(0.2, 0.9, 2), 500, response, key()).reports for block in (one, other)]
+    asked = [count_reports(block, query(0.2, 0.9, 2), 500, response, key()).reports for block in (one, other)]
     assert np.array_equal(*asked)
 
 
@@ -154,12 +154,12 @@ def test_one_value_replaced_changes_her_own_reports_alone() -> None:
     """Adjacency of the local model: the others' reports, coins and all, are the same."""
     response, n = RandomisedResponse(1.0, 2), 300
     block = clients(n)
-    before = tally(block, query(reports=2), n, response, key())
+    before = count_reports(block, query(reports=2), n, response, key())
     assert block.groups is not None
     for who in (0, 150, 299):
         codes = block.codes.copy()
         codes[block.groups == who] ^= np.uint8(255)
-        after = tally(replace(block, codes=codes), query(reports=2), n, response, key())
+        after = count_reports(replace(block, codes=codes), query(reports=2), n, response, key())
         assert np.array_equal(np.flatnonzero((after.ones != before.ones).any(axis=1)), [who])
         assert np.abs(after.ones - before.ones).sum() == 2
 
@@ -168,9 +168,9 @@ def test_tallies_by_group_add_up_to_the_tally_of_all() -> None:
     n, response = 1000, RandomisedResponse(0.7, 2)
     block = clients(n)
     assert block.groups is not None
-    by_client = tally(block, query(reports=2), n, response, key())
-    grouped = tally(replace(block, groups=block.groups % np.uint16(7)), query(reports=2), 7, response, key())
-    alone = tally(replace(block, groups=None), query(reports=2), 1, response, key())
+    by_client = count_reports(block, query(reports=2), n, response, key())
+    grouped = count_reports(replace(block, groups=block.groups % np.uint16(7)), query(reports=2), 7, response, key())
+    alone = count_reports(replace(block, groups=None), query(reports=2), 1, response, key())
     assert np.array_equal(grouped.ones.sum(axis=0), alone.ones[0])
     assert np.array_equal(grouped.zeros.sum(axis=0), alone.zeros[0])
     joined = by_client.joined(np.arange(n) % 7)
@@ -191,7 +191,7 @@ def test_joined_sums_over_groups_against_a_loop() -> None:
 def test_blocks_may_come_in_any_order() -> None:
     response = RandomisedResponse(1.0)
     blocks = [clients(50 + number, seed=number, name=f"block {number}") for number in range(4)]
-    tallies = [tally(replace(block, groups=None), query(), 1, response, key()) for block in blocks]
+    tallies = [count_reports(replace(block, groups=None), query(), 1, response, key()) for block in blocks]
     for order in itertools.permutations(range(4)):
         total = sum_tallies([tallies[place] for place in order])
         assert np.array_equal(total.ones, sum(one.ones for one in tallies))
@@ -205,13 +205,15 @@ def test_coins_differ_between_blocks_rounds_and_quantities() -> None:
     square = replace(query(), quantity=Quantity(FORM, "power:2"))
     first = replace(query(), probabilities=np.eye(8)[0])  # all are asked for one bit, which is 0
     lies = [
-        tally(empty, first, n, response, key()).ones[:, 0],
-        tally(block_of(empty.codes, np.arange(n, dtype=np.uint16), key(), "b"), first, n, response, key()).ones[:, 0],
-        tally(empty, replace(first, round=2), n, response, key()).ones[:, 0],
-        tally(empty, replace(square, probabilities=np.eye(len(square.quantity.slots))[0]), n, response, key()).ones[
+        count_reports(empty, first, n, response, key()).ones[:, 0],
+        count_reports(block_of(empty.codes, np.arange(n, dtype=np.uint16), key(), "b"), first, n, response, key()).ones[
             :, 0
         ],
-        tally(empty, first, n, response, key(1)).ones[:, 0],
+        count_reports(empty, replace(first, round=2), n, response, key()).ones[:, 0],
+        count_reports(
+            empty, replace(square, probabilities=np.eye(len(square.quantity.slots))[0]), n, response, key()
+        ).ones[:, 0],
+        count_reports(empty, first, n, response, key(1)).ones[:, 0],
     ]
     lie = 1 - response.truth_probability
     for left, right in itertools.combinations(lies, 2):
@@ -264,8 +266,8 @@ def test_what_is_no_whole_number_is_rounded_by_a_coin_of_the_clients_own(monkeyp
     square = Quantity(FORM, "square", 100.3)
     queries = [Query(square, number, 0.0, 1.0, by_weight(square.slots, 0.5, 1)) for number in (1, 2)]
     for name, asked in (("one", queries[0]), ("two", queries[0]), ("one", queries[1])):
-        tally(clients(5000, name=name), asked, 5000, RandomisedResponse(None), key())
-    tally(without(clients(5000, name="one"), 17), queries[0], 5000, RandomisedResponse(None), key())
+        count_reports(clients(5000, name=name), asked, 5000, RandomisedResponse(None), key())
+    count_reports(without(clients(5000, name="one"), 17), queries[0], 5000, RandomisedResponse(None), key())
     assert np.array_equal(np.delete(seen[0], 17), seen.pop())
     for uniforms in seen:
         assert stats.kstest(uniforms, "uniform").pvalue > FLAKE_RATE

@@ -7,7 +7,7 @@ from numpy.random import Generator
 
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region, interleave
-from sfumato.transforms.privacy.admission import Admission, Admit, UserCounts
+from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
@@ -19,7 +19,7 @@ def run_key(number: int) -> RunKey:
     return RunKey.derive(FixedSecret(b"ranges" * 6), {"number": number})
 
 
-def admission_of(people: ExactCounts, plan: RangesPlan, key: RunKey) -> Admission:
+def admission_of(people: ExactCounts, plan: RangesPlan, key: RunKey) -> NoisyUserCounts:
     """What a job has counted where all rows are usable."""
     return Admit(plan.counting.admission())(UserCounts(int(people.users.sum())), key)
 

@@ -502,7 +502,7 @@ def test_central_noise_has_neither_groups_nor_a_modulus(browser: Browser, tmp_pa
     report = visit.page.inner_text("#report")
     assert "group" not in report
     assert "given which devices take part" not in report
-    assert "device still answers" not in report
+    assert "still reports" not in report
     visit.close()
 
 

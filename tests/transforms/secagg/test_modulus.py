@@ -32,7 +32,7 @@ def test_auto_takes_the_power_of_two_and_given_ones_are_checked() -> None:
         required_survivors=9_500,
         epsilon=0.5,
         sensitivity=1,
-        contribution=1,
+        gamma=1,
         entries=1000,
         shards=10,
         probability=1e-6,

@@ -77,7 +77,7 @@ def test_records_do_not_depend_on_the_files_they_are_in() -> None:
 def test_the_raster_has_its_first_row_in_the_north_and_sums_to_one() -> None:
     grid = Grid(Region(0, 0, 4, 4), 2)
     table = pa.table({"longitude": [0.5, 0.5, 3.5, 4.0], "latitude": [3.5, 3.5, 2.5, 0.0]})
-    raster = density_raster(count_codes(table, grid), grid)
+    raster = density_raster(count_codes(table, grid))
     expected = np.zeros((4, 4))
     expected[0, 0], expected[1, 3], expected[3, 3] = 0.5, 0.25, 0.25
     assert raster.dtype == np.float64

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.checks import check_whole, option
+from sfumato.transforms.checks import check_integer, option
 from sfumato.transforms.heatmap.methods.base import Method
 from sfumato.transforms.heatmap.methods.few_queries import MIN_ENTRIES, FewQueries
 from sfumato.transforms.heatmap.methods.paper_schedule import TARGETS, PaperSchedule
@@ -100,7 +100,7 @@ class Adaptive(Method):
 
     def check(self, depth: int) -> None:
         """See Method.check."""
-        check_whole("start_level", self.start_level, 0, depth)
+        check_integer("start_level", self.start_level, 0, depth)
 
     @classmethod
     def check_given(cls, given: Mapping[str, Any]) -> None:

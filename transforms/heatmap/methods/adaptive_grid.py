@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree, node_positions
-from sfumato.transforms.heatmap.checks import check_whole, option
+from sfumato.transforms.checks import check_integer, option
 from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL, Method
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, NoisyCounts, Query
 from sfumato.transforms.locations.shards import ShardGroup
@@ -128,7 +128,7 @@ class AdaptiveGrid(Method):
 
     def check(self, depth: int) -> None:
         """See Method.check."""
-        check_whole("grid_side", self.grid_side, 1, 1 << _level(depth))
+        check_integer("grid_side", self.grid_side, 1, 1 << _level(depth))
 
     def max_rounds(self, depth: int) -> int:
         """See Method.max_rounds."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.checks import check_declared
+from sfumato.transforms.checks import check_declared
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Query
 from sfumato.transforms.locations.users import Contribution as Contribution
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.checks import check_whole, option
+from sfumato.transforms.checks import check_integer, option
 from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL
 from sfumato.transforms.heatmap.methods.pyramid import Pyramid
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
@@ -123,7 +123,7 @@ class CountMin(Pyramid):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("sketch_width", self.sketch_width, 2, _MAX_ENTRIES // self.sketch_rows)
+        check_integer("sketch_width", self.sketch_width, 2, _MAX_ENTRIES // self.sketch_rows)
 
     def weights(self, depth: int) -> NDArray[np.float64]:
         """See Pyramid.weights."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree, node_levels, node_positions
-from sfumato.transforms.heatmap.checks import option
+from sfumato.transforms.checks import option
 from sfumato.transforms.heatmap.methods.base import MIN_LEVEL_SHARE, Contribution, Method
 from sfumato.transforms.heatmap.methods.emd_program import Cells, children, reconstruct
 from sfumato.transforms.heatmap.raster import density
@@ -125,7 +125,7 @@ class Emd(Method):
         finest = self.finest_share(depth) * state.budget.remaining
         if finest / state.sensitivity(4 * self.emd_width + 1) < _MIN_RATIO:
             raise RequestError(
-                f"gamma: {state.unit} is too large for the finest level's epsilon of {finest:.3g}: their ratio must be "
+                f"gamma: {state.gamma} is too large for the finest level's epsilon {finest:.3g}: their ratio must be "
                 f"at least {_MIN_RATIO:g}; give a smaller gamma or depth, or a larger epsilon or emd_decay"
             )
 

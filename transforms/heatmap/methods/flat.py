@@ -14,7 +14,7 @@ import numpy as np
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import MAX_DEPTH
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.checks import check_whole, option
+from sfumato.transforms.checks import check_integer, option
 from sfumato.transforms.heatmap.methods.base import Method, check_uniform
 from sfumato.transforms.heatmap.posterior.estimator import ESTIMATOR_HELP, ESTIMATORS, decode
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
@@ -42,7 +42,7 @@ class Flat(Method):
     def check(self, depth: int) -> None:
         """See Method.check."""
         if self.level is not None:
-            check_whole("level", self.level, 0, depth)
+            check_integer("level", self.level, 0, depth)
         check_uniform(self.NAME, "depth" if self.level is None else "level", self._level(depth))
 
     def check_use(self, categories: int, central: bool) -> None:

@@ -88,7 +88,7 @@ def target_epsilon(state: HeatmapState, length: int, calibration: float, target:
     """
     deviations, divides = TARGETS[target]
     stddev = calibration * state.cohort.users / length / deviations
-    shard_stddev = stddev * state.unit / math.sqrt(state.noisy_sums if divides else 1)
+    shard_stddev = stddev * state.gamma / math.sqrt(state.noisy_sums if divides else 1)
     return epsilon_for_stddev(shard_stddev, state.sensitivity(length))
 
 

@@ -111,7 +111,7 @@ class UnbiasedCounts:
         return float(self.leaf_users @ weights), math.sqrt(max(found, 0.0))
 
 
-def interval(
+def user_intervals(
     users: NDArray[np.float64], stddev: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The ends of 95% intervals of numbers of users, which are integers and not negative: float64 like `users`."""

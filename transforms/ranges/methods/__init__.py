@@ -9,5 +9,5 @@ from sfumato.transforms.ranges.methods.privtree import PrivTree
 from sfumato.transforms.ranges.methods.range_method import RangeMethod
 
 METHODS: dict[str, type[RangeMethod]] = {
-    one.NAME: one for one in (Automatic, SpatialNeural, PlainGrid, UniformGrid, AdaptiveGrid, PrivTree, Dawa)
+    method.NAME: method for method in (Automatic, SpatialNeural, PlainGrid, UniformGrid, AdaptiveGrid, PrivTree, Dawa)
 }

@@ -36,7 +36,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.heatmap.checks import option
+from sfumato.transforms.checks import option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import geometric
@@ -97,7 +97,7 @@ def bucket_deviations(counts: NDArray[np.int64], level: int) -> NDArray[np.int64
 
 def cost_sensitivity(level: int, levels: int) -> int:
     """s of a bucket of 2^level cells, in units, where the longest bucket has 2^levels cells."""
-    return sum(-(-2 * UNITS * ((1 << one) - 1) // (1 << one)) for one in (level, levels))
+    return sum(-(-2 * UNITS * ((1 << height) - 1) // (1 << height)) for height in (level, levels))
 
 
 def cheapest_partition(

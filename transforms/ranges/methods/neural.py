@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field
-from sfumato.transforms.heatmap.checks import option
+from sfumato.transforms.checks import option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.counts_model import GridModel
@@ -96,12 +96,12 @@ class SpatialNeural(RangeMethod):
 
     def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
         """See RangeMethod.model. It has the networks that did not diverge; if all did, the counts answer."""
-        grid, found = _grid(counts), [one for one in trained if one is not None]
-        if not found:
+        grid, networks = _grid(counts), [network for network in trained if network is not None]
+        if not networks:
             return GridModel(grid)
         if self.network == "paper":
-            return PaperNetworks.from_grid(grid, spec, found)
-        return LocalNetwork(grid, spec.smoothing, self._queries(spec), found)
+            return PaperNetworks.from_grid(grid, spec, networks)
+        return LocalNetwork(grid, spec.smoothing, self._queries(spec), networks)
 
     def _queries(self, spec: CollectionSpec) -> QueryDistribution:
         (width, height), sizes = spec.field.cell_metres, spec.sizes

@@ -79,8 +79,8 @@ def sample_world(grid: NoisyGrid, users: float, rng: Generator) -> NDArray[np.fl
         measured.append(_children(measured[-1]).sum(axis=1).reshape(len(measured[-1]) // 2, -1))
         cells.append(_children(cells[-1]).sum(axis=1).reshape(len(cells[-1]) // 2, -1))
     total = float(grid.users.sum())
-    known = abs(total - users) <= 3 * grid.noise_stddev * math.sqrt(rows * columns)
-    world = np.array([[users if known else max(total, 1.0)]])
+    consistent = abs(total - users) <= 3 * grid.noise_stddev * math.sqrt(rows * columns)
+    world = np.array([[users if consistent else max(total, 1.0)]])
     typical = np.full(len(CONCENTRATIONS), 1 / len(CONCENTRATIONS))
     weights = np.tile(typical, (_BINS, 1))
     for level in reversed(range(levels)):
@@ -143,12 +143,12 @@ def _propose_from_prior(nodes: _Nodes, single: bool, rng: Generator) -> tuple[ND
     """
     drawn = _dirichlet(np.repeat(CONCENTRATIONS, _PRIOR_DRAWS), rng) + 1e-9
     noise = np.maximum(nodes.noise, 1e-9)
-    measured, one = (nodes.measured / noise).astype(np.float32), (nodes.inside / noise).astype(np.float32)
+    measured, inside = (nodes.measured / noise).astype(np.float32), (nodes.inside / noise).astype(np.float32)
     users = (nodes.users[:, None] / (nodes.inside @ drawn.T)).astype(np.float32)
     unlikely = np.zeros_like(users)
     for child, share in enumerate(drawn.T.astype(np.float32)):
         off = users * share
-        off *= one[:, child, None]
+        off *= inside[:, child, None]
         off -= measured[:, child, None]
         unlikely += np.abs(off, out=off) if single else np.square(off, out=off)
     unlikely -= unlikely.min(axis=1, keepdims=True)

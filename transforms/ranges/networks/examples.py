@@ -41,7 +41,7 @@ class Examples:
     @classmethod
     def concatenated(cls, parts: list[Examples]) -> Examples:
         """Joins parts."""
-        return cls(*(np.concatenate(column) for column in zip(*(one.columns for one in parts), strict=True)))
+        return cls(*(np.concatenate(column) for column in zip(*(part.columns for part in parts), strict=True)))
 
 
 class World:

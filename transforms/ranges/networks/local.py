@@ -145,9 +145,9 @@ class LocalNetwork(Model):
         """See Model.answer."""
         users, stddev = np.empty(len(boxes)), np.empty(len(boxes))
         for first in range(0, len(boxes), _ANSWER_BATCH):
-            some = slice(first, first + _ANSWER_BATCH)
-            found = self._answer(boxes.part(some))
-            users[some], stddev[some] = found.users, found.stddev
+            batch = slice(first, first + _ANSWER_BATCH)
+            answers = self._answer(boxes.part(batch))
+            users[batch], stddev[batch] = answers.users, answers.stddev
         return Answers(users, stddev)
 
     def _answer(self, boxes: Boxes) -> Answers:
@@ -157,8 +157,8 @@ class LocalNetwork(Model):
         trained = Boxes.around(x, y, (boxes.x1 - boxes.x0) / small, (boxes.y1 - boxes.y0) / small)
         inputs, own, deviation = self._surroundings.features(trained)
         answers, squares = np.zeros(len(boxes)), np.zeros(len(boxes))
-        for one in self.networks:
-            answer, error = _forward(one, inputs, own, deviation)
+        for weights in self.networks:
+            answer, error = _forward(weights, inputs, own, deviation)
             answers += np.maximum(answer, 0.0) / len(self.networks)
             squares += error**2 / len(self.networks)
         # Queries are about places where somebody is; worlds of expected users do not model that user: 1 squared.
@@ -181,13 +181,13 @@ class LocalNetwork(Model):
         cells = Boxes.between(self.grid.x_edges, self.grid.y_edges)
         answered = self.answer(cells).users.reshape(self.grid.users.shape)
         around, counted = (
-            gaussian_filter(one, _SMOOTHING_CELLS, mode="nearest") for one in (answered, self.grid.users)
+            gaussian_filter(values, _SMOOTHING_CELLS, mode="nearest") for values in (answered, self.grid.users)
         )
         return np.asarray(answered * np.clip(counted, 0, around) / np.maximum(around, 1e-9))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """See Model.arrays."""
-        stacked = {name: np.stack([one[name] for one in self.networks]) for name in _NAMES}
+        stacked = {name: np.stack([weights[name] for weights in self.networks]) for name in _NAMES}
         return {**grid_arrays(self.grid), **stacked}
 
     def metadata(self) -> dict[str, Any]:
@@ -203,11 +203,11 @@ class LocalNetwork(Model):
         shapes = {"w1": (INPUTS, WIDTH), "w2": (WIDTH, WIDTH), "w3": (WIDTH, 2), "w4": (WIDTH, 1)}
         shapes |= {"b1": (WIDTH,), "b2": (WIDTH,), "b3": (2,), "b4": (1,)}
         for name, shape in shapes.items():
-            one = arrays[name]
-            if one.shape != (count, *shape) or one.dtype != np.float32 or not np.isfinite(one).all():
+            values = arrays[name]
+            if values.shape != (count, *shape) or values.dtype != np.float32 or not np.isfinite(values).all():
                 raise ValueError("weights of another form")
         networks = [{name: arrays[name][number] for name in _NAMES} for number in range(count)]
-        low, high = ((float(one[0]), float(one[1])) for one in (metadata["low"], metadata["high"]))
+        low, high = ((float(pair[0]), float(pair[1])) for pair in (metadata["low"], metadata["high"]))
         grid, smoothing = grid_from_arrays(arrays, metadata), float(metadata["smoothing"])
         if not (count and 0 < low[0] < high[0] < math.inf and 0 < low[1] < high[1] < math.inf):
             raise ValueError("no networks, or sizes out of range")

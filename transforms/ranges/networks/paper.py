@@ -89,7 +89,7 @@ def paper_training(grid: NoisyGrid, spec: CollectionSpec, models: int, workload:
         if not weights.any():
             raise RequestError("workload: none of its queries is in the region")
         columns = (_inputs(queries, grid.side), labels, weights)
-        trainings.append(PaperTraining(size, number, *(one.astype(np.float32) for one in columns)))
+        trainings.append(PaperTraining(size, number, *(column.astype(np.float32) for column in columns)))
     return trainings
 
 
@@ -99,7 +99,7 @@ def corner_squares(grid: NoisyGrid, size: float, cell_metres: tuple[float, float
     size: in metres. y counts from the north, so the lower edge of a cell is its larger y.
     """
     corners = np.meshgrid(grid.x_edges[:-1].astype(np.float64), grid.y_edges[1:].astype(np.float64))
-    left, bottom = (one.ravel() for one in corners)
+    left, bottom = (axis.ravel() for axis in corners)
     return Boxes(left, bottom - size / cell_metres[1], left + size / cell_metres[0], bottom)
 
 
@@ -110,10 +110,10 @@ def overlaps(grid: NoisyGrid, size: float, cell_metres: tuple[float, float], wor
     # The squares that a query overlaps form a rectangle of corners: mark its ends, then take cumulative sums.
     first, last = np.searchsorted(left + width, workload.x0, "right"), np.searchsorted(left, workload.x1, "left")
     top, low = np.searchsorted(bottom, workload.y0, "right"), np.searchsorted(bottom - height, workload.y1, "left")
-    there = (workload.areas > 0) & (first < last) & (top < low)
+    inside = (workload.areas > 0) & (first < last) & (top < low)
     marks = np.zeros((len(bottom) + 1, len(left) + 1))
     for row, column, sign in ((top, first, 1), (top, last, -1), (low, first, -1), (low, last, 1)):
-        np.add.at(marks, (row[there], column[there]), sign)
+        np.add.at(marks, (row[inside], column[inside]), sign)
     return np.asarray(marks.cumsum(axis=0).cumsum(axis=1)[:-1, :-1].ravel())
 
 
@@ -143,32 +143,32 @@ def train_paper(
         width: units of a hidden layer.
         epochs: see `fit`, like patience, batch, seed and checkpoint.
     """
-    scales = [_scale(one) for one in trainings]
-    sources = [Generator(Philox(key=[seed, one.number])) for one in trainings]
-    first = [_first(layers, width, one) for one in sources]
+    scales = [_scale(training) for training in trainings]
+    generators = [Generator(Philox(key=[seed, training.number])) for training in trainings]
+    first = [_first(layers, width, generator) for generator in generators]
     columns = [
-        (one.places, one.labels / np.float32(scale), one.weights / one.weights.mean())
-        for one, scale in zip(trainings, scales, strict=True)
+        (training.places, training.labels / np.float32(scale), training.weights / training.weights.mean())
+        for training, scale in zip(trainings, scales, strict=True)
     ]
-    found = fit(
-        {name: np.stack([one[name] for one in first]) for name in first[0]},
+    fitted = fit(
+        {name: np.stack([weights[name] for weights in first]) for name in first[0]},
         _loss,
         tuple(np.stack(column) for column in zip(*columns, strict=True)),
         epochs=epochs,
         batch=batch,
         learning_rate=LEARNING_RATE,
         patience=patience,
-        seed=[int(one.integers(1 << 32)) for one in sources],
+        seed=[int(generator.integers(1 << 32)) for generator in generators],
         own_data=True,
         checkpoint=checkpoint,
         title="training of the networks",
     )
     trained = []
-    for number, (one, scale) in enumerate(zip(trainings, scales, strict=True)):
-        parameters = {name: values[number] for name, values in found.items()}
-        off = scale * forward(parameters, one.places) - one.labels
-        residual = math.sqrt(float(np.mean(np.square(off[one.weights > 0], dtype=np.float64))))
-        trained.append(PaperTrained(one.size, scale, residual, parameters))
+    for number, (training, scale) in enumerate(zip(trainings, scales, strict=True)):
+        parameters = {name: values[number] for name, values in fitted.items()}
+        off = scale * forward(parameters, training.places) - training.labels
+        residual = math.sqrt(float(np.mean(np.square(off[training.weights > 0], dtype=np.float64))))
+        trained.append(PaperTrained(training.size, scale, residual, parameters))
     return trained
 
 
@@ -203,24 +203,24 @@ def _loss(parameters: Any, places: Any, labels: Any, weights: Any) -> Any:
     hidden = jnp.sin(places @ parameters["first"] + parameters["first_bias"])
     for layer in range(len(parameters["hidden"])):
         hidden = jax.nn.swish(hidden @ parameters["hidden"][layer] + parameters["hidden_bias"][layer])
-    found = hidden @ parameters["last"] + parameters["last_bias"]
-    return (weights * (found - labels) ** 2).mean()
+    output = hidden @ parameters["last"] + parameters["last_bias"]
+    return (weights * (output - labels) ** 2).mean()
 
 
 def forward(parameters: Parameters, places: NDArray[np.float32]) -> NDArray[np.float32]:
     """Computes a network's outputs with NumPy: float32[q]. places: float32[q, 2]."""
-    found = np.empty(len(places), np.float32)
+    outputs = np.empty(len(places), np.float32)
     for begin in range(0, len(places), _CHUNK):
-        some = slice(begin, begin + _CHUNK)
-        hidden = np.sin(places[some] @ parameters["first"] + parameters["first_bias"])
+        batch = slice(begin, begin + _CHUNK)
+        hidden = np.sin(places[batch] @ parameters["first"] + parameters["first_bias"])
         for weights, bias in zip(parameters["hidden"], parameters["hidden_bias"], strict=True):
             hidden = hidden @ weights
             hidden += bias
             slope = np.exp(-np.clip(hidden, -80, 80))  # the range of float32
             slope += 1
             hidden /= slope
-        found[some] = hidden @ parameters["last"] + parameters["last_bias"]
-    return found
+        outputs[batch] = hidden @ parameters["last"] + parameters["last_bias"]
+    return outputs
 
 
 class PaperNetworks(Model):
@@ -257,7 +257,7 @@ class PaperNetworks(Model):
         self.x_edges, self.y_edges = x_edges, y_edges
         self.noise_stddev = noise_stddev
         self.cell_metres = cell_metres
-        self.networks = sorted(networks, key=lambda one: one.size)
+        self.networks = sorted(networks, key=lambda network: network.size)
         self._side = int(x_edges[-1])
         self._noise = SummedAreaTable(x_edges, y_edges, np.full((len(y_edges) - 1, len(x_edges) - 1), noise_stddev**2))
 
@@ -271,16 +271,16 @@ class PaperNetworks(Model):
         across, down = self.cell_metres
         # A square clipped at the field's border keeps its length along one side, except in a corner.
         queried = np.maximum((boxes.x1 - boxes.x0) * across, (boxes.y1 - boxes.y0) * down)
-        sizes = np.array([one.size for one in self.networks])
+        sizes = np.array([network.size for network in self.networks])
         nearest = np.searchsorted((sizes[1:] + sizes[:-1]) / 2, queried)
         width, height = sizes[nearest] / across, sizes[nearest] / down
         squares = Boxes(boxes.x0, boxes.y1 - height, boxes.x0 + width, boxes.y1).clipped(self._side)
         places = _inputs(boxes, self._side).astype(np.float32)
         users, residuals = np.zeros(len(boxes)), np.zeros(len(boxes))
-        for number, one in enumerate(self.networks):
-            mine = np.nonzero(nearest == number)[0]
-            users[mine] = one.scale * forward(one.parameters, places[mine])
-            residuals[mine] = one.residual
+        for number, network in enumerate(self.networks):
+            chosen = np.nonzero(nearest == number)[0]
+            users[chosen] = network.scale * forward(network.parameters, places[chosen])
+            residuals[chosen] = network.residual
         areas = squares.areas
         ratio = np.divide(boxes.areas, areas, out=np.zeros(len(boxes)), where=areas > 0)
         variance = np.maximum(self._noise.sum_of_squares(squares), 0.0) + residuals**2
@@ -289,13 +289,15 @@ class PaperNetworks(Model):
     def arrays(self) -> dict[str, NDArray[Any]]:
         """See Model.arrays."""
         names = self.networks[0].parameters
-        stacked = {name: np.stack([one.parameters[name] for one in self.networks]) for name in names}
+        stacked = {name: np.stack([network.parameters[name] for network in self.networks]) for name in names}
         return {"x_edges": self.x_edges, "y_edges": self.y_edges, **stacked}
 
     def metadata(self) -> dict[str, Any]:
         """See Model.metadata."""
-        own = {name: [getattr(one, name) for one in self.networks] for name in ("size", "scale", "residual")}
-        return {"noise_stddev": self.noise_stddev, "cell_metres": list(self.cell_metres), **own}
+        by_size = {
+            name: [getattr(network, name) for network in self.networks] for name in ("size", "scale", "residual")
+        }
+        return {"noise_stddev": self.noise_stddev, "cell_metres": list(self.cell_metres), **by_size}
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> PaperNetworks:
@@ -307,17 +309,17 @@ class PaperNetworks(Model):
         if x_edges[-1] != y_edges[-1]:
             raise ValueError("the field is no square")
         numbers = {name: np.array(metadata[name], dtype=np.float64) for name in ("size", "scale", "residual")}
-        noise, (across, down) = float(metadata["noise_stddev"]), (float(one) for one in metadata["cell_metres"])
-        valid = all(one.ndim == 1 and np.isfinite(one).all() for one in numbers.values())
+        noise, (across, down) = float(metadata["noise_stddev"]), (float(metres) for metres in metadata["cell_metres"])
+        valid = all(values.ndim == 1 and np.isfinite(values).all() for values in numbers.values())
         sizes, scales, residuals = numbers.values()
         valid = valid and len(sizes) > 0 and bool((np.diff(sizes, prepend=0.0) > 0).all() and (scales > 0).all())
         valid = valid and bool((residuals >= 0).all())
         if not (valid and 0 <= noise < math.inf and 0 < across < math.inf and 0 < down < math.inf):
             raise ValueError("sizes, scales, residuals or lengths out of range")
         parameters = _checked(arrays, len(sizes))
-        own = [{name: values[number] for name, values in parameters.items()} for number in range(len(sizes))]
-        columns = (sizes.tolist(), scales.tolist(), residuals.tolist(), own)
-        networks = [PaperTrained(*one) for one in zip(*columns, strict=True)]
+        by_network = [{name: values[number] for name, values in parameters.items()} for number in range(len(sizes))]
+        columns = (sizes.tolist(), scales.tolist(), residuals.tolist(), by_network)
+        networks = [PaperTrained(*row) for row in zip(*columns, strict=True)]
         return cls(x_edges.astype(np.int64), y_edges.astype(np.int64), noise, (across, down), networks)
 
 
@@ -332,10 +334,10 @@ def _checked(arrays: Mapping[str, NDArray[Any]], models: int) -> Parameters:
         "last": (models, width),
         "last_bias": (models,),
     }
-    found = {}
+    parameters = {}
     for name, shape in shapes.items():
         values = arrays[name]
         if values.shape != shape or values.dtype != np.float32 or not np.isfinite(values).all():
             raise ValueError("weights of another form")
-        found[name] = values
-    return found
+        parameters[name] = values
+    return parameters

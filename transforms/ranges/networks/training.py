@@ -91,7 +91,7 @@ def fit(
         raise RequestError(f'network: needs JAX and optax: pip install "sfumato[neural]" ({error.name})') from None
     alone = isinstance(seed, int)
     seeds = np.array([seed] if alone else seed, dtype=np.uint32)
-    first = jax.tree.map(lambda one: np.asarray(one)[None] if alone else np.asarray(one), parameters)
+    first = jax.tree.map(lambda leaf: np.asarray(leaf)[None] if alone else np.asarray(leaf), parameters)
     examples = data[0].shape[1 if own_data else 0]
     size = examples if batch is None else min(batch, examples)
     settings = (title, epochs, size, batch is None, learning_rate, cosine, patience, own_data)
@@ -127,11 +127,11 @@ def fit(
                 saved = time.monotonic()
     if checkpoint:
         _save(checkpoint, digest, epoch, state)
-    found = jax.tree.map(np.asarray, state.parameters if patience is None else state.best)
+    result = jax.tree.map(np.asarray, state.parameters if patience is None else state.best)
     finite_loss = patience is None or bool(np.isfinite(state.loss).all())
-    if not (finite_loss and all(np.isfinite(one).all() for one in jax.tree.leaves(found))):
+    if not (finite_loss and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result))):
         raise DivergedError(f"network: the {title} diverged; lower the learning rate of {learning_rate:g}")
-    return jax.tree.map(lambda one: one[0], found) if alone else found
+    return jax.tree.map(lambda leaf: leaf[0], result) if alone else result
 
 
 def _epoch(
@@ -153,15 +153,15 @@ def _epoch(
         left = size - length * pieces
 
         def add(sums: Any, chosen: Any) -> Any:
-            found = jax.value_and_grad(loss)(parameters, *chosen)
-            return jax.tree.map(lambda total, one: total + one * (length / size), sums, found), None
+            loss_and_slope = jax.value_and_grad(loss)(parameters, *chosen)
+            return jax.tree.map(lambda total, gradient: total + gradient * (length / size), sums, loss_and_slope), None
 
         zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters))
-        parts = tuple(one[: length * pieces].reshape(pieces, length, *one.shape[1:]) for one in batch)
+        parts = tuple(column[: length * pieces].reshape(pieces, length, *column.shape[1:]) for column in batch)
         sums, _ = jax.lax.scan(add, zeros, parts)
         if left:
-            found = jax.value_and_grad(loss)(parameters, *(one[size - left :] for one in batch))
-            sums = jax.tree.map(lambda total, one: total + one * (left / size), sums, found)
+            loss_and_slope = jax.value_and_grad(loss)(parameters, *(column[size - left :] for column in batch))
+            sums = jax.tree.map(lambda total, gradient: total + gradient * (left / size), sums, loss_and_slope)
         return sums
 
     def step(carried: Any, batch: Any) -> Any:
@@ -178,7 +178,7 @@ def _epoch(
             key = jax.random.fold_in(jax.random.key(seed), number)
             order = jax.random.permutation(key, examples)[: examples // size * size].reshape(-1, size)
             (parameters, moments), values = jax.lax.scan(
-                lambda carried, chosen: step(carried, tuple(one[chosen] for one in data)), started, order
+                lambda carried, chosen: step(carried, tuple(column[chosen] for column in data)), started, order
             )
             value = values.mean()
         # The loss of a full-batch step is that of the parameters before the step.
@@ -198,18 +198,18 @@ def _epoch(
 
 def _digest(settings: tuple[Any, ...], seeds: NDArray[Any], first: Sequence[Any], columns: Any) -> str:
     """SHA-256 of the inputs of a training. The title identifies the loss function."""
-    found = hashlib.sha256(repr(settings).encode())
-    for one in (seeds, *first, *columns[0], *columns[1]):
-        values = np.ascontiguousarray(one)
-        found.update(f"{values.dtype} {values.shape}".encode())
-        found.update(values.data)
-    return found.hexdigest()
+    digest = hashlib.sha256(repr(settings).encode())
+    for array in (seeds, *first, *columns[0], *columns[1]):
+        values = np.ascontiguousarray(array)
+        digest.update(f"{values.dtype} {values.shape}".encode())
+        digest.update(values.data)
+    return digest.hexdigest()
 
 
 def _save(path: str, digest: str, epoch: int, state: _State) -> None:
     import jax
 
-    arrays: dict[str, Any] = {f"leaf_{number}": np.asarray(one) for number, one in enumerate(jax.tree.leaves(state))}
+    arrays: dict[str, Any] = {f"leaf_{number}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(state))}
     arrays |= {_DIGEST: np.array(digest), "epoch": np.array(epoch)}
     temporary = f"{path}.partial"
     with open(temporary, "wb") as file:

@@ -8,7 +8,7 @@ import pytest
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, add_up, measure
-from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, Z, interval
+from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, Z, user_intervals
 from tests.transforms.heatmap.posterior.oracle import all_nodes, below
 
 DEPTH = 3
@@ -68,6 +68,6 @@ def test_published_columns_give_the_same_totals() -> None:
 
 
 def test_intervals_are_of_whole_numbers_that_are_not_negative() -> None:
-    low, high = interval(np.array([-9.0, 1.0, 50.0]), np.array([2.0, 2.0, 2.0]))
+    low, high = user_intervals(np.array([-9.0, 1.0, 50.0]), np.array([2.0, 2.0, 2.0]))
     assert low.tolist() == [0, 0, pytest.approx(50 - 2 * Z - 0.3)]
     assert high.tolist() == [0, pytest.approx(1 + 2 * Z + 0.3), pytest.approx(50 + 2 * Z + 0.3)]

@@ -1,12 +1,15 @@
 import numpy as np
 import pytest
 
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.counts_model import GridModel
-from sfumato.transforms.ranges.methods.grid import PlainGrid, collect_grid
+from sfumato.transforms.ranges.methods.grid import PlainGrid, UniformGrid, collect_grid
 from tests.transforms.ranges.methods.common import assert_discrete_laplace
 from tests.transforms.ranges.oracle import image, run_key, spec_of, town
 
 PEOPLE = town(6, 3000)
+LARGER_TOWN = town(6, 4000)
 
 
 def test_cells_are_of_the_width_asked_for_in_metres() -> None:
@@ -49,3 +52,39 @@ def test_a_grid_is_answered_by_a_grids_model() -> None:
     method = PlainGrid(100_000.0)
     assert isinstance(method.model(method.collect(PEOPLE, asked, run_key(1)), asked, ()), GridModel)
     assert method.trainings(method.collect(PEOPLE, asked, run_key(1)), asked) == ()
+
+
+@pytest.mark.parametrize(
+    ("users", "epsilon", "side"),
+    [(4000.0, 1.0, 20), (4000.0, 0.1, 6), (10.0, 1.0, 1), (0.0, 1.0, 1), (-50.0, 1.0, 1), (4e9, 1.0, 64)],
+)
+def test_cells_follow_the_rule(users: float, epsilon: float, side: int) -> None:
+    found = UniformGrid().collect(LARGER_TOWN, spec_of(6, users, epsilon), run_key(1))
+    assert found.users.shape == (side, side)
+    assert found.noise_stddev == discrete_laplace_stddev(epsilon)
+
+
+def test_the_constant_is_an_option() -> None:
+    assert UniformGrid(ug_constant=40.0).cells_per_side(4000.0, 1.0) == 10
+    found = UniformGrid(ug_constant=40.0).collect(LARGER_TOWN, spec_of(6, 4000.0, 1.0), run_key(1))
+    assert found.users.shape == (10, 10)
+
+
+def test_a_uniform_grids_counts_are_exact_at_the_largest_epsilon() -> None:
+    found = UniformGrid().collect(LARGER_TOWN, spec_of(6, 4000.0, 30.0), run_key(1))
+    assert found.users.shape == (64, 64)
+    np.testing.assert_array_equal(found.users, LARGER_TOWN.on_grid(found.x_edges, found.y_edges))
+
+
+def test_a_uniform_grids_noise_is_that_of_the_whole_epsilon() -> None:
+    added = []
+    for key in range(80):
+        found = UniformGrid().collect(LARGER_TOWN, spec_of(6, 4000.0, 0.8), run_key(key))
+        added.append((found.users - LARGER_TOWN.on_grid(found.x_edges, found.y_edges)).ravel())
+    assert_discrete_laplace(np.concatenate(added), 0.8, wrong=0.8 * 1.1)
+
+
+@pytest.mark.parametrize("constant", [0.0, -1.0, float("nan"), float("inf")])
+def test_constants_out_of_range_are_refused(constant: float) -> None:
+    with pytest.raises(RequestError, match="ug_constant"):
+        UniformGrid(ug_constant=constant)

@@ -21,7 +21,7 @@ from sfumato.pipelines.command_line import parse_command
 from sfumato.schemas import errors
 from sfumato.schemas.requests.refresh_days import RefreshRequest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SCHEDULES = ROOT / "runner_configs" / "schedules"
 AIRFLOW = Path(os.environ.get("SFUMATO_AIRFLOW", ROOT / "build" / "airflow"))
 SFUMATO = "/opt/sfumato/bin/sfumato"

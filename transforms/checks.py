@@ -63,7 +63,7 @@ def check_declared(options: Any) -> None:
 
 
 def check_choice(name: str, value: object, known: Collection[str]) -> None:
-    """One of the known names."""
+    """Checks for one of the known names."""
     if not isinstance(value, str) or value not in known:
         raise RequestError(f"{name}: must be one of {', '.join(known)}, got {value!r}")
 
@@ -78,7 +78,7 @@ def check_number(
     le: float = math.inf,
     lt: float = math.inf,
 ) -> None:
-    """A finite number within the bounds, of type int a whole one."""
+    """Checks for a finite number within the bounds, of type int for an integer."""
     right = isinstance(value, int if kind is int else Real) and not isinstance(value, bool)
     if not (right and math.isfinite(value) and ge <= value <= le and gt < value < lt):  # type: ignore[arg-type, operator]
         bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
@@ -86,6 +86,6 @@ def check_number(
         raise RequestError(f"{name}: must be {number_text(kind, **given)}, got {value}")
 
 
-def check_whole(name: str, value: object, low: int, high: int) -> None:
-    """A whole number in low..high."""
+def check_integer(name: str, value: object, low: int, high: int) -> None:
+    """Checks for an integer in low..high."""
     check_number(name, value, int, ge=low, le=high)

@@ -18,7 +18,7 @@ from sfumato.pipelines.command_line import parse_command
 from sfumato.pipelines.refresh import read_config
 from sfumato.schemas.requests.refresh_days import RefreshRequest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "runner_configs" / "dataflow"
 PARAMETERS = {one["name"]: one for one in json.loads((TEMPLATE / "metadata.json").read_text())["parameters"]}
 README = (TEMPLATE / "README.md").read_text()

@@ -108,7 +108,7 @@ def test_central_noise_says_whom_it_trusts(logs, tmp_path: Path) -> None:
     assert cli.main(command(logs(900), tmp_path / "out", "--noise", "central")) == 0
     privacy = open_release(tmp_path / "out").manifest["privacy"]
     assert privacy["mechanism"] == "discrete Laplace, added once to the sums by a trusted server"
-    assert "trusted server: it sees the raw logs and the exact sums" in privacy["assumptions"][0]
+    assert "a trusted server. It sees the raw logs and the exact sums" in privacy["assumptions"][0]
     told = privacy["participation"]
     assert (told["protected"], told["epsilon"], told["delta"]) == (True, 0.0, 0.0)
 

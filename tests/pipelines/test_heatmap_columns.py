@@ -241,8 +241,8 @@ def test_columns_of_bad_values_are_refused(tmp_path: Path, capsys, options: str,
 
 def test_a_release_says_what_records_weigh(tmp_path: Path) -> None:
     pattern = write_files(table_of(900, 4), tmp_path / "logs", 3)
-    weighs = ["--time_column", "time", "--max_dwell", "90", "--contribution", "all", "--max_bad_fraction", "0.4"]
-    assert cli.main(command(pattern, tmp_path / "out", *weighs)) == 0
+    has_weights = ["--time_column", "time", "--max_dwell", "90", "--contribution", "all", "--max_bad_fraction", "0.4"]
+    assert cli.main(command(pattern, tmp_path / "out", *has_weights)) == 0
     columns = json.loads((tmp_path / "out" / "manifest.json").read_text())["parameters"]["columns"]
     assert columns == {
         "user_id": "user_id",

@@ -1,0 +1,429 @@
+"""What a page and its pictures show: typed views, made of published artefacts alone.
+
+A room (`heatmap`, `histogram`, ...) makes a `PageView` from a release's published files. `transforms/report` renders
+it as a page and pictures and imports nothing but schemas. The page's script reads the same JSON; its TypeScript types
+are generated from these classes (`web/src/views.ts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Numbers = list[float | None]  # None where a value is not known
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Fact(_Model):
+    """A term and what is said of it."""
+
+    term: str
+    text: str
+
+
+class FileLink(_Model):
+    """A file that lies beside the page."""
+
+    name: str
+    description: str
+
+
+class Table(_Model):
+    """A table of texts. `numeric` marks the columns that hold numbers; a reader can sort by each column."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+    numeric: list[bool]
+
+    @model_validator(mode="after")
+    def _check(self) -> Table:
+        if len(self.numeric) != len(self.heads) or any(len(row) != len(self.heads) for row in self.rows):
+            raise ValueError(f"rows: each must have {len(self.heads)} texts, as `heads`")
+        return self
+
+
+class Section(_Model):
+    """A part of the report under the first screen. It is plain HTML and needs no script."""
+
+    title: str
+    lead: str | None = None
+    paragraphs: list[str] = []
+    facts: list[Fact] = []
+    table: Table | None = None
+    folded: bool = False  # shown only when the reader opens it
+
+
+class Bounds(_Model):
+    """A region in degrees."""
+
+    west: float
+    south: float
+    east: float
+    north: float
+
+
+class Scale(_Model):
+    """How values become colours.
+
+    Attributes:
+        kind: `log`: colour position log(1 + value / knee) / log(1 + high / knee), from 0 to `high`; `linear`: from
+            `low` to `high`; `diverging`: linear, with the middle colour at 0 and low = -high.
+        low, high: the values of the first and last colour.
+        knee: of the log scale, in the value's unit; None for the others.
+        unit: of the values, such as `users per km²`.
+        ticks: (value, text) pairs for the legend, ascending. A text starts with ≥ or ≤ where values lie beyond.
+    """
+
+    kind: Literal["log", "linear", "diverging"]
+    low: float
+    high: float
+    knee: float | None = None
+    unit: str
+    ticks: list[tuple[float, str]]
+
+
+class Measure(_Model):
+    """One number per cell with its 95% interval.
+
+    Attributes:
+        name: for the control that selects it, such as `Users` or `Rate of infected`.
+        kind: `count`: users of a cell, coloured by users per km²; `rate`: shares in 0..1; `value`: in `unit`;
+            `change`: a difference of two counts or rates.
+        unit: of the values; empty for shares.
+        value, low, high: one per cell; the estimate and the ends of its interval.
+        uncertain: one per cell: drawn hatched, because the interval leaves the colour open.
+        scale: of the colours.
+        listed: cells for the list of the highest (rows of the layer), in the order of what is surely high, with an
+            interval that holds for all cells at once where the method has one; [row, value, low, high].
+        listed_note: one sentence on how the list was chosen.
+    """
+
+    name: str
+    kind: Literal["count", "rate", "value", "change"]
+    unit: str
+    value: Numbers
+    low: Numbers
+    high: Numbers
+    uncertain: list[bool]
+    scale: Scale
+    listed: list[tuple[int, float, float, float]] = []
+    listed_note: str = ""
+
+
+class Layer(_Model):
+    """Cells of a quadtree, painted in the order of their levels.
+
+    Attributes:
+        title: for the control that selects the layer, such as `Published map` or `Level 5`.
+        note: one sentence on it.
+        level, x, y: position of each cell: column x from the west, row y from the north, of 2^level a side. Levels
+            ascend. A cell's number is about what its descendants in the layer leave over.
+        area: the finest cells that it owns, as a share of its own area in 0..1.
+        cell_id: names such as r213.
+        measures: at least one.
+    """
+
+    title: str
+    note: str
+    level: list[int]
+    x: list[int]
+    y: list[int]
+    area: list[float]
+    cell_id: list[str]
+    measures: Annotated[list[Measure], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Layer:
+        n = len(self.level)
+        columns: dict[str, Sequence[object]] = {"x": self.x, "y": self.y, "area": self.area, "cell_id": self.cell_id}
+        for measure in self.measures:
+            columns |= {f"{measure.name}.{name}": getattr(measure, name) for name in ("value", "low", "high")}
+            columns[f"{measure.name}.uncertain"] = measure.uncertain
+        for name, column in columns.items():
+            if len(column) != n:
+                raise ValueError(f"{name}: must hold one entry for each of {n} cells, got {len(column)}")
+        if any(above > below for above, below in zip(self.level, self.level[1:], strict=False)):
+            raise ValueError("level: must ascend, because cells are painted in that order")
+        if any(not 0 <= p < 1 << level for xs in (self.x, self.y) for p, level in zip(xs, self.level, strict=True)):
+            raise ValueError("x, y: must lie in 0..2^level - 1")
+        return self
+
+
+class MapBody(_Model):
+    """A map of cells: heatmap, rates, counted cells, hot spots, means by cell, changes.
+
+    Attributes:
+        layers: coarse to fine or first to last; the last is shown first.
+        missing: what a place without a cell means, in one sentence; None where cells cover the region.
+        finest_metres: width and height of the finest cell.
+    """
+
+    kind: Literal["map"] = "map"
+    region: Bounds
+    depth: int
+    layers: Annotated[list[Layer], Field(min_length=1)]
+    missing: str | None = None
+    finest_metres: tuple[float, float]
+
+
+class Bar(_Model):
+    """A ranked item, group or prefix. `parent` is the row of the prefix that it extends, -1 for none."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    share: float | None = None  # of all users
+    parent: int = -1
+    level: int = 0
+    cut: bool = False  # the name is the beginning of longer ones
+
+
+class BarsBody(_Model):
+    """Ranked items, groups or prefixes."""
+
+    kind: Literal["bars"] = "bars"
+    unit: str
+    noun: str  # what a row is: item, prefix, group
+    explanation: str  # one sentence: what the number counts
+    bars: list[Bar]
+    reference: float | None = None  # everybody's value, drawn as a line
+
+
+class QuantileRow(_Model):
+    """`share` of the users lie below `value`, itself in low..high at 95%."""
+
+    share: float
+    value: float
+    low: float
+    high: float
+
+
+class RangeRow(_Model):
+    """Users with a value from `low` to below `high`, with their 95% interval."""
+
+    low: float
+    high: float
+    users: float
+    users_low: float
+    users_high: float
+
+
+class CurveBody(_Model):
+    """A distribution function with its 95% band, quantiles and ranges of values."""
+
+    kind: Literal["curve"] = "curve"
+    column: str
+    value: list[float]
+    share: list[float]
+    low: list[float]
+    high: list[float]
+    quantiles: list[QuantileRow]
+    ranges: list[RangeRow]
+
+
+class StatisticRow(_Model):
+    """A statistic of everybody with its 95% interval, written with the digits that are known."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    text: str
+    range: str
+
+
+class BitRow(_Model):
+    """How often a bit is set: its place value, share of users with it, interval, and whether it was dropped."""
+
+    quantity: str
+    place: str
+    share: float
+    low: float
+    high: float
+    reports: float
+    dropped: bool
+
+
+class MomentsBody(_Model):
+    """Statistics of everybody, of groups or cells, and the bits that they were computed from."""
+
+    kind: Literal["moments"] = "moments"
+    column: str
+    statistics: list[StatisticRow]
+    groups: list[BarsBody]  # one for each statistic; empty without groups
+    map: MapBody | None = None
+    bits: list[BitRow]
+
+
+class RangesBody(_Model):
+    """A model of range queries: its own arrays, so that the page answers any square.
+
+    Attributes:
+        sizes_metres: the side lengths the model was made for, least and largest.
+        start: x, y of the centre in degrees and side in metres of the square that is shown first.
+        model: arrays and numbers of the model in JSON, by the model's kind.
+        background: a coarse map of the model's own answers.
+    """
+
+    kind: Literal["ranges"] = "ranges"
+    region: Bounds
+    sizes_metres: tuple[float, float]
+    start: tuple[float, float, float]
+    model: dict[str, Any]
+    background: MapBody
+
+
+class MethodRow(_Model):
+    """A setting of a comparison: method, options, metrics as [mean, standard error, text], and its picture."""
+
+    method: str
+    private: bool
+    options: dict[str, int | float | str | bool | None]
+    texts: dict[str, str]
+    metrics: dict[str, tuple[float | None, float | None, str]]
+    picture: int | None = None
+
+
+class MetricName(_Model):
+    """A metric of a comparison, what it is, and whether lower or higher is better."""
+
+    name: str
+    help: str
+    better: str
+
+
+class ComparisonBody(_Model):
+    """Methods compared on exact data: methods first, then error curves, then the table."""
+
+    kind: Literal["comparison"] = "comparison"
+    notice: str
+    rows: list[MethodRow]
+    metrics: list[MetricName]
+    shared: list[str]
+    own: list[str]
+    start: dict[str, int | float | str | bool | None]
+    pictures: list[str]  # data URIs of PNG files, on one colour scale
+    captions: list[str]
+    scale: Scale
+    reading: str
+
+
+class Night(_Model):
+    """A dated release of a timeline."""
+
+    date: str
+    release_id: str
+    folder: str
+    job: str
+    epsilon: float
+    delta: float
+    users: float | None
+    warm_start: str | None
+    map: str | None  # the script that holds the night's map, relative to the page
+    safe: bool
+    # More fields as `schemas.timeline.DatedRelease` has them.
+
+
+class SpendingRow(_Model):
+    """A limit of the ledger and what had been spent in the window that ends on each day."""
+
+    epsilon: float
+    delta: float
+    days: int
+    spent: list[tuple[str, float]]
+
+
+class TimelineBody(_Model):
+    """Nightly releases: spending, one night's map, the change between two nights."""
+
+    kind: Literal["timeline"] = "timeline"
+    map_format: int
+    nights: list[Night]
+    spending: list[SpendingRow]
+
+
+Body = Annotated[
+    MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | ComparisonBody | TimelineBody,
+    Field(discriminator="kind"),
+]
+
+
+class Place(_Model):
+    """A name on the basemap. `rank` 0 is the most important."""
+
+    name: str
+    longitude: float
+    latitude: float
+    rank: int = 0
+
+
+class Zone(_Model):
+    """A named polygon of the basemap: rings of [longitude, latitude] in turn, the first the outer one."""
+
+    name: str
+    rings: list[list[tuple[float, float]]]
+
+
+class Basemap(_Model):
+    """Geography under and over the cells, clipped to the region and simplified.
+
+    Attributes:
+        source: what to name as its source.
+        water, land: areas under the cells, as rings of [longitude, latitude].
+        lines: coast, streets, borders over the cells; each a list of [longitude, latitude].
+        zones: named polygons, drawn as outlines over the cells.
+        places: names.
+    """
+
+    source: str
+    water: list[list[tuple[float, float]]] = []
+    land: list[list[tuple[float, float]]] = []
+    lines: list[list[tuple[float, float]]] = []
+    zones: list[Zone] = []
+    places: list[Place] = []
+
+
+class PageView(_Model):
+    """A whole page.
+
+    Attributes:
+        title: what the page is, such as `Private heatmap`.
+        headline: the first line of the first screen.
+        description: one sentence for search engines and link previews.
+        job: the command that made the release.
+        chips: two to four facts beside the title.
+        guarantee: two sentences.
+        alarm: what a known seed makes of this release; None for a secret key.
+        problems: what was wrong with the manifest.
+        picture: file name of the preview picture; None without one.
+        timeline: relative link to the timeline that the release is in; None where unknown.
+        sections: the report.
+        manifest: as published, without the list of files.
+        tiles: URL pattern of a tile server that the operator named; None without.
+    """
+
+    title: str
+    headline: str
+    description: str
+    job: str
+    release_id: str
+    created: str
+    chips: list[Fact] = []
+    guarantee: str
+    alarm: str | None = None
+    problems: list[str] = []
+    files: list[FileLink] = []
+    picture: str | None = None
+    timeline: str | None = None
+    sections: list[Section] = []
+    manifest: dict[str, Any]
+    basemap: Basemap | None = None
+    tiles: str | None = None
+    body: Body
