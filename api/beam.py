@@ -30,6 +30,8 @@ from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import region_of
+from sfumato.schemas.requests.sampled_counts import CELL_DEPTH
+from sfumato.transforms.checks import check_number
 from sfumato.transforms.heatmap.cells import cells_table
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -201,6 +203,68 @@ class PrivateHistogram(beam.PTransform):
 def _histogram_rows(trie: Trie, grid: Grid | None) -> Iterator[Row]:
     for level in trie.levels:
         yield from (items_table(level) if grid is None else counted_cells_table(level, grid)).to_pylist()
+
+
+@dataclass(kw_only=True, eq=False)
+class PrivateHotspots(beam.PTransform):
+    """Paths of Parquet files -> a row a popular cell of a map, level by level, as dicts, by sample and threshold.
+
+    The rows are those of `cells.parquet` of `sfumato hotspots`. A cell is searched where the cell above it is popular
+    (TrieHH++), so the region may have many more cells than users.
+
+    Args:
+        region: see PrivateHeatmap.
+        epsilon: privacy budget.
+        delta: probability that epsilon may fail to cover; keep it far below 1 / users.
+        depth: level of the finest cells: the region has 2^depth x 2^depth of them.
+        levels: levels of the search, spread evenly up to the depth; each costs a round.
+        top: how many cells of the last level to yield, the most frequent; None for all.
+        user_id: name of the column of user ids.
+        key: see the module.
+
+    Example:
+        >>> import glob
+        >>> from pathlib import Path
+        >>> import apache_beam as beam
+        >>> from sfumato.beam import PrivateHotspots
+        >>> places = PrivateHotspots(region=(3.00, 1.00, 3.13, 1.13), depth=4, levels=2, epsilon=1.0, delta=1e-6)
+        >>> with beam.Pipeline() as pipeline:
+        ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
+        ...     finest = files | places | beam.Filter(lambda cell: cell["depth"] == 4)
+        ...     lines = finest | beam.Map(lambda cell: f"{cell['cell_id']},{cell['count']:.0f}")
+        ...     _ = lines | beam.io.WriteToText("places", file_name_suffix=".csv", shard_name_template="")
+        >>> len(Path("places.csv").read_text().splitlines()) > 1
+        True
+    """
+
+    region: Area
+    epsilon: float
+    delta: float
+    depth: int = CELL_DEPTH
+    levels: int = 3
+    top: int | None = None
+    user_id: str = "user_id"
+    key: RunKey | None = None
+
+    def __post_init__(self) -> None:
+        self._grid = Grid(region_of(self.region), self.depth)
+        if self.top is not None:
+            check_number("top", self.top, int, ge=1)
+        self._levels = spread_levels(self.depth, self.levels)
+        self._plan = SamplePlan(epsilon=self.epsilon, delta=self.delta, items=4**self.depth, rounds=self.levels)
+        _ = self._plan.sampling  # raises where no cell could pass
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        count = TrieHeavyHitters(
+            CellItems(LocationColumns(self.user_id), self._grid),
+            self._plan.sampling,
+            _key(self.key, paths),
+            NumberPrefixes(4, self.depth),
+            self._levels,
+            self.top,
+            admit=Admit(self._plan.admission_rule),
+        )
+        return paths | "Count" >> count | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
 
 
 @dataclass(kw_only=True, eq=False)
