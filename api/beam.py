@@ -1,17 +1,17 @@
-"""The jobs as PTransforms, for pipelines of your own.
+"""The jobs as PTransforms, for your own pipelines.
 
-Each transform takes paths of Parquet files, local or gs://, and yields plain rows. Constructors check their options at
-once, and raise RequestError. A run is refused with NotAdmittedError where noisy counts find too many unusable records.
+Each transform takes paths of Parquet files, local or gs://, and yields plain rows. Constructors check their options
+and raise RequestError. A run raises NotAdmittedError if noisy counts find too many unusable records.
 
-No transform charges a ledger. Each result costs `epsilon`, and of counts by sample and threshold `delta`: add both to
-what the same users have spent before. To have a ledger do that, call `sfumato.heatmap(..., ledger=...)` and the like.
+No transform charges a ledger. Each result costs `epsilon`, and counts by sample and threshold also cost `delta`. Add
+both to the earlier releases of the same users. For a ledger, call `sfumato.heatmap(..., ledger=...)` and the like.
 
-A key draws the noise. Without one, each use of a transform draws a key of its own, which is safe in runners that work
-in this process; a remote runner would show the key in the job's graph. There make one with `run_key`. One key serves
-one input, once: the difference of two inputs with the same noise has no noise. So run a pipeline once, and build it
-again for other data.
+A key draws the noise. Without one, each use of a transform draws a new key. This is safe in runners that work in this
+process. A remote runner would reveal the key in the job's graph; there, make a key with `run_key`. Use a key for one
+input, once: the difference of two results with the same noise has no noise. So run a pipeline once, and build it again
+for other data.
 
-The classes are dataclasses, not frozen ones: Beam itself assigns a label to a transform.
+The dataclasses are not frozen, because Beam assigns a label to a transform.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ def run_key(key_file: str, name: str) -> RunKey:
 
 @dataclass(kw_only=True, eq=False)
 class PrivateHeatmap(beam.PTransform):
-    """Paths of Parquet files -> a row a cell of a private heatmap: `cells.parquet` of `sfumato heatmap`, as dicts.
+    """Paths of Parquet files -> one dict for each cell of a private heatmap, as in its `cells.parquet`.
 
     Args:
         region: borders in degrees: a Region, (west, south, east, north), or "W,S,E,N".
-        epsilon: privacy budget of the whole heatmap.
+        epsilon: privacy budget of the complete heatmap.
         depth: the finest grid has 2^depth x 2^depth cells.
         method: see `sfumato.heatmap`.
         options: further options of the heatmap by name, such as {"shard_size": 5_000}.
@@ -146,7 +146,7 @@ def _heatmap_rows(
 
 @dataclass(kw_only=True, eq=False)
 class PrivateHistogram(beam.PTransform):
-    """Paths of Parquet files -> a row an item that enough users hold, as dicts, by sample and threshold.
+    """Paths of Parquet files -> one row for each item that enough users hold, as dicts, by sample and threshold.
 
     The rows are those of `items.parquet`, or with a region `cells.parquet`, of `sfumato histogram`.
 
@@ -187,7 +187,7 @@ class PrivateHistogram(beam.PTransform):
         self._grid = None if self.region is None else Grid(region_of(self.region), self.cells or 0)
         items = None if self._grid is None else 4**self._grid.depth
         self._plan = SamplePlan(epsilon=self.epsilon, delta=self.delta, items=items)
-        _ = self._plan.sampling  # raises where no item could pass
+        _ = self._plan.sampling  # raises RequestError if no item could pass
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         counted: Items
@@ -269,7 +269,7 @@ class PrivateHotspots(beam.PTransform):
 
 @dataclass(kw_only=True, eq=False)
 class PrivateQuantiles(beam.PTransform):
-    """Paths of Parquet files -> a row a quantile of a number over users, as dicts, by sample and threshold.
+    """Paths of Parquet files -> one row for each quantile of a number over users, as dicts, by sample and threshold.
 
     The rows are those of `quantiles.parquet` of `sfumato quantiles`: share, value, low, high.
 
@@ -310,7 +310,7 @@ class PrivateQuantiles(beam.PTransform):
         self._plan = SamplePlan(
             epsilon=self.epsilon, delta=self.delta, items=1 << _QUANTILE_BITS, rounds=_QUANTILE_LEVELS
         )
-        _ = self._plan.sampling  # raises where no value could pass
+        _ = self._plan.sampling  # raises RequestError if no value could pass
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         count = TrieHeavyHitters(
@@ -341,7 +341,7 @@ class PrivateMoments(beam.PTransform):
         column: of integers or floating-point numbers, not negative.
         epsilon: local privacy budget of all that a user sends, and budget of the result.
         bits: bits of a value's magnitude, 1 to 52.
-        fraction_bits: how many of them are below the point.
+        fraction_bits: number of them after the binary point.
         statistics: of mean, variance, moment:K, geometric_mean, log_product.
         user_id: name of the column of user ids.
         key: see the module.
@@ -382,13 +382,13 @@ class PrivateMoments(beam.PTransform):
         return (
             paths
             | "Push" >> push
-            | "Rows" >> beam.FlatMap(lambda progress: [asdict(one) for one in progress.estimates(plan)])
+            | "Rows" >> beam.FlatMap(lambda state: [asdict(estimate) for estimate in state.estimates(plan)])
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class PrivateRanges(beam.PTransform):
-    """Paths of Parquet files -> one RangeModel, which answers how many users are in any square.
+    """Paths of Parquet files -> one RangeModel, which answers the number of users in any square.
 
     `sfumato.transforms.ranges.model_file.model_bytes` makes a file of it, which `sfumato.open_model` reads.
 
@@ -438,7 +438,7 @@ def _runner_name(runner: Any) -> str:
 
 
 def _key(given: RunKey | None, paths: beam.PCollection) -> RunKey:
-    """The key that was given, or a fresh one. Raises RequestError for a fresh one where other machines would see it."""
+    """The key that was given, or a fresh one. Raises RequestError for a fresh one if other machines would see it."""
     runner = _runner_name(paths.pipeline.runner)
     check_runner(runner)
     if runner in _LOCAL_RUNNERS:

@@ -1,4 +1,4 @@
-"""The jobs as Python functions: each runs a job as the command `sfumato JOB` does, and returns its release."""
+"""The jobs as Python functions: each runs the job of the command `sfumato JOB` and returns its release."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,9 +21,14 @@ from sfumato.pipelines.run import request_of, run_request
 from sfumato.releases import Release, open_release
 from sfumato.schemas.errors import RequestError, SfumatoError
 from sfumato.schemas.region import Region
+from sfumato.transforms.heatmap.changes_files import compare_releases, finer_grid
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.heatmap_request import PLANNED, PlanOptions, lists_of
 from sfumato.transforms.heatmap.plan import Plan, make_plan
+from sfumato.transforms.release.published_release import data_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Area = Region | Sequence[float] | str
 Folder = str | os.PathLike[str]
@@ -41,19 +46,19 @@ def heatmap(
     output: Folder | None = None,
     **options: Any,
 ) -> Release:
-    """Makes a private heatmap: how many users are in each cell of a map.
+    """Makes a private heatmap: the number of users in each cell of a map.
 
     Args:
         input: pattern of Parquet files with columns user_id, latitude and longitude (degrees), local or gs://; or a
             pandas data frame or pyarrow table with these columns. A table lies in a private temporary folder while the
             job runs, so runners in a cloud cannot read it.
         region: the map's borders in degrees: a Region, four numbers (west, south, east, north), or text "W,S,E,N".
-        epsilon: privacy budget of the whole release, 0.0001 or more.
+        epsilon: privacy budget of the complete release, 0.0001 or more.
         depth: the finest grid has 2^depth x 2^depth cells, 1 to 20.
         method: how the map is made: adaptive, flat, hierarchical, count_min, emd, adaptive_grid, ...
         auxiliary: column of a boolean or of categories, whose share in each cell is estimated too.
-        output: folder for the release, local or gs://. By default a temporary folder, which goes with the object: keep
-            it with `Release.save`, since the privacy budget is spent in any case.
+        output: folder for the release, local or gs://. By default a temporary folder that is removed with the object.
+            Keep the release with `Release.save`: its privacy budget is spent in any case.
         **options: any other option of `sfumato heatmap`, such as key_file, ledger, dataset or overwrite.
 
     Returns:
@@ -90,7 +95,7 @@ def histogram(
 
     Args:
         input: Parquet files or a table, see `heatmap`.
-        epsilon: privacy budget of the whole release.
+        epsilon: privacy budget of the complete release.
         delta: probability that epsilon may fail to cover; keep it far below 1 / users.
         column: count this column's values: text, integers, booleans or dates. Give either it or region and cells.
         region: count the cells of this region, see `heatmap`.
@@ -99,7 +104,7 @@ def histogram(
         **options: any other option of `sfumato histogram`.
 
     Returns:
-        The release: `items` for a column, `cells` for a region. Few users' values are not in it.
+        The release: `items` for a column, `cells` for a region. Values of few users are not in it.
 
     Raises:
         RequestError, DataError, BudgetError: see `heatmap`.
@@ -129,12 +134,12 @@ def hotspots(
 
     Args:
         input: Parquet files or a table, see `heatmap`.
-        epsilon: privacy budget of the whole release.
+        epsilon: privacy budget of the complete release.
         delta: probability that epsilon may fail to cover; keep it far below 1 / users.
         column: find frequent values of this column and their prefixes. Give either it or region.
         region: find cells of this region, see `heatmap`.
         depth: longest prefix: levels of the region's quadtree, characters of text, or digits of integers.
-        top: how many of the last level to publish, the most frequent first; by default all.
+        top: number of items of the last level to publish, the most frequent first; by default all.
         output: see `heatmap`.
         **options: any other option of `sfumato hotspots`.
 
@@ -165,13 +170,13 @@ def quantiles(
     output: Folder | None = None,
     **options: Any,
 ) -> Release:
-    """Estimates the distribution of a number over users: quantiles, and users in ranges of it.
+    """Estimates the distribution of a number over users: quantiles, and users in ranges of the number.
 
     Args:
         input: Parquet files or a table, see `heatmap`.
         column: of integers or floating-point numbers.
         range: (low, high); values outside count as its borders. Choose it without looking at the data.
-        epsilon: privacy budget of the whole release.
+        epsilon: privacy budget of the complete release.
         delta: probability that epsilon may fail to cover; keep it far below 1 / users.
         quantiles: shares of the users, between 0 and 1.
         output: see `heatmap`.
@@ -205,14 +210,14 @@ def moments(
     output: Folder | None = None,
     **options: Any,
 ) -> Release:
-    """Estimates means, variances and moments of a number, of which each user sends one randomised bit.
+    """Estimates means, variances and moments of a number. Each user sends one randomised bit of it.
 
     Args:
         input: Parquet files or a table, see `heatmap`.
         column: of integers or floating-point numbers, not negative unless `signed` is given.
         epsilon: local privacy budget of all that a user sends. Required, unless no_ldp=True is given.
         bits: bits of a value's magnitude, 1 to 52.
-        fraction_bits: how many of them are below the point: values are multiples of 2^-fraction_bits.
+        fraction_bits: number of them after the binary point: values are multiples of 2^-fraction_bits.
         statistics: of mean, variance, moment:K (K up to 8), geometric_mean, log_product.
         output: see `heatmap`.
         **options: any other option of `sfumato moments`, such as group_by and groups, or region and cells.
@@ -251,12 +256,12 @@ def ranges(
     output: Folder | None = None,
     **options: Any,
 ) -> Release:
-    """Makes a private model that estimates how many users are in any square of a region.
+    """Makes a private model that estimates the number of users in any square of a region.
 
     Args:
         input: Parquet files or a table, see `heatmap`.
         region: see `heatmap`.
-        epsilon: privacy budget of the whole release; default: 1.
+        epsilon: privacy budget of the complete release; default: 1.
         method: auto (the default) and snh train networks (pip install 'sfumato[neural]'); grid, ag, dawa, privtree,
             adaptive do not.
         sizes: (low, high) of the sides of the squares that the model is made for, in metres.
@@ -284,12 +289,55 @@ def ranges(
     return _publish("ranges build", input, output, given, options)
 
 
+def changes(
+    before: Release | Folder,
+    after: Release | Folder,
+    *,
+    rate: float = 0.05,
+    shares: bool = False,
+    output: Folder | None = None,
+    overwrite: bool = False,
+) -> pd.DataFrame:
+    """Finds where two heatmaps of one region differ by more than noise and chance explain. It costs no privacy budget.
+
+    Args:
+        before: a release of `heatmap`, or its folder.
+        after: another.
+        rate: false discovery rate: the expected share of wrong ones among the changed rows, at most.
+        shares: compare shares of all users, for maps of different numbers of users.
+        output: folder for the table, its manifest and a page; by default nothing is written.
+        overwrite: replace the changes that are there.
+
+    Returns:
+        A (Geo)DataFrame with one row for each place that both maps know, from single cells to the whole region:
+        `before`, `after`, `difference` and its 95% interval `low`, `high`, `q_value` and `changed`. `shown` marks
+        disjoint changed places. Their interval `changed_low`, `changed_high` allows for having been selected.
+
+    Raises:
+        RequestError: the releases cannot be compared.
+
+    Example:
+        >>> maps = [sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), depth=6) for _ in range(2)]
+        >>> table = sfumato.changes(*maps)
+        >>> int(table["changed"].sum()) <= 3  # the same logs twice
+        True
+    """
+    pair = [one if isinstance(one, Release) else open_release(one) for one in (before, after)]
+    places = [one.path for one in pair]
+    values = {"before": places[0], "after": places[1], "rate": rate, "shares": shares, "overwrite": overwrite}
+    request_of("changes", values)  # raises where the rate is out of its range
+    if output is not None:
+        _run("changes", {**values, "output": output})
+    found = compare_releases(pair[0], pair[1], rate, shares=shares)
+    return data_frame(found.table(finer_grid(*pair)))
+
+
 def synth(output: Folder, *, users: int, records_per_user: int = 1, seed: int = 0, **options: Any) -> str:
     """Writes location logs of a synthetic city, for trials.
 
     Args:
         output: folder for the Parquet files, local or gs://.
-        users: how many.
+        users: their number.
         records_per_user: rows of each user.
         seed: another seed gives other users of the same city.
         **options: any other option of `sfumato synth`.
@@ -307,11 +355,11 @@ def synth(output: Folder, *, users: int, records_per_user: int = 1, seed: int = 
 
 
 def plan(*, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "adaptive", **options: Any) -> Plan:
-    """Computes what a heatmap would cost a client and show, from public figures alone; it reads no data.
+    """Computes the cost of a heatmap for a client and its accuracy, from public figures only. It reads no data.
 
     Args:
-        users: how many will take part.
-        epsilon: privacy budget of the whole release.
+        users: number of participants.
+        epsilon: privacy budget of the complete release.
         depth: the finest grid has 2^depth x 2^depth cells.
         method: see `heatmap`.
         **options: any other option of `sfumato plan`.

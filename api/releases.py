@@ -1,4 +1,4 @@
-"""A release as people meet it in Python: printed, shown in a notebook, plotted, kept."""
+"""A release in Python: printed, shown in a notebook, plotted, saved."""
 
 from __future__ import annotations
 
@@ -29,27 +29,31 @@ _MAX_BARS = 30
 class Release(published_release.Release):
     """A published release.
 
-    path: its folder. manifest: what it says of itself. `print(release)` lists its tables; `table(name)` and the
-    properties named like tables (`cells`, `items`, `quantiles`, `moments`, ...) read them as data frames.
+    `print(release)` lists its tables. `table(name)` and the properties with the names of tables (`cells`, `items`,
+    `quantiles`, `moments`, ...) read them as data frames.
+
+    Attributes:
+        path: its folder.
+        manifest: the content of manifest.json.
     """
 
     @cached_property
     def model(self) -> RangeModel:
-        """The model of `sfumato ranges`, which answers squares. Raises RequestError where there is none."""
+        """The model of `sfumato ranges`, which answers squares. Raises RequestError if there is none."""
         return read_model(self.read(MODEL_FILE), f"{self.path}/{MODEL_FILE}")
 
     def save(self, output: str | os.PathLike[str], overwrite: bool = False) -> Release:
-        """Copies the release into a folder, all of it or nothing.
+        """Copies the complete release into a folder.
 
         Args:
             output: the folder, local or gs://.
-            overwrite: replace the release that is there.
+            overwrite: whether to replace an existing release.
 
         Returns:
-            The release there.
+            The copy.
 
         Raises:
-            RequestError: something is there already, a file of this release is damaged, or the manifest lists no files.
+            RequestError: the folder is taken, a file of this release is damaged, or the manifest lists no files.
         """
         from sfumato.transforms.release.release_folder import (
             publish,  # Beam takes seconds to import, and reading needs none
@@ -210,8 +214,8 @@ class Release(published_release.Release):
             return ""
         if "://" in self.path:
             return f"<p><code>{_escaped(f'{self.path}/{PAGE_FILE}')}</code></p>"
-        place = Path(self.path, PAGE_FILE).absolute()
-        return f'<p><a href="{_escaped(place.as_uri())}">{_escaped(place)}</a></p>'
+        page = Path(self.path, PAGE_FILE).absolute()
+        return f'<p><a href="{_escaped(page.as_uri())}">{_escaped(page)}</a></p>'
 
 
 def _escaped(text: object) -> str:
@@ -219,7 +223,7 @@ def _escaped(text: object) -> str:
 
 
 def open_release(path: str | os.PathLike[str]) -> Release:
-    """Opens a published release, without Beam where it is a local one.
+    """Opens a published release. A local one needs no Beam.
 
     Args:
         path: the release's folder, local or gs://.
@@ -232,5 +236,5 @@ def open_release(path: str | os.PathLike[str]) -> Release:
         >>> sfumato.open_release("map").tables
         ('cells', 'totals')
     """
-    found = published_release.open_release(path)
-    return Release(found.path, found.manifest, found.digest)
+    release = published_release.open_release(path)
+    return Release(release.path, release.manifest, release.digest)

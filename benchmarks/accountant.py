@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from sfumato.transforms.histogram.accountant import corollary_rate, corollary_threshold, max_rate, min_threshold
+from benchmarks.baselines.sampling_bounds import corollary_rate, corollary_threshold, min_threshold
+from sfumato.transforms.histogram.accountant import max_rate
 from sfumato.transforms.histogram.optimal_sampling import choose_sampling
 from sfumato.transforms.histogram.sampling_round import hidden_count
 

@@ -22,12 +22,12 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.baselines.level_errors import best_uniform_level
 from benchmarks.comparison import MAPS, compare_map, logs_of
 from benchmarks.synthetic_maps import KINDS, synthetic_map
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import interleave
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
-from sfumato.transforms.evaluation.uniform_levels import best_uniform_level
 from sfumato.transforms.heatmap.methods import Adaptive, adaptive, few_queries
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior import contrasts, inference, next_tree
@@ -95,7 +95,7 @@ _CONSTANTS: list[tuple[str, Any, str, tuple[float, ...]]] = [
     ("reuse of leaves", inference, "_REUSE", (0.04, 0.0001, 0.01, 0.1, 0.3)),
     ("pull of the level above", contrasts, "_PULL", (4.0, 1.0, 20.0)),
     ("carry from level to level", contrasts, "_CARRY", (0.97, 0.8, 0.5)),
-    ("signal that tells strong from weak", contrasts, "SIGNAL", (4.0, 2.0, 8.0)),
+    ("border of strong and weak signal", contrasts, "SIGNAL", (4.0, 2.0, 8.0)),
 ]
 
 

@@ -32,14 +32,14 @@ import pyarrow.parquet as pq
 from benchmarks.speed import REGION, command, watch
 from sfumato.schemas.comparison import Outcome, Setting
 from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.region import Grid, Region, by_row
 from sfumato.transforms.evaluation.cases import Case, case_parameters
 from sfumato.transforms.evaluation.density_metrics import METRICS, evaluate
 from sfumato.transforms.evaluation.evaluate_case import Evaluation, evaluate_case, truth_of
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Emd, Flat, Method
 from sfumato.transforms.heatmap.methods.emd import emd_aggregate
-from sfumato.transforms.heatmap.raster import by_row, density, gaussian_heatmap
+from sfumato.transforms.heatmap.raster import density, gaussian_heatmap
 from sfumato.transforms.locations.distributions import bound_distributions
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash

@@ -36,7 +36,7 @@ from benchmarks.baselines.histogram_mechanisms import (
     closed_form_messages,
     message_rate,
 )
-from sfumato.transforms.histogram.accountant import corollary_rate, corollary_threshold
+from benchmarks.baselines.sampling_bounds import corollary_rate, corollary_threshold
 from sfumato.transforms.histogram.optimal_sampling import choose_sampling
 from sfumato.transforms.histogram.sampling_round import Sampling
 

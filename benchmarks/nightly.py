@@ -28,11 +28,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import DateFormatter, WeekdayLocator
 from matplotlib.figure import Figure
 
+from benchmarks.baselines.level_errors import best_uniform_level
 from benchmarks.speed import command
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Grid
 from sfumato.transforms.evaluation.density_metrics import mean_squared_error
-from sfumato.transforms.evaluation.uniform_levels import best_uniform_level
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.synth.city import SIDE
 from sfumato.transforms.synth.day_plan import density_on, event_of

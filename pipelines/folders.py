@@ -1,8 +1,12 @@
-"""Temporary folders for users' cells: private, and removed even if the process that made them was killed."""
+"""Folders: private temporary ones for users' cells, and those that a command makes for its output.
+
+A private folder is removed even if the process that made it was killed.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import shutil
@@ -12,7 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from apache_beam.io.filesystem import BeamIOError
+from apache_beam.io.filesystems import FileSystems
+
 from sfumato.pipelines.interrupts import last_step
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.files import is_remote
+from sfumato.transforms.logs import log_event
+from sfumato.transforms.storage import matching
 
 _PREFIX = "sfumato-scratch-"
 
@@ -60,3 +71,31 @@ def sweep() -> None:
             continue
         finally:
             os.close(lock)
+
+
+def make_folders(path: str) -> list[str]:
+    """Makes a local folder and its missing parents. Returns the new folders, the innermost first.
+
+    Raises RequestError if they cannot be made.
+    """
+    if is_remote(path):  # a bucket has no folders
+        return []
+    missing = [str(folder) for folder in (Path(path), *Path(path).parents) if not folder.exists()]
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        parent = os.path.dirname(path) or "."
+        raise RequestError(f"output: cannot write into {parent!r} ({error.strerror}); name another place") from None
+    return missing
+
+
+def remove_tree(path: str) -> None:
+    """Removes a file, or a folder with its files, if it exists."""
+    try:
+        if is_remote(path):
+            if files := matching(path) + matching(FileSystems.join(path, "*")):
+                FileSystems.delete([file.path for file in files])
+        elif os.path.exists(path):
+            FileSystems.delete([path])
+    except BeamIOError as error:
+        log_event("not_removed", f"{path} could not be removed ({error})", logging.WARNING)

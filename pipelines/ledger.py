@@ -18,7 +18,7 @@ from sfumato.transforms.text_tables import markdown_table
 
 
 def run(request: LedgerRequest) -> int:
-    """Runs the command. Raises RequestError, or LedgerError where the ledger is damaged."""
+    """Runs the command. Raises RequestError, or LedgerError if the ledger is damaged."""
     if request.action == "verify":  # which reads releases, so it takes Beam's seconds to import
         verify = importlib.import_module("sfumato.pipelines.ledger_verify")
         return int(verify.run(request))

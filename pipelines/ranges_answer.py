@@ -17,13 +17,12 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from pathlib import Path
 
 import apache_beam as beam
-from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.runners.runner import PipelineState
 
+from sfumato.pipelines.folders import make_folders, remove_tree
 from sfumato.pipelines.inputs import match_files
 from sfumato.pipelines.progress import show_progress
 from sfumato.pipelines.runner_settings import RunnerSettings
@@ -67,7 +66,7 @@ def answer_files(model: str, queries: Sequence[str], answers: Sequence[str], set
     """
     folder = answers[0].rsplit("/", 1)[0]
     staging = FileSystems.join(folder, f".staging-{uuid.uuid4().hex}")
-    made = _make_folders(staging)
+    made = make_folders(staging)
     staged = [FileSystems.join(staging, f"{number}.parquet") for number in range(len(answers))]
     counts_file = FileSystems.join(staging, _COUNTS_FILE)
     try:
@@ -90,7 +89,7 @@ def answer_files(model: str, queries: Sequence[str], answers: Sequence[str], set
         made = []
         return counts
     finally:
-        _remove(staging)
+        remove_tree(staging)
         for folder in made:  # `rmdir` keeps a folder that has other files by now
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
@@ -149,32 +148,9 @@ def _real_path(path: str) -> str:
     return path if is_remote(path) else os.path.realpath(path)
 
 
-def _make_folders(path: str) -> list[str]:
-    """Makes a local folder and its missing parents. Returns the new folders, the innermost first."""
-    if is_remote(path):  # a bucket has no folders
-        return []
-    missing = [str(folder) for folder in (Path(path), *Path(path).parents) if not folder.exists()]
-    try:
-        os.makedirs(path)
-    except OSError as error:
-        parent = path.rsplit("/", 1)[0]
-        raise RequestError(f"output: cannot write into {parent!r} ({error.strerror}); name another place") from None
-    return missing
-
-
 def _write_counts(counts: QueryCounts, path: str) -> None:
     with FileSystems.create(path) as sink:
         sink.write(json.dumps(asdict(counts)).encode())
-
-
-def _remove(folder: str) -> None:
-    """Removes a folder of this run with its files, if it exists."""
-    files = matching(FileSystems.join(folder, "*")) if is_remote(folder) else []
-    if files or (not is_remote(folder) and os.path.exists(folder)):
-        try:
-            FileSystems.delete([file.path for file in files] or [folder])
-        except BeamIOError as error:
-            log_event("not_removed", f"{folder} could not be removed ({error})", logging.WARNING)
 
 
 def _report(counts: QueryCounts, output: str, seconds: float) -> str:

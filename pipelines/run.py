@@ -106,6 +106,11 @@ JOBS = {
         "schemas.requests.range_queries:TuneRequest",
         "pipelines.ranges_tune:run",
     ),
+    "changes": Job(
+        "find where two published heatmaps differ, with a stated false discovery rate",
+        "schemas.requests.changes_request:ChangesRequest",
+        "pipelines.changes:run",
+    ),
     "refresh": Job(
         "publish the release of a day, once, as a configuration file says: for every night",
         "schemas.requests.refresh_days:RefreshRequest",

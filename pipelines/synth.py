@@ -20,6 +20,7 @@ import numpy as np
 from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
+from sfumato.pipelines.folders import make_folders, remove_tree
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
@@ -54,7 +55,7 @@ def _run_days(request: SynthSpec, settings: RunnerSettings, output: str, days: P
     folders = {day: FileSystems.join(output, f"dt={day}") for day in days.days()}
     old_files = {day: _check_paths(folder, None, overwrite) for day, folder in folders.items()}
     started, total = time.monotonic(), 0
-    created = _make_folder(output)
+    created = bool(make_folders(output))
     try:
         for day, folder in folders.items():
             records = generate(replace(request, day=day), settings, folder, old_files=old_files[day])
@@ -63,7 +64,7 @@ def _run_days(request: SynthSpec, settings: RunnerSettings, output: str, days: P
             total += records
     finally:
         if created:
-            _remove(output)
+            remove_tree(output)
     _report(total, request.users, request.files * days.length, output, time.monotonic() - started)
     return 0
 
@@ -95,9 +96,9 @@ def generate(
     staging = FileSystems.join(output, f".staging-{mark}")
     staged_totals = FileSystems.join(staging, "counts.npy")
     staged_density = f"{density}.staging-{mark}"
-    created = _make_folder(output)
+    created = bool(make_folders(output))
     try:
-        _make_folder(staging)
+        make_folders(staging)
         with settings.pipeline() as root:
             counts = root | GeneratePeople(request, staging, with_density=density is not None)
             # int64[4^depth] or int64[1]
@@ -118,11 +119,11 @@ def generate(
         created = False
         return int(total.sum())
     finally:
-        _remove(staging)
+        remove_tree(staging)
         if density is not None:
-            _remove(staged_density)
+            remove_tree(staged_density)
         if created:
-            _remove(output)
+            remove_tree(output)
 
 
 def _check_paths(output: str, density: str | None, overwrite: bool) -> list[str]:
@@ -148,24 +149,3 @@ def _check_paths(output: str, density: str | None, overwrite: bool) -> list[str]
 def _write_array(values: NDArray[np.generic], path: str) -> None:
     with FileSystems.create(path) as sink:
         np.save(sink, values)
-
-
-def _make_folder(path: str) -> bool:
-    """Makes a local folder. Returns whether it is new."""
-    if is_remote(path) or os.path.isdir(path):
-        return False
-    try:
-        os.makedirs(path)
-    except OSError as error:
-        raise RequestError(f"output: cannot make the folder {path!r} ({error.strerror}); name another") from None
-    return True
-
-
-def _remove(path: str) -> None:
-    """Removes a file or a folder with its files, if it exists."""
-    if is_remote(path):
-        files = matching(path) + matching(FileSystems.join(path, "*"))
-        if files:
-            FileSystems.delete([file.path for file in files])
-    elif os.path.exists(path):
-        FileSystems.delete([path])

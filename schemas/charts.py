@@ -1,7 +1,7 @@
-"""What the pages and pictures of counted items, cells and quantiles show: checked arrays, nothing raw. Pure.
+"""The data of pages and pictures of counted items, cells and quantiles: checked arrays, nothing raw. Pure.
 
-All of it is made of what sample-and-threshold rounds published (paper 004): estimates X / p of the users who hold an
-item, with their standard deviations, where X is the sampled count, at least the threshold.
+The source are published sample-and-threshold rounds (paper 004): estimates X / p of the users who hold an item, with
+standard deviations. X is the sampled count, at least the threshold.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class CellLayer:
         count: float64[n], estimated users, >= 0.
         stddev: float64[n], standard deviation of `count`, in users.
         cell_id: n names, such as r213.
-        sampling_rate: the chance with which each user was drawn.
-        threshold: the least number of drawn users with which a cell was published.
+        sampling_rate: the probability with which each user was drawn.
+        threshold: the smallest published number of drawn users.
     """
 
     level: int
@@ -126,7 +126,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Quantile:
-    """An asked quantile: `share` of the users lie below `value`, itself in low..high at 95%.
+    """A queried quantile: `share` of the users are below `value`, which has the 95% interval low..high.
 
     Raises ValueError for a share outside 0..1, or a value outside its own range.
     """
@@ -145,7 +145,7 @@ class Quantile:
 
 @dataclass(frozen=True)
 class RangeAnswer:
-    """An asked range of values and the estimated users in it, with their standard deviation.
+    """A queried range of values and the estimated users in it, with their standard deviation.
 
     Raises ValueError for an empty range, or for users or a deviation that are not finite numbers >= 0.
     """
@@ -165,7 +165,7 @@ class RangeAnswer:
 
 
 def readable(name: str) -> str:
-    """A name out of the logs that does nothing but be read: cut short, with what cannot be seen spelled out."""
+    """A name from the logs as safe text: shortened, with invisible characters spelled out."""
     text = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
     text = _UNSEEN.sub(lambda match: _spelled(match[0]), text)
     inner = text.strip(" ")

@@ -1,4 +1,4 @@
-"""What a comparison of methods is made of: settings, and what came of one of them. An evaluation, not a release."""
+"""A comparison of methods: settings and their outcomes. An evaluation, not a release."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from numpy.typing import NDArray
 Value = int | float | str
 
 EVALUATION = (
-    "This is an evaluation, not a release: it reads the exact data, and its errors, pictures and yardsticks tell of "
-    "them without any protection. Run it on data that you may look at, and do not publish it in place of a release."
+    "This is an evaluation, not a release: it reads the exact data, and its errors, pictures and yardsticks reveal "
+    "them without protection. Run it on data that you may look at, and do not publish it in place of a release."
 )
-
-
-YARDSTICK = "best_level"  # non-private: the uniform level of least error, from the exact cells of the cohort
-BY_TRUTH = " (level by truth)"  # ends the name of a method whose last choice looked at the truth
+YARDSTICK = "best_level"  # non-private: the uniform level with the smallest error, from the cohort's exact cells
+BY_TRUTH = " (level by truth)"  # suffix of a method whose level was chosen by the true density
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One point of the grid: a method, and the options that were varied for it, (name, value) in a fixed order."""
+    """A method with the values of its varied options, (name, value) in a fixed order."""
 
     method: str
     options: tuple[tuple[str, Value], ...]
 
     @property
     def label(self) -> str:
-        """The setting in words: `adaptive, users 10000, epsilon 1`."""
+        """The setting as text: `adaptive, users 10000, epsilon 1`."""
         return ", ".join([self.method, *(f"{name} {value}" for name, value in self.options)])
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One method on one cohort.
+    """The result of one method on one cohort.
 
-    key: number of the run, which fixes cohort and noise. metrics: by name. entries, bits: what a client sent in all
-    sub-queries. shards_lost: share of all shards of all sub-queries that had too few survivors. picture: the estimated
-    density float32[side, side] (side <= 256, row 0 in the north), or None where no picture was asked for.
+    Attributes:
+        setting: the method and its options.
+        key: number of the run, which fixes cohort and noise.
+        metrics: by name.
+        entries, bits: sent by a client in all sub-queries.
+        shards_lost: share of the shards of all sub-queries with too few survivors.
+        picture: the estimated density float32[side, side] (side <= 256, row 0 in the north); None without pictures.
     """
 
     setting: Setting

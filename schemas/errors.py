@@ -1,4 +1,4 @@
-"""The ways in which a job can refuse. `exit_code` is the command's exit status, by which an orchestrator may decide."""
+"""The errors of a job. `exit_code` is the command's exit status, for orchestrators."""
 
 
 class SfumatoError(Exception):
@@ -12,44 +12,44 @@ class DataError(SfumatoError):
 
 
 class RefusedError(DataError):
-    """A refusal after the charge, decided on noisy and public values alone, of which the message is made.
+    """A refusal after the charge. The decision and the message depend on noisy and public values alone.
 
-    A release without any result is published in its place, which says why.
+    A notice with the reason is published in place of the release.
     """
 
 
 class NotAdmittedError(RefusedError):
-    """Refused by the noisy counts of users, before anything else was released: only these were paid for."""
+    """A refusal by the noisy counts of users. Only these counts are charged."""
 
 
 class RequestError(SfumatoError, ValueError):
-    """An option, a configuration file or an input's shape is wrong. The message names the field and the remedy."""
+    """An option, a configuration file or the shape of an input is wrong. The message names the field and the remedy."""
 
     exit_code = 2
 
 
 class BudgetError(SfumatoError):
-    """The ledger's limits do not allow this release. The message says when they will. Nothing is charged."""
+    """The ledger's limits do not allow this release. The message names the day when they will. Nothing is charged."""
 
     exit_code = 3
 
 
 class LedgerError(SfumatoError):
-    """The ledger is damaged or has been tampered with. Nothing is charged until a person has looked at it."""
+    """The ledger is damaged or was changed by others. Nothing is charged until a person has checked it."""
 
     exit_code = 4
 
 
 class NotReadyError(SfumatoError):
-    """Not now, perhaps later: no data for the date yet, too little of it, a service that cannot be reached.
+    """A later attempt may succeed: there are no or too few data for the date yet, or a service cannot be reached.
 
-    The exit status is EX_TEMPFAIL of sysexits.h. What was charged, if anything, is resumed under the same release id.
+    The exit status is EX_TEMPFAIL of sysexits.h. A new attempt with the same release id uses the same charge.
     """
 
     exit_code = 75
 
 
 class TooFewUsersError(NotAdmittedError):
-    """Fewer users than were asked for, by the noisy count: as NotReadyError, perhaps later."""
+    """The noisy user count is below the required minimum. A later attempt may succeed, as with NotReadyError."""
 
     exit_code = NotReadyError.exit_code

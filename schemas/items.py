@@ -10,7 +10,7 @@ import pyarrow.types as pt
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import check_user_id, field_type
 
-# What a job can do with: kinds of columns, in the order of _KINDS.
+# Kinds of columns that a job accepts, in the order of _KINDS.
 CATEGORIES = ("text", "integers", "booleans", "dates")
 PREFIXES = ("text", "integers", "dates")
 NUMBERS = ("integers", "floating-point numbers")
@@ -31,7 +31,7 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class ItemColumns:
-    """A log's column of items, one item a record, and its column of user ids. kinds: what the column may hold."""
+    """The column of items of a log, and its column of user ids. kinds: that the column of items may hold."""
 
     column: str
     user_id: str = "user_id"
@@ -51,7 +51,7 @@ class ItemColumns:
 
 
 def column_kind(schema: pa.Schema, name: str, option: str, kinds: tuple[str, ...], path: str) -> str:
-    """What a column holds, one of `kinds`. Raises RequestError where it is missing or holds something else."""
+    """The kind of a column, one of `kinds`. Raises RequestError if it is missing or of another kind."""
     held = field_type(schema, name, option, path)
     kind = next((name for name, test in _KINDS if test(held)), None)
     if kind not in kinds:

@@ -1,4 +1,4 @@
-"""Means and other moments of a number by bit pushing: the form of its values, what is asked, what comes out."""
+"""Means and other moments of a number by bit pushing: its fixed-point form, columns, estimates and tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sfumato.schemas.items import CATEGORIES, NUMBERS, column_kind
 from sfumato.schemas.locations import check_degrees, check_user_id
 from sfumato.schemas.release import CELLS_SCHEMA
 
-MAX_BITS = 52  # whole numbers up to here are exact in a float64
+MAX_BITS = 52  # integers of so many bits are exact in a float64
 EVERYBODY, OTHER = "everybody", "other"  # names of groups
 Signed = Literal["no", "shift", "split"]
 Method = Literal["adaptive", "weighted"]
@@ -24,12 +24,19 @@ Method = Literal["adaptive", "weighted"]
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """The form of a column's values: whole multiples of 2^-fraction_bits, the nearest to each value.
+    """The fixed-point form of a column's values: the nearest multiple of the step 2^-fraction_bits.
 
-    bits: of the magnitude, fraction_bits of them below the point. signed: `no`, values lie in 0..(2^bits - 1) steps;
-    `shift`, `offset` is added first, in the column's unit, and taken away from the results; `split`, the sign is kept
-    apart and each bit position exists once for positive and once for negative values (paper 002, Section 3.4). Values
-    outside the range are moved to its ends. Raises RequestError for what cannot be.
+    Values outside the range are clamped to it.
+
+    Attributes:
+        bits: of the magnitude, 1..MAX_BITS.
+        fraction_bits: how many of them are below the point; negative for steps above 1.
+        signed: `no`, values are 0..(2^bits - 1) steps. `shift`, `offset` is added before and subtracted from the
+            results. `split`, each bit exists once for positive and once for negative values (paper 002, Section 3.4).
+        offset: in the column's unit.
+
+    Raises:
+        RequestError: a value is out of range.
     """
 
     bits: int = 16
@@ -53,27 +60,33 @@ class FixedPoint:
         return 2.0**-self.fraction_bits
 
     @property
-    def most(self) -> int:
-        """The largest magnitude, in steps."""
+    def max_magnitude(self) -> int:
+        """In steps."""
         return (1 << self.bits) - 1
 
     @property
     def low(self) -> float:
-        """The least value, in the column's unit."""
-        return -self.most * self.step if self.signed == "split" else 0.0 - self.offset
+        """The smallest value, in the column's unit."""
+        return -self.max_magnitude * self.step if self.signed == "split" else 0.0 - self.offset
 
     @property
     def high(self) -> float:
-        """The greatest value, in the column's unit."""
-        return self.most * self.step - self.offset
+        """The largest value, in the column's unit."""
+        return self.max_magnitude * self.step - self.offset
 
 
 @dataclass(frozen=True)
 class ValueColumns:
-    """The columns of a number's log. Raises RequestError for names that cannot be.
+    """The columns of a log with a number.
 
-    user_id: None where every row is another user's. group: a column of text, integers, booleans or dates. latitude,
-    longitude: of the place whose map cell is a row's group, degrees; both or none.
+    Attributes:
+        column: of the number.
+        user_id: None if every row counts as a user of its own.
+        group: text, integers, booleans or dates; None without groups.
+        latitude, longitude: degrees; the map cell of the location is a row's group. None without a map.
+
+    Raises:
+        RequestError: a column has two roles, or only one coordinate is given.
     """
 
     column: str
@@ -89,7 +102,7 @@ class ValueColumns:
             raise RequestError(f"group_by: {self.group!r} is the column of user ids, or that of the values")
 
         if (self.latitude is None) != (self.longitude is None):
-            raise RequestError("latitude_column, longitude_column: a place needs both")
+            raise RequestError("latitude_column, longitude_column: a location needs both")
 
     def names(self) -> list[str]:
         names = (self.user_id, self.column, self.group, self.latitude, self.longitude)
@@ -111,23 +124,30 @@ class ValueColumns:
 
 @dataclass(frozen=True)
 class Statistic:
-    """What is estimated of a column, by name: `mean`, or with a power K `moment:K` (the mean of the Kth power).
+    """A statistic of a column by name: `mean`, `moment:K` (the mean of the Kth power), and the like.
 
-    `transforms/moments/derived_statistics.py` has the names; a plan with another name raises RequestError.
+    The names are in `transforms/moments/derived_statistics.py`. A plan with another name raises RequestError.
     """
 
     name: str
 
     @property
     def power(self) -> int:
-        """K of `moment:K`; 0 for others."""
+        """K of `moment:K`; 0 for other statistics."""
         return int(self.name.partition(":")[2] or 0)
 
 
 @dataclass(frozen=True)
 class MomentEstimate:
-    """One published number. group: EVERYBODY, a group's name, or OTHER. stddev: of the estimator, in the same unit as
-    value. low, high: the ends of a 95% interval. clients: how many answered for it, estimated where groups are private.
+    """One published number.
+
+    Attributes:
+        group: EVERYBODY, a group's name, or OTHER.
+        statistic: its name.
+        value: the estimate.
+        stddev: of the estimator, in the unit of `value`.
+        low, high: ends of a 95% interval.
+        clients: number of clients who reported, estimated if groups are private.
     """
 
     group: str
@@ -141,19 +161,21 @@ class MomentEstimate:
 
 @dataclass(frozen=True, eq=False)
 class BitMeans:
-    """How often each bit of a quantity is set among the clients: what Figure 5(b) of paper 002 shows.
-
-    Raises ValueError where the columns disagree in length.
+    """The share of clients with each bit of a quantity set, as in Figure 5(b) of paper 002.
 
     Attributes:
-        quantity: what the bits are of: `value`, `square` (squared distance from the mean), `power:K` or `log2`.
-        weight: float64[n], what one set bit adds to the quantity, in the quantity's unit; negative for bits of
-            negative values. Within one sign the weights double from bit to bit.
-        mean: float64[n], estimated share of the clients whose bit is set; noise may lead it outside 0..1.
+        quantity: that has the bits: `value`, `square` (squared distance from the mean), `power:K` or `log2`.
+        weight: float64[n], the amount that a set bit adds, in the quantity's unit; negative for bits of negative
+            values. Within one sign the weights double from bit to bit.
+        mean: float64[n], estimated share of the clients with the bit set; noise may move it outside 0..1.
         stddev: float64[n], standard deviation of `mean`.
-        reports: float64[n], how many clients reported the bit.
-        squashed: bool[n], probably empty: the estimates count a bit by the chance that it is in use, here below half.
-        read_probability: float64[n], the chance with which any one client's bit was read.
+        reports: float64[n], number of clients who reported the bit.
+        squashed: bool[n], probably unused: the estimated probability that any client uses the bit is below half.
+            Estimates weight a bit by that probability.
+        read_probability: float64[n], the probability that a client's bit was read.
+
+    Raises:
+        ValueError: the columns differ in length.
     """
 
     quantity: str
@@ -178,23 +200,23 @@ MOMENTS_SCHEMA = pa.schema(
         pa.field("stddev", pa.float64(), False, {"description": "standard deviation of the estimator"}),
         pa.field("low", pa.float64(), False, {"description": "lower end of a 95% interval"}),
         pa.field("high", pa.float64(), False, {"description": "upper end of a 95% interval"}),
-        pa.field("clients", pa.float64(), False, {"description": "clients who answered; estimated for groups"}),
+        pa.field("clients", pa.float64(), False, {"description": "clients who reported; estimated for groups"}),
     ]
 )
 BITS_SCHEMA = pa.schema(
     [
         pa.field("quantity", pa.string(), False, {"description": "value, square, power:K or log2"}),
-        pa.field("weight", pa.float64(), False, {"description": "what a set bit adds, negative for negative values"}),
-        pa.field("mean", pa.float64(), False, {"description": "share of clients whose bit is set; may leave 0..1"}),
+        pa.field("weight", pa.float64(), False, {"description": "amount of a set bit, negative for negative values"}),
+        pa.field("mean", pa.float64(), False, {"description": "share of clients with the bit set; may leave 0..1"}),
         pa.field("stddev", pa.float64(), False, {"description": "standard deviation of mean"}),
         pa.field("reports", pa.float64(), False, {"description": "clients who reported the bit"}),
         pa.field(
             "squashed",
             pa.bool_(),
             False,
-            {"description": "probably empty: its chance to be in use is below half"},
+            {"description": "probably unused: the probability that it is used is below half"},
         ),
-        pa.field("read_probability", pa.float64(), False, {"description": "chance that a client's bit was read"}),
+        pa.field("read_probability", pa.float64(), False, {"description": "probability that a client's bit was read"}),
     ]
 )
 
@@ -202,19 +224,21 @@ BITS_SCHEMA = pa.schema(
 def moment_cells_schema(statistics: Sequence[str]) -> pa.Schema:
     """The table of a map's cells: for each statistic S the columns S_value, S_stddev, S_low, S_high, S_clients.
 
-    The first also has S_shrunk and S_shrunk_stddev, drawn towards everybody's by empirical Bayes, and S_differs.
+    The first also has S_shrunk and S_shrunk_stddev, after empirical-Bayes shrinkage towards everybody's, and S_differs.
     """
     shared = [CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")]
     numbers = [MOMENTS_SCHEMA.field(name) for name in ("value", "stddev", "low", "high", "clients")]
     mine = [field.with_name(f"{statistic}_{field.name}") for statistic in statistics for field in numbers]
-    drawn = [
-        pa.field(f"{statistics[0]}_shrunk", pa.float64(), False, {"description": "drawn towards everybody's value"}),
+    shrinkage = [
+        pa.field(
+            f"{statistics[0]}_shrunk", pa.float64(), False, {"description": "after shrinkage towards everybody's value"}
+        ),
         pa.field(f"{statistics[0]}_shrunk_stddev", pa.float64(), False),
         pa.field(
             f"{statistics[0]}_differs",
             pa.int8(),
             False,
-            {"description": "1 above everybody's, -1 below, 0 not known; at 95% for all cells together"},
+            {"description": "1 above everybody's, -1 below, 0 unknown; simultaneous for all cells, at 95%"},
         ),
     ]
-    return pa.schema([*shared, *mine, *drawn, CELLS_SCHEMA.field("geometry")], metadata=CELLS_SCHEMA.metadata)
+    return pa.schema([*shared, *mine, *shrinkage, CELLS_SCHEMA.field("geometry")], metadata=CELLS_SCHEMA.metadata)

@@ -1,4 +1,4 @@
-"""Range queries: squares on a map, the field of base cells, and the tables of queries and answers.
+"""Range queries: squares on a map, the field of base cells, and the tables of queries and results.
 
 A field is a region divided into the 2^depth x 2^depth base cells of a `Grid`. x counts from the west, y from the north.
 All counts are by base cell. Boxes and the edges of partitions are in base cells.
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid
 
-PSI = 0.001  # share of all users; the least denominator of relative errors (paper 003, Sections 2.2 and 6.1.3)
+PSI = 0.001  # share of all users; the smallest denominator of relative errors (paper 003, Sections 2.2 and 6.1.3)
 SMALLEST, LARGEST = 0.001, 2000 * math.pi * EARTH_RADIUS_KM
 """Sides of squares in metres: from a millimetre, the resolution of degrees, to the Earth's circumference."""
 BASE_DEPTH = 12  # 4096 x 4096 base cells: in a city of 20 km, 5 m each
@@ -32,16 +32,16 @@ ANSWERS_SCHEMA = pa.schema(
         pa.field("inside", pa.float64(), nullable=False),
     ]
 )
-"""Queries with their answers. users: in the part of the square inside the region, 0 or more. stddev: root mean
-square error of `users` in squares about people, estimated, or a lower bound of it: its field's metadata says which
-(`answers_schema`). inside: the share of the square's area inside the region; the answer is of that part."""
+"""Queries with their results. users: in the part of the square inside the region, 0 or more. stddev: estimated root
+mean square error of `users` in squares around people, or a lower bound of it (see `answers_schema`). inside: share of
+the square's area inside the region."""
 ERROR_KINDS = ("estimate", "lower bound")
-"""What a model states as the error of an answer."""
+"""The meaning of `stddev`, which depends on the model."""
 _METRES_PER_DEGREE = math.pi / 180 * EARTH_RADIUS_KM * 1000
 
 
 def answers_schema(error: str) -> pa.Schema:
-    """ANSWERS_SCHEMA with what `stddev` is, one of ERROR_KINDS, in its field's metadata."""
+    """ANSWERS_SCHEMA with one of ERROR_KINDS in the metadata of the field `stddev`."""
     place = ANSWERS_SCHEMA.get_field_index("stddev")
     return ANSWERS_SCHEMA.set(place, ANSWERS_SCHEMA.field(place).with_metadata({"error": error}))
 
@@ -69,7 +69,7 @@ class Boxes:
         return (self.x0 + self.x1) / 2, (self.y0 + self.y1) / 2
 
     def clipped(self, side: int) -> Boxes:
-        """The boxes clipped to the field. The area is 0 where a box is outside."""
+        """The boxes clipped to the field. A box outside gets the area 0."""
         return Boxes(*(np.clip(edge, 0.0, float(side)) for edge in (self.x0, self.y0, self.x1, self.y1)))
 
     def part(self, at: slice | NDArray[np.integer]) -> Boxes:
@@ -97,7 +97,7 @@ class Boxes:
 
 @dataclass(frozen=True)
 class Field:
-    """The base cells of a region, and their sizes in metres, those at the region's middle latitude."""
+    """The base cells of a region, and their sizes in metres at the region's middle latitude."""
 
     grid: Grid
 
@@ -133,7 +133,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sides of the squares that will be asked for, in metres. Raises RequestError unless 0 < low < high."""
+    """Sides of the squares of future queries, in metres. Raises RequestError unless 0 < low < high."""
 
     low: float
     high: float

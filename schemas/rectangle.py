@@ -48,7 +48,7 @@ class Region:
         return cls(west, south, east, north)
 
     def holds(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which points lie in the region, borders included: bool[n]. A point without a number lies in none."""
+        """Whether points are in the region, borders included: bool[n]. NaN is outside."""
         inside = (latitude >= self.south) & (latitude <= self.north)  # comparisons with NaN are false
         return inside & (longitude >= self.west) & (longitude <= self.east)
 

@@ -1,4 +1,4 @@
-"""The configuration of a scheduled refresh: a YAML file of what every night's run shares."""
+"""The configuration of a scheduled refresh: a YAML file with the settings that all nightly runs share."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _limit(value: dict[str, Any]) -> Limit:
     return Limit.from_numbers(**{"delta": 0, "adjacency": ADD_OR_REMOVE, **value})
 
 
-def _placed(place: str, info: ValidationInfo) -> str:
-    """A place that the file names: absolute, or relative to the file's folder."""
+def _resolved(place: str, info: ValidationInfo) -> str:
+    """A path that the file names, relative to the file's folder unless it is absolute."""
     folder: str = (info.context or {})["folder"]
     if "://" in place and not place.startswith("gs://"):
         raise RequestError(f"{info.field_name}: places are files and folders, or gs://BUCKET/...; got {place!r}")
@@ -65,16 +65,16 @@ def _plain_folder(place: str, info: ValidationInfo) -> str:
     return place
 
 
-def _placed_file(name: str, info: ValidationInfo) -> str:
-    return _placed(name, info) if name.endswith((".yaml", ".yml")) else name
+def _resolved_file(name: str, info: ValidationInfo) -> str:
+    return _resolved(name, info) if name.endswith((".yaml", ".yml")) else name
 
 
-Place = Annotated[StrictStr, AfterValidator(_placed)]
+Place = Annotated[StrictStr, AfterValidator(_resolved)]
 Folder = Annotated[Place, AfterValidator(_plain_folder)]
 
 
 class RefreshConfig(Request):
-    """What every run of a refresh shares. Places are relative to the folder of the configuration file."""
+    """The settings of all runs of a refresh. Relative paths are relative to the configuration file."""
 
     JOB: ClassVar[str] = "refresh"
     COMMAND: ClassVar[str] = "refresh"
@@ -83,17 +83,17 @@ class RefreshConfig(Request):
     dataset: Annotated[StrictStr, AfterValidator(lambda name: dataset_name(name) and name)] = option(
         ..., "name of the logs in the ledger and in release ids", LEDGER
     )
-    input: Folder = option(..., "a folder with a folder `dt=YYYY-MM-DD` of Parquet files a day", INPUT)
-    output: Folder = option(..., "where releases, `latest.json` and the page go", INPUT)
+    input: Folder = option(..., "a folder with a folder `dt=YYYY-MM-DD` of Parquet files for each day", INPUT)
+    output: Folder = option(..., "folder of the releases, `latest.json` and the page", INPUT)
     ledger: Place = option(..., "privacy ledger: an SQLite file, or gs://bucket/folder", LEDGER)
     budget: Annotated[tuple[Limit, ...], PlainValidator(_limits)] = option(..., "the dataset's limits", LEDGER)
     options: dict[str, Any] = option(..., "options of the job by name", METHOD)
     key_file: Place | None = option(None, "a key that `sfumato key new FILE` made", KEY)
     key_secret: StrictStr | None = option(None, "the same from Secret Manager", KEY)
     job: StrictStr = option("heatmap", "the job that is run", METHOD)
-    warm_start: StrictBool = option(True, "heatmaps start from the last one before", METHOD)
-    min_users: StrictInt = option(0, "the fewest users, by a noisy count", PRIVACY, ge=0)
-    runner_config: Annotated[StrictStr, AfterValidator(_placed_file)] | None = option(
+    warm_start: StrictBool = option(True, "whether a heatmap starts from the last release before it", METHOD)
+    min_users: StrictInt = option(0, "smallest number of users, by the noisy count", PRIVACY, ge=0)
+    runner_config: Annotated[StrictStr, AfterValidator(_resolved_file)] | None = option(
         None, "YAML file of Beam options, or a shipped one", RUN
     )
     beam: dict[str, Any] = option({}, "options of Beam's by name", RUN)
@@ -129,7 +129,7 @@ class RefreshConfig(Request):
 
 
 def check_known(found: Iterable[Any], known: Iterable[str], where: str) -> None:
-    """Raises RequestError for a key that there is not, with the nearest that there is."""
+    """Raises RequestError for an unknown key, with the nearest known one. where: begins the message."""
     names = list(known)
     for key in found:
         if key not in names:

@@ -1,9 +1,9 @@
-"""The region of a map and the grid of its quadtree.
+"""The grid of a region's quadtree, and the codes of its cells.
 
-A grid of depth d has 2^d x 2^d cells of equal size in degrees. A cell's code is its quadtree path: two bits a
-level, the x (east) bit before the y (south) bit, as in the worked example of paper 000, Section 5.6
-(x = 1100, y = 0101 gives 10/11/00/01). So 00 is the north-west quadrant, 01 the south-west, 10 the north-east
-and 11 the south-east. x counts from the west, y from the north.
+A grid of depth d has 2^d x 2^d cells of equal size in degrees. A cell's code is its quadtree path: two bits a level,
+the x (east) bit before the y (south) bit, as in the example of paper 000, Section 5.6 (x = 1100, y = 0101 gives
+10/11/00/01). So 00 is the north-west quadrant, 01 the south-west, 10 the north-east and 11 the south-east. x counts
+from the west, y from the north.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Grid:
         return 1 << self.depth
 
     def codes(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.uint64]:
-        """Codes of the cells that hold the points, uint64[n]. The points must lie in the region, borders included."""
+        """Codes of the cells of points, uint64[n]. The points must be in the region, borders included."""
         region, side = self.region, self.side
         x = (longitude - region.west) * (side / (region.east - region.west))
         y = (region.north - latitude) * (side / (region.north - region.south))

@@ -1,4 +1,4 @@
-"""What a release is made of: its files, the table of cells, and the manifest's form."""
+"""The files of a release, their columns, and the formats of manifests."""
 
 from __future__ import annotations
 
@@ -52,14 +52,20 @@ RELEASE_FILES = frozenset(
     }
 )
 MANIFEST_FORMAT = "sfumato-release/2"
-REFUSAL_FORMAT = "sfumato-refusal/2"  # of what stands in the place of a release that was refused after its charge
+REFUSAL_FORMAT = "sfumato-refusal/2"  # of the notice that replaces a release that was refused after its charge
 
-# What `sfumato compare` writes has the same page and manifest files, and a format that no reader of releases opens.
+# `sfumato compare` writes a page and a manifest too, in a format that readers of releases refuse.
 RUNS_FILE = "runs.csv"
 TABLE_FILE = "table.csv"
 TABLE_TEXT_FILE = "table.md"
 EVALUATION_FILES = frozenset({RUNS_FILE, TABLE_FILE, TABLE_TEXT_FILE, PAGE_FILE, MANIFEST_FILE})
 EVALUATION_FORMAT = "sfumato-evaluation/2"
+
+# What `sfumato changes` writes: post-processing of two releases.
+CHANGES_FILE = "changes.parquet"
+CHANGES_PICTURE = "changes.png"
+CHANGES_FILES = frozenset({CHANGES_FILE, CHANGES_PICTURE, PAGE_FILE, MANIFEST_FILE})
+CHANGES_FORMAT = "sfumato-changes/1"
 
 _GEO = {
     "version": "1.1.0",
@@ -68,23 +74,23 @@ _GEO = {
 }
 
 _STDDEV = (
-    "standard deviation of count: of its noise, or, where the method's estimator is bayes, the posterior one, of what "
-    "noise, users who were not asked, and the map around leave open. The posterior one holds on average over cells; it "
-    "is a lower bound for cells that are chosen because people are in them and for sums of cells; with the methods "
-    "count_min, emd, hierarchical, adaptive_grid and spatial_decomposition it is a lower bound everywhere"
+    "standard deviation of count: with the estimator bayes the posterior standard deviation, given all noisy counts, "
+    "else that of the noise. The posterior one holds on average over cells; it is a lower bound for cells that are "
+    "chosen by their counts and for sums of cells. With the methods count_min, emd, hierarchical, adaptive_grid and "
+    "spatial_decomposition it is a lower bound everywhere"
 )
 CELLS_SCHEMA = pa.schema(
     [
         pa.field("cell_id", pa.string(), False, {"description": "r and one digit 0..3 a level of the quadtree"}),
-        pa.field("depth", pa.int8(), False, {"description": "level of the node, 0 for the whole region"}),
+        pa.field("depth", pa.int8(), False, {"description": "level of the node, 0 for the region"}),
         pa.field("west", pa.float64(), False, {"unit": "degrees"}),
         pa.field("south", pa.float64(), False, {"unit": "degrees"}),
         pa.field("east", pa.float64(), False, {"unit": "degrees"}),
         pa.field("north", pa.float64(), False, {"unit": "degrees"}),
         pa.field("count", pa.float64(), False, {"description": "estimated users of the cohort; may be negative"}),
         pa.field("stddev", pa.float64(), False, {"description": _STDDEV}),
-        pa.field("density", pa.float64(), True, {"unit": "users per square kilometre, null where nothing is left"}),
-        pa.field("geometry", pa.binary(), False, {"description": "WKB, what the node's descendants leave over"}),
+        pa.field("density", pa.float64(), True, {"unit": "users per square kilometre, null if the area is 0"}),
+        pa.field("geometry", pa.binary(), False, {"description": "WKB, the node without its descendants"}),
     ],
     metadata={"geo": json.dumps(_GEO)},
 )
@@ -96,64 +102,104 @@ _UNBIASED = (
     pa.field("users_high", pa.float64(), False, {"description": "upper end of a 95% interval of the cell's users"}),
 )
 _MEASURED = (
-    "of what was measured of the node and of its descendants, before it is reconciled with its parent; of the root, of "
-    "its users"
+    "variance of the measurements of the node and of its descendants, before they are reconciled with its parent; for "
+    "the root, of its users"
 )
-# What `Release.total` needs: one row a node of the full quadtree over the cells, level by level.
+# For `Release.total`: one row a node of the full quadtree over the cells, level by level.
 TOTALS_SCHEMA = pa.schema(
     [
         pa.field("node", pa.uint64(), False, {"description": "a 1 and then the node's path, two bits a level"}),
-        pa.field("cell", pa.int64(), False, {"description": "row of cells.parquet the leaf is of; -1 for inner nodes"}),
+        pa.field("cell", pa.int64(), False, {"description": "the leaf's row in cells.parquet; -1 for inner nodes"}),
         pa.field("users", pa.float64(), False, {"description": "unbiased users"}),
         pa.field("variance", pa.float64(), False, {"description": _MEASURED}),
     ]
 )
 
 
-def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), unbiased: bool = False) -> pa.Schema:
-    """The table of a heatmap's cells; with auxiliary data, rates and counts by category stand before the geometry.
+def changes_schema() -> pa.Schema:
+    """The table of changes between two heatmaps: one row for each node of the quadtree that both know."""
 
-    categories: names, none without auxiliary data. rates: those whose rates are told: of one the columns are as
-    `rate_columns` has them, of several each with _NAME behind it. unbiased: whether intervals of users are known.
+    def field(name: str, kind: pa.DataType, text: str, null: bool = False) -> pa.Field:
+        return pa.field(name, kind, null, {"description": text})
+
+    number = pa.float64()
+    return pa.schema(
+        [
+            field("cell_id", pa.string(), "r and one digit 0..3 a level of the quadtree"),
+            field("depth", pa.int8(), "level of the node, 0 for the whole region"),
+            *(pa.field(name, number, False, {"unit": "degrees"}) for name in ("west", "south", "east", "north")),
+            field("leaf", pa.bool_(), "the finest cell that both maps know; otherwise a merged region"),
+            field("before", number, "unbiased users of the first map, scaled if shares are compared; may be negative"),
+            field("after", number, "unbiased users of the second map; may be negative"),
+            field("difference", number, "after - before, in users"),
+            field("stddev", number, "standard deviation of the difference if nothing changed: noise and sampling"),
+            field("low", number, "lower end of the difference's 95% interval, for each row by itself"),
+            field("high", number, "upper end of the difference's 95% interval, for each row by itself"),
+            field("changed", pa.bool_(), "q_value is at most the stated false discovery rate"),
+            field("shown", pa.bool_(), "of changed rows that lie within each other the most significant"),
+            field("p_value", number, "two-sided; null where nearly nobody is in either map: not tested", True),
+            field("q_value", number, "least false discovery rate at which it is changed; null if not tested", True),
+            field(
+                "changed_low",
+                number,
+                "lower end of an interval that allows for the selection; or null",
+                True,
+            ),
+            field(
+                "changed_high",
+                number,
+                "upper end of an interval that allows for the selection; or null",
+                True,
+            ),
+            field("geometry", pa.binary(), "WKB, the node's rectangle"),
+        ],
+        metadata={"geo": json.dumps(_GEO)},
+    )
+
+
+def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), unbiased: bool = False) -> pa.Schema:
+    """The columns of `cells.parquet` of a heatmap.
+
+    Args:
+        categories: names; none without auxiliary data.
+        rates: names of the categories with published rates, see `rate_columns`.
+        unbiased: whether there are unbiased users and their intervals.
     """
     fields = list(_UNBIASED) if unbiased else []
     for name in rates:
-        *column, shrunk, low, high = rate_columns(name, rates)
-        listed = low, high
-        says = f"share of the cell's users in category {name}, null where the interval is 0..1 and so nothing is known"
-        fields.append(pa.field(column[0], pa.float64(), True, {"description": says}))
-        for end, which in zip(column[1:], ("lower", "upper"), strict=True):
-            says = (
-                f"{which} end of the 95% interval of the share in category {name}; includes sampling and noise; holds "
-                "for each cell by itself, so not for one that was chosen by its rate"
-            )
-            fields.append(pa.field(end, pa.float64(), False, {"description": says}))
-        says = f"share in category {name}, shrunk towards the average; null where users are not clearly above zero"
-        fields.append(pa.field(shrunk, pa.float64(), True, {"description": says}))
-        for end, which in zip(listed, ("lower", "upper"), strict=True):
-            says = (
-                f"{which} end of an interval of the share in category {name} that holds for all cells at once, at 95%; "
-                "null unless it lies above the average: those cells are the list of the highest rates"
-            )
-            fields.append(pa.field(end, pa.float64(), True, {"description": says}))
+        pointwise = (
+            f"end of the 95% interval of the rate of {name}; includes sampling and noise; pointwise, so not for "
+        )
+        pointwise += "a cell that was chosen by its rate"
+        simultaneous = (
+            f"end of an interval of the rate of {name} that holds for all cells at once, at 95%; null unless "
+        )
+        simultaneous += "it is above the average"
+        texts = (
+            f"share of the cell's users in category {name}; null if the interval is 0..1, so that nothing is known",
+            f"lower {pointwise}",
+            f"upper {pointwise}",
+            f"rate of {name} after shrinkage towards the average; null where users are not clearly above zero",
+            f"lower {simultaneous}",
+            f"upper {simultaneous}",
+        )
+        for column, text in zip(rate_columns(name, rates), texts, strict=True):
+            nullable = not column.startswith(("rate_low", "rate_high"))
+            fields.append(pa.field(column, pa.float64(), nullable, {"description": text}))
     for name in categories:
-        says = f"users in category {name} with the noise of the sub-query that counted them; may be negative"
-        fields.append(pa.field(f"count_{name}", pa.float64(), False, {"description": says}))
-    last = len(CELLS_SCHEMA) - 1
-    every = [CELLS_SCHEMA.field(place) for place in range(len(CELLS_SCHEMA))]
-    return pa.schema([*every[:last], *fields, every[last]], metadata=CELLS_SCHEMA.metadata)
+        text = f"users in category {name} with the noise of the sub-query that counted them; may be negative"
+        fields.append(pa.field(f"count_{name}", pa.float64(), False, {"description": text}))
+    *before, geometry = CELLS_SCHEMA
+    return pa.schema([*before, *fields, geometry], metadata=CELLS_SCHEMA.metadata)
 
 
 def rate_columns(name: str, rates: Sequence[str]) -> tuple[str, ...]:
-    """The columns of one category's rate, of those whose rates are told.
+    """The columns of one category's rate: the rate, its pointwise interval, shrunk, and its simultaneous interval.
 
-    They are the rate, the ends of its interval, the shrunk rate, and the ends of its interval for all cells at once.
+    They end in _NAME if several categories have published rates.
     """
-    end = "" if len(rates) == 1 else f"_{name}"
-    return tuple(
-        f"{one}{end}"
-        for one in ("rate", "rate_low", "rate_high", "rate_shrunk", "simultaneous_low", "simultaneous_high")
-    )
+    columns = ("rate", "rate_low", "rate_high", "rate_shrunk", "simultaneous_low", "simultaneous_high")
+    return columns if len(rates) == 1 else tuple(f"{column}_{name}" for column in columns)
 
 
 HOT_CELLS_SCHEMA = pa.schema(
@@ -196,7 +242,7 @@ BINS_SCHEMA = pa.schema(
     [
         pa.field("level", pa.int64(), False, {"description": "bits of the range that the bin fixes"}),
         pa.field("low", pa.float64(), False),
-        pa.field("high", pa.float64(), False, {"description": "not in the bin, unless it is the range's end"}),
+        pa.field("high", pa.float64(), False, {"description": "not in the bin, except the range's end"}),
         pa.field("count", pa.float64(), False, {"description": "estimated users: sampled / sampling rate"}),
         pa.field("stddev", pa.float64(), False, {"description": "standard deviation of count, from sampling"}),
         pa.field("sampled", pa.int64(), False),
@@ -205,11 +251,11 @@ BINS_SCHEMA = pa.schema(
 
 
 def items_schema(item: pa.DataType) -> pa.Schema:
-    """The table of items: one row a published item or prefix. item: text, or integers where items are whole numbers."""
+    """The columns of `items.parquet`: one row a published item or prefix. item: type of the items, text or integers."""
     return pa.schema(
         [
             pa.field("item", item, False),
-            pa.field("level", pa.int64(), False, {"description": "length of the prefix, 0 for whole items"}),
+            pa.field("level", pa.int64(), False, {"description": "length of the prefix, 0 for complete items"}),
             pa.field("count", pa.float64(), False, {"description": "estimated users: sampled / sampling rate"}),
             pa.field("stddev", pa.float64(), False, {"description": "standard deviation of count, from sampling"}),
             pa.field("sampled", pa.int64(), False, {"description": "sampled users seen with the item"}),

@@ -1,4 +1,4 @@
-"""What the page of nightly releases shows: a line for each night, and what the ledger's limits had left. Pure."""
+"""The data of the page of nightly releases: one release a night, and the spending under the ledger's limits. Pure."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)
 
 @dataclass(frozen=True)
 class DatedRelease:
-    """One release of the timeline, as its manifest tells. Raises ValueError where a value makes no sense.
+    """One release of the timeline, by its manifest.
 
     Attributes:
         date: YYYY-MM-DD, the day of the data.
-        release_id: the release's own name.
-        folder: where it lies, relative to the timeline's page, such as `releases/2026-11-20`.
+        release_id: the release's name.
+        folder: its path, relative to the timeline's page, such as `releases/2026-11-20`.
         job: the command that made it.
-        epsilon: what it promised at most.
-        delta: the same.
-        users: how many took part, given or counted with noise; None where nobody said.
+        epsilon, delta: of its guarantee.
+        users: number of users, public or noisy; None if unknown.
         created: ISO 8601 time.
         warm_start: id of the release that it started from, if any.
-        map: the file with its map, relative to the page (`page_index.map_file`); None where it has no map.
-        safe: nobody can guess where its noise came from.
+        map: the file with its map, relative to the page (`page_index.map_file`); None without a map.
+        safe: whether the key of its noise is secret.
+
+    Raises:
+        ValueError: a value is out of range.
     """
 
     date: str
@@ -57,12 +59,12 @@ class DatedRelease:
 
     @property
     def has_map(self) -> bool:
-        """Whether there is a map to show: a histogram or quantiles have none."""
+        """Whether there is a map. A histogram or quantiles have none."""
         return self.map is not None
 
     @classmethod
     def from_manifest(cls, date: str, folder: str, manifest: Mapping[str, Any], map: str | None = None) -> DatedRelease:
-        """From the manifest of the release in a folder. Raises RequestError where it does not say what was promised."""
+        """From the manifest of the release in a folder. Raises RequestError if it lacks the guarantee."""
         try:
             privacy = manifest["privacy"]
             counted = manifest.get("results") or {}
@@ -75,7 +77,7 @@ class DatedRelease:
                 job=str(manifest["job"]),
                 epsilon=float(privacy["epsilon"]),
                 delta=float(privacy["delta"]),
-                # A count made with noise may come out below nobody.
+                # A noisy count may be negative.
                 users=None if users is None else max(float(users), 0.0),
                 created=str(manifest["created"]),
                 warm_start=start.get("release_id"),
@@ -83,18 +85,20 @@ class DatedRelease:
                 safe=privacy["randomness"].get("safe") is True,
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise RequestError(f"{folder}: the manifest does not say what the release promised ({error!r})") from None
+            raise RequestError(f"{folder}: the manifest lacks the release's guarantee ({error!r})") from None
 
 
 @dataclass(frozen=True)
 class Spending:
-    """One of the ledger's limits, and what had been spent of it. Raises ValueError.
+    """One of the ledger's limits, and the spending under it.
 
     Attributes:
-        epsilon: at most so much for the data of any `days` days in a row.
-        delta: the same; 0 where the limit names none.
-        days: the window's length.
-        spent: (date, epsilon spent in the window that ends on that day), in order of their dates.
+        epsilon, delta: the limits for the data of any `days` consecutive days.
+        days: length of the window.
+        spent: (date, epsilon spent in the window that ends on that day), in order of dates.
+
+    Raises:
+        ValueError: a value is out of range.
     """
 
     epsilon: float

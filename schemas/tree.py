@@ -1,9 +1,9 @@
-"""The adaptive quadtree: which nodes exist, which of them own an entry, and where a location counts.
+"""The adaptive quadtree: its nodes, the nodes with a vector entry, and the entry of each location.
 
-A node is one number: a 1 followed by its path, two bits a level, so the root is 1 and the parent of i is i >> 2.
-A node may have 0 to 4 children, and orphans are allowed (a grandchild with no child between). Every node with fewer
-than four children owns one vector entry; a location counts at the deepest node that covers it (paper 000, Section
-5.6). The root is always there, so every location counts somewhere.
+A node is an integer: a 1 followed by its path, two bits a level. The root is 1, and the parent of i is i >> 2. A node
+may have 0 to 4 children, and orphans are allowed (a grandchild without the child between). Every node with fewer than
+four children has one vector entry. A location counts for the deepest node that covers it (paper 000, Section 5.6). The
+root is always a node, so every location counts.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ _MAX_KEPT_LEVEL = 10  # some 100 MB with its index
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A set of nodes over a grid of the given depth. nodes: uint64[n], ascending (so level by level), with the root."""
+    """A set of nodes.
+
+    Attributes:
+        depth: of the grid.
+        nodes: uint64[n], ascending and so level by level, with the root.
+    """
 
     depth: int
     nodes: NDArray[np.uint64]
 
     @classmethod
     def of(cls, depth: int, nodes: NDArray[np.uint64]) -> Tree:
-        """The tree of these nodes (any order, repeats allowed) and the root. Raises ValueError below the grid."""
+        """The tree of nodes, in any order, and the root. Raises ValueError for a node below the grid."""
         unique = np.union1d(np.asarray(nodes, dtype=np.uint64), np.ones(1, dtype=np.uint64))
         if unique[0] == 0 or int(node_levels(unique[-1:])[0]) > depth:
             raise ValueError(f"nodes must lie on levels 0..{depth}")
@@ -50,12 +55,12 @@ class Tree:
         return hash((self.depth, self.nodes.tobytes()))
 
     def __reduce__(self) -> tuple[Any, tuple[int, Any]]:
-        # What it has computed of itself does not travel, and a complete tree is known by its level.
+        # Cached properties are not pickled. A complete tree follows from its level.
         return (Tree.uniform, (self.depth, self.level)) if self.complete else (Tree, (self.depth, self.nodes))
 
     @cached_property
     def entries(self) -> NDArray[np.uint64]:
-        """The nodes that own a vector entry, in the vector's order: uint64[T], ascending."""
+        """The nodes with a vector entry, in the vector's order: uint64[T], ascending."""
         if self.complete:
             return self.nodes[-(1 << (2 * self.level)) :]
         parents, children = np.unique(self.nodes[1:] >> _TWO, return_counts=True)
@@ -63,7 +68,7 @@ class Tree:
 
     @cached_property
     def index(self) -> TreeIndex:
-        """The elementary intervals of codes between the borders of nodes, and which entry each counts for."""
+        """The elementary intervals of codes between the borders of nodes, and their entries."""
         depth = self.depth
         if self.complete:
             cells = np.arange((1 << (2 * self.level)) + 1, dtype=np.uint64)
@@ -90,24 +95,24 @@ class Tree:
 
     @property
     def complete(self) -> bool:
-        """Whether every node down to the deepest level is there."""
+        """Whether every node down to the deepest level exists."""
         return bool(len(self.nodes) == (4 ** (self.level + 1) - 1) // 3)
 
     @cached_property
     def entry_of_cell(self) -> NDArray[np.int32]:
-        """The entry at which each cell of the tree's deepest level counts: int32[4^level], by code."""
+        """The entry of each cell of the tree's deepest level: int32[4^level], by code."""
         index = self.index
         lengths = np.diff(index.boundaries) >> np.uint64(2 * (self.depth - self.level))
         return np.repeat(index.owner.astype(np.int32), lengths.astype(np.int64))
 
     @cached_property
     def areas(self) -> NDArray[np.int64]:
-        """Finest cells that each entry covers, less what its descendants cover: int64[T]. 0 is possible."""
+        """The area of each entry without its descendants, in finest cells: int64[T], may be 0."""
         cells = self.index.sum_intervals(np.diff(self.index.boundaries).astype(np.int64)[None, :])
         return np.asarray(cells[0])
 
     def parents(self) -> NDArray[np.int64]:
-        """For every node the place in `nodes` of its nearest ancestor in the tree: int64[n]; -1 for the root."""
+        """The index in `nodes` of each node's nearest ancestor in the tree: int64[n]; -1 for the root."""
         ancestor = self.nodes >> _TWO
         found = np.full(len(self.nodes), -1, dtype=np.int64)
         for _ in range(self.depth):
@@ -127,10 +132,14 @@ class Tree:
 
 @dataclass(frozen=True)
 class TreeIndex:
-    """Elementary intervals of a tree: [boundaries[i], boundaries[i + 1]) counts for entry owner[i].
+    """Elementary intervals of a tree: codes in [boundaries[i], boundaries[i + 1]) count for entry owner[i].
 
-    boundaries: uint64[E + 1], ascending, from 0 to 4^depth; owner: int64[E]; order sorts the intervals by owner and
-    groups are the starts of each owner's run in that order; entries: the vector's length T.
+    Attributes:
+        boundaries: uint64[E + 1], ascending, from 0 to 4^depth.
+        owner: int64[E].
+        order: int64[E], sorts the intervals by owner.
+        groups: the start of each owner's intervals in that order.
+        entries: length T of the vector.
     """
 
     boundaries: NDArray[np.uint64]
@@ -140,7 +149,7 @@ class TreeIndex:
     entries: int
 
     def owners(self, codes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The entries at which cells of the finest grid count: int64[n], for codes uint64[n] below 4^depth."""
+        """The entries of cells of the finest grid: int64[n], for codes uint64[n] below 4^depth."""
         return np.asarray(self.owner[np.searchsorted(self.boundaries, codes, side="right") - 1])
 
     def sum_intervals(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -156,14 +165,14 @@ class TreeIndex:
 
 @lru_cache(maxsize=32)
 def _uniform(depth: int, level: int) -> Tree:
-    """The complete tree; kept, with what it has computed of itself, because methods ask for it again and again."""
+    """The complete tree. Cached with its own cached properties, because methods use it often."""
     parts = [np.arange(1 << (2 * i), 2 << (2 * i), dtype=np.uint64) for i in range(level + 1)]
     return Tree(depth, np.concatenate(parts))
 
 
 def node_levels(nodes: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Levels of nodes, 0 for the root: int64[n]."""
-    # A node has 2 level + 1 bits, at most 41, which a float's exponent tells exactly.
+    # A node has 2 level + 1 bits, at most 41, so a float's exponent is exact.
     return np.asarray((np.frexp(nodes.astype(np.float64))[1] - 1) // 2, dtype=np.int64)
 
 
@@ -179,7 +188,7 @@ def node_positions(nodes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArra
 
 
 def node_names(nodes: NDArray[np.uint64]) -> list[str]:
-    """Readable ids: `r` for the root, then a digit a level (0 north-west, 1 south-west, 2 and 3 east of them)."""
+    """Cell ids: `r` and one digit a level (0 north-west, 1 south-west, 2 north-east, 3 south-east)."""
     names = []
     for node in nodes.tolist():
         digits = ""

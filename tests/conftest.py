@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import settings
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from sfumato.schemas.region import Region
 from tests.beam_caches import beam_caches
@@ -21,6 +24,12 @@ settings.load_profile("sfumato")
 
 SMALL_DPI = 40
 REGION = Region(-1.0, 50.0, 1.0, 51.0)
+
+
+def pytest_collection_finish() -> None:
+    """What thousands of imported modules hold stays: the collector of garbage need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,6 +50,32 @@ def fast_pipelines() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, beam_caches():
         for module in ("picture", "picture_charts", "picture_moments"):
             patch.setattr(f"sfumato.transforms.release.{module}.DPI", SMALL_DPI)
+        yield
+
+
+@pytest.fixture
+def blank_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are laid out and written but not drawn, except in tests with the marker `drawn`.
+
+    Drawing takes a fifth of a small release's processor time. A file whose tests do not look at pictures uses this.
+    """
+    if request.node.get_closest_marker("drawn") is None:
+        monkeypatch.setattr(FigureCanvasAgg, "draw", FigureCanvasAgg.get_renderer)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """JAX compiles each program once in a session, although each training asks for it anew."""
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("jax")),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name.upper(), str(value))  # for an import that is still to come
+            if "jax" in sys.modules:
+                sys.modules["jax"].config.update(name, value)
         yield
 
 

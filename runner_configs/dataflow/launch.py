@@ -1,4 +1,4 @@
-"""What a launch of the Flex template runs: `sfumato refresh` with the template's parameters."""
+"""The program of the Flex template: runs `sfumato refresh` with the template's parameters."""
 
 import sys
 

@@ -1,8 +1,8 @@
 """Airflow, 3.2 or later: publishes each day's private map. Copy this file into the DAGs folder, adapt the constants.
 
 Catch-up is the backfill: every day since START has a run, oldest first and one at a time, so that each map starts
-from the one before. Runs may be cleared and repeated at will: a day is charged to the ledger once, and a day that is
-published already costs nothing.
+from the previous one. Runs may be cleared and repeated: a day is charged to the ledger once, and a published day costs
+nothing more.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ CONFIG = "/etc/sfumato/refresh.yaml"
 START = pendulum.datetime(2026, 11, 1, tz="UTC")
 
 NEEDS_A_PERSON = (1, 2, 3, 4)
-"""Exit statuses that no retry mends: the data, the configuration, the budget, the ledger. 75 is: try again later."""
+"""Exit statuses that no retry can change: the data, the configuration, the budget, the ledger. 75: try again later."""
 
 
 class Refresh(BashOperator):
-    """A BashOperator that does not try again what only a person can mend."""
+    """A BashOperator without retries for exit statuses that need a person."""
 
     def execute(self, context: Any) -> Any:
         try:

@@ -161,7 +161,7 @@ def test_a_table_is_charged_as_its_file_would_be(tmp_path: Path) -> None:
     write_key(tmp_path / "key")
     options = {
         "column": "kind", "epsilon": 1.0, "delta": 1e-6, "key_file": tmp_path / "key",
-        "ledger": tmp_path / "ledger.db", "dataset": "taxis", "budget": "9/9d",
+        "ledger": tmp_path / "ledger.db", "dataset": "taxis", "budget": "9:1e-3/9d",
     }  # fmt: skip
     first = jobs.histogram(frame, output=tmp_path / "a", release_id="a", period="2026-11-20", **options)
     again = jobs.histogram(frame, output=tmp_path / "a", release_id="a", period="2026-11-20", **options)

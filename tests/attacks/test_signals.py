@@ -5,13 +5,17 @@ SIGINT and SIGTERM end every local run within five seconds, with 130 and 143, an
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -28,6 +32,23 @@ STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 SECONDS = 5.0
 ON_DISK = "import sfumato.pipelines.scratch as s; s.available_memory = lambda: 0; "
 RUN = "import sys; from sfumato.pipelines.cli import command; sys.exit(command(sys.argv[1:]))"
+# Forks a process for each line that it reads, and writes its number, then its exit status. It imports Beam once.
+SERVER = """
+import json, os, sys, tempfile
+import sfumato.pipelines.compare, sfumato.pipelines.heatmap, sfumato.pipelines.ranges_build
+for line in sys.stdin:
+    code, arguments, folder = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        for number, name in (1, "stdout"), (2, "stderr"):
+            os.dup2(os.open(os.path.join(folder, name), os.O_WRONLY), number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.environ["TMPDIR"], tempfile.tempdir, sys.argv = folder, None, ["-c", *arguments]
+        exec(code, {"__name__": "__main__"})
+        sys.exit()
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -35,26 +56,71 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
     return make_city(tmp_path_factory.mktemp("city"), 20_000)
 
 
-def start(code: str, arguments: list[str], temporary: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(temporary), "OPENBLAS_NUM_THREADS": "1"},
-    )
+@dataclass
+class Run:
+    """A process that runs code. Its output goes to the files `stdout` and `stderr` of a folder."""
+
+    server: subprocess.Popen[str]
+    pid: int
+    folder: Path
+    ended_with: int | None = None
+
+    def written(self, name: str) -> str:
+        """What the process has written so far."""
+        return (self.folder / name).read_text()
+
+    def wait_for(self, name: str, text: str) -> None:
+        """Waits until the process has written a text."""
+        while text not in self.written(name):
+            assert self.status(0.005) is None, f"the process ended by itself: {self.written('stderr')}"
+
+    def status(self, seconds: float) -> int | None:
+        """The exit status, None if the process has not ended after these seconds."""
+        assert self.server.stdout is not None
+        if self.ended_with is None and select.select([self.server.stdout], [], [], seconds)[0]:
+            self.ended_with = int(self.server.stdout.readline())
+        return self.ended_with
 
 
-def ended(job: subprocess.Popen[str], number: signal.Signals, temporary: Path) -> tuple[int, str]:
-    """Sends the signal; exit status and standard error. Checks the time that it takes and what is left."""
-    children = psutil.Process(job.pid).children(recursive=True)
+Start = Callable[[str, list[str], Path], Run]
+
+
+@pytest.fixture(scope="module")
+def start() -> Iterator[Start]:
+    """start(code, arguments, folder of temporary files and output) -> the process, forked from one that has Beam."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=0
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+
+        runs: list[Run] = []
+
+        def run(code: str, arguments: list[str], folder: Path) -> Run:
+            if runs and runs[-1].status(0) is None:  # of a test that failed
+                os.kill(runs[-1].pid, signal.SIGKILL)
+                assert runs[-1].status(60) is not None
+            for name in ("stdout", "stderr"):
+                (folder / name).touch()
+            print(json.dumps([code, arguments, str(folder)]), file=server.stdin, flush=True)
+            runs.append(Run(server, int(server.stdout.readline()), folder))
+            return runs[-1]
+
+        yield run
+        server.kill()
+
+
+def ended(run: Run, number: signal.Signals) -> int:
+    """Sends the signal; the exit status. Checks the time that it takes and what is left."""
+    children = psutil.Process(run.pid).children(recursive=True)
     sent = time.monotonic()
-    job.send_signal(number)
-    _, told = job.communicate(timeout=60)
-    assert time.monotonic() - sent < SECONDS, told
+    os.kill(run.pid, number)
+    status = run.status(60)
+    assert status is not None
+    assert time.monotonic() - sent < SECONDS, run.written("stderr")
     assert not [one for one in children if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-    assert not list(temporary.glob("sfumato-*"))
-    return job.returncode, told
+    assert not list(run.folder.glob("sfumato-*"))
+    return status
 
 
 @pytest.mark.parametrize(
@@ -62,22 +128,16 @@ def ended(job: subprocess.Popen[str], number: signal.Signals, temporary: Path) -
 )
 @pytest.mark.parametrize("number", list(STATUS), ids=lambda one: one.name)
 def test_a_signal_ends_a_run_in_seconds(
-    pattern: str, tmp_path: Path, job: str, threads: str, number: signal.Signals
+    pattern: str, start: Start, tmp_path: Path, job: str, threads: str, number: signal.Signals
 ) -> None:
     """Users' cells are kept on the disk here, as where memory is small; the moment is another in every trial."""
     output = tmp_path / "out"
     arguments = [*JOBS[job], "--input", pattern, "--output", str(output), "--direct_num_workers", threads]
     moment = random.Random(f"{job} {threads} {number.name}").uniform(0, 0.3)
-    with start(ON_DISK + RUN, arguments, tmp_path) as run:
-        assert run.stderr is not None
-        first = run.stderr.readline()
-        while "files to read" not in first:
-            assert first, "the job ended by itself"
-            first = run.stderr.readline()
-        time.sleep(moment)
-        if run.poll() is not None:
-            pytest.fail("the job was done before the signal came")
-        status, told = ended(run, number, tmp_path)
+    run = start(ON_DISK + RUN, arguments, tmp_path)
+    run.wait_for("stderr", "files to read")
+    assert run.status(moment) is None, "the job was done before the signal came"
+    status, told = ended(run, number), run.written("stderr")
     assert status == STATUS[number]
     assert "Traceback" not in told
     assert "interrupted; run it again" in told or not output.exists()
@@ -85,7 +145,12 @@ def test_a_signal_ends_a_run_in_seconds(
 
 # Threads of a run that a signal cannot reach, and code that swallows it, each of which hung before.
 STUBBORN = {
-    "a long call": "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 2_000_000_000)",
+    "a long call": """
+        # A lock that is held already: C code that waits on it starts again after a signal.
+        import ctypes
+        lock, library = ctypes.create_string_buffer(128), ctypes.CDLL(None)
+        library.pthread_mutex_lock(lock)
+        library.pthread_mutex_lock(lock)""",
     "code that swallows it": """
         while True:
             try:
@@ -109,7 +174,9 @@ STUBBORN = {
 
 @pytest.mark.parametrize("number", list(STATUS), ids=lambda one: one.name)
 @pytest.mark.parametrize("how", list(STUBBORN))
-def test_what_takes_no_notice_of_a_signal_ends_as_well(tmp_path: Path, how: str, number: signal.Signals) -> None:
+def test_what_takes_no_notice_of_a_signal_ends_as_well(
+    start: Start, tmp_path: Path, how: str, number: signal.Signals
+) -> None:
     code = (
         "import subprocess, sys, threading, time\n"
         "from sfumato.pipelines.interrupts import ended_by_signals\n"
@@ -118,8 +185,7 @@ def test_what_takes_no_notice_of_a_signal_ends_as_well(tmp_path: Path, how: str,
         "    open(folder + '/cells', 'w').write('of a user')\n"
         "    print('ready', flush=True)\n" + textwrap.indent(textwrap.dedent(STUBBORN[how]), "    ")
     )
-    with start(code, [], tmp_path) as run:
-        assert run.stdout is not None
-        assert run.stdout.readline() == "ready\n"
-        time.sleep(0.5)
-        assert ended(run, number, tmp_path)[0] == STATUS[number]
+    run = start(code, [], tmp_path)
+    run.wait_for("stdout", "ready\n")
+    time.sleep(0.5)
+    assert ended(run, number) == STATUS[number]

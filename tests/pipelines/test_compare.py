@@ -19,11 +19,10 @@ from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.comparison import EVALUATION
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid
+from sfumato.schemas.region import Grid, by_row
 from sfumato.transforms.evaluation.cases import make_cases
 from sfumato.transforms.evaluation.compare_methods import CompareMethods, _DrawFn
 from sfumato.transforms.evaluation.evaluate_case import Evaluation
-from sfumato.transforms.heatmap.raster import by_row
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.published_release import open_release

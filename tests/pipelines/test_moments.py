@@ -138,6 +138,7 @@ def test_nothing_raw_is_in_the_release_or_in_the_log(
 # --- its key ---
 
 
+@pytest.mark.drawn
 def test_the_same_key_gives_the_same_release_on_every_runner(
     folder: Path, pattern: str, published: Path, tmp_path: Path
 ) -> None:

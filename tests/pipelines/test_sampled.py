@@ -65,6 +65,7 @@ def check_guarantee(manifest: dict, epsilon: float = 1.0, most: float = 1e-8) ->
     return privacy
 
 
+@pytest.mark.drawn
 def test_a_histogram_of_categories(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("histogram", pattern, tmp_path / "out", "--column", "kind") == 0
     shown = capsys.readouterr()
@@ -142,6 +143,7 @@ def test_hot_items_grow_from_their_prefixes(pattern: str, tmp_path: Path, option
         assert set(items["item"][items["level"] == levels[-1]]) == names
 
 
+@pytest.mark.drawn
 def test_hot_cells_and_the_top(pattern: str, tmp_path: Path) -> None:
     assert run("hotspots", pattern, tmp_path / "all", *REGION, "--depth", "4", "--levels", "2") == 0
     assert run("hotspots", pattern, tmp_path / "top", *REGION, "--depth", "4", "--levels", "2", "--top", "3") == 0
@@ -154,6 +156,7 @@ def test_hot_cells_and_the_top(pattern: str, tmp_path: Path) -> None:
     assert finest["cell_id"].str.fullmatch("r[0-3]{4}").all()
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("method", ["hierarchical", "interactive"])
 def test_quantiles(pattern: str, tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]) -> None:
     more = ["--ranges", "0:2,1:20"] if method == "hierarchical" else []

@@ -34,8 +34,20 @@ _BY_INFORMATION: tuple[Contribution, ...] = ("top", "one", "all")  # by informat
 class CompareMethods(beam.PTransform):
     """Paths of Parquet location logs -> a pair: Outcomes, and the exact sums by code as a singleton float64[4^depth].
 
-    Both outputs reveal exact data: this is an evaluation. All cases of one draw have the same users. depth is the
-    deepest of all cases. Raises DataError if a case needs more users than there are, RequestError for auxiliary data.
+    Both outputs reveal exact data: this is an evaluation. All cases of one draw have the same users.
+
+    Args:
+        region: of the map. Its depth is the deepest of all cases.
+        cases: to evaluate.
+        keys: number of runs of each case, each with its own cohort and noise.
+        evaluation: how densities are compared.
+        key: of the comparison.
+        columns: of the logs.
+        spill: a folder for data between stages (see Spill).
+
+    Raises:
+        RequestError: the columns have auxiliary data.
+        DataError: a case needs more users than there are.
     """
 
     def __init__(
@@ -72,8 +84,8 @@ class CompareMethods(beam.PTransform):
             >> BoundUsers(places, spill, bound[0], bound[1] or None, self._columns.dwell_limit)
             for bound in bounds
         }
-        # Distributions of all users hold more of the truth than one location each, so use them where there are any.
-        words, users = bounded[bounds[-1]]
+        # The truth comes from the bound with the most information: distributions, if any case has them.
+        exact_rows, users = bounded[bounds[-1]]
         measured = next((bound for bound in bounds if bound[0] != "top"), bounds[0])  # the source of the yardstick
         population = (
             users
@@ -85,7 +97,7 @@ class CompareMethods(beam.PTransform):
                 self._cases,
             )
         )
-        truth = words | "Truth" >> beam.CombineGlobally(_SumCellsFn(places))
+        truth = exact_rows | "Truth" >> beam.CombineGlobally(_SumCellsFn(places))
         outcomes = [
             bounded[bound][0]
             | f"Draw{_label(bound)}"
@@ -132,10 +144,10 @@ def _check(counts: UserCounts, rows: RowCounts, cases: list[Case]) -> int:
     users = counts.usable
     rows.check(max(case.parameters.max_bad_fraction for case in cases))
     if users == 0:
-        raise DataError("too few users: no row has a usable user and place")
+        raise DataError("too few users: no row has a usable user and location")
     needed = max(case.parameters.users or 0 for case in cases)
     if needed > users:
-        raise DataError(f"users: {needed:,} are needed, and the logs have {users:,} with a usable place")
+        raise DataError(f"users: {needed:,} are needed, and the logs have {users:,} with a usable location")
     return users
 
 

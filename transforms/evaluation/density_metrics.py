@@ -1,4 +1,4 @@
-"""How far an estimated density is from the true one: the metrics of papers 000 and 001. Pure.
+"""Metrics of an estimated density against the true one, from papers 000 and 001. Pure.
 
 Densities are float64[side, side], finite, >= 0, and sum to 1.
 """
@@ -18,7 +18,7 @@ from sfumato.transforms.evaluation.earth_mover import earth_mover
 
 Density = NDArray[np.float64]
 
-# What the saliency benchmark adds to keep logarithms finite (Bylinskii et al. 2019): the spacing of float64 at 1.
+# Keeps logarithms finite, as in the saliency benchmark (Bylinskii et al. 2019): the spacing of float64 at 1.
 KL_EPSILON = float(np.finfo(np.float64).eps)
 SUM_TOLERANCE = 1e-6
 # A density whose deviations from its mean are smaller than this share of it is rounding noise around a constant.
@@ -29,8 +29,11 @@ CONSTANT = 1e-12
 class Metric:
     """One way to compare two densities.
 
-    help: formula, unit and source, with e the estimate and t the truth. better: which way is better. compute: of
-    (estimate, truth), two densities of one shape.
+    Attributes:
+        name: its name in `--metrics`.
+        help: formula, unit and source, with e the estimate and t the truth.
+        better: whether lower or higher values are better.
+        compute: the metric of (estimate, truth), two densities of one shape.
     """
 
     name: str
@@ -141,7 +144,7 @@ METRICS: dict[str, Metric] = {
 
 
 def coarsen(density: Density, side: int) -> Density:
-    """The density on a grid of side x side cells: sums of blocks. Raises ValueError where the sides do not divide."""
+    """The density on a grid of side x side cells: sums of blocks. Raises ValueError if the sides do not divide."""
     if side < 1 or len(density) % side:
         raise ValueError(f"side: must divide {len(density)}, got {side}")
     block = len(density) // side
@@ -164,8 +167,8 @@ def parse_metrics(text: str) -> tuple[str, ...]:
 def evaluate(estimate: Density, truth: Density, names: Iterable[str]) -> dict[str, float]:
     """The named metrics of an estimate, by name, in the order given.
 
-    An estimate of zeros says nothing about where people are and counts as the uniform density. Raises ValueError where
-    a shape or a value is not a density's, RequestError where the grid is too large for `emd`.
+    An estimate of zeros has no information on locations and counts as the uniform density. Raises ValueError where
+    a shape or a value is not a density's, RequestError if the grid is too large for `emd`.
     """
     if estimate.shape != truth.shape or estimate.ndim != 2 or estimate.shape[0] != estimate.shape[1]:
         raise ValueError(f"estimate and truth must both be [side, side], got {estimate.shape} and {truth.shape}")

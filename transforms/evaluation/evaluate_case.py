@@ -1,4 +1,4 @@
-"""Evaluates a case on a cohort: outcomes of the method, of its best level by the truth, and of the yardstick. Pure."""
+"""Evaluates a case on a cohort: outcomes of the method, of its best level by truth, and of the yardstick. Pure."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def evaluate_case(
     key: RunKey,
     earlier: Rows | None = None,
 ) -> Iterator[Outcome]:
-    """Yields the outcome of the case's method; of a method that chooses a level, also of its best level by the truth.
+    """Yields the outcome of the case's method and, if the method chooses a level, of its best level by the truth.
 
     Args:
         case: the method and its options.
         rows: the cohort.
         population: public number of users that the cohort was drawn from.
-        number: of the run; cohort and noise depend on it.
+        number: of the run. Cohort and noise depend on it.
         evaluation: how densities are compared.
         truth: sums of all users by code, float64[4^d], at the rows' depth or a finer one.
         key: of the comparison.
@@ -137,18 +137,18 @@ def _outcome(
     evaluation: Evaluation,
     exact: NDArray[np.float64],
 ) -> Outcome:
-    """The outcome of the estimate of least squared error."""
+    """The outcome of the estimate with the least squared error."""
     depth = len(exact).bit_length() - 1
-    shown = [evaluation.blurred(estimate_density(estimate, depth)) for estimate in estimates]
-    best = min(shown, key=lambda density: float(np.mean((density - exact) ** 2)))
-    spent = [answer.spent for answer in state.results]
+    densities = [evaluation.blurred(estimate_density(estimate, depth)) for estimate in estimates]
+    best = min(densities, key=lambda density: float(np.mean((density - exact) ** 2)))
+    costs = [result.spent for result in state.results]
     return Outcome(
         setting,
         number,
         evaluate(best, exact, evaluation.metrics),
-        state.per_user_total([cost.vector_length for cost in spent]),
-        state.per_user_total([cost.bits_per_client for cost in spent]),
-        sum(cost.shards_lost for cost in spent) / sum(cost.shards for cost in spent),
+        state.per_user_total([cost.vector_length for cost in costs]),
+        state.per_user_total([cost.bits_per_client for cost in costs]),
+        sum(cost.shards_lost for cost in costs) / sum(cost.shards for cost in costs),
         _picture(best, number),
     )
 

@@ -34,13 +34,13 @@ from sfumato.transforms.secagg.shard_sums import NOTHING, sum_shards
 
 @dataclass(frozen=True)
 class Rows:
-    """Users and their places, in the order of the users.
+    """Users and their cells, in the order of the users.
 
     Attributes:
-        places: the grid of places.
+        places: the grid.
         users: hashes, uint64[n].
-        codes: places, uint64[n].
-        weights: of the place in the user's distribution, int64[n]; None where each user has one row, of weight 1.
+        codes: of the cells, uint64[n].
+        weights: of the cell in the user's distribution, int64[n]; None if each user has one row, of weight 1.
     """
 
     places: Places
@@ -53,10 +53,10 @@ class Rows:
         """Reads an element of `BoundUsers`: one location or one distribution a user."""
         columns = load(stored)
         if len(columns) == 1:
-            words = np.frombuffer(columns[0], np.uint64)
-            return cls(places, words & ~places.mask, words & places.mask)
-        many = Distributions.from_columns(columns, places)
-        return cls(places, many.users, many.codes.astype(np.uint64), many.weights)
+            packed = np.frombuffer(columns[0], np.uint64)
+            return cls(places, packed & ~places.mask, packed & places.mask)
+        distributions = Distributions.from_columns(columns, places)
+        return cls(places, distributions.users, distributions.codes.astype(np.uint64), distributions.weights)
 
     @classmethod
     def concatenated(cls, stored: Iterable[bytes], places: Places) -> Rows:
@@ -82,7 +82,7 @@ class Rows:
     def rehashed(self, subkey: bytes) -> Rows:
         """The same rows with new hashes of their users.
 
-        The new upper bits depend on the old upper bits alone, so a draw picks the same users whether they have one
+        The new upper bits depend on the old upper bits only, so a draw picks the same users whether they have one
         location or a distribution. The lower bits still distinguish users.
         """
         upper = self.users & ~self.places.mask
@@ -90,7 +90,7 @@ class Rows:
         return Rows(self.places, hashes | (self.users ^ upper), self.codes, self.weights)
 
     def below(self, rate: float) -> NDArray[np.bool_]:
-        """Rows of users whose hash, as a number in [0, 1), is below the rate: bool[n]."""
+        """Whether the hash of each row's user, as a number in [0, 1), is below the rate: bool[n]."""
         shift = max(self.places.bits, 11)
         return (self.users >> np.uint64(shift)) * 2.0 ** (shift - 64) < rate
 
@@ -108,11 +108,11 @@ class Rows:
         """Divides the users among shards, as the job does."""
         spill, places = Spill(), self.places
         if self.weights is None:
-            words = (self.users & ~places.mask) | self.codes
-            split, build = split_by_shard_group(words, cohort, places, spill), build_shard_group
+            packed = (self.users & ~places.mask) | self.codes
+            split, build = split_by_shard_group(packed, cohort, places, spill), build_shard_group
         else:
-            many = Distributions(self.users, self.codes.astype(places.dtype), self.weights)
-            split, build = split_distributions(many, cohort, places, spill), build_weighted_shard_group
+            distributions = Distributions(self.users, self.codes.astype(places.dtype), self.weights)
+            split, build = split_distributions(distributions, cohort, places, spill), build_weighted_shard_group
         chunks = {number: [empty] for number, empty in empty_shard_groups(cohort, self.weights is not None)}
         for number, chunk in split:
             chunks[number].append(chunk)
@@ -122,7 +122,7 @@ class Rows:
 def run_in_memory(
     rows: Rows, population: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None = None
 ) -> HeatmapState:
-    """Runs all sub-queries and returns the final state. It equals the job's with the same public population.
+    """Runs all sub-queries and returns the final state. A job with the same public population has the same state.
 
     Args:
         rows: of all users, or of the cohort.

@@ -30,7 +30,7 @@ from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifes
 _SECURE_AGGREGATION_FIELDS = ("shards", "shards_lost", "required_survivors", "modulus", "bits_per_client")
 _MECHANISM = "distributed discrete Laplace (Polya shares) over secure-aggregation shards"
 _CENTRAL = "discrete Laplace, added once to the sums by a trusted server"
-_ONE = "one location a user, drawn {} by the key"
+_ONE = "one location a user, chosen {} by the key"
 _UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to the weights of the user's records"
 _TOP = "one location a user, the cell with most of their records or weight"
 _ALL = "one distribution a user over the cells of all their locations, in integers with sum {}"

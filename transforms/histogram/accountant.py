@@ -1,4 +1,4 @@
-"""The exact guarantee of one sample-and-threshold round, and the paper's bounds beside it (paper 004, Section 3.1).
+"""The exact guarantee of one sample-and-threshold round (paper 004, Section 3.1).
 
 Neighbouring data sets differ by one user. That user's item has k holders in one and k - 1 in the other; all other
 counts have the same distribution. So the guarantee is that of one count: X ~ Bin(k, p) against Bin(k - 1, p), where
@@ -32,7 +32,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.bisection import bisect_integers
 from sfumato.transforms.histogram.sampling_round import RATE_GRID, check_count, check_rate
 from sfumato.transforms.privacy.budget import check_epsilon
 
@@ -43,7 +42,6 @@ _SAFETY = 1e-9
 # Probabilities of 1e-300 and less are reported as 1e-300.
 _FLOOR = 1e-300
 _MAX_EPSILON = 600.0  # e^epsilon must be finite; divergences fall with epsilon, so rounding it down is safe
-_MAX_THRESHOLD = 2**16
 
 
 def check_delta(delta: float) -> float:
@@ -223,38 +221,6 @@ def _supremum(
     return best
 
 
-def theorem_delta(epsilon: float, rate: float, threshold: int) -> float:
-    """The paper's Theorem 1: delta <= exp(-tau KL(q || p) / q) if e^-epsilon <= 1 - p. Otherwise it has no bound: 1."""
-    check_epsilon("epsilon", epsilon)
-    check_rate(rate)
-    check_count("threshold", threshold)
-    if rate > -math.expm1(-epsilon):
-        return 1.0
-    q = rate - math.expm1(-epsilon) * (1 - rate)
-    return math.exp(-threshold * (math.log(q / rate) - epsilon * (1 - q) / q))
-
-
-def corollary_rate(epsilon: float, alpha: float = 1 / 6) -> float:
-    """The paper's corollary: sampling rate p = alpha (1 - e^-epsilon)."""
-    check_epsilon("epsilon", epsilon)
-    _corollary_exponent(alpha)
-    return alpha * -math.expm1(-epsilon)
-
-
-def corollary_threshold(epsilon: float, delta: float, alpha: float = 1 / 6) -> int:
-    """The paper's corollary: threshold tau = ceil(ln(1 / delta) / C_alpha), which does not depend on epsilon."""
-    check_epsilon("epsilon", epsilon)
-    return math.ceil(-math.log(check_delta(delta)) / _corollary_exponent(alpha))
-
-
-def _corollary_exponent(alpha: float) -> float:
-    """C_alpha = ln(1 / alpha) - 1 / (1 + alpha). Raises RequestError unless it is positive."""
-    exponent = -math.log(alpha) - 1 / (1 + alpha) if 0 < alpha < 1 else 0.0
-    if not exponent > 0:
-        raise RequestError(f"alpha: must be a number > 0 and so small that ln(1/alpha) > 1/(1 + alpha), got {alpha}")
-    return exponent
-
-
 def max_rate(epsilon: float, delta: float, threshold: int) -> float:
     """The largest rate, a multiple of 2**-32, at which one round with this threshold is (epsilon, delta)-private.
 
@@ -263,21 +229,6 @@ def max_rate(epsilon: float, delta: float, threshold: int) -> float:
     check_epsilon("epsilon", epsilon)
     check_count("threshold", threshold)
     return largest_rate(lambda rate: _delta(epsilon, rate, threshold), check_delta(delta))
-
-
-def min_threshold(epsilon: float, delta: float, rate: float) -> int:
-    """The smallest threshold with which one round at this sampling rate is (epsilon, delta)-private.
-
-    Raises RequestError for bad parameters, or if the threshold lies above 2**16.
-    """
-    check_epsilon("epsilon", epsilon)
-    check_delta(delta)
-    low, high = 0, 1
-    while _delta(epsilon, rate, high) > delta:
-        low, high = high, 2 * high
-        if high > _MAX_THRESHOLD:
-            raise RequestError(f"rate: {rate} would need a threshold above 2**16; lower it, or raise epsilon or delta")
-    return bisect_integers(lambda threshold: _delta(epsilon, rate, threshold) <= delta, high, low)
 
 
 def largest_rate(

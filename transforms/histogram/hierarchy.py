@@ -67,64 +67,65 @@ class Hierarchy:
 
 
 def build_hierarchy(trie: Trie, bits: int, low: float, high: float) -> Hierarchy:
-    """The distribution that a trie over 2^bits bins of [low, high] shows. It has no users where the trie is empty.
+    """The distribution of a trie over 2^bits bins of [low, high]. An empty trie has no users.
 
-    The pieces start as one node, the whole range. Each level divides the pieces that have a published child.
+    The pieces start as one node, the complete range. Each level divides the pieces that have a published child.
     """
     sampling = trie.levels[0].sampling
     excess = (1 - sampling.rate) / sampling.rate
     max_hidden = float(hidden_count(sampling))  # users of one unpublished node
     top = trie.levels[0]
     # For each piece, in order: its first bin, its number of bins, its users, and its row among the published nodes of
-    # the level above (-1 for an unpublished piece). `path`, `fewer` and `more` are values at the pieces' lower borders.
-    first, size = np.zeros(1, np.int64), np.full(1, 1 << bits)
+    # the level above (-1 for an unpublished piece). `path`, `fewer` and `more` are Hierarchy's, at lower borders.
+    first_bin, bins = np.zeros(1, np.int64), np.full(1, 1 << bits)
     users = np.array([float(top.counts.sum())])
     path, fewer, more = np.zeros(1), np.zeros(1), np.zeros(1)
-    row = np.zeros(1, np.int64)
+    node_row = np.zeros(1, np.int64)
     for number, level in enumerate(trie.levels):
         width = 1 << (bits - level.level)
         # The piece that contains each published node of this level.
         parents = np.zeros(len(level), np.int64) if number == 0 else trie.parents[number - 1]
-        piece_of_row = np.full(int(row.max()) + 1, -1)
-        piece_of_row[row[row >= 0]] = np.flatnonzero(row >= 0)
+        piece_of_row = np.full(int(node_row.max()) + 1, -1)
+        piece_of_row[node_row[node_row >= 0]] = np.flatnonzero(node_row >= 0)
         piece = piece_of_row[parents]
-        # The children of all pieces, in order. `at` is each child's piece; an undivided piece is its own only child.
+        # The children of all pieces, in order, each with its piece (`parent`). An undivided piece is its own child.
         divided = np.zeros(len(users), bool)
         divided[piece] = True
-        children = np.where(divided, size // width, 1)
-        at = np.repeat(np.arange(len(users)), children)
-        starts = np.cumsum(children) - children
-        offset = np.arange(len(at)) - starts[at]
-        child_size = np.where(divided, width, size)[at]
-        child_first = first[at] + offset * child_size
-        child = starts[piece] + (level.items.astype(np.int64) * width - first[piece]) // width
-        child_row = np.full(len(at), -1)
+        child_count = np.where(divided, bins // width, 1)
+        parent = np.repeat(np.arange(len(users)), child_count)
+        first_child = np.cumsum(child_count) - child_count
+        offset = np.arange(len(parent)) - first_child[parent]
+        child_size = np.where(divided, width, bins)[parent]
+        child_first = first_bin[parent] + offset * child_size
+        child = first_child[piece] + (level.items.astype(np.int64) * width - first_bin[piece]) // width
+        child_row = np.full(len(parent), -1)
         child_row[child] = np.arange(len(level))
-        # Published users by child; the rest of a piece's users, evenly over its missing children.
-        shown = np.zeros(len(at))
-        shown[child] = level.counts
-        shown_in = np.bincount(at, shown, minlength=len(users))
-        absent = divided[at] & (child_row < 0)
-        absent_in = np.bincount(at, absent, minlength=len(users))
-        missing = np.where(absent_in > 0, np.maximum(users - shown_in, 0), 0.0)
-        missing_each = (missing / np.maximum(absent_in, 1))[at]
-        spread = np.where(absent, missing_each, shown)
-        total = np.where(divided, shown_in + missing, 1.0)
-        share = np.where(divided[at], spread / total[at], 1.0)
+        # A published child has its count. The rest of the piece's users is hidden, and spread evenly over its missing
+        # children.
+        published = np.zeros(len(parent))
+        published[child] = level.counts
+        published_in = np.bincount(parent, published, minlength=len(users))
+        is_missing = divided[parent] & (child_row < 0)
+        missing_in = np.bincount(parent, is_missing, minlength=len(users))
+        hidden = np.where(missing_in > 0, np.maximum(users - published_in, 0), 0.0)
+        hidden_each = (hidden / np.maximum(missing_in, 1))[parent]
+        child_users = np.where(is_missing, hidden_each, published)
+        piece_users = np.where(divided, published_in + hidden, 1.0)
+        share = np.where(divided[parent], child_users / piece_users[parent], 1.0)
         # The counts below and above a border are Bin(c, p) each: the share's variance is s (1 - s) excess / users.
-        share_before = _sum_before(share, starts)
-        variance = np.where(divided, users, 0.0)[at] * np.clip(share_before * (1 - share_before), 0, None) * excess
-        path = _interpolated(path, share_before, at) + variance
-        # A piece's missing users may all be in its last missing children, or in its first ones as far as those can
-        # hide them.
-        unseen = _sum_before(absent.astype(float), starts)
-        missed, guessed = missing[at], missing_each * unseen
-        min_unseen = np.maximum(missed - max_hidden * (absent_in[at] - unseen), 0)
-        max_unseen = np.minimum(missed, max_hidden * unseen)
-        fewer = _interpolated(fewer, share_before, at) + (guessed - np.minimum(min_unseen, guessed))
-        more = _interpolated(more, share_before, at) + (np.maximum(max_unseen, guessed) - guessed)
-        users, first, size, row = users[at] * share, child_first, child_size, child_row
-    borders = np.append(first, 1 << bits)
+        share_before = _sum_before(share, first_child)
+        variance = np.where(divided, users, 0.0)[parent] * np.clip(share_before * (1 - share_before), 0, None) * excess
+        path = _interpolated(path, share_before, parent) + variance
+        # Bounds of the hidden users before each child: they may be in the first missing children or in the last ones,
+        # up to `max_hidden` in each.
+        missing_before = _sum_before(is_missing.astype(float), first_child)
+        hidden_users, estimated = hidden[parent], hidden_each * missing_before
+        min_before = np.maximum(hidden_users - max_hidden * (missing_in[parent] - missing_before), 0)
+        max_before = np.minimum(hidden_users, max_hidden * missing_before)
+        fewer = _interpolated(fewer, share_before, parent) + (estimated - np.minimum(min_before, estimated))
+        more = _interpolated(more, share_before, parent) + (np.maximum(max_before, estimated) - estimated)
+        users, first_bin, bins, node_row = users[parent] * share, child_first, child_size, child_row
+    borders = np.append(first_bin, 1 << bits)
     width = 1 << (bits - top.level)
     seen = np.searchsorted((top.items.astype(np.int64) + 1) * width, borders, side="right")
     return Hierarchy(
@@ -139,21 +140,21 @@ def build_hierarchy(trie: Trie, bits: int, low: float, high: float) -> Hierarchy
 
 
 def _sum_before(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """For each child the sum of the values of its node's earlier children. starts: the first child of each node."""
+    """For each child, the sum over earlier children of its piece. starts: int64[pieces], the first child of each."""
     running = np.cumsum(values) - values
-    node = np.searchsorted(starts, np.arange(len(values)), side="right") - 1
-    return running - running[starts][node]
+    piece = np.searchsorted(starts, np.arange(len(values)), side="right") - 1
+    return running - running[starts][piece]
 
 
 def _interpolated(
-    values: NDArray[np.float64], share_before: NDArray[np.float64], at: NDArray[np.int64]
+    values: NDArray[np.float64], share_before: NDArray[np.float64], parent: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Values at pieces' lower borders, interpolated to those of their children; 0 at the upper end of the range.
 
     Args:
         values: float64[pieces].
         share_before: float64[children], the share of the piece's users before each child.
-        at: int64[children], each child's piece.
+        parent: int64[children], each child's piece.
     """
     ends = np.append(values, 0.0)
-    return values[at] + share_before * (ends[at + 1] - values[at])
+    return values[parent] + share_before * (ends[parent + 1] - values[parent])

@@ -28,7 +28,7 @@ class Search:
         quantiles: one for each share; none if the first round published nothing.
         users: estimated users, one number a round.
         published: published counts, one number a round. After an empty round the rest is 0 and never read.
-        admission: the noisy counts of users that admitted the run; None where the run had no admission.
+        admission: the noisy counts of users that admitted the run; None if the run had no admission.
     """
 
     curve: Curve

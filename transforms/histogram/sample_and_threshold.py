@@ -115,7 +115,7 @@ class SampleAndThreshold(MergeSamples):
         items: encodes batches.
         sampling: rate and threshold of every round.
         key: of the run.
-        prefixes: the prefix code; None where all levels are whole items.
+        prefixes: the prefix code; None if all levels are whole items.
         levels: the prefix length of each round; 0 (`WHOLE`) for whole items.
 
     Raises:
@@ -242,7 +242,7 @@ class CountSamples(beam.PTransform):
         items: encodes batches.
         sampling: rate and threshold of every round.
         key: of the run; use each key for one input, once.
-        prefixes: the prefix code; None where all levels are whole items.
+        prefixes: the prefix code; None if all levels are whole items.
         levels: the prefix length of each round; 0 (`WHOLE`) for whole items.
         min_users: the fewest sampled users of a counted item; 1 keeps all items.
         options: see CountOptions.

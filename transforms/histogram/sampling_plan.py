@@ -145,7 +145,7 @@ class SamplePlan:
 
     @cached_property
     def contact_plan(self) -> ContactPlan | None:
-        """The share of users to contact; None where everybody is contacted."""
+        """The share of users to contact; None if everybody is contacted."""
         if self.contact != "limited":
             return None
         assert self.population is not None

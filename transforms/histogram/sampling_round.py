@@ -83,7 +83,7 @@ class Histogram:
         sampling: parameters of the round.
         items: uint64[m] ascending, item codes.
         sampled: int64[m], sampled users with each item, all at least the threshold.
-        texts: the texts of the codes, m of them; None where codes are numbers.
+        texts: the texts of the codes, m of them; None if codes are numbers.
     """
 
     level: int

@@ -113,7 +113,7 @@ class Trie:
         parents: for each level but the first, the rows of its prefixes' parents in the level above, int64[m].
         users: estimated users of all prefixes that the first round published.
         cut: the largest sampled count among the prefixes of the last level that `top` removed; None without any.
-        admission: the noisy counts of users that admitted the run; None where the run had no admission.
+        admission: the noisy counts of users that admitted the run; None if the run had no admission.
     """
 
     levels: tuple[Histogram, ...]

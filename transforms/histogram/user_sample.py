@@ -164,7 +164,7 @@ class SampledCounts:
     Attributes:
         items: uint64[m] ascending, item codes.
         counts: int64[m], sampled users.
-        texts: object[m], the texts of the codes; None where codes are numbers.
+        texts: object[m], the texts of the codes; None if codes are numbers.
         dropped_users: sampled users of items that are no longer in the list.
     """
 
@@ -196,7 +196,7 @@ def count_rounds(
     Args:
         sample: all records of its users.
         sampler: draws the users of each round.
-        prefixes: the prefix code; None where all levels are whole items.
+        prefixes: the prefix code; None if all levels are whole items.
         levels: the prefix length that each round counts.
     """
     users, items = one_item_per_user(sample)

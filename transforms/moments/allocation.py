@@ -1,4 +1,4 @@
-"""How often to query each bit: the rounds' query probabilities (paper 002, Sections 3.1 and 3.2). Pure."""
+"""The probabilities with which queries ask for each bit (paper 002, Sections 3.1 and 3.2). Pure."""
 
 from __future__ import annotations
 

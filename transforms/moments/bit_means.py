@@ -47,7 +47,7 @@ class BitEstimates:
         reports: float64[G, S], number of reports.
         used_bits: which bits are in use.
         bits_per_client: reports of one client. Their sampling errors may add up instead of cancelling.
-        everybody: the estimates of all groups together; None where these are they.
+        everybody: the estimates of all groups together; None if these are they.
     """
 
     mean: NDArray[np.float64]

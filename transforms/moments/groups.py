@@ -81,7 +81,7 @@ class ColumnGroups:
 
 @dataclass(frozen=True)
 class CellGroups:
-    """The cells of a grid. Raises RequestError where there are more than 16,384, at depth 8 and below."""
+    """The cells of a grid. Raises RequestError if there are more than 16,384, at depth 8 and below."""
 
     grid: Grid
     latitude: str = "latitude"

@@ -261,7 +261,7 @@ def _warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:
     for bit_means in bits:
         if bit_means.quantity == "value" and local and _unseen(bit_means):
             warnings.append(
-                "No bit of the values stands out of the noise, so the estimates shrink towards 0: use more users, a "
+                "No bit of the values is above its noise, so the estimates shrink towards 0: use more users, a "
                 "larger epsilon, fewer --bits, or --method weighted, which does not shrink."
             )
         if bit_means.quantity == "value" and (bit_means.mean - 2 * bit_means.stddev > 0.8)[-3:].all():
@@ -273,7 +273,7 @@ def _warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:
 
 
 def _unseen(bits: BitMeans) -> bool:
-    """Whether empty bits could look like these: noise lifts any of them above the line with a probability of 5%."""
+    """Whether the bits look empty: for empty bits, the probability that noise lifts any above the line is 5%."""
     line = NormalDist().inv_cdf(1 - 0.05 / len(bits.mean))
     return not (bits.mean > line * bits.stddev).any()
 

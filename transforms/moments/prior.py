@@ -1,4 +1,4 @@
-"""An earlier release of the same column in place of the first round. It is public. Pure."""
+"""An earlier release of the same column in place of round one. It is public. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sfumato.transforms.moments.quantities import Slots
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """What an earlier release says of a quantity's bits, in place of a first round.
+    """Bit means of a quantity in an earlier release, in place of round one.
 
     Attributes:
         weight: float64[S], of each bit.
@@ -95,7 +95,7 @@ class PriorRelease:
         return cls(release_id, priors, safe, local, digest)
 
     def metadata(self) -> dict[str, Any]:
-        """The new release's manifest entry on this one."""
+        """The entry on this release in the new release's manifest."""
         return {"release_id": self.release_id, "digest": self.digest}
 
 

@@ -159,7 +159,7 @@ class MomentsPlan:
         slots: Slots,
         reported: tuple[NDArray[np.float64], NDArray[np.float64]],
     ) -> UsedBits:
-        """Which bits are in use.
+        """The distribution of the highest bit in use.
 
         Args:
             means: float64[S], bit means.

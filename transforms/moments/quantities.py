@@ -35,9 +35,9 @@ def encode(values: NDArray[np.float64], form: FixedPoint) -> tuple[NDArray[Any],
     """
     with np.errstate(over="ignore"):  # an overflow is clamped, as infinity is
         steps = np.rint(np.ldexp(values + form.offset if form.offset else values, form.fraction_bits))
-    low = -form.most if form.signed == "split" else 0
-    clamped = int(np.count_nonzero((steps < low) | (steps > form.most)))
-    inside = np.clip(steps, low, form.most, out=steps) if clamped else steps
+    low = -form.max_magnitude if form.signed == "split" else 0
+    clamped = int(np.count_nonzero((steps < low) | (steps > form.max_magnitude)))
+    inside = np.clip(steps, low, form.max_magnitude, out=steps) if clamped else steps
     dtype = code_type(form)
     if form.signed != "split":
         return inside.astype(dtype), clamped
@@ -56,7 +56,7 @@ def decode(codes: NDArray[Any], form: FixedPoint) -> NDArray[np.float64]:
     """The numbers behind codes, in the column's unit: float64[n]."""
     if form.signed != "split":
         return np.asarray(np.ldexp(codes.astype(np.float64), -form.fraction_bits) - form.offset)
-    magnitude = np.ldexp((codes & codes.dtype.type(form.most)).astype(np.float64), -form.fraction_bits)
+    magnitude = np.ldexp((codes & codes.dtype.type(form.max_magnitude)).astype(np.float64), -form.fraction_bits)
     return np.asarray(np.where(codes >> codes.dtype.type(form.bits), -magnitude, magnitude))
 
 

@@ -33,7 +33,7 @@ class Block:
         codes: unsigned[n], values.
         random_bits: uint64[n], 64 random bits of each client. The upper 32 are the position in units of 2^-32,
             ascending.
-        groups: unsigned[n]; None where there is only one group.
+        groups: unsigned[n]; None if there is only one group.
     """
 
     codes: NDArray[Any]

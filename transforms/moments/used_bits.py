@@ -1,4 +1,4 @@
-"""Which bits are in use: the distribution of the highest bit that values fill. Pure.
+"""The bits in use: the distribution of the highest bit in use. Pure.
 
 The model: every bit is equally likely to be the highest bit in use. That bit and an unknown share of the bits below it
 are in use, with bit means from Beta(1/2, 1/2); all others are empty. Estimates are averages over the highest bit, in

@@ -34,9 +34,9 @@ class EncodedValues:
     """The usable rows of a batch, and the numbers of the others.
 
     Attributes:
-        users: uint64[n], keyed hashes; None where rows are users.
+        users: uint64[n], keyed hashes; None if rows are users.
         codes: unsigned[n], fixed-point values.
-        groups: uint16[n]; None where there is only one group.
+        groups: uint16[n]; None if there is only one group.
         rows: all rows of the batch.
         dropped: dropped rows by reason, in the order of DROP_REASONS.
         clamped: values outside the range, which count at its end.

@@ -32,7 +32,7 @@ DAMAGED = (
     TypeError,
     ValueError,
 )
-"""What `read_archive` and the readers of its metadata and arrays can raise for damaged bytes."""
+"""Errors that `read_archive` and the readers of its content raise for damaged bytes."""
 _METADATA = "metadata"
 
 

@@ -39,9 +39,9 @@ class Collected:
     Attributes:
         counts: noisy.
         spec: the public inputs of the method.
-        method: trains on the counts; None where they answer as they are (adaptive).
+        method: trains on the counts; None if they answer as they are (adaptive).
         population: number of users of the logs, public or noisy.
-        state: of the heatmap that counted; None where a trusted server counted.
+        state: of the heatmap that counted; None if a trusted server counted.
     """
 
     counts: Counts
@@ -59,7 +59,6 @@ class Collected:
         return chosen.NAME
 
     def trainings(self) -> Sequence[Any]:
-        """See RangeMethod.trainings."""
         if self.method is None or isinstance(self.counts, Estimate):
             return ()
         return self.method.trainings(self.counts, self.spec)

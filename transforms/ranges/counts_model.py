@@ -57,23 +57,19 @@ class GridModel(Model):
         self._cells = Boxes.between(grid.x_edges, grid.y_edges)
 
     def answer(self, boxes: Boxes) -> Answers:
-        """See Model.answer."""
         variance = self._noise.sum_of_squares(boxes) + self._uneven.sum(boxes) - self._uneven.sum_of_squares(boxes)
         centre = self._cell_index.at(*boxes.middles)
         variance += centre_variance(boxes, self._cells.part(centre), self.grid.users.ravel()[centre], self._clumping)
         return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """See Model.arrays."""
         return grid_arrays(self.grid)
 
     def metadata(self) -> dict[str, Any]:
-        """See Model.metadata."""
         return {"noise_stddev": self.grid.noise_stddev}
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> GridModel:
-        """See Model.load."""
         return cls(grid_from_arrays(arrays, metadata))
 
 
@@ -97,25 +93,21 @@ class PartitionModel(Model):
         self._cells = Boxes(*(edge.astype(np.float64) for edge in edges))
 
     def answer(self, boxes: Boxes) -> Answers:
-        """See Model.answer."""
         centre = self._cell_index.at(*boxes.middles)
         variance = self._variance.sum(boxes)
         variance += centre_variance(boxes, self._cells.part(centre), self.partition.users[centre], 0.0)
         return Answers(np.maximum(self._users.sum(boxes), 0.0), np.sqrt(np.maximum(variance, 0.0)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """See Model.arrays."""
         partition = self.partition
         rectangles = {name: getattr(partition, name).astype(np.uint16) for name in ("x0", "y0", "x1", "y1")}
         return {**rectangles, "users": partition.users, "variance": partition.variance}
 
     def metadata(self) -> dict[str, Any]:
-        """See Model.metadata."""
         return {"side": self.partition.side}
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> PartitionModel:
-        """See Model.load."""
         x0, y0, x1, y1 = (arrays[name].astype(np.int64) for name in ("x0", "y0", "x1", "y1"))
         partition = Partition(int(metadata["side"]), x0, y0, x1, y1, arrays["users"], arrays["variance"])
         side = partition.side

@@ -55,7 +55,6 @@ class TreeModel(Model):
             self._squares.append(_table(by_row(values)))
 
     def answer(self, boxes: Boxes) -> Answers:
-        """See Model.answer."""
         variance = self._uneven.sum(boxes)
         for squares in self._squares:
             variance += squares.sum_of_squares(boxes)
@@ -74,17 +73,14 @@ class TreeModel(Model):
         return Boxes(column * width, row * width, (column + 1) * width, (row + 1) * width), self._counts[entry]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """See Model.arrays."""
         estimate = self.estimate
         return {"nodes": estimate.tree.nodes, "users": estimate.counts, "stddev": estimate.stddev}
 
     def metadata(self) -> dict[str, Any]:
-        """See Model.metadata."""
         return {"depth": self.estimate.tree.depth, "slope": self.estimate.slope}
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> TreeModel:
-        """See Model.load."""
         tree = Tree.of(int(metadata["depth"]), arrays["nodes"])
         users, stddev = arrays["users"], arrays["stddev"]
         if not np.array_equal(tree.nodes, arrays["nodes"]) or not len(tree.entries) == len(users) == len(stddev):

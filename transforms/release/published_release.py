@@ -21,6 +21,8 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import (
     CELLS_FILE,
+    CHANGES_FILE,
+    CHANGES_FORMAT,
     DENSITY_FILE,
     EVALUATION_FORMAT,
     MANIFEST_FILE,
@@ -40,7 +42,10 @@ _PARQUET = ".parquet"
 class Release:
     """A published release. Each file is read, and checked against the manifest, when it is used.
 
-    path: its folder. manifest: its manifest.json. digest: the SHA-256 of the manifest's bytes.
+    Attributes:
+        path: its folder.
+        manifest: the content of manifest.json.
+        digest: the SHA-256 of the manifest's bytes.
     """
 
     path: str
@@ -60,7 +65,7 @@ class Release:
 
     @property
     def guarantee(self) -> str:
-        """Two sentences: what the release promises each user, and on which condition or to whom."""
+        """Two sentences: the promise of the release to each user, and its condition."""
         return guarantee.two_sentences(self.manifest)
 
     @property
@@ -82,7 +87,7 @@ class Release:
 
     @property
     def grid(self) -> Grid | None:
-        """The map's region and depth; None where the manifest states none."""
+        """The map's region and depth; None if the manifest states none."""
         try:
             region = Region(*(float(self.manifest["region"][side]) for side in ("west", "south", "east", "north")))
             return Grid(region, self.manifest["grid"]["depth"])
@@ -102,18 +107,7 @@ class Release:
         Raises:
             RequestError: the release has no such table, or it is damaged.
         """
-        frame: pd.DataFrame = self.arrow_table(name.removesuffix(_PARQUET) + _PARQUET).to_pandas()
-        if "geometry" not in frame:
-            return frame
-        try:
-            import geopandas
-        except ImportError:
-            return frame
-        import shapely
-
-        shapes = shapely.from_wkb(frame["geometry"].to_numpy())
-        located: pd.DataFrame = geopandas.GeoDataFrame(frame.drop(columns="geometry"), geometry=shapes, crs="OGC:CRS84")
-        return located
+        return data_frame(self.arrow_table(name.removesuffix(_PARQUET) + _PARQUET))
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -185,7 +179,7 @@ class Release:
         return self.table("bins")
 
     def arrow_table(self, name: str) -> pa.Table:
-        """A Parquet file of the release. Raises RequestError where there is none or it is damaged."""
+        """A Parquet file of the release. Raises RequestError if there is none or it is damaged."""
         content = self.read(name)
         try:
             return pq.read_table(io.BytesIO(content))
@@ -195,7 +189,7 @@ class Release:
     def read(self, name: str) -> bytes:
         """The content of a file of the release, checked against the manifest's digest of it.
 
-        Raises RequestError where there is none, or it is not what was published. Releases of earlier versions list no
+        Raises RequestError if there is none, or it is not what was published. Releases of earlier versions list no
         digests, and are read unchecked.
         """
         listed = self.listed
@@ -216,7 +210,7 @@ class Release:
 
     @property
     def listed(self) -> dict[str, str] | None:
-        """The SHA-256 of every other file by name; None where the manifest lists none. Raises RequestError."""
+        """The SHA-256 of every other file by name; None if the manifest lists none. Raises RequestError."""
         files = self.manifest.get("files")
         if files is None:
             return None
@@ -226,7 +220,7 @@ class Release:
             raise RequestError(f"{self.path}: the manifest's list of files is damaged") from None
 
     def damage(self) -> list[str]:
-        """What is not as it was published, in words; reads every file that the manifest lists."""
+        """A message for each file that is missing or changed since publication. Reads every listed file."""
         try:
             names = list(self.listed or ())
         except RequestError as error:
@@ -245,8 +239,24 @@ class Release:
         return np.asarray(np.load(io.BytesIO(self.read(DENSITY_FILE)), allow_pickle=False))
 
 
+def data_frame(table: pa.Table) -> pd.DataFrame:
+    """A table as a DataFrame; one with geometries as a GeoDataFrame where geopandas is installed, else with WKB."""
+    frame: pd.DataFrame = table.to_pandas()
+    if "geometry" not in frame:
+        return frame
+    try:
+        import geopandas
+    except ImportError:
+        return frame
+    import shapely
+
+    shapes = shapely.from_wkb(frame["geometry"].to_numpy())
+    located: pd.DataFrame = geopandas.GeoDataFrame(frame.drop(columns="geometry"), geometry=shapes, crs="OGC:CRS84")
+    return located
+
+
 def open_release(path: str | os.PathLike[str]) -> Release:
-    """Opens the release in a folder, local or gs://. Raises RequestError where there is none."""
+    """Opens the release in a folder, local or gs://. Raises RequestError if there is none."""
     text = os.fspath(path)
     try:
         content = read_part(text, MANIFEST_FILE)
@@ -257,6 +267,8 @@ def open_release(path: str | os.PathLike[str]) -> Release:
         raise RequestError(f"{text}: no release here (no {MANIFEST_FILE} that can be read)") from None
     if manifest.get("format") == EVALUATION_FORMAT:
         raise RequestError(f"{text}: an evaluation of methods on exact data, no release")
+    if manifest.get("format") == CHANGES_FORMAT:
+        raise RequestError(f"{text}: changes between two releases, no release; read {CHANGES_FILE}")
     if manifest.get("format") == REFUSAL_FORMAT:
         raise RequestError(f"{text}: this release was refused and holds no result: {manifest.get('reason')}")
     if manifest.get("format") != MANIFEST_FORMAT:

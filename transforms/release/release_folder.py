@@ -17,6 +17,8 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import (
+    CHANGES_FILES,
+    CHANGES_FORMAT,
     EVALUATION_FILES,
     EVALUATION_FORMAT,
     MANIFEST_FILE,
@@ -29,8 +31,8 @@ from sfumato.transforms.release.metadata import manifest_bytes
 from sfumato.transforms.release.published_release import read_part
 from sfumato.transforms.storage import matching, storage_errors
 
-_NOUNS = {MANIFEST_FORMAT: "release", EVALUATION_FORMAT: "evaluation"}
-_KNOWN_FILES = RELEASE_FILES | EVALUATION_FILES
+_NOUNS = {MANIFEST_FORMAT: "release", EVALUATION_FORMAT: "evaluation", CHANGES_FORMAT: "folder of changes"}
+_KNOWN_FILES = RELEASE_FILES | EVALUATION_FILES | CHANGES_FILES
 _TAKEN = "output: {} exists already; name another, or give --overwrite"
 
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from sfumato.transforms.evaluation.uniform_levels import best_uniform_level, level_errors, uniform_densities
+from benchmarks.baselines.level_errors import best_uniform_level, level_errors
+from sfumato.transforms.evaluation.uniform_levels import uniform_densities
 
 
 def sloping(side: int):

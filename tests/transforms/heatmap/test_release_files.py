@@ -293,17 +293,17 @@ def test_parts_of_the_users_are_told_as_what_they_are() -> None:
             {"time": "at"},
             "one location a user, chosen in proportion to the weights of the user's records by the key",
         ),
-        ({"contribution": "top"}, {}, "one location a user, the place that holds most of their records or weight"),
+        ({"contribution": "top"}, {}, "one location a user, the cell with most of their records or weight"),
         (
             {"contribution": "all", "gamma": 50},
             {"weight": "minutes"},
-            "one distribution a user over the cells of all their locations, in integers that add up to 50",
+            "one distribution a user over the cells of all their locations, in integers with sum 50",
         ),
         (
             {"contribution": "all", "gamma": 50, "rounding": "independent"},
             {},
-            "one distribution a user over the cells of all their locations, times 50, every entry of the vector "
-            "rounded on its own: in all less than that plus the vector's length",
+            "one distribution a user over the cells of all their locations, times 50, "
+            "with independent rounding of every entry: a sum below that plus the vector's length",
         ),
     ],
 )

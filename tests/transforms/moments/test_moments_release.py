@@ -187,7 +187,7 @@ def test_a_release_of_a_seed_and_one_that_starts_from_another_say_so() -> None:
     files = assembled(ran(ages(), asked), asked, release=seed)
     manifest = json.loads(files["manifest.json"])
     assert manifest["warnings"][0].startswith("The key came from a seed that anybody can guess")
-    assert any("earlier release that stands for the first round" in one for one in manifest["privacy"]["assumptions"])
+    assert any("earlier release that replaces the first round" in one for one in manifest["privacy"]["assumptions"])
     assert [one["round"] for one in manifest["results"]["rounds"]] == [2]
 
 

@@ -151,8 +151,8 @@ def code_of(value: float, form: FixedPoint) -> int:
     """The nearest whole number of steps, half to even, moved into the range; with a sign above it where it is apart."""
     steps = round((Fraction(value) + Fraction(form.offset)) * Fraction(2) ** form.fraction_bits)
     if form.signed != "split":
-        return min(max(steps, 0), form.most)
-    return min(abs(steps), form.most) | (steps < 0) << form.bits
+        return min(max(steps, 0), form.max_magnitude)
+    return min(abs(steps), form.max_magnitude) | (steps < 0) << form.bits
 
 
 def group_of(row: dict[str, Any], grouping: Grouping | None) -> int:

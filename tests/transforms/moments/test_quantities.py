@@ -101,7 +101,7 @@ def test_the_mean_is_right_however_large_a_unit_is(bits: int) -> None:
 @example(FixedPoint(52, 0, "shift", 1000.0), "square", 1.0, [0.999])
 @example(FixedPoint(1, 49, "shift", 17.0), "value", 0.0, [])
 def test_quantities_of_any_form(form: FixedPoint, kind: str, centre: float, places: list[float]) -> None:
-    steps = np.array([0, form.most, *(int(place * form.most) for place in places)])
+    steps = np.array([0, form.max_magnitude, *(int(place * form.max_magnitude) for place in places)])
     codes = steps.astype(code_type(form))
     if form.signed == "split":
         codes = np.concatenate([codes, codes[1:] | (codes.dtype.type(1) << codes.dtype.type(form.bits))])
@@ -114,9 +114,9 @@ def test_quantities_of_any_form(form: FixedPoint, kind: str, centre: float, plac
 def test_logarithms_to_half_a_unit_and_zeros_as_the_smallest_step(bits: int, fraction_bits: int) -> None:
     form = FixedPoint(bits, fraction_bits)
     quantity = Quantity(form, "log2")
-    steps = sorted({0, 1, *(form.most // part for part in (1, 2, 3, 5, 1000)), form.most - 1})
+    steps = sorted({0, 1, *(form.max_magnitude // part for part in (1, 2, 3, 5, 1000)), form.max_magnitude - 1})
     if bits <= 8:
-        steps = list(range(form.most + 1))
+        steps = list(range(form.max_magnitude + 1))
     codes = np.array(steps).astype(code_type(form))
     for step, found in zip(steps, weighted(quantity, codes), strict=True):
         value = max(step, 1) * form.step
@@ -185,8 +185,8 @@ NUMBERS = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1,
 def exact_codes(values: list[float], form: FixedPoint) -> tuple[list[int], int]:
     """Signed steps by exact arithmetic, and how many had to be moved; halves go to even as everywhere in Python."""
     steps = [round(Fraction(value) * Fraction(2) ** form.fraction_bits) for value in values]
-    low = -form.most if form.signed == "split" else 0
-    inside = [min(max(step, low), form.most) for step in steps]
+    low = -form.max_magnitude if form.signed == "split" else 0
+    inside = [min(max(step, low), form.max_magnitude) for step in steps]
     return inside, sum(a != b for a, b in zip(inside, steps, strict=True))
 
 
@@ -194,7 +194,7 @@ def signed(codes: np.ndarray, form: FixedPoint) -> list[int]:
     """The steps that codes stand for."""
     if form.signed != "split":
         return [int(code) for code in codes]
-    return [(-1) ** (int(code) >> form.bits) * (int(code) & form.most) for code in codes]
+    return [(-1) ** (int(code) >> form.bits) * (int(code) & form.max_magnitude) for code in codes]
 
 
 @given(FORMS_WITHOUT_OFFSET, NUMBERS)
@@ -230,7 +230,7 @@ def test_an_offset_is_added_before_and_taken_away_after(
 
 @given(FORMS_WITHOUT_OFFSET, st.lists(st.integers(0, 2**52 - 1), min_size=1), st.booleans())
 def test_decoding_is_exact_and_what_encoding_undoes(form: FixedPoint, steps: list[int], negative: bool) -> None:
-    steps = [step & form.most for step in steps]
+    steps = [step & form.max_magnitude for step in steps]
     sign = -1 if negative and form.signed == "split" else 1
     values = [float(sign * step * Fraction(2) ** -form.fraction_bits) for step in steps]
     codes, clamped = encode(np.array(values), form)

@@ -120,17 +120,18 @@ def test_the_error_is_that_of_people_who_are_spread_as_the_model_says() -> None:
     10,000 squares has a deviation of 1.4%, so that it would be 10 of them off with 30% less or more of either.
     """
     rng = np.random.default_rng(11)
-    tree, runs, noise = Tree.uniform(6, 1), 10_000, 14.0
-    box = Boxes(*(np.array([at * SIDE]) for at in (0.0, 0.0, 1 / 3, 0.5)))  # two thirds of one quadrant
-    counts = rng.normal(400.0, noise, (runs, 4))
-    cell = Boxes(*(np.array([at]) for at in (0.0, 0.0, SIDE / 2, SIDE / 2)))
-    models = [TreeModel(Estimate(tree, users, np.full(4, noise))) for users in counts]
-    answers = [model.answer(box) for model in models]
-    users, stddev = (np.array([getattr(one, name)[0] for one in answers]) for name in ("users", "stddev"))
-    # Without what is said of squares about somebody: these are not.
-    middle = [centre_variance(box, cell, model._counts[:1], model._clumping)[0] for model in models]
-    squares = (np.square(users - rng.binomial(400, 2 / 3, runs)) / (stddev**2 - middle)).sum()
-    low, high = stats.chi2(runs).ppf([FLAKE_RATE, 1 - FLAKE_RATE])
+    tree, runs, noise = Tree.uniform(6, 1), 2500, 14.0
+    left, top = (np.array(at) * SIDE / 2 for at in ([0, 0, 1, 1], [0, 1, 0, 1]))  # of the leaves, in the tree's order
+    boxes = Boxes(left, top, left + SIDE / 3, top + SIDE / 2)  # two thirds of each leaf
+    cells = Boxes(left, top, left + SIDE / 2, top + SIDE / 2)
+    squares = 0.0
+    for users in rng.normal(400.0, noise, (runs, 4)):
+        model = TreeModel(Estimate(tree, users, np.full(4, noise)))
+        found = model.answer(boxes)
+        # Without what is said of squares about somebody: these are not.
+        middle = centre_variance(boxes, cells, model._counts, model._clumping)
+        squares += (np.square(found.users - rng.binomial(400, 2 / 3, 4)) / (found.stddev**2 - middle)).sum()
+    low, high = stats.chi2(4 * runs).ppf([FLAKE_RATE, 1 - FLAKE_RATE])
     assert low < squares < high
 
 

@@ -84,15 +84,19 @@ class UnbiasedCounts:
         """The users of the leaves, in the order of the full tree's entries; may be negative."""
         return self.full.leaf_values(self.users)
 
-    def leaf_variances(self) -> NDArray[np.float64]:
-        """The variance of each leaf's error, in the order of the full tree's entries."""
+    def node_variances(self) -> list[NDArray[np.float64]]:
+        """The variance of each node's error, by level and node."""
         found = [np.array([self.total_variance])]
         for level in range(1, len(self.full.codes)):
             variance = by_family(self.variance[level])
             share = variance / variance.sum(axis=1)[:, None]
             above = found[level - 1][self.full.parents[level]][:, None]
             found.append((share**2 * above + variance * (1 - share)).ravel())
-        return self.full.leaf_values(found)
+        return found
+
+    def leaf_variances(self) -> NDArray[np.float64]:
+        """The variance of each leaf's error, in the order of the full tree's entries."""
+        return self.full.leaf_values(self.node_variances())
 
     def total(self, weights: NDArray[np.float64]) -> tuple[float, float]:
         """The weighted sum of the leaves' users and its standard deviation, in users.

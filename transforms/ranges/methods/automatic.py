@@ -61,11 +61,9 @@ class Automatic(RangeMethod):
         return self._networks(width) if name == SpatialNeural.NAME else PlainGrid(width)
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
-        """See RangeMethod.collect."""
         return self.chosen(spec).collect(exact, spec, key)
 
     def trainings(self, counts: NoisyGrid | Partition, spec: CollectionSpec) -> Sequence[Any]:
-        """See RangeMethod.trainings."""
         return self.chosen(spec).trainings(counts, spec)
 
     def train(self, training: Any) -> Any:
@@ -73,7 +71,6 @@ class Automatic(RangeMethod):
         return self._networks(1.0).train(training)
 
     def model(self, counts: NoisyGrid | Partition, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
-        """See RangeMethod.model."""
         return self.chosen(spec).model(counts, spec, trained)
 
     def _networks(self, width: float) -> SpatialNeural:

@@ -35,7 +35,6 @@ class PlainGrid(RangeMethod):
     cell_width: float
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
-        """See RangeMethod.collect."""
         width, height = spec.field.cell_metres
         return collect_grid(exact, self.cell_width / width, self.cell_width / height, spec.epsilon, key, self.NAME)
 
@@ -54,6 +53,5 @@ class UniformGrid(RangeMethod):
         return max(1.0, math.sqrt(max(users, 0.0) * epsilon / self.ug_constant))
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
-        """See RangeMethod.collect."""
         width = exact.side / self.cells_per_side(spec.users, spec.epsilon)
         return collect_grid(exact, width, width, spec.epsilon, key, self.NAME)

@@ -142,7 +142,6 @@ class LocalNetwork(Model):
         self._counts = GridModel(grid)
 
     def answer(self, boxes: Boxes) -> Answers:
-        """See Model.answer."""
         users, stddev = np.empty(len(boxes)), np.empty(len(boxes))
         for first in range(0, len(boxes), _ANSWER_BATCH):
             batch = slice(first, first + _ANSWER_BATCH)
@@ -186,18 +185,15 @@ class LocalNetwork(Model):
         return np.asarray(answered * np.clip(counted, 0, around) / np.maximum(around, 1e-9))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """See Model.arrays."""
         stacked = {name: np.stack([weights[name] for weights in self.networks]) for name in _NAMES}
         return {**grid_arrays(self.grid), **stacked}
 
     def metadata(self) -> dict[str, Any]:
-        """See Model.metadata."""
         sizes = {"low": list(self.queries.low), "high": list(self.queries.high)}
         return {"noise_stddev": self.grid.noise_stddev, "smoothing": self.smoothing, **sizes}
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> LocalNetwork:
-        """See Model.load."""
         count = len(arrays["w1"])
         shapes: dict[str, tuple[int, ...]]
         shapes = {"w1": (INPUTS, WIDTH), "w2": (WIDTH, WIDTH), "w3": (WIDTH, 2), "w4": (WIDTH, 1)}

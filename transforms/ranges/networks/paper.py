@@ -267,7 +267,6 @@ class PaperNetworks(Model):
         return cls(grid.x_edges, grid.y_edges, grid.noise_stddev, spec.field.cell_metres, trained)
 
     def answer(self, boxes: Boxes) -> Answers:
-        """See Model.answer."""
         across, down = self.cell_metres
         # A square clipped at the field's border keeps its length along one side, except in a corner.
         queried = np.maximum((boxes.x1 - boxes.x0) * across, (boxes.y1 - boxes.y0) * down)
@@ -287,13 +286,11 @@ class PaperNetworks(Model):
         return Answers(np.maximum(users, 0.0) * ratio, np.sqrt(variance) * ratio)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """See Model.arrays."""
         names = self.networks[0].parameters
         stacked = {name: np.stack([network.parameters[name] for network in self.networks]) for name in names}
         return {"x_edges": self.x_edges, "y_edges": self.y_edges, **stacked}
 
     def metadata(self) -> dict[str, Any]:
-        """See Model.metadata."""
         by_size = {
             name: [getattr(network, name) for network in self.networks] for name in ("size", "scale", "residual")
         }
@@ -301,7 +298,6 @@ class PaperNetworks(Model):
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> PaperNetworks:
-        """See Model.load."""
         x_edges, y_edges = arrays["x_edges"], arrays["y_edges"]
         for edges in (x_edges, y_edges):
             if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or not (np.diff(edges) > 0).all():

@@ -1,0 +1,10 @@
+"""Releases of jobs: their pictures are drawn in the tests with the marker `drawn` alone."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _pictures(blank_pictures: None) -> None:
+    """Every test here uses `blank_pictures`."""

@@ -1,0 +1,258 @@
+"""Changes between two maps: what is tested, what is found, and how often it is wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+import sfumato
+from sfumato.pipelines.cli import main
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.tree import Tree, node_levels
+from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, _Tails, find_changes
+from sfumato.transforms.heatmap.posterior.full_tree import FullTree
+from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, measure
+from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+
+REGION = Region(3.0, 1.0, 3.13, 1.13)
+LEVEL, DEPTH = 4, 6
+
+
+def noisy_map(expected: np.ndarray, rng: np.random.Generator, noise: float = 5.0, sums: int = 1) -> MapCounts:
+    """A map of 4^LEVEL cells: users are Poisson numbers, noise is a sum of so many Laplace variables."""
+    tree = Tree.uniform(DEPTH, LEVEL)
+    scale = noise / np.sqrt(2 * sums)
+    counts = rng.poisson(expected) + rng.laplace(0, scale, (sums, len(expected))).sum(axis=0)
+    full = FullTree.from_trees(tree)
+    own = measure(full, [TreeMeasurement(tree, counts, np.full(len(counts), noise**2))])
+    users = float(expected.sum() + rng.normal(0, 10.0))
+    unbiased = UnbiasedCounts.from_measurements(full, own, users, 100.0)
+    return MapCounts(REGION, unbiased, np.full(len(counts), LEVEL), sums)
+
+
+def two_maps(trial: int, move: np.ndarray | None = None, sums: int = 1) -> Changes:
+    rng = np.random.default_rng(trial)
+    expected = np.linspace(0, 60, 4**LEVEL)
+    after = expected if move is None else expected + move
+    return find_changes(noisy_map(expected, rng, sums=sums), noisy_map(after, rng, sums=sums))
+
+
+@pytest.mark.parametrize("sums", [1, 10])
+def test_without_a_change_at_most_one_pair_in_twenty_finds_one(sums: int) -> None:
+    found = [two_maps(trial, sums=sums) for trial in range(100)]
+    for name in ("changed", "shown"):
+        wrong = sum(bool(getattr(one, name).any()) for one in found)
+        # More than 12 of 100 at a true rate of 5% have a probability of 0.15%.
+        assert wrong <= 12
+
+
+def test_intervals_hold_the_expected_difference_19_times_in_20() -> None:
+    covered = np.concatenate([(one.low <= 0) & (one.high >= 0) for one in map(two_maps, range(40))])
+    # 40 x 341 nodes, correlated within a map: 4 standard errors of 40 independent maps' means are below 0.02.
+    assert covered.mean() == pytest.approx(0.95, abs=0.02)
+
+
+def test_planted_moves_of_four_deviations_are_found_and_few_others() -> None:
+    hits, wrong, covered = [], [], []
+    base = np.linspace(0, 60, 4**LEVEL)
+    for trial in range(40):
+        rng = np.random.default_rng(10_000 + trial)
+        places = rng.choice(np.arange(200, 256), 24, replace=False)
+        # Four deviations of a difference: of two noises of 5 and of two Poisson counts.
+        size = 4 * np.sqrt(2 * 25 + 2 * base[places])
+        sign = np.where(np.arange(24) % 2, 1.0, -1.0)
+        move = np.zeros(4**LEVEL)
+        move[places] = np.maximum(sign * size, -base[places])
+        changes = two_maps(trial, move, sums=10)
+        truth = expected_by_node(changes.node, move)
+        cells = np.flatnonzero(node_levels(changes.node) == LEVEL)[places]
+        hits.append(changes.changed[cells[np.abs(move[places]) >= 0.99 * size]].mean())
+        wrong.append((changes.changed & (np.abs(truth) < 1e-9)).sum() / max(changes.changed.sum(), 1))
+        inside = (changes.changed_low <= truth) & (truth <= changes.changed_high)
+        covered.append(inside[changes.changed].mean() if changes.changed.any() else 1.0)
+    assert np.mean(hits) >= 0.8
+    # Means over 40 pairs of shares whose deviation is below 0.05: 3 standard errors are below 0.025.
+    assert np.mean(wrong) <= 0.05 + 0.025
+    assert np.mean(covered) >= 0.95 - 0.025
+
+
+def expected_by_node(node: np.ndarray, move: np.ndarray) -> np.ndarray:
+    """The sum of the move over the cells of each node."""
+    total = np.concatenate(([0.0], np.cumsum(move)))
+    level = node_levels(node)
+    path = (node - (np.uint64(1) << (2 * level).astype(np.uint64))).astype(np.int64)
+    width = 4 ** (LEVEL - level)
+    return np.asarray(total[(path + 1) * width] - total[path * width])
+
+
+def test_a_move_within_a_node_is_found_although_the_sum_stays() -> None:
+    move = np.zeros(4**LEVEL)
+    move[200], move[[201, 202, 203]] = 132.0, -44.0
+    changes = two_maps(3, move)
+    cells = changes.node[changes.shown] - np.uint64(4**LEVEL)
+    assert 200 in cells.tolist()
+
+
+def test_shown_places_are_disjoint_and_changed() -> None:
+    move = np.where(np.arange(4**LEVEL) >= 192, 30.0, 0.0)
+    changes = two_maps(5, move)
+    assert changes.shown.any()
+    assert (changes.shown <= changes.changed).all()
+    nodes = changes.node[changes.shown].tolist()
+    for one in nodes:
+        above = {one >> shift for shift in range(2, one.bit_length(), 2)}
+        assert not above & set(nodes)
+
+
+def test_q_values_are_those_of_scipy() -> None:
+    changes = two_maps(1, np.where(np.arange(256) % 7 == 0, 25.0, 0.0))
+    tested = changes.tested
+    assert 0 < tested.sum() < len(tested)
+    np.testing.assert_allclose(
+        changes.q_value[tested], stats.false_discovery_control(changes.p_value[tested]), rtol=1e-9
+    )
+    assert np.isnan(changes.q_value[~tested]).all()
+
+
+@pytest.mark.parametrize(("sums", "share"), [(1, 1.0), (3, 1.0), (1, 0.4)])
+def test_tails_are_those_of_sums_of_laplace_variables(sums: int, share: float) -> None:
+    tails = _Tails(np.array([share]), float(sums))
+    rng = np.random.default_rng(0)
+    draws = 400_000
+    noise = rng.laplace(0, np.sqrt(share / (2 * sums)), (sums, draws)).sum(axis=0)
+    values = np.abs(noise + rng.normal(0, np.sqrt(1 - share), draws))
+    for z in (0.5, 2.0, 4.0):
+        exact = float(tails.probability(np.array([z]))[0])
+        # 5 standard errors: wrong with a probability below 1e-6.
+        assert (values >= z).mean() == pytest.approx(exact, abs=5 * np.sqrt(exact / draws))
+    z = float(tails.quantile(0.05)[0])
+    assert float(tails.probability(np.array([z]))[0]) == pytest.approx(0.05, rel=1e-3)
+
+
+def test_a_single_laplace_variable_has_the_tail_that_the_formula_states() -> None:
+    found = _Tails(np.ones(1), 1.0).probability(np.array([8.0]))
+    assert float(found[0]) == pytest.approx(np.exp(-8 * np.sqrt(2)), rel=1e-3)
+
+
+def test_a_node_within_a_cell_is_not_tested() -> None:
+    """A cell that is a node less one child has leaves whose users are only spread by area."""
+    child = np.uint64(4 * 5 + 1)  # of node 5, level 2
+    tree = Tree.of(3, np.array([4, 5, 6, 7, child], dtype=np.uint64))
+    full = FullTree.from_trees(tree)
+    entries = tree.entries
+    assert 5 in entries.tolist()
+    rng = np.random.default_rng(0)
+    # All users of node 5 live in one of its three other children: spread by area, two leaves are off by hundreds.
+    counts = np.where(entries == 5, 900.0, 100.0)
+    maps = []
+    for _ in range(2):
+        noisy = counts + rng.normal(0, 5, len(counts))
+        own = measure(full, [TreeMeasurement(tree, noisy, np.full(len(counts), 25.0))])
+        unbiased = UnbiasedCounts.from_measurements(full, own, float(counts.sum()), 25.0)
+        levels = node_levels(entries)[full.owners(tree)]
+        maps.append(MapCounts(REGION, unbiased, levels, 1))
+    changes = find_changes(*maps)
+    nodes = changes.node.tolist()
+    assert {1, 4, 5, 6, 7, int(child)} == set(nodes)
+    assert changes.leaf[nodes.index(int(child))]
+    assert not changes.leaf[nodes.index(5)]
+
+
+def test_shares_forgive_a_change_of_the_number_of_users() -> None:
+    rng = np.random.default_rng(11)
+    expected = np.linspace(5, 60, 4**LEVEL)
+    before, after = noisy_map(expected, rng), noisy_map(1.4 * expected, rng)
+    assert find_changes(before, after).shown[0]  # the whole region
+    changes = find_changes(before, after, shares=True)
+    assert changes.scale == pytest.approx(1.4, abs=0.02)
+    assert not changes.changed.any()
+
+
+def test_maps_of_different_regions_are_refused() -> None:
+    one = noisy_map(np.full(256, 9.0), np.random.default_rng(0))
+    other = MapCounts(Region(0, 0, 1, 1), one.counts, one.cell_levels, 1)
+    with pytest.raises(ValueError, match="regions"):
+        find_changes(one, other)
+    with pytest.raises(ValueError, match="rate"):
+        find_changes(one, one, 0.0)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two heatmaps of the same logs, of different depths."""
+    place = tmp_path_factory.mktemp("changes")
+    logs = sfumato.synth(place / "logs", users=4000, seed=5)
+    for name, depth in (("monday", 5), ("tuesday", 6)):
+        sfumato.heatmap(logs, region=REGION, depth=depth, output=place / name, seed=7, release_id=name)
+    return place / "monday", place / "tuesday"
+
+
+def test_the_command_writes_the_table_and_says_what_it_found(
+    folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monday, tuesday = map(str, folders)
+    assert main(["changes", monday, tuesday, "--output", str(tmp_path / "one")]) == 0
+    assert "stands out of the noise" in capsys.readouterr().out
+    assert main(["changes", monday, tuesday, "--output", str(tmp_path / "two")]) == 0
+    for name in ("changes.parquet", "manifest.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
+    assert manifest["format"] == "sfumato-changes/1"
+    assert manifest["before"]["release_id"] == "monday"
+    assert manifest["results"]["changed"] == 0
+    assert manifest["privacy"]["randomness"]["safe"] is False  # a seed
+    assert manifest["warnings"]
+    table = pq.read_table(io.BytesIO((tmp_path / "one" / "changes.parquet").read_bytes()))
+    assert table.num_rows >= manifest["results"]["tested"] > 0
+    assert b"geo" in table.schema.metadata
+    frame = sfumato.changes(*folders)
+    assert frame["difference"].to_list() == table["difference"].to_pylist()
+    west = frame.loc[frame["cell_id"] == "r", "west"].item()
+    assert west == Grid(REGION, 5).region.west
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{monday}", "{monday}"], "the same release"),
+        (["{monday}", "{nowhere}"], "no release here"),
+        (["{monday}", "{tuesday}", "--rate", "0"], "rate: must be"),
+        (["{monday}", "{tuesday}", "--rate", "much"], "rate: must be"),
+        (["{monday}", "{tuesday}", "--output", "{monday}"], "exists"),
+        (["{monday}", "{tuesday}", "--output", "{monday}", "--overwrite"], "no folder of changes"),
+        (["{monday}"], "after: required"),
+        (["{monday}", "{tuesday}", "--share"], "did you mean --shares"),
+    ],
+)
+def test_bad_arguments_are_named(
+    folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    names = {"monday": folders[0], "tuesday": folders[1], "nowhere": tmp_path / "nowhere"}
+    assert main(["changes", *(one.format(**names) for one in arguments)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_release_without_sums_or_of_another_job_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    logs = sfumato.synth(tmp_path / "logs", users=2000, seed=5)
+    grid = sfumato.heatmap(logs, region=REGION, depth=4, method="hierarchical")
+    with pytest.raises(RequestError, match="errors of sums"):
+        sfumato.changes(folders[0], grid)
+    counted = sfumato.histogram(logs, column="infected", delta=1e-6)
+    with pytest.raises(RequestError, match="changes are of two heatmaps"):
+        sfumato.changes(counted, folders[0])
+    elsewhere = sfumato.heatmap(logs, region=Region(3.0, 1.0, 3.2, 1.2), depth=4)
+    with pytest.raises(RequestError, match="one region"):
+        sfumato.changes(elsewhere, folders[0])
+
+
+def test_changes_are_no_release(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    sfumato.changes(*folders, output=tmp_path / "changes")
+    with pytest.raises(RequestError, match="no release"):
+        sfumato.open_release(tmp_path / "changes")
