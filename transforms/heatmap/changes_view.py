@@ -30,7 +30,7 @@ _FILES = {
 
 def changes_view(files: Mapping[str, bytes]) -> PageView:
     """The page of what `sfumato changes` wrote. files: by name."""
-    manifest: Manifest = {name: one for name, one in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
+    manifest = {name: one for name, one in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
     table = pq.read_table(io.BytesIO(files[CHANGES_FILE]))
     region, depth = Region(**manifest["region"]), int(manifest["grid"]["depth"])
     layer, finest = _layer(table, depth)
@@ -98,7 +98,10 @@ def _layer(table: pa.Table, depth: int) -> tuple[Layer, int]:
         high=_rounded(np.clip(z + _Z, -99, 99), 2, unknown),
         uncertain=(~changed).tolist(),
         scale=_scale(_END, "", [4.0]),
-        listed=[(row, *(float(f"{one[row]:.4g}") for one in (difference, *ends))) for row in rows.tolist()],
+        listed=[
+            (row, *(float(f"{one[row]:.4g}") for one in (difference, *ends)))  # type: ignore[misc]
+            for row in rows.tolist()
+        ],
         listed_note="Users gained or lost, with 95% intervals that allow for the selection. The most significant first."
         if len(rows)
         else "No difference stands out of the noise.",

@@ -46,7 +46,7 @@ from sfumato.schemas.views import (
     Section,
     Table,
 )
-from sfumato.transforms.report.numbers import about, column_texts, figures, length, percent, plural
+from sfumato.transforms.report.numbers import about, column_texts, figures, length, percent, plural, with_interval
 from sfumato.transforms.report.scales import published_scale, uncertain
 from sfumato.transforms.report.sections import alarm, chips, get, guarantee, problems
 from sfumato.transforms.shrinkage import simultaneous_z
@@ -336,7 +336,9 @@ class _Release:
         )
         sections = []
         if quantiles:
-            rows = [[f"{100 * one['share']:g}%", *_known(one)] for one in quantiles]
+            rows = [
+                [f"{100 * one['share']:g}%", *with_interval(one["value"], one["low"], one["high"])] for one in quantiles
+            ]
             heads = ["Share of users", "Lie below", "At 95%, from", "to"]
             sections.append(_table_section("The quantiles", heads, rows))
         if ranges:
@@ -364,7 +366,7 @@ class _Release:
             return f"One drawn record per user: no distribution of {self._column} could be published"
         middle = min(quantiles, key=lambda one: abs(one["share"] - 0.5))
         share = "half" if middle["share"] == 0.5 else f"{100 * middle['share']:g}%"
-        value, low, high = _known(middle)
+        value, low, high = with_interval(middle["value"], middle["low"], middle["high"])
         return (
             f"One drawn record per user: {share} of about {self._everybody} users have {self._column} below {value} "
             f"(between {low} and {high})"
@@ -400,7 +402,10 @@ class _Release:
         if contact["kind"] == "limited":
             each = "Each round" if rounds > 1 else "The round"
             paragraphs.append(f"{each} asked about {contact['contacted_users']:,} users, chosen at random.")
-        return Section(title="How it was made", paragraphs=paragraphs)
+        rows = [[str(one["index"] + 1), str(one["level"] or "whole"), f"{one['published']:,}"] for one in self._rounds]
+        heads = ["Round", "Level", "Published"]
+        table = Table(title="Round by round", heads=heads, rows=rows, numeric=[True] * 3) if rounds > 1 else None
+        return Section(title="How it was made", paragraphs=paragraphs, table=table)
 
 
 def _around(layer: Layer, region: Region) -> Bounds | None:
@@ -437,12 +442,6 @@ def _reading(paragraphs: list[str]) -> Section:
 
 def _table_section(title: str, heads: list[str], rows: list[list[str]]) -> Section:
     return Section(title=title, table=Table(title=title, heads=heads, rows=rows, numeric=[True] * len(heads)))
-
-
-def _known(quantile: dict[str, Any]) -> list[str]:
-    """The value of a quantile and the ends of its interval, with the first digit that is not known for sure."""
-    spread = 10 * (quantile["high"] - quantile["low"]) / (2 * _Z)
-    return [figures(quantile[name], spread) for name in ("value", "low", "high")]
 
 
 def _range_row(low: float, high: float, users: float, stddev: float, least: float = 0.0) -> RangeRow:

@@ -37,7 +37,7 @@ from sfumato.schemas.views import (
     Table,
 )
 from sfumato.transforms.moments.derived_statistics import shrunk
-from sfumato.transforms.report.numbers import about, between, figures, length, percent, plural, raised
+from sfumato.transforms.report.numbers import about, between, figures, length, percent, plural, raised, with_interval
 from sfumato.transforms.report.scales import uncertain, value_scale
 from sfumato.transforms.report.sections import alarm, chips, facts, get, guarantee, problems
 
@@ -85,7 +85,7 @@ class _Release:
     def view(self) -> PageView:
         answer = self._overall[0]
         title = statistic_title(answer.statistic)
-        value, low, high = (figures(one, 10 * answer.stddev) for one in (answer.value, answer.low, answer.high))
+        value, low, high = with_interval(answer.value, answer.low, answer.high)
         headline = (
             f"{title} of {self._column}: {value} (between {low} and {high}), from {self._sent} of each of about "
             f"{self._clients} users"

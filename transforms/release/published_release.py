@@ -157,7 +157,8 @@ class Release:
         nodes = [self.arrow_table(TOTALS_FILE)[name].to_numpy() for name in ("node", "cell", "users", "variance")]
         unbiased, cell = UnbiasedCounts.from_nodes(nodes[0], nodes[2], nodes[3]), nodes[1][nodes[1] >= 0]
         users, variance = (
-            np.bincount(cell, one, cells.num_rows) for one in (unbiased.leaf_users, unbiased.leaf_variances())
+            np.bincount(cell, one, cells.num_rows).astype(np.float64)
+            for one in (unbiased.leaf_users, unbiased.leaf_variances())
         )
         return users, np.sqrt(variance)
 

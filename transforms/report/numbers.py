@@ -47,6 +47,17 @@ def between(low: float, high: float) -> str:
     return f"{figures(low, spread)} to {figures(high, spread)}"
 
 
+def with_interval(value: float, low: float, high: float) -> tuple[str, str, str]:
+    """A value and the ends of its interval, rounded outward, all with the first digit that is not known for sure."""
+    width = high - low
+    places = min(-math.floor(math.log10(width / 4)), _MOST_PLACES) if width > 0 and math.isfinite(width) else 6
+    unit = 10.0**-places
+    rounded = value / unit, math.floor(low / unit + 1e-6), math.ceil(high / unit - 1e-6)
+    texts = (f"{round(one) * unit:,.{max(places, 0)}f}" for one in rounded)
+    first, least, most = (text.replace("-", "−") if text.strip("-0.") else text.lstrip("-") for text in texts)
+    return first, least, most
+
+
 def column_texts(values: Sequence[float]) -> list[str]:
     """Numbers of a column with equally many decimals: as many as one of them needs, of six digits in all."""
     exponents = (int(Decimal(f"{value:.6g}").as_tuple().exponent) for value in values)

@@ -6,7 +6,17 @@ import math
 
 import pytest
 
-from sfumato.transforms.report.numbers import about, between, column_texts, figures, length, percent, plural, tiny
+from sfumato.transforms.report.numbers import (
+    about,
+    between,
+    column_texts,
+    figures,
+    length,
+    percent,
+    plural,
+    tiny,
+    with_interval,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +50,20 @@ def test_digits_follow_the_spread(value: float, spread: float, text: str) -> Non
 def test_users_are_rounded_within_their_interval(users: float, stddev: float, text: str) -> None:
     assert about(users, stddev) == text
     assert abs(float(text.replace(",", "")) - max(users, 0)) <= max(1.96 * stddev, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "texts"),
+    [
+        (1.8276, 1.7972, 1.8552, ("1.83", "1.79", "1.86")),
+        (41.82, 41.43, 42.69, ("41.8", "41.4", "42.7")),
+        (119_950.0, 118_900.0, 121_020.0, ("120,000", "118,900", "121,100")),
+        (-0.01, -3.0, 3.0, ("0", "−3", "3")),
+        (5.0, 5.0, 5.0, ("5.000000", "5.000000", "5.000000")),
+    ],
+)
+def test_intervals_are_rounded_outward(value: float, low: float, high: float, texts: tuple[str, str, str]) -> None:
+    assert with_interval(value, low, high) == texts
 
 
 def test_other_numbers() -> None:

@@ -77,7 +77,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
       const cell = figure.cells?.bounds(row);
       if (!cell) return;
       const [[west, south], [east, north]] = [project(cell.west, cell.south), project(cell.east, cell.north)];
-      const [x, y] = east - west > 40 ? [(west + east) / 2, (south + north) / 2] : [east + 7, north - 7];
+      const [x, y] = east - west > 22 ? [(west + east) / 2, (south + north) / 2] : [east + 7, north - 7];
       if (taken.some(([a, b]) => Math.hypot(a - x, b - y) < 17)) return;
       taken.push([x, y]);
       pen.beginPath();
