@@ -51,6 +51,7 @@ test("texts never become markup", () => {
 test("a choice tells which was chosen", () => {
   const chosen = vi.fn();
   const group = choice("Colour by", ["Users", "Rate"], 0, chosen);
+  document.body.append(group);
   const [users, rate] = group.querySelectorAll("input");
   expect([users.checked, rate.checked, users.name === rate.name]).toEqual([true, false, true]);
   rate.click();
