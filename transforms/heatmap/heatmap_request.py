@@ -23,8 +23,8 @@ from sfumato.schemas.requests.request_base import (
     Several,
     option,
 )
+from sfumato.transforms.heatmap.heatmap_options import Option, heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
-from sfumato.transforms.heatmap.options import Option, heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 _GROUPS = {
@@ -34,9 +34,14 @@ _GROUPS = {
 
 
 def request_fields(options: dict[str, Option], *, many: bool = False) -> dict[str, Any]:
-    """Fields for `pydantic.create_model`. many: whether each option takes several values."""
+    """Fields of a request for options, as `pydantic.create_model` takes them. many: each takes several values.
+
+    Those that every release has are left out, unless they take several values.
+    """
     return {
-        name: one.field(_GROUPS.get(name, METHOD if one.methods else PROTOCOL), many) for name, one in options.items()
+        name: one.field(_GROUPS.get(name, METHOD if one.methods else PROTOCOL), many)
+        for name, one in options.items()
+        if many or name not in ReleaseRequest.model_fields
     }
 
 
@@ -98,6 +103,11 @@ class HeatmapOptions(RateColumn, LogColumns, RegionOfMap, MapGeography, ReleaseR
     def columns(self) -> LocationColumns:
         """The columns to read. Raises RequestError."""
         return location_columns(self)
+
+    def shaping(self) -> dict[str, Any]:
+        """See PublishRequest.shaping. The options of other methods do not shape this one's map."""
+        others = {name for name, one in heatmap_options().items() if one.methods and self.method not in one.methods}
+        return {name: value for name, value in super().shaping().items() if name not in others}
 
     @model_validator(mode="after")
     def _checked(self) -> Self:

@@ -143,7 +143,7 @@ class _Release:
     def _chips(self) -> list[Fact]:
         form, collector = self._manifest["fixed_point"], self._privacy["collector"]
         values = f"{form['bits']} bits{' and a sign' if form['signed'] == 'split' else ''}"
-        sent = "sent as they are" if collector is None else f"ε = {collector['epsilon']:g}"
+        sent: str | None = "sent as they are" if collector is None else f"ε = {collector['epsilon']:g}"
         if collector is not None and collector["epsilon"] == self._privacy["epsilon"]:
             sent = None
         return chips(self._manifest, *facts(("Each report", sent), ("Values", values)))

@@ -26,9 +26,10 @@ from sfumato.schemas.release import (
     REFUSAL_FORMAT,
     RELEASE_FILES,
 )
-from sfumato.transforms.files import content_type, is_remote, matching, storage_errors
+from sfumato.transforms.files import content_type, is_remote
 from sfumato.transforms.release.metadata import manifest_bytes
 from sfumato.transforms.release.published_release import read_part
+from sfumato.transforms.storage import matching, storage_errors
 
 _NOUNS = {MANIFEST_FORMAT: "release", EVALUATION_FORMAT: "evaluation", CHANGES_FORMAT: "folder of changes"}
 _KNOWN_FILES = RELEASE_FILES | EVALUATION_FILES | CHANGES_FILES

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree, node_positions
-from sfumato.transforms.checks import check_between, check_integer, option
+from sfumato.transforms.checks import check_integer, option
 from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL, Method
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, NoisyCounts, Query
 from sfumato.transforms.locations.shards import ShardGroup
@@ -118,16 +118,14 @@ class AdaptiveGrid(Method):
     NAME: ClassVar[str] = "adaptive_grid"
     TEXT: ClassVar[str] = "a coarse grid, each cell of which is then divided by its count (Qardaji et al.)"
 
-    grid_side: int = option(10, "cells a side of the first grid")
-    grid_share: float = option(0.5, "alpha: share of epsilon that the first grid spends")
-    grid_constant: float = option(10.0, "c2: a cell of N users is divided n x n, n^2 = N (1 - alpha) epsilon / c2")
-
-    def __post_init__(self) -> None:
-        check_between("grid_share", self.grid_share, 0, 1)
-        check_between("grid_constant", self.grid_constant, 0, 1e9)
+    grid_side: int = option(10, "cells a side of the first grid", ge=1, le=_MAX_GRID_SIDE)
+    grid_share: float = option(0.5, "alpha: share of epsilon that the first grid spends", gt=0, lt=1)
+    grid_constant: float = option(
+        10.0, "c2: a cell of N users is divided n x n, n^2 = N (1 - alpha) epsilon / c2", gt=0, lt=1e9
+    )
 
     def check(self, depth: int) -> None:
-        check_integer("grid_side", self.grid_side, 1, min(1 << _level(depth), _MAX_GRID_SIDE))
+        check_integer("grid_side", self.grid_side, 1, 1 << _level(depth))
 
     def max_rounds(self, depth: int) -> int:
         return 2

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.checks import check_declared
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Query
 from sfumato.transforms.locations.users import Contribution as Contribution
 
@@ -17,7 +18,7 @@ MIN_LEVEL_SHARE = 1e-4  # of epsilon, for a level: well above the minimum of `sc
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A method is a frozen dataclass. Its fields are its own options; metadata["help"] of each is its help text.
+    """A method is a frozen dataclass. Its fields are its own options: `checks.option` declares their help and bounds.
 
     `next_query` and `decode` see released values alone: the state holds noisy sums and public figures.
 
@@ -36,6 +37,9 @@ class Method(ABC):
     CATEGORIES: ClassVar[bool] = False
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = False
     STARTS_WARM: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_declared(self)
 
     def check(self, depth: int) -> None:  # noqa: B027  (most methods work at any depth)
         """Raises RequestError for an option that does not suit a grid of this depth."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree, node_levels
-from sfumato.transforms.checks import check_choice, check_integer, check_within, option
+from sfumato.transforms.checks import option
 from sfumato.transforms.heatmap.methods.base import MIN_LEVEL_SHARE, Contribution, Method
 from sfumato.transforms.heatmap.methods.emd_program import Cells, children, reconstruct
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
@@ -45,14 +45,13 @@ class Emd(Method):
     TEXT: ClassVar[str] = "the largest cells of every level and a linear program (Ghazi et al.), for few users"
     CONTRIBUTION: ClassVar[Contribution] = "all"
 
-    emd_width: int = option(20, "w: cells of each level that are refined")
-    emd_decay: float = option(math.sqrt(0.5), "g: epsilon of a level as a multiple of that of the level above")
-    emd_fit: str = option("all", f"the cells whose counts the map is fitted to: {', '.join(FITS)} (the paper: refined)")
-
-    def __post_init__(self) -> None:
-        check_integer("emd_width", self.emd_width, 1, MAX_WIDTH)
-        check_within("emd_decay", self.emd_decay, 0.5, 1)
-        check_choice("emd_fit", self.emd_fit, FITS)
+    emd_width: int = option(20, "w: cells of each level that are refined", ge=1, le=MAX_WIDTH)
+    emd_decay: float = option(
+        math.sqrt(0.5), "g: epsilon of a level as a multiple of that of the level above", ge=0.5, le=1
+    )
+    emd_fit: str = option(
+        "all", f"the cells whose counts the map is fitted to: {', '.join(FITS)} (the paper: refined)", among=FITS
+    )
 
     def check(self, depth: int) -> None:
         share = self.finest_share(depth)

@@ -12,8 +12,9 @@ from typing import ClassVar
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import MAX_DEPTH
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.checks import check_choice, check_integer, check_within, option
+from sfumato.transforms.checks import check_integer, option
 from sfumato.transforms.heatmap.methods.base import Method, check_uniform
 from sfumato.transforms.heatmap.posterior.estimator import ESTIMATOR_HELP, ESTIMATORS, decode
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
@@ -29,13 +30,12 @@ class Flat(Method):
     CATEGORIES: ClassVar[bool] = True
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = True
 
-    level: int | None = option(None, "level of the cells; default: depth")
-    estimator: str = option("last", ESTIMATOR_HELP)
-    keep_top: float = option(100.0, "t: per cent of the cells to keep, those of largest noisy count")
+    level: int | None = option(None, "level of the cells; default: depth", ge=0, le=MAX_DEPTH)
+    estimator: str = option("last", ESTIMATOR_HELP, among=ESTIMATORS)
+    keep_top: float = option(100.0, "t: per cent of the cells to keep, those of largest noisy count", ge=1e-6, le=100)
 
     def __post_init__(self) -> None:
-        check_within("keep_top", self.keep_top, 1e-6, 100)
-        check_choice("estimator", self.estimator, ESTIMATORS)
+        super().__post_init__()
         if self.estimator == "bayes" and self.keep_top < 100:
             raise RequestError("keep_top: is for the estimator last; leave it out with estimator bayes")
 
