@@ -28,7 +28,7 @@ setup(
         "sfumato.runner_configs": ["*.yaml"],
         "sfumato.schemas": ["py.typed"],
         "sfumato.transforms": ["py.typed"],
-        "sfumato.transforms.release": ["*.html", "*.css", "*.js", "*.json.gz"],
+        "sfumato.transforms.release": ["*.json.gz"],
         "sfumato.transforms.report": ["*.j2", "bundle/*"],
         "sfumato.pipelines": ["py.typed"],
     },

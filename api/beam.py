@@ -22,7 +22,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from sfumato.pipelines.options import check_runner, check_running_mode
+from sfumato.pipelines.runner_settings import check_runner, check_running_mode
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import CATEGORIES, NUMBERS, ItemColumns
 from sfumato.schemas.locations import Auxiliary, LocationColumns
@@ -30,8 +30,10 @@ from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import region_of
+from sfumato.schemas.requests.sampled_counts import CELL_DEPTH
+from sfumato.transforms.checks import check_number
 from sfumato.transforms.heatmap.cells import cells_table
-from sfumato.transforms.heatmap.options import heatmap_options, heatmap_parameters
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap as HeatmapRounds
 from sfumato.transforms.heatmap.release_files import published_estimate
@@ -83,21 +85,6 @@ def run_key(key_file: str, name: str) -> RunKey:
     return RunKey.derive(secret, {"name": name, "versions": package_versions(), "code": code_digest()})
 
 
-def check_options(options: Row) -> Row:
-    """Returns further options of a heatmap. Raises RequestError for an unknown one, or one of another type."""
-    known = heatmap_options()
-    for name, value in options.items():
-        if name in ("epsilon", "depth"):
-            raise RequestError(f"options: {name} is an argument of its own")
-        if name not in known:
-            raise RequestError(f"options: there is no {name!r}")
-        kind = known[name].kind
-        types = (int, float) if kind is float else kind
-        if isinstance(value, bool) is not (kind is bool) or not isinstance(value, types):
-            raise RequestError(f"options: {name} must be of type {kind.__name__}, got {value!r}")
-    return options
-
-
 @dataclass(kw_only=True, eq=False)
 class PrivateHeatmap(beam.PTransform):
     """Paths of Parquet files -> one dict for each cell of a private heatmap, as in its `cells.parquet`.
@@ -136,8 +123,10 @@ class PrivateHeatmap(beam.PTransform):
     key: RunKey | None = None
 
     def __post_init__(self) -> None:
-        values = {"epsilon": self.epsilon, "depth": self.depth, **check_options(self.options or {})}
-        self._parameters = heatmap_parameters(self.method, values, self.columns.categories)
+        own, options = {"epsilon": self.epsilon, "depth": self.depth}, self.options or {}
+        if both := own.keys() & options.keys():
+            raise RequestError(f"options: {min(both)} is an argument of its own")
+        self._parameters = heatmap_parameters(self.method, {**options, **own}, self.columns.categories)
         self._grid = Grid(region_of(self.region), self.depth)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
@@ -214,6 +203,68 @@ class PrivateHistogram(beam.PTransform):
 def _histogram_rows(trie: Trie, grid: Grid | None) -> Iterator[Row]:
     for level in trie.levels:
         yield from (items_table(level) if grid is None else counted_cells_table(level, grid)).to_pylist()
+
+
+@dataclass(kw_only=True, eq=False)
+class PrivateHotspots(beam.PTransform):
+    """Paths of Parquet files -> a row a popular cell of a map, level by level, as dicts, by sample and threshold.
+
+    The rows are those of `cells.parquet` of `sfumato hotspots`. A cell is searched where the cell above it is popular
+    (TrieHH++), so the region may have many more cells than users.
+
+    Args:
+        region: see PrivateHeatmap.
+        epsilon: privacy budget.
+        delta: probability that epsilon may fail to cover; keep it far below 1 / users.
+        depth: level of the finest cells: the region has 2^depth x 2^depth of them.
+        levels: levels of the search, spread evenly up to the depth; each costs a round.
+        top: how many cells of the last level to yield, the most frequent; None for all.
+        user_id: name of the column of user ids.
+        key: see the module.
+
+    Example:
+        >>> import glob
+        >>> from pathlib import Path
+        >>> import apache_beam as beam
+        >>> from sfumato.beam import PrivateHotspots
+        >>> places = PrivateHotspots(region=(3.00, 1.00, 3.13, 1.13), depth=4, levels=2, epsilon=1.0, delta=1e-6)
+        >>> with beam.Pipeline() as pipeline:
+        ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
+        ...     finest = files | places | beam.Filter(lambda cell: cell["depth"] == 4)
+        ...     lines = finest | beam.Map(lambda cell: f"{cell['cell_id']},{cell['count']:.0f}")
+        ...     _ = lines | beam.io.WriteToText("places", file_name_suffix=".csv", shard_name_template="")
+        >>> len(Path("places.csv").read_text().splitlines()) > 1
+        True
+    """
+
+    region: Area
+    epsilon: float
+    delta: float
+    depth: int = CELL_DEPTH
+    levels: int = 3
+    top: int | None = None
+    user_id: str = "user_id"
+    key: RunKey | None = None
+
+    def __post_init__(self) -> None:
+        self._grid = Grid(region_of(self.region), self.depth)
+        if self.top is not None:
+            check_number("top", self.top, int, ge=1)
+        self._levels = spread_levels(self.depth, self.levels)
+        self._plan = SamplePlan(epsilon=self.epsilon, delta=self.delta, items=4**self.depth, rounds=self.levels)
+        _ = self._plan.sampling  # raises where no cell could pass
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        count = TrieHeavyHitters(
+            CellItems(LocationColumns(self.user_id), self._grid),
+            self._plan.sampling,
+            _key(self.key, paths),
+            NumberPrefixes(4, self.depth),
+            self._levels,
+            self.top,
+            admit=Admit(self._plan.admission_rule),
+        )
+        return paths | "Count" >> count | "Rows" >> beam.FlatMap(_histogram_rows, self._grid)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -7,9 +7,13 @@ import io
 import os
 import shutil
 import tempfile
+import warnings
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from sfumato.pipelines.cli import worker_error
 from sfumato.pipelines.console import Console, shown_on
@@ -18,8 +22,8 @@ from sfumato.releases import Release, open_release
 from sfumato.schemas.errors import RequestError, SfumatoError
 from sfumato.schemas.region import Region
 from sfumato.transforms.heatmap.changes_files import compare_releases, finer_grid
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.heatmap_request import PLANNED, PlanOptions, lists_of
-from sfumato.transforms.heatmap.options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.plan import Plan, make_plan
 from sfumato.transforms.release.published_release import data_frame
 
@@ -28,10 +32,11 @@ if TYPE_CHECKING:
 
 Area = Region | Sequence[float] | str
 Folder = str | os.PathLike[str]
+Logs: TypeAlias = Any  # Folder, a pandas data frame or a pyarrow table, whose packages have no types
 
 
 def heatmap(
-    input: Folder,
+    input: Logs,
     *,
     region: Area,
     epsilon: float = 1.0,
@@ -44,7 +49,9 @@ def heatmap(
     """Makes a private heatmap: the number of users in each cell of a map.
 
     Args:
-        input: pattern of Parquet files with columns user_id, latitude and longitude (degrees), local or gs://.
+        input: pattern of Parquet files with columns user_id, latitude and longitude (degrees), local or gs://; or a
+            pandas data frame or pyarrow table with these columns. A table lies in a private temporary folder while the
+            job runs, so runners in a cloud cannot read it.
         region: the map's borders in degrees: a Region, four numbers (west, south, east, north), or text "W,S,E,N".
         epsilon: privacy budget of the complete release, 0.0001 or more.
         depth: the finest grid has 2^depth x 2^depth cells, 1 to 20.
@@ -74,7 +81,7 @@ def heatmap(
 
 
 def histogram(
-    input: Folder,
+    input: Logs,
     *,
     epsilon: float = 1.0,
     delta: float = 1e-8,
@@ -87,7 +94,7 @@ def histogram(
     """Counts the users of each category, or of each cell of a map, by a sample and a threshold, without noise.
 
     Args:
-        input: pattern of Parquet files, see `heatmap`.
+        input: Parquet files or a table, see `heatmap`.
         epsilon: privacy budget of the complete release.
         delta: probability that epsilon may fail to cover; keep it far below 1 / users.
         column: count this column's values: text, integers, booleans or dates. Give either it or region and cells.
@@ -112,7 +119,7 @@ def histogram(
 
 
 def hotspots(
-    input: Folder,
+    input: Logs,
     *,
     epsilon: float = 1.0,
     delta: float = 1e-8,
@@ -126,7 +133,7 @@ def hotspots(
     """Finds places, words or codes that many users share, level by level (TrieHH++), without noise.
 
     Args:
-        input: pattern of Parquet files, see `heatmap`.
+        input: Parquet files or a table, see `heatmap`.
         epsilon: privacy budget of the complete release.
         delta: probability that epsilon may fail to cover; keep it far below 1 / users.
         column: find frequent values of this column and their prefixes. Give either it or region.
@@ -153,7 +160,7 @@ def hotspots(
 
 
 def quantiles(
-    input: Folder,
+    input: Logs,
     *,
     column: str,
     range: tuple[float, float] | str,
@@ -166,7 +173,7 @@ def quantiles(
     """Estimates the distribution of a number over users: quantiles, and users in ranges of the number.
 
     Args:
-        input: pattern of Parquet files, see `heatmap`.
+        input: Parquet files or a table, see `heatmap`.
         column: of integers or floating-point numbers.
         range: (low, high); values outside count as its borders. Choose it without looking at the data.
         epsilon: privacy budget of the complete release.
@@ -193,7 +200,7 @@ def quantiles(
 
 
 def moments(
-    input: Folder,
+    input: Logs,
     *,
     column: str,
     epsilon: float | None = None,
@@ -206,7 +213,7 @@ def moments(
     """Estimates means, variances and moments of a number. Each user sends one randomised bit of it.
 
     Args:
-        input: pattern of Parquet files, see `heatmap`.
+        input: Parquet files or a table, see `heatmap`.
         column: of integers or floating-point numbers, not negative unless `signed` is given.
         epsilon: local privacy budget of all that a user sends. Required, unless no_ldp=True is given.
         bits: bits of a value's magnitude, 1 to 52.
@@ -239,25 +246,29 @@ def moments(
 
 
 def ranges(
-    input: Folder,
+    input: Logs | None = None,
     *,
-    region: Area,
-    epsilon: float = 1.0,
-    method: str = "auto",
+    region: Area | None = None,
+    epsilon: float | None = None,
+    method: str | None = None,
     sizes: tuple[float, float] | str = (25.0, 100.0),
+    release: Folder | Release | None = None,
     output: Folder | None = None,
     **options: Any,
 ) -> Release:
     """Makes a private model that estimates the number of users in any square of a region.
 
     Args:
-        input: pattern of Parquet files, see `heatmap`.
+        input: Parquet files or a table, see `heatmap`.
         region: see `heatmap`.
-        epsilon: privacy budget of the complete release.
-        method: auto and snh train networks (pip install 'sfumato[neural]'); grid, ag, dawa, privtree, adaptive do not.
+        epsilon: privacy budget of the complete release; default: 1.
+        method: auto (the default) and snh train networks (pip install 'sfumato[neural]'); grid, ag, dawa, privtree,
+            adaptive do not.
         sizes: (low, high) of the sides of the squares that the model is made for, in metres.
         output: see `heatmap`.
-        **options: any other option of `sfumato ranges build`, except `release` (command line only).
+        release: in place of input, region and epsilon, a published heatmap: the model is made of it, and costs
+            nothing.
+        **options: any other option of `sfumato ranges build`.
 
     Returns:
         The release, whose `model` answers squares.
@@ -273,7 +284,8 @@ def ranges(
         >>> answers.users.shape, share_inside.tolist()
         ((1,), [1.0])
     """
-    given = {"region": region, "epsilon": epsilon, "method": method, "sizes": sizes}
+    start = release.path if isinstance(release, Release) else release
+    given = {"region": region, "epsilon": epsilon, "method": method, "sizes": sizes, "release": start}
     return _publish("ranges build", input, output, given, options)
 
 
@@ -373,17 +385,21 @@ def plan(*, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "ad
 
 
 def _publish(
-    job: str, input: Folder, output: Folder | None, given: Mapping[str, Any], options: Mapping[str, Any]
+    job: str, input: Logs, output: Folder | None, given: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Release:
     """Runs a job that publishes a release, and opens it. Raises SfumatoError."""
     if options.get("dry_run"):
         raise RequestError(f"dry_run: is of the command line; run `sfumato {job} ... --dry_run`, or see sfumato.plan")
-    values = {**given, **options, "input": input}
+    with _files_of(input) as files:
+        return _publish_files(job, {**given, **options, "input": files}, output)
+
+
+def _publish_files(job: str, values: Mapping[str, Any], output: Folder | None) -> Release:
     if output is not None:
         _run(job, {**values, "output": output})
         return open_release(output)
     for name in ("ledger", "timeline"):
-        if options.get(name) is not None:
+        if values.get(name) is not None:
             raise RequestError(f"output: with a {name} the release must be kept; name a folder for it")
     folder = tempfile.mkdtemp(prefix="sfumato-")
     place = os.path.join(folder, job.partition(" ")[0])
@@ -395,6 +411,40 @@ def _publish(
         raise
     weakref.finalize(release, shutil.rmtree, folder, ignore_errors=True)
     return release
+
+
+@contextlib.contextmanager
+def _files_of(input: Logs) -> Iterator[Folder | None]:
+    """A pattern of files as it is; of a table one file that only this user may read, gone in the end."""
+    if input is None or isinstance(input, str | os.PathLike):
+        yield input
+        return
+    table = _table_of(input)
+    folder = tempfile.mkdtemp(prefix="sfumato-input-")
+    try:
+        file = os.path.join(folder, "table.parquet")
+        pq.write_table(table, file)
+        yield file
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _table_of(input: Any) -> pa.Table:
+    if isinstance(input, pa.Table):
+        return input
+    if not (hasattr(input, "columns") and type(input).__module__.partition(".")[0] in ("pandas", "geopandas")):
+        raise RequestError(
+            "input: must be a pattern of Parquet files, a pandas data frame or a pyarrow table, got "
+            f"{type(input).__name__}"
+        )
+    try:
+        with warnings.catch_warnings():  # pyarrow uses what newer versions of pandas deprecate
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return pa.Table.from_pandas(input, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:  # whose text may quote a user's value
+        raise RequestError(
+            f"input: the data frame cannot be a table ({type(error).__name__}); give each column values of one type"
+        ) from None
 
 
 def _run(job: str, values: Mapping[str, Any]) -> None:

@@ -53,13 +53,18 @@ class Release(published_release.Release):
             The copy.
 
         Raises:
-            RequestError: the folder is taken, or a file of this release is damaged.
+            RequestError: the folder is taken, a file of this release is damaged, or the manifest lists no files.
         """
         from sfumato.transforms.release.release_folder import (
             publish,  # Beam takes seconds to import, and reading needs none
         )
 
-        files = {name: self.read(name) for name in self.listed or ()}
+        if self.listed is None:
+            raise RequestError(
+                f"{self.path}: the manifest lists no files, so nobody can tell whether a copy is complete; copy the "
+                "folder itself"
+            )
+        files = {name: self.read(name) for name in self.listed}
         files[MANIFEST_FILE] = published_release.read_part(self.path, MANIFEST_FILE)
         publish(os.fspath(output), files, str(self.manifest.get("release_id")), overwrite)
         return open_release(output)
@@ -97,7 +102,8 @@ class Release(published_release.Release):
         elif MODEL_FILE in listed:
             self._plot_model(ax)
         else:
-            raise RequestError(f"{self.path}: this release has nothing to plot; it has {', '.join(sorted(listed))}")
+            has = f"it has {', '.join(sorted(listed))}" if listed else "its manifest lists no files"
+            raise RequestError(f"{self.path}: this release has nothing to plot; {has}")
         return ax
 
     def _plot_density(self, ax: Axes) -> None:

@@ -28,11 +28,12 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_levels
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, find_changes
-from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.people import DEFAULT_REGION, make_people
 
@@ -59,8 +60,9 @@ def night(codes: np.ndarray, name: str, trial: int, options: dict[str, object], 
     estimate = parameters.method.decode(state, DEPTH)
     sums = 1 if state.is_central else state.results[-1].spent.shards - state.results[-1].spent.shards_lost
     counts = unbiased_counts(estimate, state)
-    levels = node_levels(estimate.tree.entries)[counts.full.owners(estimate.tree)]
-    return Night(MapCounts(DEFAULT_REGION, counts, levels, sums), estimate)
+    encoding = state.results[-1].encoding
+    assert isinstance(encoding, TreeEncoding)
+    return Night(MapCounts(DEFAULT_REGION, counts, encoding.tree, sums), estimate)
 
 
 def nodes_of(codes: np.ndarray, level: int) -> np.ndarray:

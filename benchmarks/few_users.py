@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from benchmarks.baselines.emd_trusted_server import emd_aggregate
 from benchmarks.speed import REGION, command, watch
 from sfumato.schemas.comparison import Outcome, Setting
 from sfumato.schemas.places import Places
@@ -38,7 +39,6 @@ from sfumato.transforms.evaluation.density_metrics import METRICS, evaluate
 from sfumato.transforms.evaluation.evaluate_case import Evaluation, evaluate_case, truth_of
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Emd, Flat, Method
-from sfumato.transforms.heatmap.methods.emd import emd_aggregate
 from sfumato.transforms.heatmap.raster import density, gaussian_heatmap
 from sfumato.transforms.locations.distributions import bound_distributions
 from sfumato.transforms.locations.spill import Spill

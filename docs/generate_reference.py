@@ -26,6 +26,7 @@ from sfumato.pipelines.command_line import default_text
 from sfumato.pipelines.run import JOBS, request_class
 from sfumato.schemas import moments, ranges, release
 from sfumato.schemas.errors import SfumatoError
+from sfumato.schemas.refresh import RefreshConfig
 from sfumato.schemas.requests.request_base import HELP_GROUPS, extra_of, metavar_of, option_type, range_text
 from sfumato.transforms.synth.people import record_schema
 
@@ -129,6 +130,7 @@ MANIFEST = {
     "versions": "versions of Python and of the packages on which results depend",
     "warnings": "what a reader must know before they use the release",
     "files": "SHA-256 and size of every other file of the release",
+    "timeline": "relative address of the page of all releases, with `--timeline`",
     "ledger": "the entry that charged the release, with `--ledger`",
 }
 """What a field of the manifest says, for fields whose name does not."""
@@ -243,6 +245,16 @@ def options_page() -> str:
                 lines += ["", f"**{group[0].upper()}{group[1:]}**", "", *_head("option", "default", "what it does")]
             lines.append(_row(f"`{f'{one.name} {one.value}'.rstrip()}`", one.default, one.help))
         lines.append("")
+    lines += [
+        "## The YAML file of a refresh",
+        "",
+        RefreshConfig.__doc__ or "",
+        "",
+        *_head("key", "default", "what it says"),
+    ]
+    for one in (_option(name, field) for name, field in RefreshConfig.model_fields.items()):
+        lines.append(_row(f"`{one.name.removeprefix('--')}`", one.default, one.help))
+    lines.append("")
     return _page(lines)
 
 
@@ -305,7 +317,7 @@ def manifest_page() -> str:
         jobs,
         key=lambda path: [seen[".".join(parts[path][: n + 1]).removesuffix("[]")] for n in range(len(parts[path]))],
     )
-    if stale := sorted({path for path in MANIFEST if path not in jobs} - {"ledger"}):
+    if stale := sorted({path for path in MANIFEST if path not in jobs} - {"ledger", "timeline"}):
         sys.stderr.write(f"MANIFEST describes fields that no manifest has: {', '.join(stale)}\n")
     lines = [
         "# The manifest",

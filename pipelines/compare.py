@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -15,13 +16,14 @@ from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
-from sfumato.pipelines.options import RunnerSettings
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
 from sfumato.schemas.comparison import BY_TRUTH, EVALUATION, YARDSTICK, Outcome
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.release import EVALUATION_FORMAT, TABLE_TEXT_FILE
+from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.evaluation.cases import Case, make_cases
 from sfumato.transforms.evaluation.compare_methods import CompareMethods
 from sfumato.transforms.evaluation.compare_request import SWEPT, CompareOptions
@@ -45,6 +47,7 @@ class CompareJob(ReleaseJob):
     """A requested comparison. Raises RequestError."""
 
     FORMAT: ClassVar[str] = EVALUATION_FORMAT
+    STATED_AS: ClassVar[Mapping[str, str]] = {**IN_COLUMNS, "truth": "cohort"}
 
     request: CompareOptions
     cases: list[Case]
@@ -79,12 +82,11 @@ class CompareJob(ReleaseJob):
     def columns(self) -> LocationColumns:
         return location_columns(self.request)
 
-    def parameters(self) -> dict[str, Any]:
+    def resolved(self) -> dict[str, Any]:
         return {
             "region": asdict(self.request.region),
             "methods": list(self.request.methods),
             **lists_of(self.request, SWEPT),
-            "keys": self.request.keys,
             **asdict(self.evaluation),
             "columns": asdict(self.columns()),
         }

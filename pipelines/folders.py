@@ -21,8 +21,9 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.interrupts import last_step
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.files import is_remote, matching
+from sfumato.transforms.files import is_remote
 from sfumato.transforms.logs import log_event
+from sfumato.transforms.storage import matching
 
 _PREFIX = "sfumato-scratch-"
 

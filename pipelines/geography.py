@@ -7,8 +7,9 @@ from typing import Any
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.publish_request import MapGeography
-from sfumato.transforms.files import matching, read_file
+from sfumato.transforms.files import read_file
 from sfumato.transforms.release.basemap_file import MAX_FILE_BYTES, file_basemap, geography_bytes
+from sfumato.transforms.storage import matching
 
 
 def geography_of(request: Any, region: Region | None = None) -> bytes | None:

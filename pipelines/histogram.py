@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
-from sfumato.pipelines.options import RunnerSettings
-from sfumato.pipelines.sampled import Assemble, SampledJob, cell_items, limits, plan_of, run_sampled
-from sfumato.schemas.items import CATEGORIES, ItemColumns
+from sfumato.pipelines.requested_counts import requested_histogram
+from sfumato.pipelines.runner_settings import RunnerSettings
+from sfumato.pipelines.sampled import Assemble, SampledJob, limits, run_sampled
 from sfumato.schemas.requests.sampled_counts import HistogramRequest
-from sfumato.transforms.histogram.item_encoding import ColumnItems
 from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.privacy.keys import RunKey
@@ -26,10 +25,7 @@ class HistogramJob(SampledJob):
     @classmethod
     def of(cls, request: HistogramRequest) -> HistogramJob:
         """The job of a request. Raises RequestError."""
-        if request.cells is not None:
-            return cls(request, plan_of(request, 1, 4**request.cells), cell_items(request, request.cells))
-        columns = ItemColumns(str(request.column), request.user_id_column, CATEGORIES)
-        return cls(request, plan_of(request, 1), ColumnItems(columns))
+        return cls(request, requested_histogram(request))
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         return TrieHeavyHitters(self.counted, self.plan.sampling, key, **limits(inputs))

@@ -8,9 +8,9 @@ from typing import Any
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
-from sfumato.pipelines.options import RunnerSettings
-from sfumato.pipelines.sampled import Assemble, SampledJob, cell_items, limits, plan_of, run_sampled
-from sfumato.schemas.items import PREFIXES, ItemColumns
+from sfumato.pipelines.requested_counts import requested_hotspots
+from sfumato.pipelines.runner_settings import RunnerSettings
+from sfumato.pipelines.sampled import Assemble, SampledJob, limits, run_sampled
 from sfumato.schemas.requests.sampled_counts import (
     CELL_DEPTH,
     CHARACTERS,
@@ -18,7 +18,6 @@ from sfumato.schemas.requests.sampled_counts import (
     DIGITS,
     HotspotsRequest,
 )
-from sfumato.transforms.histogram.item_encoding import ColumnItems
 from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
@@ -34,13 +33,7 @@ class HotspotsJob(SampledJob):
     @classmethod
     def of(cls, request: HotspotsRequest) -> HotspotsJob:
         """The job of a request. Raises RequestError."""
-        depth, levels = request.depth, request.levels
-        spread_levels(depth or CHARACTERS, levels)  # too many levels are a bad request, before any search
-        if request.region is not None:
-            cells = cell_items(request, depth or CELL_DEPTH)
-            return cls(request, plan_of(request, levels, 4**cells.grid.depth), cells)
-        columns = ItemColumns(str(request.column), request.user_id_column, PREFIXES)
-        return cls(request, plan_of(request, levels), ColumnItems(columns, digits=depth or DIGITS))
+        return cls(request, requested_hotspots(request))
 
     def prefixes(self, kind: str | None) -> Prefixes:
         """The prefix code of map cells (None), or of a column that holds values of this kind."""
@@ -51,8 +44,8 @@ class HotspotsJob(SampledJob):
             return NumberPrefixes(10, depth or DIGITS)
         return TextPrefixes(depth or (DATE_CHARACTERS if kind == "dates" else CHARACTERS))
 
-    def parameters(self) -> dict[str, Any]:
-        return {**super().parameters(), "depth": self.request.depth, "top": self.request.top}
+    def resolved(self) -> dict[str, Any]:
+        return {**super().resolved(), "depth": self.request.depth, "top": self.request.top}
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         column = self.request.column

@@ -10,8 +10,9 @@ from functools import cached_property
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import Columns
-from sfumato.transforms.files import content_digest, file_version, matching
+from sfumato.transforms.files import content_digest, file_version
 from sfumato.transforms.locations.read import LogFile, count_rows, inspect_file
+from sfumato.transforms.storage import matching
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import sys
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Context
@@ -27,14 +27,14 @@ from sfumato.pipelines.console import identify
 from sfumato.pipelines.dry_run import Forecast, dry_run_text
 from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.inputs import InputFile, content_digests, inspect, match_files, with_rows
-from sfumato.pipelines.options import RunnerSettings
 from sfumato.pipelines.progress import log_metrics, show_progress
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reservation, parse_amount
 from sfumato.schemas.locations import Columns
-from sfumato.schemas.release import MANIFEST_FORMAT
+from sfumato.schemas.release import MANIFEST_FORMAT, PAGE_FILE
 from sfumato.schemas.requests.publish_request import PublishRequest, ReleaseRequest
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.locations.read import LogFile
@@ -51,9 +51,15 @@ from sfumato.transforms.release.release_folder import check_output, is_refusal, 
 
 @dataclass(frozen=True)
 class ReleaseJob(ABC):
-    """A request with its graph, columns, cost and parameters. Jobs add their own fields."""
+    """A request with its graph, columns, cost and parameters. Jobs add their own fields.
 
-    FORMAT: ClassVar[str] = MANIFEST_FORMAT  # of the manifest that the job writes
+    Attributes:
+        FORMAT: of the manifest that the job writes.
+        STATED_AS: options of the request that the manifest states as a part of another parameter.
+    """
+
+    FORMAT: ClassVar[str] = MANIFEST_FORMAT
+    STATED_AS: ClassVar[Mapping[str, str]] = {}
 
     request: PublishRequest
 
@@ -62,8 +68,18 @@ class ReleaseJob(ABC):
         """The columns that the job reads. They check their own types."""
 
     @abstractmethod
+    def resolved(self) -> dict[str, Any]:
+        """What the job makes of its options, in JSON's types: values that it chooses, columns, groups, plans."""
+
     def parameters(self) -> dict[str, Any]:
-        """Everything that the result depends on, in JSON's types. The manifest states it; the key is bound to it."""
+        """Everything that the result depends on, in JSON's types: the manifest states it, the key is bound to it.
+
+        An option of the request is stated as it is, unless `resolved` states it. So no option is forgotten: two
+        requests for different numbers under one key would share their noise, and the difference would have none.
+        """
+        resolved = self.resolved()
+        given = {name: value for name, value in self.request.shaping().items() if name not in self.STATED_AS}
+        return {"min_users": self.min_users, **given, **resolved}
 
     @abstractmethod
     def cost(self) -> Cost:
@@ -345,7 +361,7 @@ def key_and_metadata(
 ) -> tuple[RunKey, ReleaseMetadata]:
     """The run's key, bound to the secret and the complete request, and the release's metadata."""
     request = job.request
-    parameters = {**job.parameters(), "min_users": job.min_users}
+    parameters = job.parameters()
     secret: Secret
     if request.seed is not None:
         secret, source = seed_secret(request.seed), "seed"
@@ -381,6 +397,14 @@ def key_and_metadata(
         randomness=source,
         safe=request.seed is None,
         parameters=parameters,
+        timeline=timeline_link(request.output, job.timeline),
         geography=job.geography,
     )
     return key, metadata
+
+
+def timeline_link(output: str, timeline: str | None) -> str | None:
+    """The relative address of the timeline's page, seen from a release's page; None where there is none."""
+    if timeline is None or is_remote(output) != is_remote(timeline):
+        return None
+    return os.path.relpath(f"{timeline}/{PAGE_FILE}", output).replace(os.sep, "/")

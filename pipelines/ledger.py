@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from typing import Any
 
-from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
+from sfumato.schemas.errors import NotReadyError, RequestError
 from sfumato.schemas.ledger import Limit, Reservation, dataset_name, format_amount, parse_amount
 from sfumato.schemas.requests.commands import LedgerRequest
 from sfumato.transforms.files import read_file, write_file
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import max_spent, spent_in_window
-from sfumato.transforms.release.catalog import disagreement, find_releases, missing_releases
-from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.text_tables import markdown_table
 
 
 def run(request: LedgerRequest) -> int:
     """Runs the command. Raises RequestError, or LedgerError if the ledger is damaged."""
-    actions = {"limit": _limit, "verify": _verify, "backup": _copy, "restore": _copy, "show": _show}
+    if request.action == "verify":  # which reads releases, so it takes Beam's seconds to import
+        verify = importlib.import_module("sfumato.pipelines.ledger_verify")
+        return int(verify.run(request))
+    actions = {"limit": _limit, "backup": _copy, "restore": _copy, "show": _show}
     return actions[request.action](request)
 
 
-def _dataset(request: LedgerRequest) -> str | None:
+def dataset_of(request: LedgerRequest) -> str | None:
     """The dataset's name as the ledger writes it."""
     return None if request.dataset is None else dataset_name(request.dataset)
 
 
 def _show(request: LedgerRequest) -> int:
-    history, dataset = _history(request.ledger, with_limits=False), _dataset(request)
+    history, dataset = read_history(request.ledger, with_limits=False), dataset_of(request)
     if dataset is not None and dataset not in history.limits:
         names = ", ".join(sorted(history.limits))
         raise RequestError(f"dataset: the ledger has none named {dataset!r}; there are: {names}")
@@ -38,7 +40,7 @@ def _show(request: LedgerRequest) -> int:
     return 0
 
 
-def _history(location: str, *, with_limits: bool) -> History:
+def read_history(location: str, *, with_limits: bool) -> History:
     """The ledger's history. Raises RequestError if there is no ledger."""
     history = open_ledger(location).history(with_limits=with_limits)
     if not history.entries:
@@ -47,7 +49,7 @@ def _history(location: str, *, with_limits: bool) -> History:
 
 
 def _limit(request: LedgerRequest) -> int:
-    dataset, limits = _dataset(request), request.budget
+    dataset, limits = dataset_of(request), request.budget
     assert dataset is not None  # a request to set limits has both
     assert limits is not None
     ledger = open_ledger(request.ledger)
@@ -78,7 +80,7 @@ def _copy(request: LedgerRequest) -> int:
             raise RequestError(f"file: {request.file} is empty")
         sys.stdout.write(f"{request.ledger}: {_entries(ledger.restore(copy))} restored\n")
         return 0
-    _history(request.ledger, with_limits=False)
+    read_history(request.ledger, with_limits=False)
     copy = ledger.backup(copy)
     try:
         write_file(request.file, copy)
@@ -94,7 +96,8 @@ def _reservations(history: History, dataset: str | None) -> list[Reservation]:
     return [entry for entry in reservations if dataset in (None, entry.charge.dataset)]
 
 
-def _state(reservation: Reservation) -> str:
+def state_of(reservation: Reservation) -> str:
+    """Whether a charge is refused, reserved or published."""
     if reservation.refusal is not None:
         return "refused"
     return "reserved" if reservation.manifest is None else "published"
@@ -125,7 +128,7 @@ def _text(location: str, history: History, dataset: str | None) -> str:
         charge = entry.charge
         amounts = [format_amount(charge.epsilon), format_amount(charge.delta)]
         charges.append(
-            [str(charge.period), charge.dataset, charge.release_id, charge.job, *amounts, entry.time, _state(entry)]
+            [str(charge.period), charge.dataset, charge.release_id, charge.job, *amounts, entry.time, state_of(entry)]
         )
     limits = [["dataset", "limit", "days to", "epsilon spent", "epsilon left", "most in any such window"]]
     for name, limit, last, spent in _windows(history, dataset):
@@ -138,7 +141,7 @@ def _text(location: str, history: History, dataset: str | None) -> str:
     return (
         f"{location}: {_entries(history.entries)}, {number}\n\n"
         f"{markdown_table(charges, (0, 1, 2, 3, 6, 7))}\n{markdown_table(limits, (0, 1, 2))}"
-        f"{_changes(history, dataset)}"
+        f"{limit_changes(history, dataset)}"
     )
 
 
@@ -146,7 +149,7 @@ def _entries(number: int) -> str:
     return "1 entry" if number == 1 else f"{number} entries"
 
 
-def _changes(history: History, dataset: str | None) -> str:
+def limit_changes(history: History, dataset: str | None) -> str:
     """A line for each change of a dataset's limits after they were first set."""
     return "".join(
         f"limits of {change.dataset} changed by entry {change.index} on {change.time}: from "
@@ -169,7 +172,7 @@ def _json(history: History, dataset: str | None) -> str:
             "epsilon": format_amount(entry.charge.epsilon),
             "delta": format_amount(entry.charge.delta),
             "starts_from": entry.charge.starts_from,
-            "state": _state(entry),
+            "state": state_of(entry),
         }
         for entry in _reservations(history, dataset)
     ]
@@ -185,34 +188,3 @@ def _json(history: History, dataset: str | None) -> str:
         for name, limit, last, spent in _windows(history, dataset)
     ]
     return json.dumps({"entries": history.entries, "charges": charges, "limits": limits}, indent=2) + "\n"
-
-
-def _verify(request: LedgerRequest) -> int:
-    """Checks the ledger, and whether published releases agree with it. Raises LedgerError."""
-    # The ledger is read twice: every release that it has before the search must be found, and every release found
-    # must be in it after the search.
-    before = _history(request.ledger, with_limits=False)
-    releases: list[Release] = []
-    problems: list[str] = []
-    for folder in request.releases:
-        found, unreadable = find_releases(folder)
-        releases += found
-        problems += unreadable
-    history = _history(request.ledger, with_limits=True)
-    problems += [f"{release.path}: {problem}" for release in releases if (problem := disagreement(release, history))]
-    problems += [problem for release in releases for problem in release.damage()]
-    if request.releases:
-        problems += missing_releases(before, history, releases, _dataset(request))
-    if problems:
-        raise LedgerError("ledger: " + "\n  ".join(problems))
-    sys.stdout.write(f"{request.ledger}: {history.entries} entries, unbroken; every charge kept to its limits\n")
-    sys.stdout.write(_changes(history, None))
-    if request.releases:
-        sys.stdout.write(f"{len(releases)} release{'s'[: len(releases) != 1]} charged as stated, and unchanged\n")
-        unlisted = [release.path for release in releases if release.listed is None]
-        if unlisted:
-            sys.stdout.write(f"made by an earlier version, their files not digested: {', '.join(unlisted)}\n")
-    reserved = [name for name, entry in history.reservations.items() if _state(entry) == "reserved"]
-    if reserved:
-        sys.stdout.write(f"charged, and not known to be published: {', '.join(reserved)}\n")
-    return 0

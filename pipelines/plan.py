@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.heatmap_request import PLANNED, PlanOptions, lists_of
-from sfumato.transforms.heatmap.options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.plan import Plan, make_plan, percent, plan_details
 from sfumato.transforms.text_tables import markdown_table, significant
 

@@ -8,48 +8,38 @@ from typing import Any
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs
-from sfumato.pipelines.options import RunnerSettings
-from sfumato.pipelines.sampled import Assemble, SampledJob, limits, plan_of, run_sampled
-from sfumato.schemas.items import NUMBERS, ItemColumns
+from sfumato.pipelines.requested_counts import requested_quantiles
+from sfumato.pipelines.runner_settings import RunnerSettings
+from sfumato.pipelines.sampled import Assemble, SampledJob, limits, run_sampled
 from sfumato.schemas.requests.sampled_counts import QuantilesRequest
-from sfumato.transforms.histogram.curve import check_shares
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import InteractiveQuantiles, TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import hierarchy_files, search_files
-from sfumato.transforms.histogram.trie import NumberPrefixes, spread_levels
+from sfumato.transforms.histogram.trie import NumberPrefixes
 from sfumato.transforms.privacy.keys import RunKey
 
 
 @dataclass(frozen=True)
 class QuantilesJob(SampledJob):
-    """A requested distribution. levels: of the hierarchical method."""
+    """A requested distribution."""
 
     request: QuantilesRequest
-    counted: NumberItems
-    levels: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, request: QuantilesRequest) -> QuantilesJob:
         """The job of a request. Raises RequestError."""
-        check_shares(request.quantiles)
-        columns = ItemColumns(request.column, request.user_id_column, NUMBERS)
-        items = NumberItems(columns, *request.range, request.bits)
-        if request.method == "interactive":  # a round counts the parts between the searches
-            return cls(request, plan_of(request, request.bits, len(request.quantiles) + 1), items)
-        levels = spread_levels(request.bits, request.levels)
-        return cls(request, plan_of(request, request.levels, 1 << request.bits), items, levels)
+        return cls(request, requested_quantiles(request))
 
-    def parameters(self) -> dict[str, Any]:
-        request = self.request
-        own = {"method": request.method, "quantiles": request.quantiles, "ranges": request.ranges or ()}
-        return {**super().parameters(), **own}
+    def resolved(self) -> dict[str, Any]:
+        return {**super().resolved(), "ranges": self.request.ranges or ()}
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         sampling, options = self.plan.sampling, limits(inputs)
         if self.request.method == "interactive":
+            assert isinstance(self.counted, NumberItems)
             return InteractiveQuantiles(self.counted, sampling, key, self.request.quantiles, **options)
         prefixes = NumberPrefixes(2, self.request.bits)
-        return TrieHeavyHitters(self.counted, sampling, key, prefixes, self.levels, **options)
+        return TrieHeavyHitters(self.counted, sampling, key, prefixes, self.requested.levels, **options)
 
     def assembler(self) -> Assemble:
         if self.request.method == "interactive":

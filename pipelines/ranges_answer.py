@@ -24,15 +24,16 @@ from apache_beam.runners.runner import PipelineState
 
 from sfumato.pipelines.folders import make_folders, remove_tree
 from sfumato.pipelines.inputs import match_files
-from sfumato.pipelines.options import RunnerSettings
 from sfumato.pipelines.progress import show_progress
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.requests.range_queries import AnswerRequest
-from sfumato.transforms.files import is_remote, matching, read_file
+from sfumato.transforms.files import is_remote, read_file
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.ranges.model_file import open_model
 from sfumato.transforms.ranges.query_files import AnswerFiles, QueryCounts, count_queries
 from sfumato.transforms.release.metadata import UNSAFE
+from sfumato.transforms.storage import matching
 
 _COUNTS_FILE = "counts.json"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import sys
@@ -10,7 +9,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 import numpy as np
@@ -18,7 +17,8 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.geography import geography_of
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
-from sfumato.pipelines.options import RunnerSettings
+from sfumato.pipelines.requested_ranges import requested_ranges
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, VALUE_BYTES_PER_ROW
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Cost
@@ -26,8 +26,8 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, QUERY_COLUMNS, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MANIFEST_FILE
+from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.heatmap.heatmap_request import location_columns
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import heatmap_plan_text
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import WarmStart
@@ -39,40 +39,40 @@ from sfumato.transforms.ranges.build_ranges import BuildRanges
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.query_files import count_queries, read_queries
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, method_options, method_texts
-from sfumato.transforms.ranges.ranges_request import COUNTING, SHARDS, RangesOptions
+from sfumato.transforms.ranges.ranges_request import SHARDS, RangesOptions
 from sfumato.transforms.ranges.release_files import HeatmapRelease, files_of_release, ranges_files
 from sfumato.transforms.ranges.tree_model import TreeModel
-from sfumato.transforms.ranges.tuner import open_tuner
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.release.release_folder import check_output, publish
-from sfumato.transforms.secagg.shard_sums import NoiseMode
 from sfumato.transforms.text_tables import significant
 
-_LEARNING = ("auto", "snh")
 MIN_SQUARES = 1_000  # with fewer, networks overfit a few places
 MAX_SQUARES = 50_000  # of a workload: the job's graph carries them several times
 
 
 @dataclass(frozen=True)
 class RangesJob(ReleaseJob):
-    """A requested model. Raises RequestError if a needed package is not installed."""
+    """A requested model."""
+
+    STATED_AS: ClassVar[Mapping[str, str]] = {
+        **IN_COLUMNS,
+        **dict.fromkeys(method_options(), "options"),
+        **dict.fromkeys((*SHARDS, "depth"), "heatmap"),
+    }
 
     request: RangesOptions
     plan: RangesPlan
 
-    def __post_init__(self) -> None:
-        if self.plan.method in _LEARNING and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
-            raise RequestError(
-                f"method: {self.plan.method} trains networks, which need JAX and optax: "
-                "pip install 'sfumato[neural]', or use --method grid"
-            )
-
     @classmethod
     def of(cls, request: RangesOptions) -> RangesJob:
         """The job of a request. Raises RequestError."""
-        return cls(request, plan_of(request))
+        workload = request.given(["workload"]).get("workload")
+        if workload is None:
+            return cls(request, requested_ranges(request))
+        assert request.region is not None
+        return cls(request, requested_ranges(request, read_workload(workload, Field(Grid(request.region, BASE_DEPTH)))))
 
     def columns(self) -> LocationColumns:
         return location_columns(self.request)
@@ -86,7 +86,7 @@ class RangesJob(ReleaseJob):
     def admission(self) -> AdmissionRule:
         return self.plan.counting.admission(self.min_users)
 
-    def parameters(self) -> dict[str, Any]:
+    def resolved(self) -> dict[str, Any]:
         return {**self.plan.metadata(), "columns": asdict(self.columns())}
 
     def stored_bytes(self, rows: int) -> int:
@@ -109,19 +109,6 @@ def run(request: RangesOptions, settings: RunnerSettings) -> int:
         return build_from_heatmap(request)
     run_release(RangesJob.of(request), settings)
     return 0
-
-
-def plan_of(request: RangesOptions) -> RangesPlan:
-    """The plan of a request. Raises RequestError."""
-    assert request.region is not None
-    given = request.given(method_options())
-    if "workload" in given:
-        given["workload"] = read_workload(given["workload"], Field(Grid(request.region, BASE_DEPTH)))
-    if "tuner" in given:
-        given["tuner"] = open_tuner(given["tuner"])
-    noise: NoiseMode = "shard" if request.trust == "secagg" else "central"
-    counting = HeatmapParameters(**request.given((*COUNTING, "depth", *SHARDS)), noise=noise)
-    return RangesPlan(request.region, Sizes(*request.sizes), request.method, given, counting, request.trust)
 
 
 def read_workload(path: str, field: Field) -> Boxes:

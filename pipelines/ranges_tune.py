@@ -7,7 +7,6 @@ must be public: the job uses exact values, does not protect the users in them, a
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import sys
 import time
@@ -27,7 +26,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.range_queries import TuneRequest
-from sfumato.transforms.checks import check_between
+from sfumato.transforms.checks import check_number
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.read import open_parquet
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -55,7 +54,7 @@ def run(request: TuneRequest) -> int:
     """Runs the command. Returns the exit status 0, or raises RequestError or DataError."""
     for name in ("epsilons", "users"):
         for number in getattr(request, name) or ():
-            check_between(name, number, 0, math.inf)
+            check_number(name, number, gt=0)
     users = None if request.users is None else [round(number) for number in request.users]
     sizes = [Sizes(*ends) for ends in request.sizes]
     regions = _regions(request.region, len(request.public))

@@ -15,8 +15,8 @@ from apache_beam.io.filesystems import FileSystems
 from sfumato.pipelines.console import identify
 from sfumato.pipelines.inputs import match_files
 from sfumato.pipelines.job import flex_launch, launch_nothing, log_late_files, select_input
-from sfumato.pipelines.options import RunnerSettings, flags_of, parse_yaml, settings_of
 from sfumato.pipelines.run import JOBS, request_class, request_of, run_job
+from sfumato.pipelines.runner_settings import RunnerSettings, flags_of, parse_yaml, settings_of
 from sfumato.schemas.errors import BudgetError, DataError, LedgerError, NotReadyError, RequestError
 from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount
 from sfumato.schemas.refresh import RefreshConfig, check_known
@@ -24,7 +24,7 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.publish_request import RunnerOptions
 from sfumato.schemas.requests.refresh_days import RefreshRequest
 from sfumato.schemas.requests.request_base import Request
-from sfumato.transforms.files import matching, read_file
+from sfumato.transforms.files import read_file
 from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.ledger.history import History
@@ -33,6 +33,7 @@ from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.catalog import RELEASES, disagreement, published_releases
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.publishing import CommitRelease
+from sfumato.transforms.storage import matching
 
 # Options that stand at the top of the configuration, or that a refresh sets itself.
 _OWN = frozenset({
@@ -249,7 +250,7 @@ def read_config(path: str) -> RefreshConfig:
     except OSError as error:
         raise RequestError(f"config: {path} cannot be read ({type(error).__name__})") from None
     folder = path.rsplit("/", 1)[0] if "://" in path else os.path.dirname(os.path.abspath(path))
-    config = RefreshConfig.of(settings, folder)
+    config = RefreshConfig.read(settings, folder)
     check_known([config.job], [name for name, job in JOBS.items() if job.publishes], "config: job")
     names = set(request_class(config.job).model_fields)
     for name in config.options:

@@ -12,7 +12,7 @@ from sfumato.schemas.requests.publish_request import RunnerOptions
 from sfumato.schemas.requests.request_base import Request, did_you_mean
 
 if TYPE_CHECKING:  # Beam is imported once a request is known to be good
-    from sfumato.pipelines.options import RunnerSettings
+    from sfumato.pipelines.runner_settings import RunnerSettings
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Job:
         request: the request class, as MODULE:NAME within the package.
         run: the function that runs it, likewise. It takes the request and, for a RunnerOptions request, also the
             RunnerSettings (or Beam's options, see beam_arguments). It returns the exit status.
+        check: a function of the request, likewise, that raises RequestError if its options contradict each other. It
+            does not import Beam.
         publishes: whether it publishes a release, so that a refresh can run it.
         beam_arguments: whether `run` makes runners itself, and takes Beam's options.
     """
@@ -31,6 +33,7 @@ class Job:
     summary: str
     request: str
     run: str
+    check: str | None = None
     publishes: bool = False
     beam_arguments: bool = False
 
@@ -50,6 +53,7 @@ JOBS = {
         "publish a differentially private heatmap of location logs",
         "transforms.heatmap.heatmap_request:HeatmapRequest",
         "pipelines.heatmap:run",
+        "pipelines.requested_heatmap:requested_start",
         publishes=True,
     ),
     "compare": Job(
@@ -61,30 +65,35 @@ JOBS = {
         "publish how many users hold each category or visit each map cell, without noise",
         "schemas.requests.sampled_counts:HistogramRequest",
         "pipelines.histogram:run",
+        "pipelines.requested_counts:requested_histogram",
         publishes=True,
     ),
     "hotspots": Job(
         "publish popular places, words or codes, level by level, without noise",
         "schemas.requests.sampled_counts:HotspotsRequest",
         "pipelines.hotspots:run",
+        "pipelines.requested_counts:requested_hotspots",
         publishes=True,
     ),
     "quantiles": Job(
         "publish the distribution of a number over users: quantiles and range counts",
         "schemas.requests.sampled_counts:QuantilesRequest",
         "pipelines.quantiles:run",
+        "pipelines.requested_counts:requested_quantiles",
         publishes=True,
     ),
     "moments": Job(
         "publish means, variances and moments of a number; each user sends one bit of it",
         "schemas.requests.moments_request:MomentsRequest",
         "pipelines.moments:run",
+        "pipelines.requested_moments:requested_moments",
         publishes=True,
     ),
     "ranges build": Job(
         "publish a private model that answers how many users are in any square",
         "transforms.ranges.ranges_request:RangesRequest",
         "pipelines.ranges_build:run",
+        "pipelines.requested_ranges:check_ranges",
         publishes=True,
     ),
     "ranges answer": Job(
@@ -164,13 +173,15 @@ def run_request(request: Request, runner: RunnerSettings | None = None) -> str:
 def run_job(request: Request, runner: RunnerSettings | None = None, beam_arguments: Sequence[str] = ()) -> int:
     """Runs a request and returns its exit status. beam_arguments: Beam's options, if `runner` is None."""
     job = JOBS[request.COMMAND]
+    if job.check is not None:
+        _load(job.check)(request)
     run = _load(job.run)
     if not isinstance(request, RunnerOptions):
         return int(run(request))
     if job.beam_arguments:
         return int(run(request, tuple(beam_arguments)))
     if runner is None:
-        runner = _load("pipelines.options:settings_of")(request, beam_arguments)
+        runner = _load("pipelines.runner_settings:settings_of")(request, beam_arguments)
     return int(run(request, runner))
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
-from sfumato.pipelines.options import RunnerSettings
-from sfumato.schemas.items import ItemColumns
+from sfumato.pipelines.requested_counts import RequestedCount
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.ledger import Cost
-from sfumato.schemas.locations import Columns, LocationColumns
-from sfumato.schemas.region import Grid
-from sfumato.schemas.requests.sampled_counts import ItemRequest, SampledRequest
+from sfumato.schemas.locations import Columns
+from sfumato.schemas.requests.sampled_counts import SampledRequest
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import CountOptions
 from sfumato.transforms.histogram.sampled_release import SampleMetadata
@@ -32,11 +31,26 @@ Assemble = Callable[[Any, SampleMetadata], dict[str, bytes]]
 
 @dataclass(frozen=True)
 class SampledJob(ReleaseJob):
-    """A requested count. plan: its budget and rounds. counted: its items. Jobs add their own fields."""
+    """A requested count. Jobs add their own fields."""
+
+    STATED_AS: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("region", "cells", "user_id_column", "latitude_column", "longitude_column"), "counted"),
+        **dict.fromkeys(("range", "bits"), "counted"),
+        "levels": "rounds",
+    }
 
     request: SampledRequest
-    plan: SamplePlan
-    counted: Items
+    requested: RequestedCount
+
+    @property
+    def plan(self) -> SamplePlan:
+        """Its budget and rounds."""
+        return self.requested.plan
+
+    @property
+    def counted(self) -> Items:
+        """Its items."""
+        return self.requested.counted
 
     @abstractmethod
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
@@ -55,10 +69,8 @@ class SampledJob(ReleaseJob):
     def admission(self) -> AdmissionRule:
         return replace(self.plan.admission_rule, min_users=self.min_users)
 
-    def parameters(self) -> dict[str, Any]:
-        columns = self.counted.columns
-        column = {"column": columns.column} if isinstance(columns, ItemColumns) else {}
-        return {**asdict(self.plan), **column, "counted": asdict(self.counted)}  # type: ignore[call-overload]
+    def resolved(self) -> dict[str, Any]:
+        return {**asdict(self.plan), "counted": asdict(self.counted)}  # type: ignore[call-overload]
 
     def plan_text(self) -> str:
         return sample_plan_text(self.plan, self.counted)
@@ -77,29 +89,8 @@ class SampledJob(ReleaseJob):
 
 def run_sampled(job: SampledJob, settings: RunnerSettings) -> int:
     """Runs a job to the end. Raises RequestError or DataError."""
-    _ = job.plan.sampling  # raises RequestError if no sampling meets the plan
     run_release(job, settings)
     return 0
-
-
-def plan_of(request: SampledRequest, rounds: int, items: int | None = None) -> SamplePlan:
-    """A request's plan. items: number of different items, unless the request has it. Raises RequestError."""
-    return SamplePlan(
-        epsilon=request.epsilon,
-        delta=request.delta,
-        population=request.population,
-        items=items if request.items is None else request.items,
-        rounds=rounds,
-        contact=request.contact,
-        max_bad_fraction=request.max_bad_fraction,
-    )
-
-
-def cell_items(request: ItemRequest, depth: int) -> CellItems:
-    """The cells of a request's region. Raises RequestError."""
-    assert request.region is not None
-    columns = LocationColumns(request.user_id_column, request.latitude_column, request.longitude_column)
-    return CellItems(columns, Grid(request.region, depth))
 
 
 def limits(inputs: Inputs) -> CountOptions:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sfumato.pipelines.folders import private_folder, sweep
-from sfumato.pipelines.options import RunnerSettings
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.transforms.locations.spill import MEMORY, forget
 
 BYTES_PER_ROW = 30  # 12 of a record's chunk, then 8, 4 and 4 of its user

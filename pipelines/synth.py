@@ -21,10 +21,11 @@ from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
 from sfumato.pipelines.folders import make_folders, remove_tree
-from sfumato.pipelines.options import RunnerSettings
+from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
-from sfumato.transforms.files import is_remote, matching, write_file
+from sfumato.transforms.files import is_remote, write_file
+from sfumato.transforms.storage import matching
 from sfumato.transforms.synth.city_map import city_geojson
 from sfumato.transforms.synth.generate import GeneratePeople, density_raster
 from sfumato.transforms.synth.synth_request import SynthRequest, SynthSpec

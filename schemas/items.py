@@ -45,7 +45,6 @@ class ItemColumns:
         return [self.user_id, self.column]
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
-        """See Columns.check."""
         users = check_user_id(schema, self.user_id, path)
         return {self.user_id: users, self.column: column_kind(schema, self.column, "column", self.kinds, path)}
 

@@ -180,7 +180,6 @@ class LocationColumns:
         return list(dict.fromkeys([self.user_id, *(one for one in more if one is not None)]))
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
-        """See Columns.check."""
         kind = check_user_id(schema, self.user_id, path)
         for role, name in (("latitude", self.latitude), ("longitude", self.longitude)):
             check_degrees(schema, name, role, path)

@@ -109,7 +109,6 @@ class ValueColumns:
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
-        """See Columns.check."""
         column_types = {}
         if self.user_id is not None:
             column_types[self.user_id] = check_user_id(schema, self.user_id, path)

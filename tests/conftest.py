@@ -49,8 +49,8 @@ def fixed_code() -> Iterator[None]:
 def fast_pipelines() -> Iterator[None]:
     """Beam's reflection is cached, and pictures are small outside of the tests that look at them."""
     with pytest.MonkeyPatch.context() as patch, beam_caches():
-        for module in ("release.picture", "report.canvas", "report.chart_figure", "report.map_figure"):
-            patch.setattr(f"sfumato.transforms.{module}.DPI", SMALL_DPI)
+        for module in ("canvas", "chart_figure", "map_figure"):
+            patch.setattr(f"sfumato.transforms.report.{module}.DPI", SMALL_DPI)
         yield
 
 

@@ -15,7 +15,7 @@ FOLDERS = ("schemas", "transforms", "pipelines")
 # The modules of transforms/ that wire pipelines or reach for remote files; all others are pure.
 WITH_BEAM = {
     "transforms/evaluation/compare_methods.py",
-    "transforms/files.py",
+    "transforms/storage.py",
     "transforms/heatmap/private_heatmap.py",
     "transforms/heatmap/refine.py",
     "transforms/histogram/sample_and_threshold.py",
@@ -76,8 +76,7 @@ def test_the_mathematics_does_not_import_beam_even_indirectly() -> None:
 def test_who_shows_no_page_does_not_load_what_draws_it(command: str) -> None:
     """These commands start at night, some of them to find that nothing is to be done."""
     code = f"""import sys, sfumato.pipelines.{command}
-parts = ('release.page', 'release.picture', 'report')
-starts = ('matplotlib', *('sfumato.transforms.' + one for one in parts))
+starts = ('matplotlib', 'sfumato.transforms.report')
 drawing = [name for name in sys.modules if name.startswith(starts)]
 assert not drawing, drawing"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -143,11 +142,8 @@ ROOM_CYCLES = ({f"transforms/{room}" for room in ("ranges", "release", "evaluati
 DEFERRED = {
     "pipelines/console.py": {"sfumato.transforms.metrics"},
     "pipelines/progress.py": {"sfumato.transforms.metrics"},
-    "transforms/ranges/model_file.py": {"sfumato.transforms.files"},
-    "transforms/release/published_release.py": {
-        "sfumato.transforms.files",
-        "sfumato.transforms.heatmap.posterior.unbiased",
-    },
+    "transforms/files.py": {"sfumato.transforms"},
+    "transforms/release/published_release.py": {"sfumato.transforms.heatmap.posterior.unbiased"},
     "transforms/privacy/ledger/windows.py": {"dp_accounting.pld"},
     "transforms/release/publishing.py": {"sfumato.transforms.release.release_index"},
 }
@@ -156,8 +152,6 @@ OPTIONAL += ("jax", "optax", "tqdm", "sklearn", "matplotlib", "pandas", "IPython
 # File names in several folders, of one idea: what is recorded, the mechanism, and the command of that name; a release's
 # files.
 ONE_IDEA = {"ledger.py", "moments.py", "refresh.py", "plan.py", "release_files.py"}
-# Of several ideas, still to be renamed. Nothing is to be added.
-TWO_IDEAS = {"adaptive_grid.py", "options.py"}
 
 
 def module_of(path: str) -> str:
@@ -233,7 +227,7 @@ def test_imports_stand_at_the_top(path: str) -> None:
 
 def test_a_file_name_has_one_meaning() -> None:
     names = [path.rpartition("/")[2] for path in SOURCES if not path.endswith("__init__.py")]
-    assert {name for name in names if names.count(name) > 1} <= ONE_IDEA | TWO_IDEAS
+    assert {name for name in names if names.count(name) > 1} <= ONE_IDEA
 
 
 # --- tests ---

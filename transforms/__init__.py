@@ -1,6 +1,6 @@
-"""One room a system: the pure mathematics beside the PTransform that uses it."""
+"""One package for each system: pure mathematics, and the PTransforms that use it."""
 
 import logging
 
-# Beam warns of this at import wherever the gcp extra is not installed, which is no news to anybody.
+# Beam warns of this at import if the gcp extra is not installed. The extra is optional.
 logging.getLogger().addFilter(lambda record: not str(record.msg).startswith("apitools not found"))

@@ -12,6 +12,22 @@ from sfumato.schemas.requests.request_base import COLUMNS, Request, Several, opt
 DEFAULT_MAX_DWELL = 3600.0
 
 
+# Where a job's manifest states the columns, unless it states each by its own name.
+IN_COLUMNS = dict.fromkeys(
+    (
+        "user_id_column",
+        "latitude_column",
+        "longitude_column",
+        "weight_column",
+        "time_column",
+        "max_dwell",
+        "auxiliary",
+        "categories",
+    ),
+    "columns",
+)
+
+
 class UserColumn(Request):
     """Whose a record is."""
 

@@ -98,14 +98,6 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
         None, "an earlier release of the same column, in place of the first round", INPUT, metavar="RELEASE"
     )
     rows_are_users: bool = option(False, "every row is another user's: no ids are read, which is faster", COLUMNS)
-    max_bad_fraction: float = option(
-        0.1,
-        "refuse where, by noisy counts, a larger share of the users has no usable value",
-        PRIVACY,
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
-    )
 
     @property
     def sign(self) -> tuple[str, float]:

@@ -53,6 +53,8 @@ ReleaseId = Annotated[str, AfterValidator(check_release_id)]
 DatasetOption = Annotated[str, AfterValidator(lambda name: dataset_name(name) and name)]
 REGION_HELP = "borders of the map, in degrees"
 REGION_METAVAR = "W,S,E,N"
+MAX_BAD_FRACTION = 0.1
+MAX_BAD_FRACTION_HELP = "refuse where a larger share of the users has no usable record, by noisy counts"
 
 
 class LogOptions(Request):
@@ -106,6 +108,18 @@ class PublishRequest(RunnerOptions):
             raise RequestError(f"{' and '.join(keys)}: give one of them, not {'both' if len(keys) == 2 else 'all'}")
         return self
 
+    def shaping(self) -> dict[str, Any]:
+        """The options that shape the numbers of the result, those that were given or have a default, by name.
+
+        All that a job adds to those of every result do, and of these the limits of the admission.
+        """
+        return self._added_to(PublishRequest)
+
+    def _added_to(self, base: type[Request], *more: str) -> dict[str, Any]:
+        names = [name for name in type(self).model_fields if name not in base.model_fields or name in more]
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None and value is not False}
+
     @property
     def key_options(self) -> list[str]:
         """The options that name a key."""
@@ -121,6 +135,14 @@ class ReleaseRequest(PublishRequest):
         PRIVACY,
         metavar="N",
         ge=0,
+    )
+    max_bad_fraction: float = option(
+        MAX_BAD_FRACTION,
+        MAX_BAD_FRACTION_HELP,
+        PRIVACY,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
     )
     timeline: str | None = option(
         None, "update this folder's page of all releases in FOLDER/releases/", OUTPUT, metavar="FOLDER"
@@ -153,6 +175,10 @@ class ReleaseRequest(PublishRequest):
         False, "allow input files that were charged to another dataset or other days before, and charge both", LEDGER
     )
     dry_run: bool = option(False, "show what would be read, charged and published, and do nothing", RUN, common=True)
+
+    def shaping(self) -> dict[str, Any]:
+        """See PublishRequest.shaping."""
+        return self._added_to(ReleaseRequest, "min_users", "max_bad_fraction")
 
     @model_validator(mode="after")
     def _accounted(self) -> Self:

@@ -134,13 +134,18 @@ class Request(BaseModel):
                 name = str(problem["loc"][0])
                 return f"{name}: sfumato {cls.COMMAND} has no such option{did_you_mean(name, cls.model_fields)}"
         if missing := [str(one["loc"][0]) for one in problems if one["type"] == "missing" and len(one["loc"]) == 1]:
-            return f"{', '.join(missing)}: required, as in sfumato {cls.COMMAND} {cls.EXAMPLE}"
+            return cls._missing(missing)
         problem = problems[0]
         cause = problem.get("ctx", {}).get("error")
         if isinstance(cause, ValueError):  # of a check of this package, which names the option
             return str(cause)
         name = str(problem["loc"][0])
-        return f"{name}: must be {range_text(cls.model_fields[name])}, got {shown(problem['input'])}"
+        one = len(problem["loc"]) > 1  # of several values
+        return f"{name}: must be {range_text(cls.model_fields[name], one)}, got {shown(problem['input'])}"
+
+    @classmethod
+    def _missing(cls, names: list[str]) -> str:
+        return f"{', '.join(names)}: required, as in sfumato {cls.COMMAND} {cls.EXAMPLE}"
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
@@ -186,21 +191,30 @@ def metavar_of(field: FieldInfo) -> str:
     return str(extra_of(field)["metavar"] or by_type)
 
 
-def range_text(field: FieldInfo) -> str:
-    """What an option's value may be, in words: `a whole number in 1..20`."""
+def range_text(field: FieldInfo, one: bool = False) -> str:
+    """What an option may be, in words: `a whole number in 1..20`. one: each of its values, where it has several."""
     kind = option_type(field.annotation)
-    if has_several(field.annotation):
-        return f"{ {int: 'whole numbers', float: 'numbers'}.get(kind, 'values') } {extra_of(field)['metavar']}"
+    names = ("ge", "gt", "le", "lt")
+    found = (*field.metadata, *_metadata_of_one(field.annotation))
+    bounds = {name: getattr(part, name) for part in found for name in names if hasattr(part, name)}
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
+    if has_several(field.annotation) and not (one and bounds):
+        return f"{ {int: 'whole numbers', float: 'numbers'}.get(kind, 'values') } {extra_of(field)['metavar']}"
     if kind is bool:
         return "true or false"
     if kind not in (int, float):
-        return "text"
-    bounds = {
-        name: getattr(one, name) for one in field.metadata for name in ("ge", "gt", "le", "lt") if hasattr(one, name)
-    }
+        return "a map" if get_origin(kind) is dict else "text"
     return number_text(kind, **bounds)
+
+
+def _metadata_of_one(annotation: Any) -> list[Any]:
+    """The bounds that stand at the type of one of several values."""
+    if get_origin(annotation) is Annotated:
+        kind, *metadata = get_args(annotation)
+        mine = [part for one in metadata if isinstance(one, FieldInfo) for part in one.metadata]
+        return [*mine, *_metadata_of_one(kind)]
+    return [part for inner in get_args(annotation) for part in _metadata_of_one(inner)]
 
 
 def number_text(

@@ -49,14 +49,6 @@ class SampledRequest(UserColumn, ReleaseRequest):
         METHOD,
         metavar="HOW",
     )
-    max_bad_fraction: float = option(
-        0.1,
-        "refuse where, by noisy counts, a larger share of the users has no usable record",
-        PRIVACY,
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
-    )
 
 
 class ItemRequest(PlaceColumns, MapGeography, SampledRequest):

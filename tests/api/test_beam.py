@@ -10,7 +10,15 @@ from apache_beam.runners.runner import PipelineRunner
 from apache_beam.testing.util import assert_that
 
 import sfumato
-from sfumato.beam import PrivateHeatmap, PrivateHistogram, PrivateMoments, PrivateQuantiles, PrivateRanges, run_key
+from sfumato.beam import (
+    PrivateHeatmap,
+    PrivateHistogram,
+    PrivateHotspots,
+    PrivateMoments,
+    PrivateQuantiles,
+    PrivateRanges,
+    run_key,
+)
 from sfumato.pipelines import cli
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
@@ -69,6 +77,13 @@ def test_keys_of_other_names_are_others(tmp_path: Path):
     [
         (lambda: PrivateHeatmap(region=REGION, epsilon=-1), "epsilon"),
         (lambda: PrivateHeatmap(region=(1, 2, 3)), "region"),
+        (lambda: PrivateHotspots(region=REGION, epsilon=1, delta=2), "delta"),
+        (lambda: PrivateHotspots(region=REGION, epsilon=1, delta=1e-6, depth=3, levels=4), "levels: must lie in 1..3"),
+        (lambda: PrivateHotspots(region=REGION, epsilon=1, delta=1e-6, top=0), "top: must be a whole number >= 1"),
+        (lambda: PrivateHotspots(region=REGION, epsilon=1, delta=1e-6, depth=99), "depth"),
+        (lambda: PrivateHeatmap(region=REGION, options={"shard_sise": 9}), "shard_sise: .*did you mean shard_size?"),
+        (lambda: PrivateHeatmap(region=REGION, options={"depth": 9}), "options: depth is an argument of its own"),
+        (lambda: PrivateHeatmap(region=REGION, options={"shard_size": 9.5}), "shard_size: must be a whole number in"),
         (lambda: PrivateHistogram(epsilon=1, delta=1e-6), "column, region, cells"),
         (lambda: PrivateHistogram(epsilon=1, delta=1e-6, region=REGION), "column, region, cells"),
         (lambda: PrivateHistogram(epsilon=1, delta=2, column="x"), "delta"),
@@ -80,6 +95,26 @@ def test_keys_of_other_names_are_others(tmp_path: Path):
 def test_wrong_options_are_refused_at_once(make, message: str):
     with pytest.raises(sfumato.RequestError, match=message):
         make()
+
+
+def test_hotspots_are_those_of_the_job(city: Path):
+    """Every level is there, and a cell of the second lies in one of the first."""
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        files = pipeline | beam.Create([str(path) for path in (city / "logs").glob("*.parquet")])
+        rows = files | PrivateHotspots(region=REGION, depth=4, levels=2, top=5, epsilon=1.0, delta=1e-6)
+
+        def check(found: list[dict[str, float]]) -> None:
+            cells = {depth: [row for row in found if row["depth"] == depth] for depth in (2, 4)}
+            assert 0 < len(cells[2]) <= 16
+            assert 0 < len(cells[4]) <= 5
+            assert len(found) == len(cells[2]) + len(cells[4])
+            for row in cells[4]:
+                assert any(
+                    one["west"] <= row["west"] < one["east"] and one["south"] <= row["south"] < one["north"]
+                    for one in cells[2]
+                )
+
+        assert_that(rows, check)
 
 
 def test_histograms_count_cells(city: Path):

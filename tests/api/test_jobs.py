@@ -6,6 +6,9 @@ import inspect
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import sfumato
@@ -89,11 +92,7 @@ def test_a_ledger_is_charged_once_and_then_refuses(city: Path, tmp_path: Path):
 
 
 OPTIONS_OF = {"ranges": "ranges build", "plan": "heatmap"}  # a plan's options are the heatmap's
-REQUIRED = {  # by the functions alone: the command can make a model of a heatmap in place of logs; a plan needs users
-    ("ranges", "input"),
-    ("ranges", "region"),
-    ("plan", "users"),
-}
+REQUIRED = {("plan", "users")}  # by the function alone
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -105,7 +104,7 @@ def test_defaults_are_those_of_the_command_line(name: str):
         option = options[parameter.name]
         required = parameter.default is inspect.Parameter.empty
         assert required == (option.is_required() or (name, parameter.name) in REQUIRED), parameter
-        if not required:
+        if not required and parameter.default is not None:  # None gives the request's own default
             assert as_text(parameter.default) == as_text(option.default), parameter
 
 
@@ -121,3 +120,44 @@ def test_a_plan_prints_its_figures_and_takes_one_value_an_option():
         sfumato.plan(users=1_000_000, epsilon=[1, 2])
     with pytest.raises(sfumato.RequestError, match="no_such"):
         sfumato.plan(users=1_000_000, no_such=1)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "pyarrow"])
+def test_takes_a_table_in_place_of_files(kind: str, city: Path):
+    logs = city / "logs" / "*.parquet"
+    table = pa.concat_tables([pq.read_table(file) for file in sorted((city / "logs").glob("*.parquet"))])
+    given = table if kind == "pyarrow" else table.to_pandas()
+    options = {"column": "infected", "epsilon": 1.0, "delta": 1e-6}
+    of_table, of_files = sfumato.histogram(given, **options), sfumato.histogram(logs, **options)
+    assert sorted(of_table.items["item"]) == sorted(of_files.items["item"])
+    assert of_table.manifest["parameters"] == of_files.manifest["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (5, "input: must be a pattern of Parquet files, a pandas data frame or a pyarrow table, got int"),
+        ([1, 2], "got list"),
+        (pd.DataFrame({"user_id": [1, 2], "kind": ["secret", 3]}), r"input: the data frame cannot be a table"),
+        (pd.DataFrame({"user_id": [1, 2]}), "kind"),
+        (None, "input: required"),
+    ],
+    ids=["number", "list", "mixed types", "no column", "none"],
+)
+def test_a_table_that_cannot_be_is_refused_without_a_value_of_it(table, message: str):
+    with pytest.raises(sfumato.RequestError, match=message) as refused:
+        sfumato.histogram(table, column="kind", epsilon=1.0, delta=1e-6)
+    assert "secret" not in str(refused.value)
+
+
+def test_makes_a_model_of_a_published_heatmap(releases: dict[str, sfumato.Release]):
+    heatmap = releases["heatmap"]
+    for start in (heatmap, heatmap.path):
+        model = sfumato.ranges(release=start, sizes=(500, 5000))
+        assert model.manifest["parameters"]["release"]["release_id"] == heatmap.manifest["release_id"]
+        answers, _ = model.model.answer(longitude=3.08, latitude=1.08, size=2_000)
+        assert answers.users[0] > 0
+    with pytest.raises(sfumato.RequestError, match="epsilon: has no effect with --release"):
+        sfumato.ranges(release=heatmap, epsilon=1.0)
+    with pytest.raises(sfumato.RequestError, match="input, region: required"):
+        sfumato.ranges(sizes=(500, 5000))

@@ -12,7 +12,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from sfumato.schemas.errors import RefusedError
 from sfumato.schemas.places import Places
 from sfumato.transforms.evaluation.in_memory import run_in_memory
-from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import start
 from sfumato.transforms.locations.group import BuildShards

@@ -334,7 +334,7 @@ def test_a_configuration_names_an_adjacency() -> None:
         "dataset": "city", "input": "in", "output": "out", "ledger": "l.db", "key_file": "key", "options": {},
         "budget": [{"epsilon": 1, "days": 1}, {"epsilon": 2, "days": 1, "adjacency": REPLACE}],
     }  # fmt: skip
-    assert [str(one) for one in RefreshConfig.of(settings, "/").budget] == ["1/1d", "2/1d@replace"]
+    assert [str(one) for one in RefreshConfig.read(settings, "/").budget] == ["1/1d", "2/1d@replace"]
     for wrong in (
         {"adjacency": "edge"},
         {"adjacency": 7},
@@ -343,7 +343,7 @@ def test_a_configuration_names_an_adjacency() -> None:
         {"epsilon": True},
     ):
         with pytest.raises(RequestError):
-            RefreshConfig.of({**settings, "budget": [{"epsilon": 1, "days": 1, **wrong}]}, "/")
+            RefreshConfig.read({**settings, "budget": [{"epsilon": 1, "days": 1, **wrong}]}, "/")
 
 
 def test_days_of_a_ledger_are_those_that_may_be_written() -> None:

@@ -18,8 +18,8 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.evaluation.in_memory import Rows
 from sfumato.transforms.heatmap.gamma import COUNT_SHARE
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS
-from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.release_files import add_up_to
 from sfumato.transforms.heatmap.schedule import plan, receive, window_for

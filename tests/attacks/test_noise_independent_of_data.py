@@ -11,7 +11,7 @@ import pytest
 
 from sfumato.schemas.places import Places
 from sfumato.transforms.evaluation.in_memory import Rows
-from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.noise import discrete_laplace

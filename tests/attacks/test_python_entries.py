@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import stat
+import tempfile
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,9 +15,11 @@ import pandas as pd
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from sfumato import jobs
 from sfumato.beam import PrivateHeatmap, PrivateMoments, _key, run_key
 from sfumato.pipelines.run import request_of
-from sfumato.schemas.errors import LedgerError, RequestError
+from sfumato.releases import Release
+from sfumato.schemas.errors import LedgerError, NotAdmittedError, RequestError
 from sfumato.schemas.ledger import Limit, Period
 from sfumato.transforms.privacy.ledger.entries import read_entries
 from tests.keys import write_key
@@ -76,10 +80,17 @@ def test_a_missing_epsilon_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"epsilon": 8.0}, {"depth": 4}, {"allow_overflow": "false"}, {"shard_size": True}, {"shardsize": 5000}]
+    ("options", "message"),
+    [
+        ({"epsilon": 8.0}, "options: epsilon is an argument of its own"),
+        ({"depth": 4}, "options: depth is an argument of its own"),
+        ({"allow_overflow": "false"}, "allow_overflow: must be true or false, got 'false'"),
+        ({"shard_size": True}, "shard_size: must be a whole number in .*, got True"),
+        ({"shardsize": 5000}, "shardsize: a heatmap has no such option; did you mean shard_size?"),
+    ],
 )
-def test_further_options_do_not_replace_the_stated_ones(options: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match="options"):
+def test_further_options_do_not_replace_the_stated_ones(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         PrivateHeatmap(region=REGION, epsilon=1.0, depth=6, options=options)
     PrivateHeatmap(region=REGION, depth=6, options={"shard_size": 5000, "dropout": 0, "allow_overflow": False})
 
@@ -119,3 +130,51 @@ def test_a_ledger_of_an_earlier_format_is_not_taken_for_a_damaged_one() -> None:
     old = {"format": "sfumato-ledger/1", "index": 0, "mark": "x", "content": {}, "hash": "y"}
     with pytest.raises(LedgerError, match="use the version that wrote it"):
         read_entries([json.dumps(old).encode()])
+
+
+def test_a_table_lies_where_only_its_user_may_read_it_and_is_gone_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A data frame becomes a file, which must not outlive the run, whether it is published, refused or broken off."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    seen: list[int] = []
+
+    def run(job: str, values: dict[str, Any]) -> None:
+        folder = Path(values["input"]).parent
+        assert Path(values["input"]).is_file()
+        seen.append(stat.S_IMODE(folder.stat().st_mode))
+        raise failure
+
+    monkeypatch.setattr(jobs, "_run", run)
+    failures: list[BaseException] = [RequestError("x"), NotAdmittedError("x"), ValueError("x"), KeyboardInterrupt()]
+    for failure in failures:
+        with pytest.raises(type(failure)):
+            jobs.histogram(pd.DataFrame({"user_id": [1]}), column="kind")
+        assert not list((tmp_path / "tmp").iterdir())
+    assert seen == [0o700] * len(failures)
+
+
+def test_a_table_is_charged_as_its_file_would_be(tmp_path: Path) -> None:
+    """The ledger knows a table again by its content, under another day or dataset too."""
+    frame = pd.DataFrame({"user_id": range(3000), "kind": ["a", "b"] * 1500})
+    write_key(tmp_path / "key")
+    options = {
+        "column": "kind", "epsilon": 1.0, "delta": 1e-6, "key_file": tmp_path / "key",
+        "ledger": tmp_path / "ledger.db", "dataset": "taxis", "budget": "9:1e-3/9d",
+    }  # fmt: skip
+    first = jobs.histogram(frame, output=tmp_path / "a", release_id="a", period="2026-11-20", **options)
+    again = jobs.histogram(frame, output=tmp_path / "a", release_id="a", period="2026-11-20", **options)
+    assert again.digest == first.digest
+    with pytest.raises(RequestError, match="charged"):
+        jobs.histogram(frame, output=tmp_path / "b", release_id="b", period="2026-11-21", **options)
+
+
+def test_a_release_without_digests_is_not_copied(tmp_path: Path) -> None:
+    """A copy of the manifest alone would look like the release."""
+    release = Release(str(tmp_path), {"release_id": "x", "job": "heatmap"}, "")
+    with pytest.raises(RequestError, match="the manifest lists no files, so nobody can tell"):
+        release.save(tmp_path / "copy")
+    with pytest.raises(RequestError, match="its manifest lists no files"):
+        release.plot()
+    assert not (tmp_path / "copy").exists()

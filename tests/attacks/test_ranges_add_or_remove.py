@@ -19,8 +19,8 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.build_steps import collect
 from sfumato.transforms.ranges.exact_counts import ExactCounts
-from sfumato.transforms.ranges.methods import adaptive_grid, privtree
-from sfumato.transforms.ranges.methods.adaptive_grid import AdaptiveGrid
+from sfumato.transforms.ranges.methods import ag, privtree
+from sfumato.transforms.ranges.methods.ag import AdaptiveGrid
 from sfumato.transforms.ranges.methods.privtree import PrivTree
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from tests.transforms.ranges.oracle import people_at, run_key, spec_of
@@ -56,7 +56,7 @@ def test_a_user_changes_one_count_of_a_grid_by_one(method: str, seed: int) -> No
 @pytest.mark.parametrize("seed", range(5))
 def test_a_user_changes_one_coarse_and_one_fine_count(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """ag looks twice: before noise each look differs by 1 in one count. Cuts follow from the noisy coarse counts."""
-    real, looked = adaptive_grid.add_noise, list[tuple[np.ndarray, float]]()
+    real, looked = ag.add_noise, list[tuple[np.ndarray, float]]()
 
     def noisy(counts: np.ndarray, epsilon: float, key: RunKey, label: str) -> np.ndarray:
         looked.append((counts.ravel().copy(), epsilon))
@@ -67,7 +67,7 @@ def test_a_user_changes_one_coarse_and_one_fine_count(seed: int, monkeypatch: py
             else real(counts, epsilon, key, label)
         )
 
-    monkeypatch.setattr(adaptive_grid, "add_noise", noisy)
+    monkeypatch.setattr(ag, "add_noise", noisy)
     without, with_them, _ = neighbours(seed)
     one, other = (AdaptiveGrid().collect(people, spec_of(12, 300.0, 0.5), KEY) for people in (without, with_them))
     for (before, first), (after, second) in zip(looked[:2], looked[2:], strict=True):

@@ -11,7 +11,7 @@ import pytest
 
 from sfumato.schemas.places import Places
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
-from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
 from sfumato.transforms.heatmap.posterior.unbiased import Z, user_intervals
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

@@ -18,7 +18,7 @@ from apache_beam.portability import common_urns, python_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from sfumato.pipelines import cli
-from sfumato.pipelines.options import runner_settings
+from sfumato.pipelines.runner_settings import runner_settings
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.locations.read import ReadLocations

@@ -24,7 +24,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan, plan_details
 from sfumato.transforms.heatmap.state import Estimate

@@ -18,7 +18,7 @@ from apache_beam.runners.portability.flink_runner import FlinkRunner
 
 from sfumato.pipelines import cli, flink
 from sfumato.pipelines.flink import JAR_VARIABLE, OneJobFlinkRunner
-from sfumato.pipelines.options import RunnerSettings, runner_settings
+from sfumato.pipelines.runner_settings import RunnerSettings, runner_settings
 from sfumato.schemas.errors import DataError, RequestError
 from tests.keys import SECRET, write_key
 

@@ -27,13 +27,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from sfumato.pipelines import cli
 from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.files import content_digest, content_version, write_file
+from sfumato.transforms.files import content_digest, write_file
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import check_output, clear_lost, publish, with_digests
+from sfumato.transforms.storage import content_version
 from tests.conftest import REGION, make_logs, write_files
 from tests.keys import SECRET, write_key
 from tests.storage import BUCKET, names, put, storage_emulator, upload

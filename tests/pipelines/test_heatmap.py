@@ -22,14 +22,14 @@ from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.inputs import match_files
 from sfumato.pipelines.job import key_and_metadata
 from sfumato.pipelines.local_runner import LocalRunner
-from sfumato.pipelines.options import runner_settings
+from sfumato.pipelines.runner_settings import runner_settings
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest
 from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
 from sfumato.transforms.heatmap.raster import density, estimate_density
@@ -390,11 +390,11 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["--epsilon", "nan"], "epsilon: must be a finite number > 0, got nan"),
-        (["--epsilon", "0"], "epsilon: must be a finite number > 0"),
-        (["--epsilon", "-1"], "epsilon: must be a finite number > 0, got -1.0"),
+        (["--epsilon", "nan"], "epsilon: must be a number in [0.0001, 30], got 'nan'"),
+        (["--epsilon", "0"], "epsilon: must be a number in [0.0001, 30]"),
+        (["--epsilon", "-1"], "epsilon: must be a number in [0.0001, 30], got '-1'"),
         (["--epsilon", "much"], "epsilon"),
-        (["--depth", "0"], "depth: must be a whole number in 1..20, got 0"),
+        (["--depth", "0"], "depth: must be a whole number in 1..20, got '0'"),
         (["--depth", "21"], "depth"),
         (["--region", "1,50,-1,51"], "region: WEST,SOUTH,EAST,NORTH must have west < east"),
         (["--region", "0,50,0,51"], "region"),
@@ -421,9 +421,9 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         (["--cohorts", "disjoint", "--noise", "central"], "cohorts"),
         (["--refine", "interval"], "refine: interval is about rates; name their column with auxiliary"),
         (["--refine", "interval", "--interval_width", "nan"], "interval_width: must be a number > 0"),
-        (["--interval_width", "10%"], "interval_width: must be a number, got '10%'"),
-        (["--max_entries", "1e4"], "max_entries: must be a whole number, got '1e4'"),
-        (["--max_entries", "0"], "max_entries: must be a whole number in 16..16777216, got 0"),
+        (["--interval_width", "10%"], "interval_width: must be a number > 0 and < 1, got '10%'"),
+        (["--max_entries", "1e4"], "max_entries: must be a whole number in 16..16777216, got '1e4'"),
+        (["--max_entries", "0"], "max_entries: must be a whole number in 16..16777216, got '0'"),
         (["--blur_weight", "0"], "blur_weight: must be a number > 0"),
         (["--rounding", "independent"], "rounding: independent rounding is of distributions"),
         (["--rounding", "up"], "rounding: must be one of"),

@@ -174,7 +174,7 @@ def test_categories_of_columns_and_parameters_must_agree() -> None:
         ("--time_column time --max_dwell nan", "max_dwell: must be a finite number of seconds > 0, got nan"),
         ("--time_column time --max_dwell soon", "max_dwell: must be a number, got 'soon'"),
         ("--categories a,b", "categories: are of a column, which needs --auxiliary NAME"),
-        ("--contribution most", "contribution: must be one, top or all, got 'most'"),
+        ("--contribution most", "contribution: must be one of one, top, all, got 'most'"),
     ],
 )
 @pytest.mark.parametrize("job", ["heatmap", "compare"])

@@ -16,8 +16,8 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS
-from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.private_heatmap import bind_key
 from sfumato.transforms.heatmap.raster import density, gaussian_heatmap

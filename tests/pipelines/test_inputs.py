@@ -14,7 +14,7 @@ import pytest
 
 from sfumato.pipelines.inputs import match_files
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms import files as storage
+from sfumato.transforms import storage
 
 pytest.importorskip("google.auth", reason="needs apache-beam[gcp]")
 NO_CREDENTIALS = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")

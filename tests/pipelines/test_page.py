@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from sfumato.pipelines.cli import main
+from sfumato.pipelines.job import timeline_link
 from sfumato.transforms.release.release_folder import publish
 from tests.attacks.city import local_jobs, make_city
 from tests.transforms.release.city import city_release
@@ -62,3 +64,23 @@ def test_a_damaged_table_makes_no_page(folder: Path, capsys: pytest.CaptureFixtu
 def test_what_is_no_release_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["page", str(tmp_path)]) == 2
     assert "no release here" in capsys.readouterr().err
+
+
+def test_a_night_leads_to_its_timeline(city: Path) -> None:
+    assert main(["refresh", "--config", str(city / "refresh.yaml"), "--date", "2026-11-20"]) == 0
+    night = city / "published" / "releases" / "2026-11-20"
+    (link,) = re.findall(r'<a href="([^"]*)">All nights</a>', (night / "index.html").read_text())
+    assert (night / link).resolve() == city / "published" / "index.html"
+    assert main(["page", str(night)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("output", "timeline", "link"),
+    [
+        ("gs://bucket/all/releases/monday", "gs://bucket/all", "../../index.html"),
+        ("/data/all/releases/monday", "gs://bucket/all", None),
+        ("anywhere", None, None),
+    ],
+)
+def test_the_link_is_relative_so_that_folders_can_be_moved(output: str, timeline: str | None, link: str | None) -> None:
+    assert timeline_link(output, timeline) == link

@@ -281,7 +281,7 @@ def test_a_bucket_that_cannot_be_listed_now_is_not_an_empty_one(
         raise BeamIOError("List operation failed", {"": error})
 
     monkeypatch.setattr("apache_beam.io.gcp.gcsfilesystem.GCSFileSystem._list", fail)
-    monkeypatch.setattr("sfumato.transforms.files._check_credentials", lambda: None)
+    monkeypatch.setattr("sfumato.transforms.storage._check_credentials", lambda: None)
     place.write(**{listed: "gs://bucket/folder"})
     assert place.refresh("--date", "2026-11-20") == 75
     assert "gs://bucket/folder" in (error_text := capsys.readouterr().err)
@@ -450,16 +450,16 @@ def test_an_earlier_day_does_not_become_the_latest(place: Place) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"options": {**CONFIG["options"], "epsilonn": 1}}, "unknown key 'epsilonn'; did you mean 'epsilon'?"),
+        ({"options": {**CONFIG["options"], "epsilonn": 1}}, "unknown key 'epsilonn'; did you mean epsilon?"),
         ({"options": {**CONFIG["options"], "seed": 1}}, "options: seed is no option here"),
         ({"options": {**CONFIG["options"], "release_id": "x"}}, "options: release_id is no option here"),
-        ({"job": "heatmaps"}, "did you mean 'heatmap'?"),
+        ({"job": "heatmaps"}, "did you mean heatmap?"),
         ({"job": "compare"}, "unknown key 'compare'"),
         ({"options": {"depth": 6}}, "region"),
         ({"beam": {"runnerr": "DirectRunner"}}, "unknown option --runnerr"),
         ({"beam": {"dry_run": True}}, "beam: dry_run is an option of sfumato's own"),
         ({"output": "s3://bucket/maps"}, "places are files and folders, or gs://BUCKET"),
-        ({"output": "maps[1]"}, "output is a folder without * ? or ["),
+        ({"output": "maps[1]"}, "output: must be a folder without * ? or ["),
         ({"runner_config": "cloud9"}, "no file 'cloud9'"),
         ({"key_file": "nokey"}, "key_file"),
         ({"options": {**CONFIG["options"], "epsilon": "much"}}, "epsilon"),

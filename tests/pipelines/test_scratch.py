@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sfumato.pipelines import folders, scratch
-from sfumato.pipelines.options import RunnerSettings, runner_settings
+from sfumato.pipelines.runner_settings import RunnerSettings, runner_settings
 from sfumato.transforms.locations.spill import MEMORY, Spill, load
 
 LARGE = 10**12

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sfumato.schemas.errors import NotReadyError, RequestError
-from sfumato.transforms.files import matching
+from sfumato.transforms.storage import matching
 
 google = pytest.importorskip("google.api_core.exceptions", reason="needs apache-beam[gcp]")
 files = pytest.importorskip("apache_beam.io.gcp.gcsfilesystem", reason="needs apache-beam[gcp]")

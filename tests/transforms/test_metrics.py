@@ -21,7 +21,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms import metrics
-from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.heatmap.release_files import release_files
 from sfumato.transforms.histogram.item_encoding import NumberItems

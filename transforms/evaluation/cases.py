@@ -9,8 +9,8 @@ from typing import Any
 
 from sfumato.schemas.comparison import Setting
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.checks import check_integer, check_within
-from sfumato.transforms.heatmap.options import heatmap_parameters, option_grid
+from sfumato.transforms.checks import check_integer, check_number
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 MARGIN = "dropout_margin"
@@ -70,7 +70,7 @@ def case_parameters(method: str, values: Mapping[str, Any]) -> HeatmapParameters
     size = min(parameters.shard_size, parameters.users or math.inf)
     if margin is None:
         margin = _TOLERANCE_DEVIATIONS / math.sqrt(size)
-    check_within(MARGIN, margin, 0, 10)
+    check_number(MARGIN, margin, ge=0, le=10)
     if dropout + margin > 0.9:
         raise RequestError(
             f"dropout: shards of {size:,.0f} would need to tolerate {dropout + margin:.0%} missing clients, and the "

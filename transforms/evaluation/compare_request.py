@@ -11,9 +11,9 @@ from sfumato.schemas.requests.publish_request import PublishRequest, RegionOfMap
 from sfumato.schemas.requests.request_base import METHOD, OUTPUT, Several, option
 from sfumato.transforms.evaluation.cases import EARLIER, MARGIN
 from sfumato.transforms.evaluation.density_metrics import METRICS
+from sfumato.transforms.heatmap.heatmap_options import Option, heatmap_options
 from sfumato.transforms.heatmap.heatmap_request import request_fields
 from sfumato.transforms.heatmap.methods import METHODS
-from sfumato.transforms.heatmap.options import Option, heatmap_options
 
 # An evaluation knows how many users there are, and `dropout` is the share of its clients that vanish.
 _NOT_OFFERED = ("population", "population_share", "simulated_dropout")

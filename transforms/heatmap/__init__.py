@@ -1,1 +1,1 @@
-"""Adaptive heatmaps: a quadtree refined over sub-queries, and what is estimated from its last answers."""
+"""Private heatmaps: sub-queries over a quadtree, their schedule, and the estimate from their noisy counts."""

@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid
-from sfumato.schemas.release import CELLS_FILE, CHANGES_FILE, CHANGES_FORMAT, MANIFEST_FILE, TOTALS_FILE
-from sfumato.schemas.tree import node_positions
+from sfumato.schemas.release import ANSWERS_FILE, CHANGES_FILE, CHANGES_FORMAT, MANIFEST_FILE, TOTALS_FILE
+from sfumato.schemas.tree import Tree, node_positions, nodes_from_names
+from sfumato.transforms.heatmap.changes_view import changes_view
 from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, find_changes
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.release.metadata import UNSAFE, manifest_bytes, package_versions, parquet_bytes
 from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.report.pages import page_files
 
 _NOTE = (
     "Computed from two published heatmaps alone, so it costs no privacy budget beyond theirs. A person who is in the "
@@ -38,12 +41,15 @@ def map_counts(release: Release) -> MapCounts:
             "--method adaptive and --estimator bayes, the defaults"
         )
     totals = release.arrow_table(TOTALS_FILE)
-    node, cell, users, variance = (totals[name].to_numpy() for name in ("node", "cell", "users", "variance"))
+    node, users, variance = (totals[name].to_numpy() for name in ("node", "users", "variance"))
     try:
         last = manifest["privacy"]["sub_queries"][-1]
+        answers = release.arrow_table(ANSWERS_FILE)
+        asked = answers.filter(pc.equal(answers["sub_query"], last["index"]))["cell_id"].to_pylist()
+        measured = Tree.of(release.grid.depth, nodes_from_names(asked, release.grid.depth))
         sums = 1 if last["shards"] is None else int(last["shards"]) - int(last["shards_lost"] or 0)
-        levels = release.arrow_table(CELLS_FILE)["depth"].to_numpy().astype(np.int64)[cell[cell >= 0]]
-        return MapCounts(release.grid.region, UnbiasedCounts.from_nodes(node, users, variance), levels, max(sums, 1))
+        counts = UnbiasedCounts.from_nodes(node, users, variance, release.grid.depth)
+        return MapCounts(release.grid.region, counts, measured, max(sums, 1))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise RequestError(f"{where}: the release is damaged ({error})") from None
 
@@ -104,7 +110,9 @@ def changes_files(before: Release, after: Release, rate: float, *, shares: bool)
         "versions": package_versions(),
         "warnings": warnings,
     }
-    return {CHANGES_FILE: parquet_bytes(changes.table(grid)), MANIFEST_FILE: manifest_bytes(manifest)}
+    tables = {CHANGES_FILE: parquet_bytes(changes.table(grid)), MANIFEST_FILE: manifest_bytes(manifest)}
+    pages = page_files(changes_view(tables))
+    return {CHANGES_FILE: tables[CHANGES_FILE], **pages, MANIFEST_FILE: tables[MANIFEST_FILE]}
 
 
 def report(changes: Changes, grid: Grid, rate: float, top: int = 10) -> str:
@@ -112,8 +120,13 @@ def report(changes: Changes, grid: Grid, rate: float, top: int = 10) -> str:
     order = np.flatnonzero(changes.shown)
     order = order[np.argsort(-np.abs(changes.difference[order]) / changes.stddev[order], kind="stable")]
     tested = f"{changes.tested.sum():,}"
+    total = ""
+    if changes.changed[0]:
+        total = f"All users: {changes.low[0]:+,.0f} to {changes.high[0]:+,.0f} (95%)."
+        total += " --shares compares shares of them.\n" if changes.scale == 1.0 else "\n"
     if not len(order):
-        return f"No change stands out of the noise, of {tested} places tested (false discovery rate {rate:.0%}).\n"
+        none = f"No place stands out of the noise, of {tested} tested (false discovery rate {rate:.0%})."
+        return f"{none}\n{total}"
     level, x, y = node_positions(changes.node[order[:top]])
     west, south, east, north = grid.bounds(x, y, level)
     metres = np.radians(north - south) * EARTH_RADIUS_KM * 1000
@@ -121,16 +134,14 @@ def report(changes: Changes, grid: Grid, rate: float, top: int = 10) -> str:
     for row, number in enumerate(order[:top].tolist()):
         centre = f"{(south[row] + north[row]) / 2:.4f}, {(west[row] + east[row]) / 2:.4f}"
         size = f"{metres[row] / 1000:.1f} km" if metres[row] >= 1000 else f"{metres[row]:.0f} m"
-        where = "the whole region" if level[row] == 0 else f"latitude, longitude {centre} ({size})"
+        where = f"latitude, longitude {centre} ({size})"
         low, high = changes.changed_low[number], changes.changed_high[number]
         lines.append(f"  {where:<46} {low:+,.0f} to {high:+,.0f} users\n")
     more = [f"  and {len(order) - top:,} more\n"] if len(order) > top else []
-    if changes.shown[0] and changes.scale == 1.0:
-        more.append("The number of all users changed; --shares compares shares of them.\n")
     places = "1 place" if len(order) == 1 else f"{len(order):,} places"
     return (
         f"{places} changed, of {tested} tested; at most {rate:.0%} of the changes are expected to be wrong.\n"
-        "The intervals allow for the choice (95%):\n" + "".join(lines + more)
+        "The intervals allow for the choice (95%):\n" + "".join(lines + more) + total
     )
 
 

@@ -1,6 +1,6 @@
-"""`--gamma auto`: what a user's distribution adds up to, from public figures alone. Pure.
+"""`--gamma auto`: the sum of a user's weights, chosen from public figures alone. Pure.
 
-Users are bounded before their number is known, so neither the data nor a noisy figure may enter.
+Users are bounded before their number is known, so gamma depends neither on the data nor on a noisy figure.
 
 Rounding. It moves an entry of one user's vector, a run of cells in the quadtree's order, to one of the integers around
 gamma times its share. That has a variance of at most 1/4 (more where a node that lacks children is several runs, and
@@ -43,10 +43,10 @@ from sfumato.transforms.secagg.rounding import Rounding, l1_sensitivity
 
 COST = 0.01  # of the noise's variance, and of the budget
 MIN_QUERY_SHARE = 0.01  # of the budget, for one sub-query
-UNKNOWN_USERS = 1 << 30  # stands for a number of users that is not given
+UNKNOWN_USERS = 1 << 30  # used if the number of users is not given
 LARGEST_SHARD = 1 << 24
-SHARD_TOLERANCE = 1.05  # what shards may have above their size (`Cohort.plan`)
-COUNT_SHARE = 0.1  # of the probability that a sum wraps: that there are more users than the noisy user count allows for
+SHARD_TOLERANCE = 1.05  # largest expected users of a shard, in shard sizes (`Cohort.plan`)
+COUNT_SHARE = 0.1  # of the overflow probability, for more users than the noisy user count suggests
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class GammaInputs:
     overflow_probability: float
 
     def automatic_gamma(self) -> int:
-        """The gamma of `auto`. Raises RequestError where the modulus holds none, or noise cannot be drawn for one."""
+        """The gamma of `auto`. Raises RequestError if no gamma fits the modulus, or epsilon is too small for noise."""
         users = self.users
         cohort = Cohort.plan(users, None, self.shard_size, self.dropout)
         in_sum = min(users, LARGEST_SHARD if self.is_central else SHARD_TOLERANCE * self.shard_size)

@@ -1,4 +1,4 @@
-"""A heatmap as it is requested: the job's options, those of every heatmap and those of each method, side by side."""
+"""The requests of `sfumato heatmap` and `sfumato plan`: options of the job, of every heatmap and of each method."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from sfumato.schemas.requests.request_base import (
     Several,
     option,
 )
+from sfumato.transforms.heatmap.heatmap_options import Option, heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
-from sfumato.transforms.heatmap.options import Option, heatmap_options, heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 _GROUPS = {
@@ -34,14 +34,19 @@ _GROUPS = {
 
 
 def request_fields(options: dict[str, Option], *, many: bool = False) -> dict[str, Any]:
-    """Fields of a request for options, as `pydantic.create_model` takes them. many: each takes several values."""
+    """Fields of a request for options, as `pydantic.create_model` takes them. many: each takes several values.
+
+    Those that every release has are left out, unless they take several values.
+    """
     return {
-        name: one.field(_GROUPS.get(name, METHOD if one.methods else PROTOCOL), many) for name, one in options.items()
+        name: one.field(_GROUPS.get(name, METHOD if one.methods else PROTOCOL), many)
+        for name, one in options.items()
+        if many or name not in ReleaseRequest.model_fields
     }
 
 
 def location_columns(request: LogColumns) -> LocationColumns:
-    """The columns that a request names. Raises RequestError where one contradicts another."""
+    """The columns that a request names. Raises RequestError if they contradict each other."""
     auxiliary = None
     if isinstance(request, RateColumn) and request.auxiliary is not None:
         known = request.categories
@@ -58,7 +63,7 @@ def location_columns(request: LogColumns) -> LocationColumns:
 
 
 def lists_of(request: Request, names: Iterable[str]) -> dict[str, list[Any]]:
-    """The values of those options that were given, each of which may have several."""
+    """The values of the given options, by name."""
     return {name: [True] if value is True else list(value) for name, value in request.given(names).items()}
 
 
@@ -84,20 +89,25 @@ class HeatmapOptions(RateColumn, LogColumns, RegionOfMap, MapGeography, ReleaseR
     )
     warm_start: str | None = option(
         None,
-        "folder of an earlier release of the same region and depth, whose map the tree starts from (adaptive)",
+        "folder of an earlier release of the same region and depth, from whose map the tree starts (adaptive)",
         INPUT,
         metavar="RELEASE",
     )
 
     @cached_property
     def parameters(self) -> HeatmapParameters:
-        """What shapes the statistics. Raises RequestError."""
+        """The parameters of the heatmap. Raises RequestError."""
         return heatmap_parameters(self.method, self.given(heatmap_options()), self.columns.categories)
 
     @cached_property
     def columns(self) -> LocationColumns:
         """The columns to read. Raises RequestError."""
         return location_columns(self)
+
+    def shaping(self) -> dict[str, Any]:
+        """See PublishRequest.shaping. The options of other methods do not shape this one's map."""
+        others = {name for name, one in heatmap_options().items() if one.methods and self.method not in one.methods}
+        return {name: value for name, value in super().shaping().items() if name not in others}
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
@@ -109,20 +119,19 @@ HeatmapRequest: type[HeatmapOptions] = create_model(
     "HeatmapRequest", __base__=HeatmapOptions, **request_fields(heatmap_options())
 )
 
-_NOT_PLANNED = ("simulated_dropout", "max_bad_fraction")  # only a run on data has them
+_NOT_PLANNED = ("simulated_dropout", "max_bad_fraction")  # without effect on a plan
 PLANNED = {name: one for name, one in heatmap_options().items() if name not in _NOT_PLANNED}
 
 
 class PlanOptions(LogOptions):
-    """What a heatmap costs and shows, for one setting or for several: every option may have several values."""
+    """The cost and the noise of a heatmap. Every option may have several values."""
 
     JOB: ClassVar[str] = "plan"
     COMMAND: ClassVar[str] = "plan"
     ABOUT: ClassVar[str] = (
-        "Shows what a heatmap will cost and show, from public figures alone; no data are read. Users are taken to be "
-        "spread evenly over the map. Only the methods that look where users are depend on that: adaptive stops earlier "
-        "or later where users crowd. The figures of every other method are exact. Each option takes several values, "
-        "separated by commas."
+        "Shows the cost and the noise of a heatmap, from public figures alone; no data are read. It assumes that users "
+        "are spread evenly over the map. The method adaptive stops earlier or later where they are not; the figures of "
+        "the other methods are exact. Each option takes several values, separated by commas."
     )
     EXAMPLE: ClassVar[str] = "--users 1000000 --epsilon 0.5,1,2 --depth 10"
 

@@ -93,6 +93,7 @@ def heatmap_view(files: Mapping[str, bytes]) -> PageView:
         files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in {*files, *pictures}],
         picture=PICTURE_FILE,
         sections=[how_to_read_it(manifest, body, size), how_it_was_made(manifest), _round_table(manifest)],
+        timeline=get(manifest, "timeline"),
         manifest=manifest,
         basemap=geography.basemap,
         tiles=geography.tiles,

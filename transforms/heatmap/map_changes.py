@@ -29,7 +29,7 @@ from scipy import special
 
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import changes_schema
-from sfumato.schemas.tree import node_names, node_positions
+from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions
 from sfumato.transforms.bisection import bisect_each
 from sfumato.transforms.heatmap.posterior.full_tree import by_family
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
@@ -48,23 +48,22 @@ class MapCounts:
     Attributes:
         region: of the map.
         counts: of the full tree over the map's cells.
-        cell_levels: int64[leaves], level of the cell's node, for each leaf of the full tree in the order of entries.
-            Where it is above the leaf's own, the cell is a node less some descendants, and has several leaves.
+        measured: the tree of the last sub-query. Its noise is independent of every tree, so a node is unbiased if it is
+            a union of this tree's entries. What is finer has the counts of an earlier sub-query alone, whose noise
+            decided where to look again, or is spread by area.
         noisy_sums: how many sums with a noise of their own were added up.
     """
 
     region: Region
     counts: UnbiasedCounts
-    cell_levels: NDArray[np.int64]
+    measured: Tree
     noisy_sums: int
 
     def known(self) -> list[NDArray[np.bool_]]:
-        """By level and node: whether the node is a union of whole cells.
-
-        Within a cell that has several leaves users are only spread by area.
-        """
+        """By level and node: whether the node is a union of entries that the last sub-query measured."""
         full = self.counts.full
-        least = full.by_level(self.cell_levels.astype(np.float64))
+        entry_levels = node_levels(self.measured.entries)[full.owners(self.measured)]
+        least = full.by_level(entry_levels.astype(np.float64))
         for level in range(len(full.codes) - 1, 0, -1):
             least[level - 1][full.parents[level]] = by_family(least[level]).min(axis=1)
         return [values >= level for level, values in enumerate(least)]
@@ -85,7 +84,8 @@ class Changes:
         q_value: float64[n], the least false discovery rate at which the node is found; NaN where it was not tested.
         changed: bool[n], q_value is at most the false discovery rate.
         changed_low, changed_high: float64[n], the interval with false coverage rate; NaN where not changed.
-        shown: bool[n], disjoint changed nodes, the most significant ones; their false discovery rate is kept as well.
+        shown: bool[n], disjoint changed nodes below the root, the most significant ones; their false discovery rate
+            is kept as well.
         scale: that `before` was multiplied by; 1 unless shares are compared.
     """
 
@@ -261,8 +261,9 @@ def _q_values(p_value: NDArray[np.float64]) -> NDArray[np.float64]:
 def _focused(node: NDArray[np.uint64], p_value: NDArray[np.float64], rate: float) -> NDArray[np.bool_]:
     """Disjoint nodes, most significant first, as many as keep the false discovery rate among themselves: bool[n].
 
-    A node joins the list unless it lies above or below one that is in it. The list of the nodes with p <= t is kept
-    for the largest t at which t times the number of tests is at most `rate` times the list's length.
+    A node joins the list unless it lies above or below one that is in it. The root, the sum of all, never does. The
+    list of the nodes with p <= t is kept for the largest t at which t times the number of tests is at most `rate` times
+    the list's length.
     """
     tests = int((~np.isnan(p_value)).sum())
     listed: list[int] = []
@@ -274,7 +275,7 @@ def _focused(node: NDArray[np.uint64], p_value: NDArray[np.float64], rate: float
             break
         code = int(node[row])
         lineage = [code >> shift for shift in range(0, code.bit_length(), 2)]
-        if code not in above and chosen.isdisjoint(lineage):
+        if code != 1 and code not in above and chosen.isdisjoint(lineage):
             listed.append(row)
             chosen.add(code)
             above.update(lineage)

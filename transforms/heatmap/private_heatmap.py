@@ -13,7 +13,7 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.refine import RunSubQueries, StartSubQueries
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.heatmap.warm_start import digest
+from sfumato.transforms.heatmap.warm_start import check_prior, digest
 from sfumato.transforms.locations.group import BoundUsers, BuildShards
 from sfumato.transforms.locations.read import ReadLocations
 from sfumato.transforms.locations.shards import Cohort
@@ -80,15 +80,6 @@ class PrivateHeatmap(beam.PTransform):
         is_weighted = parameters.distribution_gamma is not None
         shards = bounded | "BuildShards" >> BuildShards(places, cohort, spill, is_weighted)  # ShardGroup
         return shards | "RunSubQueries" >> RunSubQueries(parameters, key, state)  # HeatmapState
-
-
-def check_prior(prior: Estimate | None, parameters: HeatmapParameters) -> None:
-    """Raises RequestError if a heatmap of these parameters cannot start from an earlier map."""
-    if prior is None:
-        return
-    parameters.method.check_warm_start()
-    if prior.tree.depth != parameters.depth:
-        raise RequestError(f"warm_start: the map has depth {prior.tree.depth}, not {parameters.depth}")
 
 
 def bind_key(

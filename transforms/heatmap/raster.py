@@ -1,14 +1,12 @@
-"""Rasters of a map: from noisy counts to densities, with slopes inside cells, blurred or made coarser. Pure.
+"""Rasters of a map: from noisy counts to densities, with slopes inside cells or blurred. Pure.
 
-Densities follow paper 000, Section 6.1: counts are not zeroed, and a node's rest is spread over the area that its
-children leave.
-All of it is post-processing and costs no budget.
+Densities follow paper 000, Section 6.1: counts are not set to 0, and a node's users are spread over its area without
+its children. All of it is post-processing and costs no budget.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import scipy
@@ -16,11 +14,11 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import by_row
-from sfumato.schemas.tree import Tree, node_levels, node_paths
+from sfumato.schemas.tree import Tree, node_levels
 from sfumato.transforms.heatmap.state import Estimate
 
-MAX_PAINTED_DEPTH = 11  # a picture shows no finer
-_HALVINGS = 2  # levels below a cell that slope; below them the slope between neighbours has no information
+MAX_PAINTED_DEPTH = 11  # of a picture
+_SLOPING_LEVELS = 2  # levels below a cell that slope; further below, the gradient has no information
 # A blur's weights beyond so many deviations are below 1e-31 of the largest. They count as 0, which is faster.
 BLUR_REACH = 12.0
 MAX_RASTER_DEPTH = 12  # 4096 x 4096 float64 is 128 MiB; finer trees are summed into such cells
@@ -50,9 +48,8 @@ def density(tree: Tree, counts: NDArray[np.float64], depth: int | None = None) -
 def estimate_density(estimate: Estimate, depth: int | None = None) -> NDArray[np.float64]:
     """The density float64[2^d, 2^d] of an estimate, as `density` gives it, with slopes inside cells.
 
-    Inside a cell nothing was measured. But where cells grow from west to east, the halves of a cell most likely grow
-    too. The strength of slopes was learned where it shows: on the measured levels above. Every cell keeps its total:
-    what one half gains the other loses.
+    Nothing was measured inside a cell. But where counts grow from cell to cell, they most likely also grow inside a
+    cell. The strength of slopes was learned on the measured levels above. Every cell keeps its total.
     """
     tree = estimate.tree
     depth = min(tree.depth, MAX_RASTER_DEPTH) if depth is None else depth
@@ -67,7 +64,7 @@ def estimate_density(estimate: Estimate, depth: int | None = None) -> NDArray[np
     for level in range(depth):
         entry = levels[depth - level]
         measured = pyramid[depth - level - 1]
-        sloping = (entry <= level) & (level - entry < _HALVINGS)
+        sloping = (entry <= level) & (level - entry < _SLOPING_LEVELS)
         children = np.repeat(np.repeat(shown / 4, 2, axis=0), 2, axis=1)
         if sloping.any():
             children += _slope(shown * estimate.slope, np.where(sloping, shown / 4, 0))
@@ -76,9 +73,9 @@ def estimate_density(estimate: Estimate, depth: int | None = None) -> NDArray[np
 
 
 def _slope(values: NDArray[np.float64], limit: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far each cell's four children are from a quarter of it: float64[2 n, 2 n], at most `limit`. See `gradient`.
+    """The difference of each cell's four children from a quarter of the cell: float64[2 n, 2 n]. See `gradient`.
 
-    The four add up to 0 in every cell.
+    Differences are clipped to [-limit, limit] and add up to 0 in every cell.
     """
     padded = np.pad(values, 1, mode="edge")
     # A neighbour beyond the border counts as the cell's own value, as in `FullTree.gradient`.
@@ -133,32 +130,3 @@ def painted(tree: Tree, values: NDArray[np.float64], depth: int | None = None) -
     depth = min(tree.level, MAX_PAINTED_DEPTH) if depth is None else depth
     cells = np.arange(1 << (2 * depth), dtype=np.uint64) << np.uint64(2 * (tree.depth - depth))
     return by_row(values[tree.index.owners(cells)])
-
-
-def coarsen(estimate: Estimate, entries: int) -> Estimate:
-    """The estimate on the tree's upper levels, as many as have at most so many entries.
-
-    Deeper entries are added up at the deepest node that remains, in every category. Deviations are those of sums of
-    independent noise.
-    """
-    tree = estimate.tree
-    level, upper = tree.level, tree
-    while len(upper.entries) > entries:
-        level -= 1
-        upper = Tree.of(tree.depth, tree.nodes[node_levels(tree.nodes) <= level])
-    if upper is tree:
-        return estimate
-    first = node_paths(tree.entries) << (2 * (tree.depth - node_levels(tree.entries))).astype(np.uint64)
-    place = upper.index.owners(first)
-    # A node that remains may begin where one of its descendants begins. It is its own place.
-    kept = node_levels(tree.entries) <= level
-    place[kept] = np.searchsorted(upper.entries, tree.entries[kept])
-
-    def added(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.bincount(place, values, len(upper.entries)).astype(np.float64)
-
-    coarse = replace(estimate, tree=upper, counts=added(estimate.counts), stddev=np.sqrt(added(estimate.stddev**2)))
-    if estimate.by_category is None or estimate.category_stddev is None:
-        return coarse
-    by_category = np.stack([added(one) for one in estimate.by_category])
-    return replace(coarse, by_category=by_category, category_stddev=np.sqrt(added(estimate.category_stddev**2)))

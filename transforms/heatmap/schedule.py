@@ -28,7 +28,7 @@ from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, Window, choose_window, min_window
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals, add_central_noise
 
-_MIN_SHARE = 1e-5  # the least share of the budget for one sub-query: with less, its noise would hide everything
+_MIN_SHARE = 1e-5  # smallest share of the budget for one sub-query: with less, its result would be noise alone
 
 
 def population_and_budget(counted: NoisyUserCounts, parameters: HeatmapParameters) -> tuple[Population, Budget]:
@@ -108,7 +108,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
             f"too few users: none of {queried} shards had the required {cohort.required_survivors} survivors; "
             "use a smaller shard_size, a larger dropout, or more data"
             if cohort.planned_clients is None
-            else f"simulated_dropout: it took all of {queried} planned shards; use less of it, or a larger dropout"
+            else f"simulated_dropout: all of {queried} planned shards were lost; use less of it, or a larger dropout"
         )
     scale = cohort.shards / live  # the live shards represent those that were lost or not queried
     noise_stddev = state.noise_stddev(query.epsilon, query.encoding.sensitivity, query.encoding.length)
@@ -147,7 +147,7 @@ def check_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> 
     if given and parameters.population is None and not parameters.allow_overflow:
         raise RequestError(
             "modulus: whether it holds the sums must be known before users are counted; give --population as well, or "
-            "leave it to auto"
+            "use auto"
         )
     epsilon = parameters.admission().epsilon
     # Without a number: two shards, the least that shard_fractions can split.
@@ -178,7 +178,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
             f"gamma: {state.gamma} is too large for {max_rounds} sub-queries at epsilon {budget.total:g}: noise is "
             f"drawn down to an epsilon of {MIN_NOISE_EPSILON:g} gamma; give a smaller gamma or a larger epsilon"
         )
-    if available < min_noise:  # the vector has become so long
+    if available < min_noise:  # a long vector, with independent rounding
         raise RequestError(
             f"rounding: {state.rounding} rounding of {encoding.length:,} entries has a sensitivity for which no noise "
             f"is drawn at the remaining epsilon of {available:.3g}; use systematic rounding, or a larger epsilon"
@@ -187,7 +187,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
         raise RequestError(f"gamma: {state.gamma} is too large, the users' sums would exceed 2^62; give a smaller one")
     epsilon = budget.affordable(min(max(query.epsilon, min_epsilon), available))
     if shard_range is not None or available - epsilon < min_epsilon:
-        epsilon = available  # the rest pays for no other sub-query, or these users answer this one alone
+        epsilon = available  # the rest is too small for another sub-query, or these users take part in this one alone
     window = window_for(encoding, epsilon, state, parameters.overflow_probability / max_rounds)
     if parameters.noise != "central":
         window = choose_window(window, parameters.modulus, parameters.allow_overflow)

@@ -1,6 +1,6 @@
-"""What the server of a heatmap knows between sub-queries, what it queries next, and what it publishes.
+"""The state of a heatmap between sub-queries, the next query of a method, and the published estimate.
 
-Nothing here is raw: every number is public or carries noise.
+Nothing here is raw: every number is public or has noise.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ALL_REMAINING = math.inf
 
 @dataclass(frozen=True)
 class Query:
-    """What a method wants to know next. The schedule makes a ShardQuery of it.
+    """The next sub-query as a method requests it. The schedule makes a ShardQuery of it.
 
     Attributes:
         encoding: of what clients send.
-        epsilon: what it may cost; ALL_REMAINING spends the rest of the budget.
+        epsilon: its cost; ALL_REMAINING spends the rest of the budget.
         shard_fractions: the part of the shards to query, as two fractions: (0, 0.1) is the first tenth. None is all.
             The parts of a run must not overlap. Each user then belongs to one of several disjoint cohorts, is queried
             once, and has the whole budget for it.
@@ -49,7 +49,7 @@ class NoisyCounts:
     Attributes:
         encoding: of the entries.
         counts: float64[length], the noisy sums, in users of the whole cohort.
-        spent: what the sub-query cost, for the manifest.
+        spent: the cost of the sub-query, for the manifest.
         shard_range: the first shard that was queried and the one after the last; None for all shards.
     """
 
@@ -77,14 +77,14 @@ class NoisyCounts:
 
 @dataclass(frozen=True)
 class HeatmapState:
-    """What the server knows between sub-queries.
+    """The state of a run between sub-queries.
 
     Attributes:
         population: the number of users that the run is planned for.
         cohort: how users are spread over shards.
         budget: of the user who has spent most.
         gamma: the sum of a user's weights; 1 for one location a user.
-        noisy_sums: how many sums with noise of their own are added up: the shards, or 1 with central noise.
+        noisy_sums: number of sums with independent noise that are added up: the shards, or 1 with central noise.
         query: the sub-query to run next; None when the run is complete.
         results: of all sub-queries so far, in order.
         categories: of the auxiliary data; 1 without any.
@@ -105,14 +105,14 @@ class HeatmapState:
 
     @property
     def next_query_budget(self) -> Budget:
-        """The budget of the users of the next sub-query. A disjoint cohort has paid for nothing but its count."""
+        """The budget of the users of the next sub-query. A disjoint cohort has only paid for the noisy user count."""
         if self.has_disjoint_cohorts and self.remaining_shards:
             return self.initial_budget
         return self.budget
 
     @property
     def initial_budget(self) -> Budget:
-        """The budget before the first sub-query: the noisy user count is the one charge that every user bears."""
+        """The budget before the first sub-query, after the noisy user count."""
         return self.budget.first(1 if self.population.epsilon else 0)
 
     @property
@@ -122,30 +122,30 @@ class HeatmapState:
 
     @property
     def is_central(self) -> bool:
-        """Whether noise is added once to the sum of several shards. False for one shard: it has one noise anyway."""
+        """Whether noise is added once to the sum of several shards. False for a single shard."""
         return self.noisy_sums != self.cohort.shards
 
     def per_user_total(self, each: Sequence[int]) -> int:
-        """A user's total of a cost that each sub-query has: the largest one where a user takes part in one of them."""
+        """A user's total of the costs of sub-queries; with disjoint cohorts the largest of them."""
         return max(each) if self.has_disjoint_cohorts else sum(each)
 
     @property
     def remaining_shards(self) -> int:
-        """How many shards have not been queried yet, where cohorts are disjoint."""
+        """Shards that have not been queried yet, with disjoint cohorts."""
         return self.cohort.shards - (self.results[-1].shard_range or (0, 0))[1] if self.results else self.cohort.shards
 
-    def charged(self, epsilon: float, in_part: bool) -> Budget:
-        """The budget of the user who has spent most once the next sub-query has cost its users epsilon.
+    def charged(self, epsilon: float, has_shard_range: bool) -> Budget:
+        """The budget of the user who has spent most, after the next sub-query.
 
         Args:
             epsilon: of the sub-query.
-            in_part: whether it queries a part of the shards.
+            has_shard_range: whether it queries a part of the shards.
         """
-        mine = self.next_query_budget.charge(epsilon)
-        return max(self.budget, mine, key=lambda budget: budget.spent) if in_part else mine
+        charged = self.next_query_budget.charge(epsilon)
+        return max(self.budget, charged, key=lambda budget: budget.spent) if has_shard_range else charged
 
     def max_users(self, probability: float) -> float:
-        """A number of users that is exceeded with at most this probability, by the noisy user count alone."""
+        """An upper bound of the users that fails with at most this probability, by the noisy user count alone."""
         population = self.population
         if population.counted is None:
             return population.users
@@ -221,7 +221,7 @@ class Estimate:
         stddev: float64[T], their standard deviations, in users.
         by_category: float64[categories, T], noisy users of each category; None without auxiliary data.
         category_stddev: float64[T], standard deviation of the noise in each of them, independent between categories.
-        slope: the share of the growth from neighbour to neighbour that goes on inside a cell; 0 spreads users evenly.
+        slope: the share of the gradient between neighbours that continues inside a cell; 0 spreads users evenly.
     """
 
     tree: Tree

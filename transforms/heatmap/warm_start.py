@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import Tree, nodes_from_names
+from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.budget import check_epsilon
 
@@ -104,3 +105,12 @@ def _with_complete_parents(entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
         if not len(complete):
             return nodes
         nodes = np.union1d(nodes, complete)
+
+
+def check_prior(prior: Estimate | None, parameters: HeatmapParameters) -> None:
+    """Raises RequestError if a heatmap of these parameters cannot start from an earlier map."""
+    if prior is None:
+        return
+    parameters.method.check_warm_start()
+    if prior.tree.depth != parameters.depth:
+        raise RequestError(f"warm_start: the map has depth {prior.tree.depth}, not {parameters.depth}")

@@ -48,7 +48,7 @@ from sfumato.schemas.views import (
 )
 from sfumato.transforms.report.numbers import about, column_texts, figures, length, percent, plural, with_interval
 from sfumato.transforms.report.scales import published_scale, uncertain
-from sfumato.transforms.report.sections import alarm, chips, guarantee, problems
+from sfumato.transforms.report.sections import alarm, chips, get, guarantee, problems
 from sfumato.transforms.shrinkage import simultaneous_z
 
 _Z = 1.96  # standard deviations on each side of a 95% interval
@@ -103,6 +103,7 @@ def sampled_view(files: Mapping[str, bytes]) -> PageView:
         files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in {*files, picture}],
         picture=picture,
         sections=[*sections, release.made()],
+        timeline=get(manifest, "timeline"),
         manifest=manifest,
         basemap=geography.basemap,
         tiles=geography.tiles,

@@ -116,8 +116,6 @@ class SamplePlan:
         for name in ("population", "items"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
-        if not 0 <= self.max_bad_fraction <= 1:
-            raise RequestError(f"max_bad_fraction: must lie in 0..1, got {self.max_bad_fraction}")
         if self.contact not in CONTACTS:
             raise RequestError(f"contact: must be one of {', '.join(CONTACTS)}, got {self.contact!r}")
         if self.contact == "fixed":

@@ -99,7 +99,7 @@ def bound_users(
     users, codes, values = join_records(chunks, places)
     if any_repeated(users):
         records = sorted_records(users, codes, values, places, max_dwell)
-        users, codes = records.users, records.codes_of(_most(records) if top else _drawn(records))
+        users, codes = records.users, records.codes_of(_most_frequent(records) if top else _drawn(records))
     return (users & ~places.mask) | codes
 
 
@@ -112,7 +112,7 @@ def _drawn(records: UserRecords) -> NDArray[np.int64]:
     return amounts.rows[np.searchsorted(amounts.upto, position, side="right")]
 
 
-def _most(records: UserRecords) -> NDArray[np.int64]:
+def _most_frequent(records: UserRecords) -> NDArray[np.int64]:
     """For each user a record in the location that holds most of their records or weight: int64[users]."""
     amounts = records.amounts()
     held = np.diff(amounts.upto, prepend=0)

@@ -39,7 +39,7 @@ from sfumato.schemas.views import (
 from sfumato.transforms.moments.derived_statistics import shrunk
 from sfumato.transforms.report.numbers import about, between, figures, length, percent, plural, raised, with_interval
 from sfumato.transforms.report.scales import uncertain, value_scale
-from sfumato.transforms.report.sections import alarm, chips, facts, guarantee, problems
+from sfumato.transforms.report.sections import alarm, chips, facts, get, guarantee, problems
 
 _Z = 1.96  # standard deviations on each side of a 95% interval
 _VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
@@ -126,6 +126,7 @@ class _Release:
                 self._made(),
                 self._sending(),
             ],
+            timeline=get(self._manifest, "timeline"),
             manifest=self._manifest,
             body=body,
         )
@@ -142,7 +143,7 @@ class _Release:
     def _chips(self) -> list[Fact]:
         form, collector = self._manifest["fixed_point"], self._privacy["collector"]
         values = f"{form['bits']} bits{' and a sign' if form['signed'] == 'split' else ''}"
-        sent = "sent as they are" if collector is None else f"ε = {collector['epsilon']:g}"
+        sent: str | None = "sent as they are" if collector is None else f"ε = {collector['epsilon']:g}"
         if collector is not None and collector["epsilon"] == self._privacy["epsilon"]:
             sent = None
         return chips(self._manifest, *facts(("Each report", sent), ("Values", values)))

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sfumato.schemas.errors import LedgerError, NotAdmittedError, TooFewUsersError
+from sfumato.schemas.errors import LedgerError, NotAdmittedError, RequestError, TooFewUsersError
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, discrete_laplace
@@ -55,6 +55,9 @@ class AdmissionRule:
         min_users: smallest number of users; 0 for any.
         population: a public number of users; None if there is none.
         sampling_rate: share of the users who are counted: a secret Poisson sample, drawn with the run's key.
+
+    Raises:
+        RequestError: max_bad_fraction is out of range.
     """
 
     epsilon: float
@@ -62,6 +65,10 @@ class AdmissionRule:
     min_users: int = 0
     population: int | None = None
     sampling_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_bad_fraction <= 1:
+            raise RequestError(f"max_bad_fraction: must be a number in [0, 1], got {self.max_bad_fraction}")
 
     @property
     def noise_epsilon(self) -> float:

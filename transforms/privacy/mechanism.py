@@ -21,8 +21,3 @@ def epsilon_for_stddev(stddev: float, sensitivity: int = 1) -> float:
     The printed form -ln((s^2 + 1 - sqrt(2 s^2 + 1)) / s^2) equals 2 asinh(1 / (s sqrt(2))).
     """
     return 2 * sensitivity * math.asinh(1 / (stddev * math.sqrt(2)))
-
-
-def polya_difference_stddev(shape: float, epsilon: float, sensitivity: int = 1) -> float:
-    """Returns the standard deviation of X - Y for X, Y Polya(shape, beta): sqrt(shape) times the discrete Laplace's."""
-    return math.sqrt(shape) * discrete_laplace_stddev(epsilon, sensitivity)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import MODEL_FILE
+from sfumato.transforms.files import is_remote, join, read_file
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.ranges.archive import DAMAGED, archive_bytes, read_archive
 from sfumato.transforms.ranges.counts_model import GridModel, PartitionModel
@@ -42,11 +42,10 @@ def open_model(path: str | os.PathLike[str]) -> RangeModel:
         RequestError: there is no model, or it is damaged or has another format.
     """
     name = os.fspath(path)
-    remote = "://" in name
-    folder = not name.endswith(".npz") if remote else os.path.isdir(name)
-    file = f"{name.rstrip('/')}/{MODEL_FILE}" if folder else name
+    folder = not name.endswith(".npz") if is_remote(name) else os.path.isdir(name)
+    file = join(name, MODEL_FILE) if folder else name
     try:
-        content = _read_remote(file) if remote else Path(file).read_bytes()
+        content = read_file(file)
     except FileNotFoundError:
         raise RequestError(
             f"model: no file {file}; name a release of `sfumato ranges build`, or its model.npz"
@@ -98,10 +97,3 @@ def model_bytes(model: RangeModel) -> bytes:
         "model": model.model.metadata(),
     }
     return archive_bytes(metadata, model.model.arrays())
-
-
-def _read_remote(file: str) -> bytes:
-    # Beam is imported only here: a model on this machine opens without it.
-    from sfumato.transforms.files import read_file
-
-    return read_file(file)

@@ -7,17 +7,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.checks import check_choice
+from sfumato.transforms.checks import check_choice, names_of, value_type
+from sfumato.transforms.heatmap.heatmap_options import Option
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.methods.flat import Flat
-from sfumato.transforms.heatmap.options import Option
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev
@@ -32,7 +32,6 @@ from sfumato.transforms.ranges.tuner import Tuner
 ADAPTIVE = Adaptive.NAME
 _ADAPTIVE_TEXT = "the adaptive tree of a heatmap"
 Trust = Literal["central", "secagg"]
-TRUSTS = ("central", "secagg")
 SECAGG_METHODS = (Automatic.NAME, "grid", "ug", "snh", ADAPTIVE)  # one count of cells that are known beforehand
 _WIDTH = "cell_width"
 _HELP = {
@@ -51,17 +50,16 @@ def method_options() -> dict[str, Option]:
     """The options of all methods by name, in a fixed order. None is the default of those without one."""
     options: dict[str, Option] = {}
     for name, method in METHODS.items():
-        hints = get_type_hints(method)
         for field in fields(method):
             earlier = options.get(field.name)
-            hint = hints[field.name]
-            kind = next((kind for kind in (bool, int, float) if kind in (hint, *getattr(hint, "__args__", ()))), str)
+            kind = value_type(method, field) or str  # the path of a file
             default = None if field.default is MISSING else field.default
             text = _HELP.get(field.name) or field.metadata["help"]
             if earlier is not None and (earlier.kind, earlier.help) != (kind, text):
                 raise TypeError(f"methods declare {field.name} differently")
             owners = (name,) if earlier is None else (*earlier.methods, name)
-            options[field.name] = Option(field.name, kind, default, text, owners)
+            among, bounds = names_of(method, field), field.metadata.get("bounds", {})
+            options[field.name] = Option(field.name, kind, default, text, owners, among=among, bounds=bounds)
     return options
 
 
@@ -100,7 +98,7 @@ class RangesPlan:
 
     def __post_init__(self) -> None:
         check_choice("method", self.method, (*METHODS, ADAPTIVE))
-        check_choice("trust", self.trust, TRUSTS)
+        check_choice("trust", self.trust, get_args(Trust))
         if (self.counting.noise == "central") != (self.trust == "central"):
             raise ValueError(f"noise {self.counting.noise!r} does not fit trust {self.trust!r}")
         self.sizes.check(self.field)

@@ -18,8 +18,8 @@ from sfumato.schemas.requests.publish_request import (
 )  # fmt: skip
 from sfumato.schemas.requests.range_queries import SIZES, SIZES_HELP, SizesOption
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, option
+from sfumato.transforms.heatmap.heatmap_options import heatmap_options
 from sfumato.transforms.heatmap.heatmap_request import request_fields
-from sfumato.transforms.heatmap.options import heatmap_options
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, method_options, method_texts
 
 COUNTING = ("epsilon", "population", "population_share", "max_bad_fraction")

@@ -22,10 +22,11 @@ from sfumato.schemas.release import (
     REFUSAL_FORMAT,
     RELEASE_FILES,
 )
-from sfumato.transforms.files import is_remote, matching
+from sfumato.transforms.files import is_remote
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import format_at, manifest_at
+from sfumato.transforms.storage import matching
 
 RELEASES = "releases"
 NO_RELEASE = {EVALUATION_FORMAT: EVALUATION_FILES, REFUSAL_FORMAT: frozenset({MANIFEST_FILE, PAGE_FILE})}

@@ -41,6 +41,7 @@ class ReleaseMetadata:
         ledger: the ledger's entry that charged the release; None without a ledger or before the charge.
         published: SHA-256 of the manifest that was published under this id before, if any.
         ledger_location: the ledger that the run charges; None without one.
+        timeline: relative address of the page of all releases; None where the release is on none.
         geography: the content of `basemap.json`; None without geography. No key is bound to it.
     """
 
@@ -53,6 +54,7 @@ class ReleaseMetadata:
     ledger: Mapping[str, Any] | None = None
     published: str | None = None
     ledger_location: str | None = None
+    timeline: str | None = None
     geography: bytes | None = None
 
     @property
@@ -74,6 +76,7 @@ def release_manifest(metadata: ReleaseMetadata, content: Mapping[str, Any], warn
         "job": metadata.job,
         "created": metadata.created,
         **content,
+        **({} if metadata.timeline is None else {"timeline": metadata.timeline}),
         **({} if metadata.ledger is None else {"ledger": dict(metadata.ledger)}),
         "parameters": dict(metadata.parameters),
         "versions": package_versions(),

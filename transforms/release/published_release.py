@@ -9,7 +9,6 @@ import os
 import textwrap
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from sfumato.schemas.release import (
     REFUSAL_FORMAT,
     TOTALS_FILE,
 )
+from sfumato.transforms.files import join, read_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,7 +157,8 @@ class Release:
         nodes = [self.arrow_table(TOTALS_FILE)[name].to_numpy() for name in ("node", "cell", "users", "variance")]
         unbiased, cell = UnbiasedCounts.from_nodes(nodes[0], nodes[2], nodes[3]), nodes[1][nodes[1] >= 0]
         users, variance = (
-            np.bincount(cell, one, cells.num_rows) for one in (unbiased.leaf_users, unbiased.leaf_variances())
+            np.bincount(cell, one, cells.num_rows).astype(np.float64)
+            for one in (unbiased.leaf_users, unbiased.leaf_variances())
         )
         return users, np.sqrt(variance)
 
@@ -296,11 +297,7 @@ def open_release(path: str | os.PathLike[str]) -> Release:
 
 def read_part(folder: str, name: str) -> bytes:
     """The bytes of a file in a release's folder, local or in a bucket. Raises OSError."""
-    if "://" not in folder:
-        return Path(folder, name).read_bytes()
-    from sfumato.transforms.files import read_file  # Beam takes seconds to import, and only buckets need it
-
-    return read_file(f"{folder.rstrip('/')}/{name}")
+    return read_file(join(folder, name))
 
 
 def _is_file_name(name: str) -> bool:

@@ -26,9 +26,10 @@ from sfumato.schemas.release import (
     REFUSAL_FORMAT,
     RELEASE_FILES,
 )
-from sfumato.transforms.files import content_type, is_remote, matching, storage_errors
+from sfumato.transforms.files import content_type, is_remote
 from sfumato.transforms.release.metadata import manifest_bytes
 from sfumato.transforms.release.published_release import read_part
+from sfumato.transforms.storage import matching, storage_errors
 
 _NOUNS = {MANIFEST_FORMAT: "release", EVALUATION_FORMAT: "evaluation", CHANGES_FORMAT: "folder of changes"}
 _KNOWN_FILES = RELEASE_FILES | EVALUATION_FILES | CHANGES_FILES
@@ -278,7 +279,7 @@ def _is_replaceable(output: Path, kind: str) -> bool:
     if not output.is_dir():
         return False
     names = {path.name for path in output.iterdir()}
-    known = EVALUATION_FILES if kind == EVALUATION_FORMAT else RELEASE_FILES
+    known = {EVALUATION_FORMAT: EVALUATION_FILES, CHANGES_FORMAT: CHANGES_FILES}.get(kind, RELEASE_FILES)
     return not names or (names <= known and _kind_of(manifest_at(str(output))) == kind)
 
 

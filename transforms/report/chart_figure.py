@@ -364,8 +364,7 @@ def _is_known(bit: BitRow) -> bool:
 
 def _draw_bits(axes: Axes, bits: list[BitRow], step: float) -> None:
     """Bars in the order of the rows. step: of the shares' ticks."""
-    share = np.array([bit.share or 0.0 for bit in bits])
-    low, high = (np.array([one or 0.0 for one in ends]) for ends in ([b.low for b in bits], [b.high for b in bits]))
+    share, low, high = (np.array([getattr(bit, name) or 0.0 for bit in bits]) for name in ("share", "low", "high"))
     known, dropped = np.array([_is_known(bit) for bit in bits]), np.array([bit.dropped for bit in bits])
     place = np.arange(len(bits), dtype=np.float64)
     axes.axhspan(0, 1, color="#ffffff0d", lw=0, zorder=0)

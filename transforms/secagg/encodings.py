@@ -77,7 +77,6 @@ class TreeEncoding(Encoding):
 
     @property
     def fingerprint(self) -> str:
-        """See Encoding.fingerprint."""
         return f"tree {self.tree.depth} {self.categories} {hashlib.sha256(self.tree.nodes.tobytes()).hexdigest()}"
 
     @property
@@ -86,7 +85,6 @@ class TreeEncoding(Encoding):
         return np.tile(self.tree.areas / (self.categories * 4.0**self.tree.depth), self.categories)
 
     def works_by_user(self, group: ShardGroup) -> bool:
-        """See Encoding.works_by_user."""
         # A lookup of every user's cell is cheaper for a tree with more entries than a tenth of a shard's users.
         return self.tree.level <= _MAX_TABLE_LEVEL and 10 * self.length * group.shards >= len(group.keys)
 
@@ -111,7 +109,6 @@ class TreeEncoding(Encoding):
         return sums.reshape(shards, -1)[:, : self.length]  # the bits of a category may hold more categories than exist
 
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
-        """See Encoding.entries_of."""
         tree = self.tree
         part, cells = shards_and_cells(group, block)
         category = part & ((1 << group.places.category_bits) - 1)

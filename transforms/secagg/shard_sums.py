@@ -103,13 +103,13 @@ def sum_shards(
     present = survivors(group, query.index, key, simulated_dropout)
     kept = planned_shards(group.numbers(), query, key, simulated_dropout)
     key = query.bind(key)
-    answering = group if present is None else group.only(present)
-    sizes = answering.sizes()
+    surviving = group if present is None else group.only(present)
+    sizes = surviving.sizes()
     encoding = query.encoding
     total = ShardTotals(np.zeros(encoding.length, dtype=np.int64), 0)
     step = max(1, _BLOCK_ENTRIES // encoding.length)
-    if query.rounding == "independent" or encoding.works_by_user(answering):
-        step = max(1, min(step, _BLOCK_USERS * group.shards // (1 + len(answering.keys))))
+    if query.rounding == "independent" or encoding.works_by_user(surviving):
+        step = max(1, min(step, _BLOCK_USERS * group.shards // (1 + len(surviving.keys))))
     for first in range(0, group.shards, step):
         block = slice(first, min(first + step, group.shards))
         if noise == "central":
@@ -123,7 +123,7 @@ def sum_shards(
             live &= (numbers >= query.shard_range[0]) & (numbers < query.shard_range[1])
         if not live.any():
             continue
-        sums = count_vectors(answering, block, query, key)
+        sums = count_vectors(surviving, block, query, key)
         if noise != "central":
             sums += (
                 shard_noise(group.numbers()[block], sizes[block], query, key)

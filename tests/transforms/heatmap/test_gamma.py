@@ -14,8 +14,8 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.gamma import COST, MIN_QUERY_SHARE, max_counted, vector_length
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS, Emd, Flat, Method
-from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.schedule import check_plan, plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,13 @@ from sfumato.pipelines.cli import main
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree, node_levels
+from sfumato.schemas.views import MapBody
+from sfumato.transforms.heatmap.changes_view import changes_view
 from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, _Tails, find_changes
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, measure
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
+from sfumato.transforms.release.metadata import parquet_bytes
 
 REGION = Region(3.0, 1.0, 3.13, 1.13)
 LEVEL, DEPTH = 4, 6
@@ -34,7 +38,7 @@ def noisy_map(expected: np.ndarray, rng: np.random.Generator, noise: float = 5.0
     own = measure(full, [TreeMeasurement(tree, counts, np.full(len(counts), noise**2))])
     users = float(expected.sum() + rng.normal(0, 10.0))
     unbiased = UnbiasedCounts.from_measurements(full, own, users, 100.0)
-    return MapCounts(REGION, unbiased, np.full(len(counts), LEVEL), sums)
+    return MapCounts(REGION, unbiased, tree, sums)
 
 
 def two_maps(trial: int, move: np.ndarray | None = None, sums: int = 1) -> Changes:
@@ -156,8 +160,7 @@ def test_a_node_within_a_cell_is_not_tested() -> None:
         noisy = counts + rng.normal(0, 5, len(counts))
         own = measure(full, [TreeMeasurement(tree, noisy, np.full(len(counts), 25.0))])
         unbiased = UnbiasedCounts.from_measurements(full, own, float(counts.sum()), 25.0)
-        levels = node_levels(entries)[full.owners(tree)]
-        maps.append(MapCounts(REGION, unbiased, levels, 1))
+        maps.append(MapCounts(REGION, unbiased, tree, 1))
     changes = find_changes(*maps)
     nodes = changes.node.tolist()
     assert {1, 4, 5, 6, 7, int(child)} == set(nodes)
@@ -169,7 +172,9 @@ def test_shares_forgive_a_change_of_the_number_of_users() -> None:
     rng = np.random.default_rng(11)
     expected = np.linspace(5, 60, 4**LEVEL)
     before, after = noisy_map(expected, rng), noisy_map(1.4 * expected, rng)
-    assert find_changes(before, after).shown[0]  # the whole region
+    found = find_changes(before, after)
+    assert found.changed[0]  # the whole region
+    assert not found.shown[0]
     changes = find_changes(before, after, shares=True)
     assert changes.scale == pytest.approx(1.4, abs=0.02)
     assert not changes.changed.any()
@@ -177,7 +182,7 @@ def test_shares_forgive_a_change_of_the_number_of_users() -> None:
 
 def test_maps_of_different_regions_are_refused() -> None:
     one = noisy_map(np.full(256, 9.0), np.random.default_rng(0))
-    other = MapCounts(Region(0, 0, 1, 1), one.counts, one.cell_levels, 1)
+    other = MapCounts(Region(0, 0, 1, 1), one.counts, one.measured, 1)
     with pytest.raises(ValueError, match="regions"):
         find_changes(one, other)
     with pytest.raises(ValueError, match="rate"):
@@ -201,7 +206,8 @@ def test_the_command_writes_the_table_and_says_what_it_found(
     assert main(["changes", monday, tuesday, "--output", str(tmp_path / "one")]) == 0
     assert "stands out of the noise" in capsys.readouterr().out
     assert main(["changes", monday, tuesday, "--output", str(tmp_path / "two")]) == 0
-    for name in ("changes.parquet", "manifest.json"):
+    assert main(["changes", monday, tuesday, "--output", str(tmp_path / "two"), "--overwrite"]) == 0
+    for name in ("changes.parquet", "manifest.json", "changes.png", "index.html"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
     assert manifest["format"] == "sfumato-changes/1"
@@ -250,6 +256,30 @@ def test_a_release_without_sums_or_of_another_job_is_refused(folders: tuple[Path
     elsewhere = sfumato.heatmap(logs, region=Region(3.0, 1.0, 3.2, 1.2), depth=4)
     with pytest.raises(RequestError, match="one region"):
         sfumato.changes(elsewhere, folders[0])
+
+
+def test_a_planted_crowd_is_on_the_page(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    expected = np.full(4**LEVEL, 20.0)
+    crowd = np.where(np.arange(4**LEVEL) // 4 == 9, 200.0, 0.0)
+    changes = find_changes(noisy_map(expected, rng), noisy_map(expected + crowd, rng))
+    table = parquet_bytes(changes.table(Grid(REGION, DEPTH)))
+    manifest = {
+        "release_id": "test", "region": asdict(REGION), "grid": {"depth": DEPTH}, "created": "2026-11-22T00:00:00",
+        "privacy": {"randomness": {"safe": True}, "note": ""},
+        "results": {"false_discovery_rate": 0.05, "shown": int(changes.shown.sum()), "tested": 9, "compared": "users"},
+    }  # fmt: skip
+    body = changes_view({"changes.parquet": table, "manifest.json": json.dumps(manifest).encode()}).body
+    assert isinstance(body, MapBody)
+    layer = body.layers[0]
+    first = layer.measures[0].listed[0]
+    name = layer.cell_id[first[0]]
+    assert name.startswith("r021")  # 9 is 0, 2, 1 in base 4
+    assert first[2] < 800 < first[3] if name == "r021" else first[2] < 200 < first[3]
+    # The cells tile the region once.
+    assert sum(area / 4**level for area, level in zip(layer.area, layer.level, strict=True)) == pytest.approx(1.0)
+    assert not layer.measures[0].uncertain[first[0]]
+    assert np.mean(layer.measures[0].uncertain) > 0.9
 
 
 def test_changes_are_no_release(folders: tuple[Path, Path], tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import poisson
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan, overflow_probability
 from sfumato.transforms.heatmap.schedule import plan, window_for

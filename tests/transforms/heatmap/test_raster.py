@@ -10,7 +10,7 @@ from sfumato.schemas.region import by_row, deinterleave
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap import raster
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.raster import coarsen, density, estimate_density, gaussian_heatmap, painted
+from sfumato.transforms.heatmap.raster import density, estimate_density, gaussian_heatmap, painted
 from sfumato.transforms.heatmap.state import Estimate
 from tests.schemas.test_tree import DEPTH, brute_owner, trees
 from tests.transforms.heatmap.posterior.oracle import trees as trees_of_depth
@@ -43,36 +43,6 @@ def test_a_map_of_nothing_is_uniform(tree) -> None:
 def test_values_by_code_lie_north_up() -> None:
     assert by_row(np.arange(4)).tolist() == [[0, 2], [1, 3]]  # north-west, north-east; south-west, south-east
     assert by_row(np.arange(16))[0].tolist() == [0, 2, 8, 10]  # code 2 is the cell east of code 0
-
-
-@given(trees(), st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
-def test_coarsening_keeps_what_upper_levels_say(tree: Tree, entries: int) -> None:
-    """Counts and variances add up by the deepest node that is left: one cell at a time, by dictionaries."""
-    counts = np.arange(1.0, 1 + len(tree.entries))
-    coarse = coarsen(Estimate(tree, counts, np.sqrt(counts)), entries)
-    assert len(coarse.tree.entries) <= max(entries, 1)
-    assert set(coarse.tree.nodes.tolist()) <= set(tree.nodes.tolist())
-    expected = dict.fromkeys(coarse.tree.entries.tolist(), 0.0)
-    for node, count in zip(tree.entries.tolist(), counts.tolist(), strict=True):
-        while node not in expected:
-            node >>= 2
-        expected[node] += count
-    assert coarse.counts.tolist() == list(expected.values())
-    assert np.allclose(coarse.stddev**2, coarse.counts)
-
-
-def test_categories_are_added_up_like_users() -> None:
-    tree = Tree.uniform(DEPTH, 2)
-    by_category = np.stack([np.arange(16.0), 100 - 5 * np.arange(16.0)])
-    each = np.linspace(1, 4, 16)
-    fine = Estimate(tree, by_category.sum(axis=0), np.sqrt(2) * each, by_category, each)
-    coarse = coarsen(fine, 4)
-    assert coarse.tree == Tree.uniform(DEPTH, 1)
-    assert np.array_equal(coarse.by_category, by_category.reshape(2, 4, 4).sum(axis=2))
-    assert np.allclose(coarse.category_stddev**2, (each**2).reshape(4, 4).sum(axis=1))
-    assert np.array_equal(coarse.counts, coarse.by_category.sum(axis=0))
-    assert coarsen(fine, 16) is fine
 
 
 @given(trees())

@@ -15,7 +15,7 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap import rates as heatmap_rates
-from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.rates import estimate_rates, published_categories, rate_intervals, split_by_interval
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

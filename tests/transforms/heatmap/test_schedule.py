@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive
 from sfumato.transforms.heatmap.methods.paper_schedule import target_epsilon, update_tree
-from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.schedule import advance, check_plan
@@ -224,9 +224,7 @@ def test_a_methods_own_options_may_not_hide_those_of_every_method() -> None:
         HeatmapParameters(method=Hiding())
 
 
-@pytest.mark.parametrize(
-    ("model", "words"), [("paper", "too few users"), ("planned", "simulated_dropout: it took all")]
-)
+@pytest.mark.parametrize(("model", "words"), [("paper", "too few users"), ("planned", "simulated_dropout: all of")])
 def test_no_live_shard_is_a_refusal_in_words_of_public_figures(model: Participation, words: str) -> None:
     parameters = HeatmapParameters(population=100_000, participation=model)
     told = set()

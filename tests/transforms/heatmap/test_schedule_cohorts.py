@@ -19,8 +19,8 @@ from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.methods import Adaptive, Method
-from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.schedule import advance, check_plan, plan

@@ -21,15 +21,15 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree, node_names
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.cells import cells_table
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.manifest import heatmap_manifest
 from sfumato.transforms.heatmap.methods import Adaptive, Flat
-from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key, check_prior
+from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
 from sfumato.transforms.heatmap.release_files import add_up_to, release_files
 from sfumato.transforms.heatmap.schedule import plan
 from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.heatmap.warm_start import WarmStart, digest
+from sfumato.transforms.heatmap.warm_start import WarmStart, check_prior, digest
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION

@@ -13,7 +13,6 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import (
     discrete_laplace_stddev,
     epsilon_for_stddev,
-    polya_difference_stddev,
 )
 from sfumato.transforms.privacy.noise import (
     GeometricTable,
@@ -28,6 +27,11 @@ from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf, pol
 
 KEY = RunKey.derive(FixedSecret(b"noise tests" * 2), {"test": "noise"})
 STREAMS = np.arange(200, dtype=np.uint64)
+
+
+def polya_difference_stddev(shape: float, epsilon: float, sensitivity: int = 1) -> float:
+    """Returns the standard deviation of X - Y for X, Y Polya(shape, beta): sqrt(shape) times the discrete Laplace's."""
+    return math.sqrt(shape) * discrete_laplace_stddev(epsilon, sensitivity)
 
 
 # Two and three digits, at both ends of what each covers.

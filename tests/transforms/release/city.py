@@ -14,8 +14,8 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, interleave
 from sfumato.schemas.views import Layer, MapBody
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.heatmap_view import heatmap_view
-from sfumato.transforms.heatmap.options import heatmap_parameters
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.release_files import add_up_to, release_files
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState

@@ -10,7 +10,7 @@ import numpy as np
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, interleave
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
-from sfumato.transforms.heatmap.options import heatmap_parameters
+from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.release_files import release_files
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata

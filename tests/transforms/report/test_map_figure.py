@@ -129,6 +129,25 @@ def test_geography_lies_under_and_over_the_cells() -> None:
     np.testing.assert_allclose(cell, palette("rate", on_ground=True)[128], atol=0.02)
 
 
+def test_geography_and_cells_agree_to_a_pixel() -> None:
+    """A line along the sides of a cell changes no pixel that is farther than two from the cell's border."""
+    north = Bounds(west=10, south=59, east=12, north=61)
+    body = map_of(layer_of({(3, 2, 5): 1.0}), north, missing="None.")
+    sides = [(10.5, 59.75), (10.75, 59.75), (10.75, 59.5), (10.5, 59.5), (10.5, 59.75)]
+    plain, drawn = (
+        pixels(map_picture(view_of(body, basemap=Basemap(source="s", lines=lines)), body)) for lines in ([], [sides])
+    )
+    cell = np.abs(plain - palette("rate", on_ground=True)[-1]).max(axis=2) < 0.01
+    cell[:, -300:] = False  # the legend
+    rows, columns = np.flatnonzero(cell.any(axis=1)), np.flatnonzero(cell.any(axis=0))
+    assert len(rows) > 100
+    y, x = np.nonzero(np.abs(drawn - plain).max(axis=2) > 0.02)
+    across = np.abs(np.subtract.outer(x + 0.5, [columns[0], columns[-1] + 1])).min(axis=1)
+    along = np.abs(np.subtract.outer(y + 0.5, [rows[0], rows[-1] + 1])).min(axis=1)
+    assert len(x) > 400
+    assert np.minimum(across, along).max() <= 2
+
+
 def test_names_that_have_no_room_are_left_out() -> None:
     body = map_of(FOUR)
     crowd = [Place(name=f"Place {i}", longitude=0.5 + i / 1e4, latitude=0.5, rank=i) for i in range(50)]

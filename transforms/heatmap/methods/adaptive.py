@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.checks import check_between, check_choice, check_integer, check_within, option
+from sfumato.transforms.checks import check_integer, option
 from sfumato.transforms.heatmap.methods.base import Method
 from sfumato.transforms.heatmap.methods.few_queries import MIN_ENTRIES, FewQueries
 from sfumato.transforms.heatmap.methods.paper_schedule import TARGETS, PaperSchedule
@@ -50,57 +50,59 @@ class Adaptive(Method):
         "auto",
         "auto: two sub-queries, more on grids that are deep for so few users; two_query; lean: smaller trees; paper: "
         "Algorithm 2, many sub-queries",
+        among=SCHEDULES,
     )
-    estimator: str = option("bayes", ESTIMATOR_HELP)
+    estimator: str = option("bayes", ESTIMATOR_HELP, among=ESTIMATORS)
     cohorts: str = option(
-        "auto", "shared: every user takes part in every sub-query; disjoint: each in one, with the whole epsilon"
+        "auto",
+        "shared: every user takes part in every sub-query; disjoint: each in one, with the whole epsilon",
+        among=_COHORTS,
     )
-    max_entries: int = option(32_768, "largest number of vector entries in a sub-query")
+    max_entries: int = option(32_768, "largest number of vector entries in a sub-query", ge=MIN_ENTRIES, le=1 << 24)
     blur_weight: float = option(
-        _BLUR_WEIGHT, "cost of blur against detail: a larger one makes smaller trees; 1 is even"
+        _BLUR_WEIGHT, "cost of blur against detail: a larger one makes smaller trees; 1 is even", gt=0, lt=1e6
     )
     refine: str = option(
-        "count", "with auxiliary data, which nodes are split: count, as without it; interval, while rates stay sharp"
+        "count",
+        "with auxiliary data, which nodes are split: count, as without it; interval, while rates stay sharp",
+        among=_REFINES,
     )
-    interval_width: float = option(0.1, "widest 95% interval of a rate that a split may leave, with refine interval")
-    calibration: float = option(0.1, "c: the target of the noise, as a share of the average users of an entry")
-    expansion: float = option(2.0, "b: a sub-query leaves at least (b - 1) times its own epsilon, or spends all")
-    split_threshold: float = option(2.0, "k: a node is split above k standard deviations of the noise to come")
-    target: str = option("corrected", f"how the paper's Eq. 7 is read: {', '.join(TARGETS)}")
-    split_count: float | None = option(None, "split a node above so many users, whatever the noise; default: by k")
-    sub_query_share: float | None = option(None, "spend this share of epsilon on every sub-query; default: by c and b")
-    start_level: int = option(1, "level of the uniform tree of the first sub-query")
-    max_sub_queries: int = option(10, "largest number of sub-queries; the last spends the rest of the budget")
+    interval_width: float = option(
+        0.1, "widest 95% interval of a rate that a split may leave, with refine interval", gt=0, lt=1
+    )
+    calibration: float = option(
+        0.1, "c: the target of the noise, as a share of the average users of an entry", gt=0, lt=100
+    )
+    expansion: float = option(
+        2.0, "b: a sub-query leaves at least (b - 1) times its own epsilon, or spends all", ge=1, le=1000
+    )
+    split_threshold: float = option(
+        2.0, "k: a node is split above k standard deviations of the noise to come", gt=0, lt=1000
+    )
+    target: str = option("corrected", f"how the paper's Eq. 7 is read: {', '.join(TARGETS)}", among=TARGETS)
+    split_count: float | None = option(
+        None, "split a node above so many users, whatever the noise; default: by k", gt=0, lt=1e12
+    )
+    sub_query_share: float | None = option(
+        None, "spend this share of epsilon on every sub-query; default: by c and b", ge=0.01, le=1
+    )
+    start_level: int = option(1, "level of the uniform tree of the first sub-query", ge=0, le=8)
+    max_sub_queries: int = option(
+        10, "largest number of sub-queries; the last spends the rest of the budget", ge=1, le=40
+    )
 
     def __post_init__(self) -> None:
-        check_choice("schedule", self.schedule, SCHEDULES)
-        check_choice("estimator", self.estimator, ESTIMATORS)
-        check_choice("cohorts", self.cohorts, _COHORTS)
-        check_choice("refine", self.refine, _REFINES)
-        check_choice("target", self.target, TARGETS)
+        super().__post_init__()
         if self.schedule == "paper" and self.cohorts == "disjoint":
             raise RequestError(
                 "cohorts: the paper's schedule queries every user; use cohorts shared or another schedule"
             )
-        check_integer("max_entries", self.max_entries, MIN_ENTRIES, 1 << 24)
-        check_between("blur_weight", self.blur_weight, 0, 1e6)
-        check_between("interval_width", self.interval_width, 0, 1)
-        check_between("calibration", self.calibration, 0, 100)
-        check_within("expansion", self.expansion, 1, 1000)
-        check_between("split_threshold", self.split_threshold, 0, 1000)
-        check_integer("max_sub_queries", self.max_sub_queries, 1, 40)
-        if self.split_count is not None:
-            check_between("split_count", self.split_count, 0, 1e12)
-        if self.sub_query_share is not None:
-            check_within("sub_query_share", self.sub_query_share, 0.01, 1)
 
     def check(self, depth: int) -> None:
-        """See Method.check."""
-        check_integer("start_level", self.start_level, 0, min(depth, 8))
+        check_integer("start_level", self.start_level, 0, depth)
 
     @classmethod
     def check_given(cls, given: Mapping[str, Any]) -> None:
-        """See Method.check_given."""
         paper = given.get("schedule") == "paper"
         for name in given:
             if name in _PAPER_OPTIONS and not paper:
@@ -117,14 +119,12 @@ class Adaptive(Method):
             )
 
     def check_warm_start(self) -> None:
-        """See Method.check_warm_start."""
         if self.cohorts == "disjoint":
             raise RequestError("cohorts: a warm start queries every user, once; use shared")
         if self.refine == "interval" and self.schedule != "paper":
             raise RequestError("refine: the first tree of a warm start is split by count; leave interval out")
 
     def check_use(self, categories: int, central: bool) -> None:
-        """See Method.check_use."""
         super().check_use(categories, central)
         if self.cohorts == "disjoint" and central:
             raise RequestError(
@@ -137,19 +137,15 @@ class Adaptive(Method):
             raise RequestError("refine: interval is about rates; name their column with auxiliary")
 
     def max_rounds(self, depth: int) -> int:
-        """See Method.max_rounds."""
         return self._algorithm.max_rounds(depth)
 
     def max_query_entries(self) -> int | None:
-        """See Method.max_query_entries."""
         return None if self.schedule == "paper" else self.max_entries
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
-        """See Method.next_query."""
         return self._algorithm.next_query(state, depth)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
-        """See Method.decode."""
         return decode(state, self.estimator)
 
     @property

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree, node_positions
-from sfumato.transforms.checks import check_between, check_integer, option
+from sfumato.transforms.checks import check_integer, option
 from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL, Method
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, NoisyCounts, Query
 from sfumato.transforms.locations.shards import ShardGroup
@@ -70,12 +70,10 @@ class GridEncoding(Encoding):
         return np.asarray(self.starts[cell] + inner_y * n + inner_x)
 
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
-        """See Encoding.count."""
         shard, cells = shards_and_cells(group, block)
         return tally(shard, self._entries_at(cells), group, block, self.length)
 
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.int64]]:
-        """See Encoding.entries_of."""
         _, cells = shards_and_cells(group, block)
         yield self._entries_at(cells)
 
@@ -120,24 +118,19 @@ class AdaptiveGrid(Method):
     NAME: ClassVar[str] = "adaptive_grid"
     TEXT: ClassVar[str] = "a coarse grid, each cell of which is then divided by its count (Qardaji et al.)"
 
-    grid_side: int = option(10, "cells a side of the first grid")
-    grid_share: float = option(0.5, "alpha: share of epsilon that the first grid spends")
-    grid_constant: float = option(10.0, "c2: a cell of N users is divided n x n, n^2 = N (1 - alpha) epsilon / c2")
-
-    def __post_init__(self) -> None:
-        check_between("grid_share", self.grid_share, 0, 1)
-        check_between("grid_constant", self.grid_constant, 0, 1e9)
+    grid_side: int = option(10, "cells a side of the first grid", ge=1, le=_MAX_GRID_SIDE)
+    grid_share: float = option(0.5, "alpha: share of epsilon that the first grid spends", gt=0, lt=1)
+    grid_constant: float = option(
+        10.0, "c2: a cell of N users is divided n x n, n^2 = N (1 - alpha) epsilon / c2", gt=0, lt=1e9
+    )
 
     def check(self, depth: int) -> None:
-        """See Method.check."""
-        check_integer("grid_side", self.grid_side, 1, min(1 << _level(depth), _MAX_GRID_SIDE))
+        check_integer("grid_side", self.grid_side, 1, 1 << _level(depth))
 
     def max_rounds(self, depth: int) -> int:
-        """See Method.max_rounds."""
         return 2
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
-        """See Method.next_query."""
         level, side = _level(depth), self.grid_side
         if not state.results:
             divisions = np.ones(side**2, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a method of making heatmaps is: it chooses sub-queries, and makes a map of their results."""
+"""The base class of methods: a method chooses sub-queries and makes a map of their results."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.checks import check_declared
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Query
 from sfumato.transforms.locations.users import Contribution as Contribution
 
 MAX_UNIFORM_LEVEL = 12  # 4096 x 4096 entries: every shard pays for every entry of a complete level
-MIN_LEVEL_SHARE = 1e-4  # of epsilon, for a level: well above the 1e-5 that `schedule` spends at least
+MIN_LEVEL_SHARE = 1e-4  # of epsilon, for a level: well above the minimum of `schedule`, 1e-5
 
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A method is a frozen dataclass. Its fields are its own options; metadata["help"] of each is its help text.
+    """A method is a frozen dataclass. Its fields are its own options: `checks.option` declares their help and bounds.
 
     `next_query` and `decode` see released values alone: the state holds noisy sums and public figures.
 
@@ -37,32 +38,32 @@ class Method(ABC):
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = False
     STARTS_WARM: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        check_declared(self)
+
     def check(self, depth: int) -> None:  # noqa: B027  (most methods work at any depth)
-        """Raises RequestError, naming it, for an option that does not suit a grid of this depth."""
+        """Raises RequestError for an option that does not suit a grid of this depth."""
 
     @classmethod  # noqa: B027
     def check_given(cls, given: Mapping[str, Any]) -> None:
-        """Raises RequestError for options, by name, that have no effect beside the others that were given."""
+        """Raises RequestError for given options, by name, that have no effect together with the others."""
 
     def check_warm_start(self) -> None:
-        """Raises RequestError where the method cannot start from an earlier release."""
+        """Raises RequestError if the method cannot start from an earlier release."""
         if not self.STARTS_WARM:
             raise RequestError(f"warm_start: method {self.NAME} has no warm start; use adaptive")
 
     def check_use(self, categories: int, central: bool) -> None:
-        """Raises RequestError where the method cannot count by so many categories, or not with central noise.
-
-        categories: 1 without auxiliary data.
-        """
+        """Raises RequestError if the method does not support so many categories (1 without any), or central noise."""
         if categories > 1 and not self.CATEGORIES:
             raise RequestError(f"auxiliary: method {self.NAME} makes no rates; use adaptive or flat")
 
     @abstractmethod
     def max_rounds(self, depth: int) -> int:
-        """The most sub-queries that `next_query` can return in one run."""
+        """The largest number of sub-queries in one run."""
 
     def max_query_entries(self) -> int | None:
-        """The most vector entries of a sub-query; None where they do not depend on where users are."""
+        """The largest number of vector entries of a sub-query; None if it does not depend on the data."""
         return None
 
     @abstractmethod
@@ -71,11 +72,11 @@ class Method(ABC):
 
     @abstractmethod
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
-        """The map that all results give."""
+        """Makes the map of all results."""
 
 
 def check_uniform(method: str, name: str, level: int) -> None:
-    """Raises RequestError, for the option `name`, where a method queries every cell of a level that is too fine."""
+    """Raises RequestError for the option `name` if a method queries every cell of a level that is too fine."""
     if level > MAX_UNIFORM_LEVEL:
         raise RequestError(
             f"{name}: {method} queries every cell of a level, at most of level {MAX_UNIFORM_LEVEL}, got {level}"

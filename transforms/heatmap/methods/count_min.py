@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.checks import check_choice, check_integer, option
+from sfumato.transforms.checks import check_integer, option
 from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL
 from sfumato.transforms.heatmap.methods.pyramid import Pyramid
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
@@ -113,17 +113,19 @@ class CountMin(Pyramid):
     NAME: ClassVar[str] = "count_min"
     TEXT: ClassVar[str] = "a count-min sketch of every level at an equal share of epsilon; the best level is the map"
 
-    sketch_width: int = option(2000, "entries in a row of a count-min sketch")
-    sketch_rows: int = option(20, "rows of a count-min sketch: each location adds to one entry in each")
-    sketch_estimate: str = option("mean", "a cell's count from its entries: mean or median (minus collisions), or min")
+    sketch_width: int = option(2000, "entries in a row of a count-min sketch", ge=2, le=_MAX_ENTRIES)
+    sketch_rows: int = option(
+        20, "rows of a count-min sketch: each location adds to one entry in each", ge=1, le=_MAX_ROWS
+    )
+    sketch_estimate: str = option(
+        "mean", "a cell's count from its entries: mean or median (minus collisions), or min", among=_ESTIMATES
+    )
 
     def __post_init__(self) -> None:
-        check_integer("sketch_rows", self.sketch_rows, 1, _MAX_ROWS)
+        super().__post_init__()
         check_integer("sketch_width", self.sketch_width, 2, _MAX_ENTRIES // self.sketch_rows)
-        check_choice("sketch_estimate", self.sketch_estimate, _ESTIMATES)
 
     def weights(self, depth: int) -> NDArray[np.float64]:
-        """See Pyramid.weights."""
         return np.ones(depth)
 
     def encoding(self, depth: int, level: int) -> Encoding:
@@ -131,7 +133,6 @@ class CountMin(Pyramid):
         return SketchEncoding(depth, level, self.sketch_width, self.sketch_rows)
 
     def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
-        """See Pyramid.candidates."""
         return [self._estimate(result) for result in state.results]
 
     def choose(self, state: HeatmapState, candidates: list[Estimate]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.tree import Tree, node_levels, node_positions
-from sfumato.transforms.checks import check_choice, check_integer, check_within, option
+from sfumato.schemas.tree import Tree, node_levels
+from sfumato.transforms.checks import option
 from sfumato.transforms.heatmap.methods.base import MIN_LEVEL_SHARE, Contribution, Method
 from sfumato.transforms.heatmap.methods.emd_program import Cells, children, reconstruct
-from sfumato.transforms.heatmap.raster import density
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
-from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
@@ -48,17 +45,15 @@ class Emd(Method):
     TEXT: ClassVar[str] = "the largest cells of every level and a linear program (Ghazi et al.), for few users"
     CONTRIBUTION: ClassVar[Contribution] = "all"
 
-    emd_width: int = option(20, "w: cells of each level that are refined")
-    emd_decay: float = option(math.sqrt(0.5), "g: epsilon of a level as a multiple of that of the level above")
-    emd_fit: str = option("all", f"the cells whose counts the map is fitted to: {', '.join(FITS)} (the paper: refined)")
-
-    def __post_init__(self) -> None:
-        check_integer("emd_width", self.emd_width, 1, MAX_WIDTH)
-        check_within("emd_decay", self.emd_decay, 0.5, 1)
-        check_choice("emd_fit", self.emd_fit, FITS)
+    emd_width: int = option(20, "w: cells of each level that are refined", ge=1, le=MAX_WIDTH)
+    emd_decay: float = option(
+        math.sqrt(0.5), "g: epsilon of a level as a multiple of that of the level above", ge=0.5, le=1
+    )
+    emd_fit: str = option(
+        "all", f"the cells whose counts the map is fitted to: {', '.join(FITS)} (the paper: refined)", among=FITS
+    )
 
     def check(self, depth: int) -> None:
-        """See Method.check."""
         share = self.finest_share(depth)
         if share < MIN_LEVEL_SHARE:
             raise RequestError(
@@ -87,7 +82,7 @@ class Emd(Method):
         """See Method.decode. stddev: of an entry, which is a cell's noisy count less those of its kept children."""
         kept, masses = self.solve(_measured(state))
         levels = [cells.nodes for cells in kept]
-        tree = _tree(depth, levels)
+        tree = kept_tree(depth, levels)
         nodes = np.concatenate(levels)
         variances = [result.spent.noise_stddev**2 for result in state.results]
         variance = np.repeat(variances, [len(cells) for cells in levels])
@@ -131,41 +126,6 @@ class Emd(Method):
             )
 
 
-def emd_aggregate(
-    sums: NDArray[np.float64], epsilon: float, method: Emd, noise: Callable[[float, int], NDArray[np.float64]]
-) -> NDArray[np.float64]:
-    """DPSPARSEEMDAGG of the paper, with a trusted server that holds the exact sums. Measures only cells that are read.
-
-    Args:
-        sums: of the users' distributions, float64[side, side], side a power of two, row 0 in the north.
-        epsilon: of the whole map.
-        method: the options.
-        noise: (scale, n) -> n Laplace variates of that scale.
-
-    Returns:
-        The density, of the shape of `sums`.
-
-    Raises:
-        RequestError: another shape, or a bad epsilon.
-    """
-    depth = max(len(sums), 1).bit_length() - 1
-    if sums.shape != (1 << depth, 1 << depth):
-        raise RequestError(f"sums: must be a square grid whose side is a power of two, got {sums.shape}")
-    pyramid = [sums]
-    while len(pyramid[-1]) > 1:
-        rows = pyramid[-1][0::2] + pyramid[-1][1::2]
-        pyramid.append(rows[:, 0::2] + rows[:, 1::2])
-    budget, measured = Budget(epsilon), list[Cells]()
-    for done in range(method.max_rounds(depth)):
-        nodes = method.next_cells(measured, depth)
-        spent = budget.affordable(method.share_of_rest(done, depth) * budget.remaining)
-        budget = budget.charge(spent)
-        level, x, y = node_positions(nodes)
-        measured.append(Cells(nodes, pyramid[depth - level[0]][y, x] + noise(1 / spent, len(nodes))))
-    kept, masses = method.solve(measured)
-    return density(_tree(depth, [cells.nodes for cells in kept]), masses.counts)
-
-
 def _measured(state: HeatmapState) -> list[Cells]:
     """The results as cells, level by level, without the root's entry."""
     measured = []
@@ -176,7 +136,7 @@ def _measured(state: HeatmapState) -> list[Cells]:
     return measured
 
 
-def _tree(depth: int, levels: list[NDArray[np.uint64]]) -> Tree:
+def kept_tree(depth: int, levels: list[NDArray[np.uint64]]) -> Tree:
     """The tree of kept cells. Its entries are the remainders; above the first level it is complete."""
     first = int(node_levels(levels[0][:1])[0])
     return Tree.of(depth, np.concatenate([Tree.uniform(depth, first).nodes, *levels]))

@@ -1,7 +1,7 @@
-"""The adaptive method's default algorithm: a coarse grid first, then trees that its posterior calls for.
+"""The adaptive method's default algorithm: a coarse grid first, then trees that follow from the posterior.
 
-A tree is refined over several levels at once, by what the posterior expects to learn (see `posterior.next_tree`). All
-results are used. Two sub-queries are enough for most maps.
+A tree is refined by several levels at once, where the expected gain is larger than the cost (`posterior.next_tree`).
+All results are used. Two sub-queries are enough for most maps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIRST_FRACTION = 0.1  # of the shards, for every sub-query but the last, where 
 _MIN_SHARDS = 2
 _MAX_LOSS_PROBABILITY = 1e-6  # that all shards of the first cohort are lost
 _MAX_PENALTY_SCALE = 1e40  # the tree is then the smallest that `next_tree` gives
-_WARM_START_PENALTY = 0.25  # times the split penalty: the earlier map shows already what is worth splitting
+_WARM_START_PENALTY = 0.25  # times the split penalty: the earlier map shows which splits are worth it
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FewQueries:
 
     Attributes:
         blur_weight: cost of blur against detail, see `next_tree`.
-        split_penalty: what a split must gain beyond its blur, in noise variances, see `next_tree`.
+        split_penalty: minimum gain of a split beyond its blur, in noise variances, see `next_tree`.
         min_cell_snr: users in a cell of the first grid, on average, in standard deviations of its noise.
         max_entries: of a vector, at least MIN_ENTRIES for each category.
         max_queries: None chooses the number by the depth.
@@ -60,7 +60,7 @@ class FewQueries:
         done = len(state.results)
         if state.prior is not None:
             return None if done else Query(_encoding(self._next_tree(state, 1.0), state), ALL_REMAINING)
-        begun = replace(state, results=())  # figures that were public before the first result decide the plan
+        begun = replace(state, results=())  # the plan depends only on figures that are public before the first result
         disjoint = self.uses_disjoint_cohorts(begun)
         fractions = self.shard_fractions(begun, depth, disjoint)
         if done >= len(fractions):
@@ -157,9 +157,9 @@ class FewQueries:
             scale *= min(max(excess**2, 1.25), 16.0)  # entries fall with about the root of the penalties
 
     def _next_tree_by_interval(self, width: float, state: HeatmapState, variance: float) -> Tree:
-        """The last tree, with nodes collapsed whose rates are blurred and split while all children's are sharp.
+        """The last tree, with nodes collapsed and split by the intervals of their rates (`rates.split_by_interval`).
 
-        Nodes of the new levels are taken to have a quarter of their parent's users of each category.
+        A new node is assumed to have a quarter of its parent's users in each category.
         """
         stddev, sums = math.sqrt(variance / state.categories), state.noisy_sums
         known = state.results[-1].to_estimate()
@@ -184,7 +184,7 @@ def noise_variance(state: HeatmapState, epsilon: float, fraction: float = 1.0) -
 
 
 def first_grid_level(users: float, stddev: float, min_cell_snr: float, depth: int) -> int:
-    """The level of a grid on whose cells evenly spread users are `min_cell_snr` noise deviations; at least 2."""
+    """The level, at least 2, on which evenly spread users give a cell `min_cell_snr` deviations of the noise."""
     cells = max(users / (min_cell_snr * max(stddev, 1e-9)), 1.0)
     return min(depth, max(2, math.floor(math.log(cells, 4) + 0.5)))
 
@@ -195,7 +195,7 @@ def _first_fraction(shards: int) -> float:
 
 
 def _all_lost_probability(state: HeatmapState, shards: int) -> float:
-    """The probability that so many shards all have too few survivors when no client vanishes; 0 for planned shards."""
+    """The probability that so many shards all have too few survivors without dropout; 0 for planned shards."""
     cohort = state.cohort
     if cohort.planned_clients is not None:
         return 0.0

@@ -12,8 +12,9 @@ from typing import ClassVar
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import MAX_DEPTH
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.checks import check_choice, check_integer, check_within, option
+from sfumato.transforms.checks import check_integer, option
 from sfumato.transforms.heatmap.methods.base import Method, check_uniform
 from sfumato.transforms.heatmap.posterior.estimator import ESTIMATOR_HELP, ESTIMATORS, decode
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
@@ -29,40 +30,34 @@ class Flat(Method):
     CATEGORIES: ClassVar[bool] = True
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = True
 
-    level: int | None = option(None, "level of the cells; default: depth")
-    estimator: str = option("last", ESTIMATOR_HELP)
-    keep_top: float = option(100.0, "t: per cent of the cells to keep, those of largest noisy count")
+    level: int | None = option(None, "level of the cells; default: depth", ge=0, le=MAX_DEPTH)
+    estimator: str = option("last", ESTIMATOR_HELP, among=ESTIMATORS)
+    keep_top: float = option(100.0, "t: per cent of the cells to keep, those of largest noisy count", ge=1e-6, le=100)
 
     def __post_init__(self) -> None:
-        check_within("keep_top", self.keep_top, 1e-6, 100)
-        check_choice("estimator", self.estimator, ESTIMATORS)
+        super().__post_init__()
         if self.estimator == "bayes" and self.keep_top < 100:
             raise RequestError("keep_top: is for the estimator last; leave it out with estimator bayes")
 
     def check(self, depth: int) -> None:
-        """See Method.check."""
         if self.level is not None:
             check_integer("level", self.level, 0, depth)
         check_uniform(self.NAME, "depth" if self.level is None else "level", self._level(depth))
 
     def check_use(self, categories: int, central: bool) -> None:
-        """See Method.check_use."""
         super().check_use(categories, central)
         if categories > 1 and self.keep_top < 100:
             raise RequestError("keep_top: cells that are not kept have no rate; leave it out with auxiliary")
 
     def max_rounds(self, depth: int) -> int:
-        """See Method.max_rounds."""
         return 1
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
-        """See Method.next_query."""
         if state.results:
             return None
         return Query(TreeEncoding(Tree.uniform(depth, self._level(depth)), state.categories), ALL_REMAINING)
 
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
-        """See Method.decode."""
         if self.estimator == "bayes":
             return decode(state, self.estimator)
         estimate = state.results[-1].to_estimate()

@@ -19,5 +19,4 @@ class Hierarchical(Pyramid):
     TEXT: ClassVar[str] = "every level of the quadtree at an equal share of epsilon; the best level is the map"
 
     def weights(self, depth: int) -> NDArray[np.float64]:
-        """See Pyramid.weights."""
         return np.ones(depth)

@@ -34,7 +34,6 @@ class Pyramid(Method):
         return [result.to_estimate() for result in state.results]
 
     def check(self, depth: int) -> None:
-        """See Method.check."""
         check_uniform(self.NAME, "depth", depth)
         weights = self.weights(depth)
         if (share := weights.min() / weights.sum()) < MIN_LEVEL_SHARE:
@@ -44,7 +43,6 @@ class Pyramid(Method):
             )
 
     def max_rounds(self, depth: int) -> int:
-        """See Method.max_rounds."""
         return depth
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,11 +28,11 @@ class SpatialDecomposition(Pyramid):
     budget_doubling: float = option(3.0, "epsilon doubles every so many levels (below 0: towards the root)")
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.budget_doubling) and abs(self.budget_doubling) >= 0.5):
+        super().__post_init__()
+        if abs(self.budget_doubling) < 0.5:
             raise RequestError(f"budget_doubling: must be a number >= 0.5 or <= -0.5, got {self.budget_doubling}")
 
     def weights(self, depth: int) -> NDArray[np.float64]:
-        """See Pyramid.weights."""
         return np.asarray(2.0 ** (np.arange(depth) / self.budget_doubling))
 
     def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:

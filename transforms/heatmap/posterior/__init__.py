@@ -1,10 +1,10 @@
-r"""The Bayesian estimator: what all noisy results of a quadtree's nodes say together. Pure post-processing.
+r"""The Bayesian estimator of a quadtree's nodes from all noisy results. Pure post-processing.
 
     full_tree -> measurements -> contrasts -> inference -> estimator
                                                        \-> next_tree
 
-`full_tree` holds a quadtree level by level. `measurements` assigns every result to its nodes. `contrasts` learns how
-much four siblings differ. `inference` goes down the tree and shrinks differences that noise alone could have made.
-`estimator` makes maps of a heatmap's state with it. `next_tree` chooses the nodes to measure next. `unbiased` has the
+`full_tree` holds a quadtree level by level. `measurements` assigns every result to its nodes. `contrasts` learns the
+differences between four siblings. `inference` goes down the tree and shrinks differences that noise can explain.
+`estimator` makes maps of a heatmap's state. `next_tree` chooses the nodes to measure next. `unbiased` has the
 estimates without shrinkage.
 """

@@ -1,4 +1,4 @@
-"""How four siblings differ: a prior learned from all families of a level, and the shrinkage of noisy differences. Pure.
+"""Differences of four siblings: a prior learned from all families of a level, and shrinkage of noisy differences. Pure.
 
 A family is the four children of a node. Its contrast is its members' users less a quarter of the parent's users T:
 three independent numbers. The energy of a contrast is its sum of squares. A family of roughness rho has the expected
@@ -25,7 +25,7 @@ _MAX_FAMILIES = 1 << 14  # that weights are learned from: more would not change 
 
 @dataclass(frozen=True)
 class Weights:
-    """How common each roughness is among the weak and the strong families of a level: float64[2, 14]."""
+    """The prior probabilities of each roughness, for weak and for strong families of a level: float64[2, 14]."""
 
     values: NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""From the results of a heatmap's sub-queries to their posterior, and to the map that is published. Pure."""
+"""The posterior of a heatmap's results, and the published map. Pure."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 
 ESTIMATORS = ("bayes", "last")
 ESTIMATOR_HELP = (
-    "bayes: all results, shrunk by a prior that they show themselves; last: the last result alone; default: bayes for "
-    "adaptive, last for flat"
+    "bayes: all results, with a prior learned from them (empirical Bayes); last: the last result alone; default: bayes "
+    "for adaptive, last for flat"
 )
 
 
 def decode(state: HeatmapState, estimator: str) -> Estimate:
-    """The map that an estimator, one of ESTIMATORS, makes of the results."""
+    """The map of the results by an estimator, one of ESTIMATORS."""
     return state.results[-1].to_estimate() if estimator == "last" else estimate_of(posterior_of(state), state)
 
 
 def sampling_of(state: HeatmapState) -> float:
-    """The share of its users by which a node's variance grows because the cohort is a sample: 1 - sampling rate."""
+    """1 - sampling rate: the variance that a node has for each of its users because the cohort is a sample."""
     return 1 - state.cohort.sampling_rate
 
 
@@ -39,7 +39,7 @@ def posterior_of(state: HeatmapState) -> Posterior:
     if state.prior is not None:
         before = prior_posterior(state.prior, state.cohort.users)
         guide = [before.full.values_at(level, codes, before.users) for level, codes in enumerate(full.codes)]
-    # The total is what all noisy figures say together. Sums of shrunk counts, none of them negative, are too large.
+    # The total comes from all noisy figures, because a sum of clipped counts is biased upwards.
     users, sampling = max(state.users_estimate()[0], 1e-6), sampling_of(state)
     noise = measure(full, measured)
     if not any(one.sampling for one in measured):

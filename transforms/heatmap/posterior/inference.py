@@ -1,4 +1,4 @@
-"""The users of every node of a full quadtree from all measurements: down the tree, shrinking contrasts. Pure."""
+"""The posterior of the users of every node of a full quadtree, given all measurements. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REUSE = 1 / 25  # see `_reestimate_leaves`
 
 @dataclass(frozen=True)
 class Families:
-    """What is known of the n families of a level on the way down.
+    """The n families of a level on the way down.
 
     Attributes:
         users: float64[n], of the parents.
@@ -36,15 +36,15 @@ class Families:
 
 @dataclass(frozen=True)
 class Posterior:
-    """What is known of a full tree's nodes.
+    """The posterior of a full tree's nodes.
 
     Attributes:
         full: the tree.
         users: by level and node.
         variance: of the errors of `users`, by level and node.
-        measured: what the measurements say without a prior.
+        measured: the estimate of the measurements without a prior.
         families: by level; None for the root.
-        slope: the share of the gradient between neighbours that goes on inside a leaf, in [0, 1].
+        slope: the share of the gradient between neighbours that continues inside a leaf, in [0, 1].
     """
 
     full: FullTree
@@ -79,10 +79,10 @@ def infer(
         full: the tree.
         own: measurements of nodes, of every leaf among them.
         users: of the root.
-        sampling: share of its users by which a node's variance grows because the cohort is a sample; 0 for everybody.
-        noise: the same measurements with the variance of their noise alone, where `own` has more than that.
-        guide: users of the same nodes at an earlier time, by level and node. The shares that it predicts count as far
-            as the measurements support them.
+        sampling: share of its users by which a node's variance grows because the cohort is a sample, or 0.
+        noise: the same measurements with the variance of their noise alone; None if `own` has no other variance.
+        guide: users of the same nodes at an earlier time, by level and node. The weight of the shares that it predicts
+            is learned from the measurements.
     """
     measured = add_up(full, own)
     counts, spread = [np.array([users])], [np.zeros(1)]
@@ -179,10 +179,10 @@ def _least_squares(
 def _reestimate_leaves(
     before: Posterior, own: NodeMeasurements, noise: NodeMeasurements, sampling: float, users: float
 ) -> Posterior:
-    """Estimates all leaves again, now that the places of the users are known.
+    """Estimates all leaves again, after the leaves with users are known.
 
-    On the way down, a node's total is the sum of all measurements below it. Most of that sum is noise of empty places,
-    and its error falls on the few leaves that hold users. So every leaf is estimated again, from its own measurement
+    On the way down, a node's total is the sum of all measurements below it. Most of that sum is noise of empty leaves,
+    and its error falls on the few leaves with users. So every leaf is estimated again, from its own measurement
     and from a prior. The prior's mean is the leaf's estimate so far. Its variance is _REUSE times the energy of its
     family's contrast, in proportion to the leaf's share. Sums of these are reconciled with the root by their variances.
     Leaves far above the noise then keep their measurement, and the others keep their estimate.

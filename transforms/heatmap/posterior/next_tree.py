@@ -1,4 +1,4 @@
-"""The tree to measure next: a node is split where detail below it is worth more than the blur around it. Pure."""
+"""The tree to measure next: a node is split where the gain in detail is larger than the cost in noise. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sfumato.transforms.heatmap.posterior.contrasts import FLAT, ROUGHNESS, SIGN
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, children_of, to_children
 from sfumato.transforms.heatmap.posterior.inference import Posterior
 
-_SURPRISE = 0.1  # probability that an unmeasured family has any roughness, whatever was learned
+_SURPRISE = 0.1  # weight of the flat prior in the roughness of unmeasured families
 _CONCENTRATION = 2.0  # see `_child_users`
-_MIN_OWN_GAIN = 0.1  # of its cost, for a split to be a candidate; its descendants' gains may pay for the rest
-_MIN_COST = 0.02  # of the largest cost of a split: users may be where no measurement has shown any
+_MIN_OWN_GAIN = 0.1  # of its cost, for a split to be a candidate; gains of its descendants may cover the rest
+_MIN_COST = 0.02  # of the largest cost of a split: there may be users where none were measured
 _ALWAYS_SPLIT = 2  # levels of nodes
 
 
@@ -74,7 +74,7 @@ def next_tree(
         sampling: as for `infer`.
         blur_weight: cost of a unit of blur, in units of the squared error that a split saves. 1 is even. A larger one
             makes smaller trees.
-        split_penalty: what a split must gain beyond its blur, in units of `noise`.
+        split_penalty: minimum gain of a split beyond its blur, in units of `noise`.
         levels: the most levels by which a measured leaf is refined.
         remeasure: the posterior is of an earlier time, so all of it has to be measured again as if it were unknown.
         max_nodes: of the nodes of a level that were never measured, this many are candidates for a split: those with
@@ -130,10 +130,10 @@ def next_tree(
 
 
 def _child_users(users: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The users of a child of a node that was never measured, as its own children's gain should see them.
+    """The effective users of a child of a node that was never measured, for the gain of the child's own split.
 
     A quarter, and more where families are rough. The root mean square of four children is sqrt(1 + 4 rho) quarters, and
-    the gain grows faster than the square. So 2 rho stands for rho (_CONCENTRATION, chosen on synthetic maps).
+    the gain grows faster than the square. So rho is multiplied by _CONCENTRATION, which was chosen on synthetic maps.
     """
     return np.asarray(users / 4 * np.sqrt(1 + 4 * _CONCENTRATION * (weights @ ROUGHNESS)))
 
@@ -177,7 +177,7 @@ def _pooled_noise(posterior: Posterior, noise: float, sampling: float) -> list[N
 
 
 def _prune(depth: int, levels: list[_Candidates]) -> Tree:
-    """The candidates' tree without the branches that do not pay for themselves."""
+    """The candidates' tree without the branches whose cost is above their gain."""
     worth = np.zeros(len(levels[-1].codes))
     pays = [np.zeros(len(worth), dtype=bool)]
     for level in range(len(levels) - 2, -1, -1):

@@ -70,13 +70,23 @@ class UnbiasedCounts:
 
     @classmethod
     def from_nodes(
-        cls, nodes: NDArray[np.uint64], users: NDArray[np.float64], variance: NDArray[np.float64]
+        cls,
+        nodes: NDArray[np.uint64],
+        users: NDArray[np.float64],
+        variance: NDArray[np.float64],
+        depth: int | None = None,
     ) -> UnbiasedCounts:
-        """From published columns (TOTALS_SCHEMA). nodes: of a full tree, level by level, each a 1 and then its path."""
+        """From published columns (TOTALS_SCHEMA).
+
+        Args:
+            nodes: of a full tree, level by level, each a 1 and then its path.
+            users, variance: of the nodes.
+            depth: of the finest grid; None for the level of the finest nodes.
+        """
         levels = node_levels(nodes)
         at = np.searchsorted(levels, np.arange(int(levels[-1]) + 2))
         parts = [slice(first, last) for first, last in itertools.pairwise(at.tolist())]
-        full = FullTree(len(parts) - 1, tuple(node_paths(nodes[part]) for part in parts))
+        full = FullTree(len(parts) - 1 if depth is None else depth, tuple(node_paths(nodes[part]) for part in parts))
         return cls(full, [users[part] for part in parts], [variance[part] for part in parts], float(variance[0]))
 
     @property

@@ -1,6 +1,6 @@
 """The methods by name. A new method is a class in a module of its own, and an entry of METHODS."""
 
-from sfumato.transforms.ranges.methods.adaptive_grid import AdaptiveGrid
+from sfumato.transforms.ranges.methods.ag import AdaptiveGrid
 from sfumato.transforms.ranges.methods.automatic import Automatic
 from sfumato.transforms.ranges.methods.dawa import Dawa
 from sfumato.transforms.ranges.methods.grid import PlainGrid, UniformGrid

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from sfumato.schemas.ranges import Boxes
@@ -20,7 +20,12 @@ from sfumato.transforms.ranges.tuner import Tuner
 
 GRID_FROM_USERS_EPSILON = 700_000.0
 """Without a tuner, the plain grid answers where users times epsilon is this or more (docs/results/cell_widths.md)."""
-_TEXTS: dict[str, str] = {field.name: field.metadata.get("help", "") for field in fields(SpatialNeural)}
+_NETWORKS = {one.name: one for one in fields(SpatialNeural)}
+
+
+def _of_networks(name: str) -> Any:
+    """An option that the networks have too."""
+    return field(default=_NETWORKS[name].default, metadata=_NETWORKS[name].metadata)
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,10 @@ class Automatic(RangeMethod):
         None,
         "file of `sfumato ranges tune`, by which the width of cells and the method are chosen",
     )
-    models: int | None = option(None, _TEXTS["models"])
-    workload: Boxes | None = option(None, _TEXTS["workload"])
-    checkpoints: str | None = option(None, _TEXTS["checkpoints"])
-    training_seed: int = option(0, _TEXTS["training_seed"])
-
-    def __post_init__(self) -> None:
-        self._networks(1.0)  # checks the options
+    models: int | None = _of_networks("models")
+    workload: Boxes | None = _of_networks("workload")  # noqa: RUF009  (a field, not a value)
+    checkpoints: str | None = _of_networks("checkpoints")
+    training_seed: int = _of_networks("training_seed")
 
     def chosen(self, spec: CollectionSpec) -> SpatialNeural | PlainGrid:
         """The chosen method, with its cell width."""

@@ -36,7 +36,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.checks import check_within, option
+from sfumato.transforms.checks import option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import geometric
@@ -60,10 +60,9 @@ class Dawa(RangeMethod):
     NAME: ClassVar[str] = "dawa"
     TEXT: ClassVar[str] = "buckets of cells with similar counts along a Hilbert curve"
 
-    dawa_share: float = option(0.25, "the share of epsilon for the partition; its buckets are counted with the rest")
-
-    def __post_init__(self) -> None:
-        check_within("dawa_share", self.dawa_share, 0.01, 0.99)
+    dawa_share: float = option(
+        0.25, "the share of epsilon for the partition; its buckets are counted with the rest", ge=0.01, le=0.99
+    )
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> Partition:
         """See RangeMethod.collect. A user is in one bucket, so the two stages add up to epsilon."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sfumato.transforms.checks import check_within, option
+from sfumato.transforms.checks import option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -46,10 +46,7 @@ class UniformGrid(RangeMethod):
     NAME: ClassVar[str] = "ug"
     TEXT: ClassVar[str] = "a uniform grid of sqrt(n epsilon / 10) cells a side"
 
-    ug_constant: float = option(10.0, "c of the rule m = sqrt(n epsilon / c)")
-
-    def __post_init__(self) -> None:
-        check_within("ug_constant", self.ug_constant, 1e-3, 1e6)
+    ug_constant: float = option(10.0, "c of the rule m = sqrt(n epsilon / c)", ge=1e-3, le=1e6)
 
     def cells_per_side(self, users: float, epsilon: float) -> float:
         """m = sqrt(n epsilon / c), at least 1 (Guideline 1). users: public or noisy, so it can be below 0."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field
-from sfumato.transforms.checks import check_choice, check_integer, option
+from sfumato.transforms.checks import option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.counts_model import GridModel
@@ -25,6 +25,7 @@ from sfumato.transforms.ranges.networks.training import DivergedError
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid, Partition
 
 NETWORKS = ("local", "paper")
+MAX_SEED = 2**22 - 1  # times 1000 it is a seed of 32 bits
 MAX_SIDE = 1024  # cells along a side; a simulated world of this size takes about 500 MB
 _DEFAULT_MODELS = {"local": 3, "paper": 8}
 
@@ -41,9 +42,13 @@ class SpatialNeural(RangeMethod):
         "local",
         "local: one network for all sizes, from the counts around a square to an answer; paper: a network of 20 x 80 "
         "for each of several sizes, from a place to a count (hours without a GPU)",
+        among=NETWORKS,
     )
     models: int | None = option(
-        None, "number of networks: local ones are averaged (default 3), the paper's have one size each (default 8)"
+        None,
+        "number of networks: local ones are averaged (default 3), the paper's have one size each (default 8)",
+        ge=1,
+        le=64,
     )
     workload: Boxes | None = option(None, "squares like those to be queried")
     checkpoints: str | None = option(
@@ -51,13 +56,7 @@ class SpatialNeural(RangeMethod):
         "local folder for checkpoints of the training; the same command with the same key file and release id "
         "continues from them",
     )
-    training_seed: int = option(0, "seed of the training; the same seed gives the same networks")
-
-    def __post_init__(self) -> None:
-        check_choice("network", self.network, NETWORKS)
-        if self.models is not None:
-            check_integer("models", self.models, 1, 64)
-        check_integer("training_seed", self.training_seed, 0, 2**22 - 1)  # times 1000 it is a seed of 32 bits
+    training_seed: int = option(0, "seed of the training; the same seed gives the same networks", ge=0, le=MAX_SEED)
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         """See RangeMethod.collect. The counts are those of the plain grid."""

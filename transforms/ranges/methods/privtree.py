@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import deinterleave
-from sfumato.transforms.checks import check_within, option
+from sfumato.transforms.checks import option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -68,10 +68,9 @@ class PrivTree(RangeMethod):
     NAME: ClassVar[str] = "privtree"
     TEXT: ClassVar[str] = "a quadtree whose nodes are split by noisy counts"
 
-    privtree_share: float = option(0.5, "the share of epsilon for the tree; its leaves are counted with the rest")
-
-    def __post_init__(self) -> None:
-        check_within("privtree_share", self.privtree_share, 0.01, 0.99)
+    privtree_share: float = option(
+        0.5, "the share of epsilon for the tree; its leaves are counted with the rest", ge=0.01, le=0.99
+    )
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> Partition:
         """See RangeMethod.collect. A user is in one leaf, so the tree and the counts add up to epsilon."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.checks import check_declared
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -33,6 +34,9 @@ class RangeMethod(ABC):
 
     NAME: ClassVar[str]
     TEXT: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_declared(self)
 
     @abstractmethod
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid | Partition:

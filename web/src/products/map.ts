@@ -58,10 +58,11 @@ function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, val
 
 /** The list of what is surely high. A click shows the cell on the map. */
 function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
-  const title = measure.kind === "count" ? "Surely crowded" : `Surely high: ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
+  const title = measure.kind === "count" ? "Surely crowded" : measure.kind === "change" ? "Surely changed" : `Surely high: ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
   const finest = Math.min(...body.finest_metres);
   /** How high a cell surely is: what the bars show and the list is ordered by. */
-  const surely = ([row, , low]: Measure["listed"][number]): number => (measure.kind === "count" ? low / (figure.cells?.area(row) ?? 1) : low);
+  const surely = ([row, , low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? low / (figure.cells?.area(row) ?? 1)
+    : measure.kind === "change" ? Math.min(Math.abs(low), Math.abs(high)) : low);
   const most = Math.max(...measure.listed.map(surely), 1e-12);
   const sameSize = new Set(measure.listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
   let shown = Math.min(LISTED, measure.listed.length);

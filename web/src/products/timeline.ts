@@ -48,7 +48,7 @@ function spendingChart(body: TimelineBody): ChartOptions | null {
   const names = rows.map(({ epsilon, days: length }) => `ε ${significant(epsilon)} ${length === 1 ? "on one day" : `in any ${length} days`}`);
   return {
     title: "Spending against the ledger's limits", description: names.join("; "), height: () => 220,
-    x: { label: "", domain: [days[0], days[days.length - 1]], kind: "time", format: dayOf, ticks: days },
+    x: { label: "", domain: [days[0] - DAY / 2, days[days.length - 1] + DAY / 2], kind: "time", format: dayOf, ticks: days },
     y: { label: "Share of the limit that is spent", domain: [0, Math.max(1, ...rows.flatMap((row) => row.spent.map(([, spent]) => spent / row.epsilon)))], format: (share) => `${Math.round(100 * share)}%` },
     marks: [...rows.map((row, i) => ({ kind: "line" as const, style: `s${i % 6}`, points: row.spent.map(([date, spent]) => [time(date), spent / row.epsilon] as const) })), { kind: "rule", y: 1, text: "limit" }],
     keys: names.map((name, i) => [`s${i % 6}`, name] as const),
@@ -196,7 +196,7 @@ class Timeline {
     this.current = { layer, changes, maps };
     for (const map of maps) if (map && map.layer.measures[0].scale.high > (this.scale?.high ?? 0)) this.scale = map.layer.measures[0].scale;
     const measure = a && b || !this.scale ? layer.measures[0] : { ...layer.measures[0], scale: this.scale };
-    figure.setLayer(layer, measure, a && b ? `of the cells that are not hatched, at most ${percent(RATE)} are expected to be due to noise and chance` : "");
+    figure.setLayer(layer, measure, a && b ? `Of the cells without hatching, at most ${percent(RATE)} are expected to be due to noise and chance` : "");
     figure.setLabel(`Map: ${this.title()}`);
     const loose = a && b && (a.lower_bound || b.lower_bound);
     const found = changes.filter(({ changed }) => changed).length;
@@ -258,11 +258,12 @@ class Timeline {
       this.listed.replaceChildren();
       return;
     }
+    const most = Math.max(...listed.map(([, difference]) => Math.abs(difference)));
     const items = listed.slice(0, LISTED).map(([row, difference, low, high]) => {
       const cell = figure.cells?.bounds(row);
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
       const mark = h("i");
-      mark.style.width = "100%";
+      mark.style.width = `${(100 * Math.abs(difference)) / most}%`;
       mark.style.background = figure.cells?.colour(row) ?? "";
       const item = button("", () => figure.goTo(row), { title: "Show on the map" });
       item.append(h("span", {}, figure.nearest(longitude, latitude) ?? place(longitude, latitude, 400)), h("b", {}, `${points(difference, (high - low) / 2)}`), h("span", { class: "bar", "aria-hidden": "true" }, mark));

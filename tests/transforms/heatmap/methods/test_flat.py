@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,17 +48,17 @@ def test_the_largest_t_per_cent_are_kept(keep_top: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "depth", "message"),
+    ("options", "depth", "message"),
     [
-        (Flat(), 13, "depth: flat queries every cell of a level, at most of level 12, got 13"),
-        (Flat(level=5), 4, "level: must be a whole number in 0..4, got 5"),
-        (Flat(level=-1), 4, "level: must be a whole number in 0..4, got -1"),
-        (Flat(level=True), 4, "level: must be a whole number in 0..4, got True"),
+        ({}, 13, "depth: flat queries every cell of a level, at most of level 12, got 13"),
+        ({"level": 5}, 4, "level: must be a whole number in 0..4, got 5"),
+        ({"level": -1}, 4, "level: must be a whole number in 0..20, got -1"),
+        ({"level": True}, 4, "level: must be a whole number in 0..20, got True"),
     ],
 )
-def test_a_level_that_is_not_there_is_refused(method: Flat, depth: int, message: str) -> None:
+def test_a_level_that_is_not_there_is_refused(options: dict[str, Any], depth: int, message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        parameters(method, depth=depth)
+        parameters(Flat(**options), depth=depth)
     parameters(Flat(level=3), depth=20)
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
-from typing import Annotated, Any, get_type_hints
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
+from pydantic import Field as Bounds
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.request_base import did_you_mean, option, parts_of
+from sfumato.transforms.checks import names_of, value_type
 from sfumato.transforms.heatmap.methods import METHODS, Method
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 MAX_COMBINATIONS = 10_000
-_type_hints = functools.cache(get_type_hints)
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Option:
         help: for the help text.
         methods: names of the methods that have it; empty for an option of every method.
         common: whether `--help` shows it.
+        among: the names that it may have; empty for any value of its type.
+        bounds: of a number, as `request_base.option` takes them.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Option:
     help: str
     methods: tuple[str, ...] = ()
     common: bool = False
+    among: tuple[str, ...] = ()
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
     def field(self, group: str, many: bool = False) -> tuple[Any, Any]:
         """Type and field of a request, for `pydantic.create_model`.
@@ -51,14 +55,16 @@ class Option:
         metavar = {int: "N", float: "X"}.get(self.kind, "NAME")
         if self.kind is bool:
             return bool, option(False, text, group, common=self.common)
-        kind: Any = self.kind if self.default is not None else self.kind | None
-        if many:
-            parts = Annotated[
-                tuple[kind, ...], BeforeValidator(parts_of if self.default is not None else _parts_or_auto)
-            ]
-            return parts | None, option(None, text, group, common=self.common, metavar=f"{metavar},...")
         may_be_chosen = self.default is None
-        return kind, option(self.default, text, group, common=self.common, auto=may_be_chosen, metavar=metavar)
+        kind: Any = Literal[self.among] if self.among else self.kind
+        bounds: dict[str, Any] = {**self.bounds, **({"allow_inf_nan": False} if self.bounds and kind is float else {})}
+        if many:
+            kind = Annotated[kind, Bounds(**bounds)]
+            kind = kind | None if may_be_chosen else kind
+            several = Annotated[tuple[kind, ...], BeforeValidator(_parts_or_auto if may_be_chosen else parts_of)]
+            return several | None, option(None, text, group, common=self.common, metavar=f"{metavar},...")
+        extra: dict[str, Any] = {"common": self.common, "auto": may_be_chosen, "metavar": metavar}
+        return kind | None if may_be_chosen else kind, option(self.default, text, group, **extra, **bounds)
 
 
 def _parts_or_auto(value: Any) -> Any:
@@ -78,8 +84,10 @@ def heatmap_options() -> dict[str, Option]:
                 raise TypeError(f"two options are named {one.name}")
             if known and known.help != mine.help:
                 raise TypeError(f"methods have different help texts for {one.name}")
+            if known and (known.among, known.bounds) != (mine.among, mine.bounds):
+                raise TypeError(f"methods have different bounds of {one.name}")
             default = mine.default if not known or known.default == mine.default else None  # the help names them
-            options[one.name] = Option(mine.name, mine.kind, default, mine.help, methods, mine.common)
+            options[one.name] = replace(mine, default=default, methods=methods)
     return options
 
 
@@ -92,9 +100,12 @@ def heatmap_parameters(method: str, values: Mapping[str, Any], categories: int =
         categories: of the auxiliary data; 1 without.
 
     Raises:
-        RequestError: the method is unknown, an option is of another method, or a value is out of range.
+        RequestError: the method or an option is unknown, an option is of another method, or a value is out of range.
     """
     options, kind = heatmap_options(), find_method(method)
+    for name in values:
+        if name not in options:
+            raise RequestError(f"{name}: a heatmap has no such option{did_you_mean(name, options)}")
     given = {name: value for name, value in values.items() if value is not None and value is not False}
     for name in given:
         if options[name].methods and method not in options[name].methods:
@@ -150,8 +161,8 @@ def find_method(name: str) -> type[Method]:
 
 
 def _option(owner: type, one: Field[Any]) -> Option:
-    hint = _type_hints(owner)[one.name]
-    kind = next((kind for kind in (bool, int, float) if kind is hint or kind in getattr(hint, "__args__", ())), str)
+    kind = value_type(owner, one) or str
     if one.default is MISSING:
         raise TypeError(f"the option {one.name} of {owner.__name__} has no default")
-    return Option(one.name, kind, one.default, one.metadata["help"], common=one.metadata.get("common", False))
+    text, common, bounds = (one.metadata[key] for key in ("help", "common", "bounds"))
+    return Option(one.name, kind, one.default, text, common=common, among=names_of(owner, one), bounds=bounds)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.checks import check_within, option
+from sfumato.transforms.checks import option
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
@@ -67,14 +67,11 @@ class AdaptiveGrid(RangeMethod):
     NAME: ClassVar[str] = "ag"
     TEXT: ClassVar[str] = "a coarse grid whose cells are divided by their noisy counts"
 
-    ag_share: float = option(0.5, "the share of epsilon for the coarse grid (alpha)")
-    ag_coarse: float = option(10.0, "c of the coarse grid's rule, a quarter of sqrt(n epsilon / c) cells a side")
-    ag_fine: float = option(5.0, "c2 of the rule of cuts, sqrt(count (1 - alpha) epsilon / c2)")
-
-    def __post_init__(self) -> None:
-        check_within("ag_share", self.ag_share, 0.01, 0.99)
-        check_within("ag_coarse", self.ag_coarse, 1e-3, 1e6)
-        check_within("ag_fine", self.ag_fine, 1e-3, 1e6)
+    ag_share: float = option(0.5, "the share of epsilon for the coarse grid (alpha)", ge=0.01, le=0.99)
+    ag_coarse: float = option(
+        10.0, "c of the coarse grid's rule, a quarter of sqrt(n epsilon / c) cells a side", ge=1e-3, le=1e6
+    )
+    ag_fine: float = option(5.0, "c2 of the rule of cuts, sqrt(count (1 - alpha) epsilon / c2)", ge=1e-3, le=1e6)
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> Partition:
         """See RangeMethod.collect. A user is in one cell and in one leaf, so the two counts add up to epsilon."""

@@ -7,11 +7,12 @@ from apache_beam.options.pipeline_options import DirectOptions, GoogleCloudOptio
 
 from sfumato.pipelines import cli
 from sfumato.pipelines.command_line import join_negative_values, parse_command, quoted_command
-from sfumato.pipelines.options import load_runner_config, runner_settings
 from sfumato.pipelines.run import JOBS, request_class, request_of
+from sfumato.pipelines.runner_settings import load_runner_config, runner_settings
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.requests.request_base import HELP_GROUPS
 
+FILES = ["--input", "x", "--output", "y"]
 HEATMAP = ["--input", "x", "--output", "y", "--region", "0,0,1,1"]
 SHIPPED = sorted((Path(__file__).parents[2] / "runner_configs").glob("*.yaml"))
 
@@ -51,7 +52,7 @@ def test_the_command_line_wins_over_the_configuration() -> None:
 
 
 def test_the_number_of_threads_follows_the_size_unless_it_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sfumato.pipelines.options.processors", lambda: 6)
+    monkeypatch.setattr("sfumato.pipelines.runner_settings.processors", lambda: 6)
 
     def threads(size: int, *flags: str) -> int:
         return runner_settings(None, None, flags).sized(size).options.view_as(DirectOptions).direct_num_workers
@@ -150,8 +151,8 @@ def test_every_example_is_a_request(job: str) -> None:
     [
         (["heatmap", "--input", "x", "--output", "y"], "region: required, as in sfumato heatmap --input"),
         (["heatmap", "--regoin", "0,0,1,1"], "unknown option --regoin; did you mean --region?"),
-        (["heatmap", *HEATMAP, "--depth", "x"], "depth: must be a whole number, got 'x'"),
-        (["heatmap", *HEATMAP, "--depth", "21"], "depth: must be a whole number in 1..20, got 21"),
+        (["heatmap", *HEATMAP, "--depth", "x"], "depth: must be a whole number in 1..20, got 'x'"),
+        (["heatmap", *HEATMAP, "--depth", "21"], "depth: must be a whole number in 1..20, got '21'"),
         (["heatmap", *HEATMAP, "--blur", "2"], "blur: must be a number in [0, 1], got '2'"),
         (["heatmap", *HEATMAP, "--region", "0,0,1"], "region: expected four numbers WEST,SOUTH,EAST,NORTH"),
         (["plan", "--users", "1000", "--epsilom", "1"], "unknown option --epsilom; did you mean --epsilon?"),
@@ -176,7 +177,20 @@ def test_bad_arguments_are_named_before_any_pipeline_is_imported(
         ["heatmap", *HEATMAP, "--depth", "21"],
         ["plan", "--users", "1000000"],
         ["key", "new", "FILE"],
+        ["ledger", "show", "--ledger", "FILE"],
+        ["ledger", "limit", "--ledger", "FILE", "--dataset", "taxis", "--budget", "1/1d"],
+        ["ledger", "backup", "copy", "--ledger", "FILE"],
         ["histogram", "--colum", "x"],
+        ["histogram", *FILES, "--column", "kind", "--delta", "2"],
+        ["histogram", *FILES, "--column", "kind", "--contact", "limited"],
+        ["hotspots", *FILES, "--column", "kind", "--levels", "40"],
+        ["quantiles", *FILES, "--column", "km", "--range", "0,1", "--quantiles", "1.5"],
+        ["moments", *FILES, "--column", "km", "--epsilon", "1", "--bits_per_client", "2"],
+        ["moments", *FILES, "--column", "km", "--epsilon", "1", "--warm_start", "nowhere"],
+        ["heatmap", *HEATMAP, "--warm_start", "nowhere"],
+        ["heatmap", *HEATMAP, "--modulus", "3"],
+        ["ranges", "build", *FILES, "--region", "0,0,1,1", "--method", "dawa", "--trust", "secagg"],
+        ["ranges", "build", *FILES, "--region", "0,0,1,1", "--method", "ag", "--sizes", "100,25"],
         ["moments", "--input", "x", "--output", "y", "--column", "c", "--bits", "x"],
     ],
     ids=" ".join,

@@ -1,9 +1,10 @@
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.heatmap_request import PlanRequest
+from sfumato.schemas.requests.request_base import range_text
+from sfumato.transforms.heatmap.heatmap_options import heatmap_options, heatmap_parameters, option_grid
+from sfumato.transforms.heatmap.heatmap_request import HeatmapRequest, PlanRequest
 from sfumato.transforms.heatmap.methods import METHODS, Adaptive, Flat
-from sfumato.transforms.heatmap.options import heatmap_options, heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 
@@ -15,6 +16,23 @@ def test_every_method_has_its_options_with_help_and_default() -> None:
     assert options["modulus"].kind is int
     assert PlanRequest.of({"users": "1", "modulus": "auto,4096"}).given(["modulus"]) == {"modulus": (None, 4096)}
     assert all(one.help and one.name == name for name, one in options.items())
+
+
+def test_a_request_has_the_bounds_that_an_option_declares() -> None:
+    """One declaration: what the dataclasses check is what the help, the reference and the request's errors say."""
+    declared = {name: one for name, one in heatmap_options().items() if one.bounds}
+    assert {"depth", "epsilon", "shard_size", "max_sub_queries", "sketch_rows", "emd_width"} <= set(declared)
+    for name, one in declared.items():
+        wrong = one.bounds.get("ge", one.bounds.get("gt")) - 1
+        wrong = int(wrong) if one.kind is int else wrong
+        with pytest.raises(RequestError) as refused:
+            HeatmapRequest.of({"input": "i", "output": "o", "region": "0,0,1,1", name: wrong})
+        assert str(refused.value).startswith(f"{name}: must be a"), refused.value
+        assert range_text(HeatmapRequest.model_fields[name]) in str(refused.value)
+        if name in PlanRequest.model_fields:
+            with pytest.raises(RequestError) as also:
+                PlanRequest.of({"users": 10, name: [wrong]})
+            assert str(also.value).startswith(str(refused.value).partition(", got")[0])
 
 
 def test_defaults_are_the_dataclasses_own() -> None:
@@ -30,6 +48,14 @@ def test_defaults_are_the_dataclasses_own() -> None:
         ("adaptiv", {}, "method: there is no 'adaptiv', there are adaptive, flat.*did you mean adaptive"),
         ("nothing", {}, "method: there is no 'nothing'"),
         ("flat", {"calibration": 0.1}, "calibration: is an option of adaptive, not of method flat"),
+        ("flat", {"levle": 3}, "levle: a heatmap has no such option; did you mean level?"),
+        ("flat", {"level": None, "xyzzy": None}, "xyzzy: a heatmap has no such option"),
+        ("flat", {"depth": 5.0}, "depth: must be a whole number in 1..20, got 5.0"),
+        ("flat", {"depth": "5"}, "depth: must be a whole number in 1..20, got 5"),
+        ("flat", {"epsilon": True}, r"epsilon: must be a number in \[0.0001, 30\], got True"),
+        ("flat", {"allow_overflow": "yes"}, "allow_overflow: must be true or false, got 'yes'"),
+        ("flat", {"noise": 1}, "noise: must be one of shard, client, central, got 1"),
+        ("flat", {"max_bad_fraction": -0.5}, r"max_bad_fraction: must be a number in \[0, 1\], got -0.5"),
         ("flat", {"level": 11}, "level"),
         ("flat", {"keep_top": 0.0}, "keep_top"),
         ("flat", {"keep_top": float("nan")}, "keep_top"),
@@ -132,5 +158,5 @@ def test_a_grid_refuses_what_no_method_has_and_what_is_too_much() -> None:
         option_grid(["flat"], {"users": list(range(1, 102)), "shard_size": list(range(2, 102))})
     with pytest.raises(RequestError, match="there is no 'x'"):
         option_grid(["x"], {})
-    with pytest.raises(ValueError, match=r"epsilon: must be numbers X,\.\.\., got ''"):
+    with pytest.raises(ValueError, match=r"epsilon: must be a number in \[0.0001, 30\], got ''"):
         PlanRequest.of({"users": "1", "epsilon": "1,,2"})

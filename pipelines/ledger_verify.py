@@ -1,0 +1,42 @@
+"""`sfumato ledger verify`: whether a ledger, and the releases that it was charged for, are in order."""
+
+from __future__ import annotations
+
+import sys
+
+from sfumato.pipelines.ledger import dataset_of, limit_changes, read_history, state_of
+from sfumato.schemas.errors import LedgerError
+from sfumato.schemas.requests.commands import LedgerRequest
+from sfumato.transforms.release.catalog import disagreement, find_releases, missing_releases
+from sfumato.transforms.release.published_release import Release
+
+
+def run(request: LedgerRequest) -> int:
+    """Checks the ledger, and whether published releases agree with it. Raises LedgerError."""
+    # The ledger is read twice: every release that it has before the search must be found, and every release found
+    # must be in it after the search.
+    before = read_history(request.ledger, with_limits=False)
+    releases: list[Release] = []
+    problems: list[str] = []
+    for folder in request.releases:
+        found, unreadable = find_releases(folder)
+        releases += found
+        problems += unreadable
+    history = read_history(request.ledger, with_limits=True)
+    problems += [f"{release.path}: {problem}" for release in releases if (problem := disagreement(release, history))]
+    problems += [problem for release in releases for problem in release.damage()]
+    if request.releases:
+        problems += missing_releases(before, history, releases, dataset_of(request))
+    if problems:
+        raise LedgerError("ledger: " + "\n  ".join(problems))
+    sys.stdout.write(f"{request.ledger}: {history.entries} entries, unbroken; every charge kept to its limits\n")
+    sys.stdout.write(limit_changes(history, None))
+    if request.releases:
+        sys.stdout.write(f"{len(releases)} release{'s'[: len(releases) != 1]} charged as stated, and unchanged\n")
+        unlisted = [release.path for release in releases if release.listed is None]
+        if unlisted:
+            sys.stdout.write(f"made by an earlier version, their files not digested: {', '.join(unlisted)}\n")
+    reserved = [name for name, entry in history.reservations.items() if state_of(entry) == "reserved"]
+    if reserved:
+        sys.stdout.write(f"charged, and not known to be published: {', '.join(reserved)}\n")
+    return 0

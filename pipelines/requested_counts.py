@@ -1,0 +1,88 @@
+"""What a request to count by sample and threshold asks for. No Beam: contradictions are found before it is imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sfumato.schemas.items import CATEGORIES, NUMBERS, PREFIXES, ItemColumns
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.region import Grid
+from sfumato.schemas.requests.sampled_counts import (
+    CELL_DEPTH,
+    CHARACTERS,
+    DIGITS,
+    HistogramRequest,
+    HotspotsRequest,
+    ItemRequest,
+    QuantilesRequest,
+    SampledRequest,
+)
+from sfumato.transforms.histogram.curve import check_shares
+from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
+from sfumato.transforms.histogram.sampling_plan import SamplePlan
+from sfumato.transforms.histogram.trie import spread_levels
+
+
+@dataclass(frozen=True)
+class RequestedCount:
+    """A count whose options do not contradict each other. Raises RequestError where no item could pass.
+
+    plan: its budget and rounds. counted: its items. levels: of the hierarchical method of quantiles.
+    """
+
+    plan: SamplePlan
+    counted: Items
+    levels: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _ = self.plan.sampling
+
+
+def requested_histogram(request: HistogramRequest) -> RequestedCount:
+    """What a request of a histogram asks for. Raises RequestError."""
+    if request.cells is not None:
+        return RequestedCount(_plan(request, 1, 4**request.cells), _cells(request, request.cells))
+    columns = ItemColumns(str(request.column), request.user_id_column, CATEGORIES)
+    return RequestedCount(_plan(request, 1), ColumnItems(columns))
+
+
+def requested_hotspots(request: HotspotsRequest) -> RequestedCount:
+    """What a request of hot spots asks for. Raises RequestError."""
+    depth, levels = request.depth, request.levels
+    spread_levels(depth or CHARACTERS, levels)  # too many levels are a bad request, before any search
+    if request.region is not None:
+        cells = _cells(request, depth or CELL_DEPTH)
+        return RequestedCount(_plan(request, levels, 4**cells.grid.depth), cells)
+    columns = ItemColumns(str(request.column), request.user_id_column, PREFIXES)
+    return RequestedCount(_plan(request, levels), ColumnItems(columns, digits=depth or DIGITS))
+
+
+def requested_quantiles(request: QuantilesRequest) -> RequestedCount:
+    """What a request of quantiles asks for. Raises RequestError."""
+    check_shares(request.quantiles)
+    columns = ItemColumns(request.column, request.user_id_column, NUMBERS)
+    items = NumberItems(columns, *request.range, request.bits)
+    if request.method == "interactive":  # a round counts the parts between the searches
+        return RequestedCount(_plan(request, request.bits, len(request.quantiles) + 1), items)
+    levels = spread_levels(request.bits, request.levels)
+    return RequestedCount(_plan(request, request.levels, 1 << request.bits), items, levels)
+
+
+def _plan(request: SampledRequest, rounds: int, items: int | None = None) -> SamplePlan:
+    """A request's plan. items: how many there are, unless --items says it. Raises RequestError."""
+    return SamplePlan(
+        epsilon=request.epsilon,
+        delta=request.delta,
+        population=request.population,
+        items=items if request.items is None else request.items,
+        rounds=rounds,
+        contact=request.contact,
+        max_bad_fraction=request.max_bad_fraction,
+    )
+
+
+def _cells(request: ItemRequest, depth: int) -> CellItems:
+    """The cells of a request's region. Raises RequestError."""
+    assert request.region is not None
+    columns = LocationColumns(request.user_id_column, request.latitude_column, request.longitude_column)
+    return CellItems(columns, Grid(request.region, depth))

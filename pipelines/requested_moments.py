@@ -1,0 +1,117 @@
+"""What a request of moments asks for. No Beam: contradictions are found before it is imported."""
+
+from __future__ import annotations
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns
+from sfumato.schemas.region import Grid
+from sfumato.schemas.release import BITS_FILE
+from sfumato.schemas.requests.moments_request import DEFAULT_MIN_GROUP, MomentsRequest
+from sfumato.transforms.files import read_file
+from sfumato.transforms.moments.allocation import Tuning
+from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
+from sfumato.transforms.moments.prior import PriorRelease
+from sfumato.transforms.moments.privacy_meter import PrivacyMeter
+from sfumato.transforms.moments.protocol import MomentsPlan
+from sfumato.transforms.moments.value_encoding import Values
+from sfumato.transforms.release.published_release import open_release
+
+
+def requested_moments(
+    request: MomentsRequest,
+) -> tuple[Values, MomentsPlan, PrivacyMeter, Grouping | None, PriorRelease | None]:
+    """Values, plan, meter, groups and earlier release of a request. Raises RequestError."""
+    form, grouping = form_of(request), grouping_of(request)
+    values = Values(_columns(request), form, None if grouping is None else grouping.groups)
+    prior = open_prior(request.warm_start, request.column, form)
+    release_epsilon = request.group_epsilon
+    plan = MomentsPlan(
+        form=form,
+        statistics=tuple(map(Statistic, request.statistics)),
+        method=request.method,
+        epsilon=request.epsilon,
+        release_epsilon=1.0 if release_epsilon is None and request.no_ldp and grouping else release_epsilon,
+        bits_per_client=request.bits_per_client,
+        variance=request.variance,
+        tuning=Tuning(),
+        prior={} if prior is None else prior.bits,
+    )
+    meter = PrivacyMeter(plan.response, request.max_bits_per_client)
+    if prior is not None:
+        _check_prior(request, plan, prior)
+    return values, plan, meter, grouping, prior
+
+
+def _check_prior(request: MomentsRequest, plan: MomentsPlan, prior: PriorRelease) -> None:
+    """Raises RequestError where a request cannot start from an earlier release."""
+    if not set(plan.quantities) & set(prior.bits):
+        raise RequestError(
+            f"warm_start: the release has bits of {', '.join(prior.bits)}; this request needs "
+            f"{', '.join(plan.quantities)}"
+        )
+    if not prior.safe and request.seed is None:
+        raise RequestError(
+            "warm_start: anybody can guess the key of that release and undo its randomised response, and the new "
+            "release would reveal some of the bits; start from a release that was made without --seed"
+        )
+    if not prior.local and plan.epsilon is not None:
+        raise RequestError(
+            "warm_start: that release has no differential privacy (--no_ldp), and the new release would reveal "
+            "some of its bits; start from a release that was made with --epsilon"
+        )
+
+
+def form_of(request: MomentsRequest) -> FixedPoint:
+    """The form of a request's values. Raises RequestError."""
+    kind, shift = request.sign
+    signed: Signed = kind  # type: ignore[assignment]
+    form = FixedPoint(request.bits, request.fraction_bits, signed, shift)
+    if abs(shift) > 2**53 * form.step:
+        raise RequestError(
+            f"signed: shift:{shift:g} is so large that values of its size have no steps of {form.step:g}"
+        )
+    return form
+
+
+def grouping_of(request: MomentsRequest) -> Grouping | None:
+    """The groups of a request. Raises RequestError."""
+    least = DEFAULT_MIN_GROUP if request.min_group is None else request.min_group
+    if request.cells is not None:
+        assert request.region is not None
+        grid = Grid(request.region, request.cells)
+        return Grouping(CellGroups(grid, request.latitude_column, request.longitude_column), least)
+    if request.group_by is None:
+        return None
+    return Grouping(ColumnGroups(request.group_by, _listed(request)), least)
+
+
+def _listed(request: MomentsRequest) -> tuple[str, ...]:
+    if request.groups is not None:
+        return request.groups
+    try:
+        text = read_file(str(request.groups_file)).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"groups_file: {request.groups_file} cannot be read ({type(error).__name__})") from None
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _columns(request: MomentsRequest) -> ValueColumns:
+    on_map = request.cells is not None
+    return ValueColumns(
+        request.column,
+        None if request.rows_are_users else request.user_id_column,
+        request.group_by,
+        request.latitude_column if on_map else None,
+        request.longitude_column if on_map else None,
+    )
+
+
+def open_prior(path: str | None, column: str, form: FixedPoint) -> PriorRelease | None:
+    """The earlier release at a path; None without a path. Raises RequestError unless it fits."""
+    if path is None:
+        return None
+    try:
+        release = open_release(path)
+        return PriorRelease.from_release(release.manifest, release.arrow_table(BITS_FILE), column, form)
+    except RequestError as error:
+        raise RequestError(str(error) if str(error).startswith("warm_start") else f"warm_start: {error}") from None

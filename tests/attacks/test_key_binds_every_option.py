@@ -1,0 +1,254 @@
+"""Two runs under one key whose numbers differ must not share their noise: their difference would have none.
+
+So the key is bound to every option that shapes the numbers. An option that nobody thought of is bound as it is; here
+each is changed alone. A new option needs a row below, unless a heatmap's method or HeatmapParameters declares it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sfumato.pipelines.heatmap import HeatmapJob
+from sfumato.pipelines.histogram import HistogramJob
+from sfumato.pipelines.hotspots import HotspotsJob
+from sfumato.pipelines.job import ReleaseJob
+from sfumato.pipelines.moments import MomentsJob
+from sfumato.pipelines.quantiles import QuantilesJob
+from sfumato.pipelines.ranges_build import RangesJob
+from sfumato.pipelines.run import JOBS, request_class, request_of
+from sfumato.schemas.requests.publish_request import ReleaseRequest
+from sfumato.schemas.requests.request_base import METHOD, option
+from sfumato.schemas.requests.sampled_counts import HistogramRequest
+from sfumato.transforms.heatmap.heatmap_options import heatmap_options
+
+CLASSES: dict[str, Any] = {
+    "heatmap": HeatmapJob,
+    "histogram": HistogramJob,
+    "hotspots": HotspotsJob,
+    "quantiles": QuantilesJob,
+    "moments": MomentsJob,
+    "ranges build": RangesJob,
+}
+HERE, THERE = "3,1,3.1,1.1", "3,1,3.2,1.1"
+ON_MAP: dict[str, Any] = {"column": None, "region": HERE}
+BASES: dict[str, dict[str, Any]] = {
+    "heatmap": {"region": HERE, "depth": 7},
+    "histogram": {"column": "kind"},
+    "hotspots": {"column": "kind"},
+    "quantiles": {"column": "km", "range": (0, 5)},
+    "moments": {"column": "km", "epsilon": 2},
+    "ranges build": {"region": HERE, "method": "ag"},
+}
+LIMITS = [("min_users", {}, 9), ("max_bad_fraction", {}, 0.3)]
+COLUMNS = [("user_id_column", {}, "u"), ("latitude_column", {}, "y"), ("longitude_column", {}, "x")]
+LOG_COLUMNS = [
+    *COLUMNS,
+    ("weight_column", {}, "w"),
+    ("time_column", {}, "t"),
+    ("max_dwell", {"time_column": "t"}, 9),
+]
+SAMPLED = [
+    *LIMITS,
+    ("epsilon", {}, 2),
+    ("delta", {}, 1e-6),
+    ("population", {}, 100_000),
+    ("items", {}, 50),
+    ("contact", {"population": 100_000}, "limited"),
+]
+CELLS = {**ON_MAP, "cells": 3}
+GRID = {"method": "snh", "cell_width": 500}
+# Of each job: an option, what it needs beside it, another value than its own.
+CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
+    "heatmap": [
+        *LIMITS,
+        *LOG_COLUMNS,
+        ("region", {}, THERE),
+        ("auxiliary", {}, "infected"),
+        ("categories", {"auxiliary": "flu"}, "a,b"),
+        ("method", {}, "flat"),
+        ("blur", {}, 0.1),
+    ],
+    "histogram": [
+        *SAMPLED,
+        ("user_id_column", {}, "u"),
+        ("column", {}, "sort"),
+        ("region", CELLS, THERE),
+        ("cells", CELLS, 4),
+        ("latitude_column", CELLS, "y"),
+        ("longitude_column", CELLS, "x"),
+    ],
+    "hotspots": [
+        *SAMPLED,
+        ("user_id_column", {}, "u"),
+        ("column", {}, "sort"),
+        ("region", ON_MAP, THERE),
+        ("latitude_column", ON_MAP, "y"),
+        ("longitude_column", ON_MAP, "x"),
+        ("depth", {}, 8),
+        ("levels", {}, 2),
+        ("top", {}, 3),
+    ],
+    "quantiles": [
+        *SAMPLED,
+        ("user_id_column", {}, "u"),
+        ("column", {}, "age"),
+        ("range", {}, (0, 6)),
+        ("quantiles", {}, "0.5"),
+        ("ranges", {}, "1:2"),
+        ("method", {"bits": 6}, "interactive"),
+        ("bits", {}, 10),
+        ("levels", {}, 2),
+    ],
+    "moments": [
+        *LIMITS,
+        ("user_id_column", {}, "u"),
+        ("latitude_column", {"cells": 2, "region": HERE}, "y"),
+        ("longitude_column", {"cells": 2, "region": HERE}, "x"),
+        ("column", {}, "age"),
+        ("bits", {}, 12),
+        ("fraction_bits", {}, 2),
+        ("signed", {}, "split"),
+        ("statistics", {}, "variance"),
+        ("variance", {}, "raw"),
+        ("method", {}, "weighted"),
+        ("epsilon", {}, 3),
+        ("no_ldp", {"epsilon": None}, True),
+        ("bits_per_client", {"max_bits_per_client": 3}, 2),
+        ("max_bits_per_client", {}, 2),
+        ("group_by", {"groups": "a,b"}, "sort"),
+        ("groups", {"group_by": "kind"}, "a,c"),
+        ("groups_file", {"group_by": "kind"}, "two"),
+        ("cells", {"region": HERE}, 3),
+        ("region", {"cells": 2}, THERE),
+        ("group_epsilon", {"group_by": "kind", "groups": "a,b"}, 1),
+        ("min_group", {"group_by": "kind", "groups": "a,b"}, 50),
+        ("rows_are_users", {}, True),
+    ],
+    "ranges build": [
+        *LIMITS,
+        *LOG_COLUMNS,
+        ("region", {}, THERE),
+        ("method", {}, "dawa"),
+        ("sizes", {}, (200, 300)),
+        ("trust", {"method": "ug", "population": 5_000}, "secagg"),
+        ("epsilon", {}, 2),
+        ("population", {}, 5_000),
+        ("population_share", {}, 0.02),
+        ("shard_size", {"method": "adaptive", "trust": "secagg"}, 500),
+        ("dropout", {"method": "adaptive", "trust": "secagg"}, 0.1),
+        ("depth", {"method": "adaptive"}, 7),
+        ("cell_width", {"method": "grid"}, 700),
+        ("models", GRID, 2),
+        ("network", GRID, "paper"),
+        ("training_seed", GRID, 5),
+        ("checkpoints", GRID, "folder"),
+        ("ug_constant", {"method": "ug"}, 11),
+        ("ag_share", {}, 0.4),
+        ("ag_coarse", {}, 11),
+        ("ag_fine", {}, 6),
+        ("dawa_share", {"method": "dawa"}, 0.4),
+        ("privtree_share", {"method": "privtree"}, 0.4),
+    ],
+}
+# Of these the manifest states a digest of the content; without a file there is nothing to change.
+OF_FILES = {"warm_start", "tuner", "workload", "release"}
+BESIDE: dict[str, dict[str, Any]] = {
+    "gamma": {"contribution": "all"},
+    "modulus": {"population": 900},
+    "rounding": {"contribution": "all"},
+    "interval_width": {"refine": "interval", "auxiliary": "flu"},
+    "refine": {"auxiliary": "flu"},
+    "max_entries": {"schedule": "lean"},
+    **{name: {"schedule": "paper"} for name in (
+        "calibration", "expansion", "split_threshold", "target", "split_count", "sub_query_share", "start_level",
+        "max_sub_queries",
+    )},
+}  # fmt: skip
+FIRST = {"estimator": "bayes", "cohorts": "shared", "contribution": "one"}
+CHOSEN = {
+    "users": 900, "population": 900, "modulus": 1 << 40, "level": 3, "gamma": 7, "split_count": 50,
+    "sub_query_share": 0.2,
+}  # fmt: skip
+
+
+def heatmap_changes() -> list[tuple[str, dict[str, Any], Any]]:
+    """Every declared option of a heatmap, with another value than its default."""
+    changes = []
+    for name, one in heatmap_options().items():
+        if name in ReleaseRequest.model_fields:
+            continue
+        beside = {**BESIDE.get(name, {}), **({"method": one.methods[0]} if one.methods else {})}
+        other: Any
+        if one.among:
+            first = one.default or FIRST.get(name)
+            other = next(value for value in reversed(one.among) if value != first)
+        elif one.kind is bool:
+            other = True
+        elif one.default is None:
+            other = CHOSEN[name]
+        elif one.kind is int:
+            other = one.default // 2 if one.default > 1 else 2
+        else:
+            other = 0.9 * one.default or 0.5
+        changes.append((name, beside, other))
+    return changes
+
+
+CHANGES["heatmap"] += heatmap_changes()
+CASES = [(job, *change) for job, changes in CHANGES.items() for change in changes]
+
+
+def job_of(name: str, folder: Path, **values: Any) -> ReleaseJob:
+    if (lists := values.get("groups_file")) is not None:
+        (folder / lists).write_text(f"a\n{lists}\n")
+        values["groups_file"] = str(folder / lists)
+    made: ReleaseJob = CLASSES[name].of(request_of(name, {"input": "in", "output": "out", **BASES[name], **values}))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "beside", "value"), CASES, ids=[f"{name}-{option}" for name, option, _, _ in CASES]
+)
+def test_another_value_is_another_binding(
+    name: str, option: str, beside: dict[str, Any], value: Any, tmp_path: Path
+) -> None:
+    if beside.get("method") == "snh" and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
+        pytest.skip("networks need JAX")
+    before = dict(beside)
+    if option == "groups_file":
+        before["groups_file"] = "one"
+    elif option in ("group_by", "cells", "region") and name == "moments":
+        before[option] = {"group_by": "kind", "cells": 2, "region": HERE}[option]
+    elif option == "groups":
+        before["groups"] = "a,b"
+    elif option == "cell_width":
+        before["cell_width"] = 500
+    elif option == "no_ldp":
+        before["epsilon"] = 2
+    after = {**beside, option: value}
+    assert job_of(name, tmp_path, **before).parameters() != job_of(name, tmp_path, **after).parameters()
+    assert job_of(name, tmp_path, **after).parameters() == job_of(name, tmp_path, **after).parameters()
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_every_option_is_tried_and_stated(name: str, tmp_path: Path) -> None:
+    assert set(CLASSES) == {job for job, one in JOBS.items() if one.publishes}
+    kind = request_class(name)
+    shaping = {one for one in kind.model_fields if one not in ReleaseRequest.model_fields}
+    assert {one for one, _, _ in CHANGES[name]} | OF_FILES >= shaping | {"min_users", "max_bad_fraction"}
+    stated = job_of(name, tmp_path).parameters()
+    elsewhere = CLASSES[name].STATED_AS
+    assert set(elsewhere.values()) <= set(stated)
+
+
+def test_an_option_that_nobody_thought_of_is_bound(tmp_path: Path) -> None:
+    class Novel(HistogramRequest):
+        novel: int = option(1, "a new one", METHOD)
+
+    values = {"input": "in", "output": "out", "column": "kind"}
+    made = [HistogramJob.of(Novel.of({**values, "novel": number})).parameters()["novel"] for number in (1, 2)]
+    assert made == [1, 2]

@@ -1,0 +1,196 @@
+"""The page of changes between two heatmaps as a view, made of the published files alone. Pure."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sfumato.schemas.region import Region, ground_metres
+from sfumato.schemas.release import CHANGES_FILE, CHANGES_PICTURE, MANIFEST_FILE
+from sfumato.schemas.tree import node_positions, nodes_from_names
+from sfumato.schemas.views import Bounds, FileLink, Layer, MapBody, Measure, PageView, Scale, Section
+from sfumato.transforms.report.numbers import about, length, plural
+from sfumato.transforms.report.sections import Manifest, alarm, facts, get, is_safe, problems
+
+_MAX_CELLS = 1 << 16
+_LISTED = 48
+_END = 8.0  # standard deviations at the ends of the colours
+_Z = 1.96
+_FILES = {
+    CHANGES_FILE: "one row for each place: users before and after, difference, intervals, q-value",
+    MANIFEST_FILE: "both releases, the false discovery rate, every version",
+}
+
+
+def changes_view(files: Mapping[str, bytes]) -> PageView:
+    """The page of what `sfumato changes` wrote. files: by name."""
+    manifest = {name: one for name, one in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
+    table = pq.read_table(io.BytesIO(files[CHANGES_FILE]))
+    region, depth = Region(**manifest["region"]), int(manifest["grid"]["depth"])
+    layer, finest = _layer(table, depth)
+    wide, tall = ground_metres(region)
+    rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
+    sides = [str(get(manifest, f"{side}.created", "unknown"))[:16].replace("T", " ") for side in ("before", "after")]
+    promise = (
+        f"Of these changes at most {rate:.0%} are expected to be wrong. The page is made of two published maps alone."
+    )
+    return PageView(
+        title="Changes between two maps",
+        headline=f"{plural(shown, 'place')} changed" if shown else "No place changed for certain",
+        description=f"Where the number of users changed on {length(wide)} × {length(tall)}, without exposing anyone.",
+        job="changes",
+        release_id=manifest["release_id"],
+        created=str(manifest.get("created")),
+        chips=facts(
+            ("Before", sides[0]),
+            ("After", sides[1]),
+            ("False discovery rate", f"{rate:.0%}"),
+            ("Places tested", f"{get(manifest, 'results.tested'):,}"),
+        ),
+        guarantee=promise if is_safe(manifest) else "A demonstration seed made these maps. They protect no one.",
+        alarm=alarm(manifest),
+        problems=problems(manifest),
+        files=[FileLink(name=name, description=text) for name, text in _FILES.items()],
+        picture=CHANGES_PICTURE,
+        sections=[_reading(manifest, table), _releases(manifest)],
+        manifest=manifest,
+        body=MapBody(
+            region=Bounds(**manifest["region"]),
+            depth=depth,
+            layers=[layer],
+            finest_metres=(wide / 2**finest, tall / 2**finest),
+        ),
+    )
+
+
+def _layer(table: pa.Table, depth: int) -> tuple[Layer, int]:
+    """What is drawn, and its finest level: changed places as wholes, and elsewhere the finest cells that are known."""
+    columns = {name: table[name].to_numpy(zero_copy_only=False) for name in _COLUMNS}
+    nodes = nodes_from_names(table["cell_id"].to_pylist(), depth)
+    level, x, y = node_positions(nodes)
+    finest = int(level.max())
+    while (level <= finest).sum() > _MAX_CELLS:
+        finest -= 1
+    inside = _within(nodes, level, columns["shown"])
+    kept = (level <= finest) & ~inside
+    share = _own_share(nodes, level, kept | inside, columns["shown"])
+    drawn = kept & (share > 0)
+    z = columns["difference"] / columns["stddev"]
+    z, difference = z[drawn], columns["difference"][drawn]
+    changed = columns["shown"][drawn]
+    # A node that some of its known children fill in part: the rest of it is not known by itself.
+    unknown = (share[drawn] < 1) & ~changed
+    rows = np.flatnonzero(changed)
+    rows = rows[np.argsort(-np.abs(z[rows]), kind="stable")][:_LISTED]
+    ends = [columns[name][drawn] for name in ("changed_low", "changed_high")]
+    significance = Measure(
+        name="Fewer or more users",
+        kind="change",
+        unit="in standard deviations of noise and chance",
+        value=_rounded(np.clip(z, -99, 99), 2, unknown),
+        low=_rounded(np.clip(z - _Z, -99, 99), 2, unknown),
+        high=_rounded(np.clip(z + _Z, -99, 99), 2, unknown),
+        uncertain=(~changed).tolist(),
+        scale=_scale(_END, "", [4.0]),
+        listed=[
+            (row, *(float(f"{one[row]:.4g}") for one in (difference, *ends)))  # type: ignore[misc]
+            for row in rows.tolist()
+        ],
+        listed_note="Users gained or lost, with 95% intervals that allow for the selection. The most significant first."
+        if len(rows)
+        else "No difference stands out of the noise.",
+    )
+    most = max(float(np.abs(difference[changed]).max()) if changed.any() else float(np.abs(difference).max()), 1.0)
+    users = Measure(
+        name="Difference",
+        kind="change",
+        unit="users",
+        value=_rounded(difference, 1, unknown),
+        low=_rounded(columns["low"][drawn], 1, unknown),
+        high=_rounded(columns["high"][drawn], 1, unknown),
+        uncertain=(~changed).tolist(),
+        scale=_scale(float(f"{most:.1g}"), "users", []),
+    )
+    layer = Layer(
+        title="What changed",
+        note="Hatched: noise and chance explain the difference.",
+        level=level[drawn].tolist(),
+        x=x[drawn].tolist(),
+        y=y[drawn].tolist(),
+        area=np.round(share[drawn], 6).tolist(),
+        cell_id=[name for name, one in zip(table["cell_id"].to_pylist(), drawn, strict=True) if one],
+        measures=[significance, users],
+    )
+    return layer, finest
+
+
+_COLUMNS = ("difference", "stddev", "low", "high", "shown", "changed_low", "changed_high")
+
+
+def _within(nodes: NDArray[np.uint64], level: NDArray[np.int64], shown: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether a node lies within a shown one, which is not itself: bool[n]."""
+    found = np.zeros(len(nodes), dtype=bool)
+    for above in range(int(level.max())):
+        chosen = nodes[shown & (level == above)]
+        below = level > above
+        ancestors = nodes[below] >> (2 * (level[below] - above)).astype(np.uint64)
+        found[below] |= np.isin(ancestors, chosen)
+    return found
+
+
+def _own_share(
+    nodes: NDArray[np.uint64], level: NDArray[np.int64], present: NDArray[np.bool_], whole: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """The share of each node's area that its present children do not fill: float64[n]; 1 for the whole ones."""
+    parents = nodes[present & (level > 0)] >> np.uint64(2)
+    place = np.searchsorted(nodes, parents)
+    filled = np.bincount(place, minlength=len(nodes)) / 4
+    return np.where(whole, 1.0, 1.0 - filled)
+
+
+def _scale(end: float, unit: str, between: list[float]) -> Scale:
+    places = sorted([-end, *(-one for one in between), 0.0, *between, end])
+    texts = [f"{'≤ ' if one == -end else '≥ ' if one == end else ''}{one:+,.0f}".replace("-", "−") for one in places]
+    ticks = [(one, "0" if one == 0 else text) for one, text in zip(places, texts, strict=True)]
+    return Scale(kind="diverging", low=-end, high=end, unit=unit, ticks=ticks)
+
+
+def _rounded(values: NDArray[np.float64], digits: int, unknown: NDArray[np.bool_]) -> list[float | None]:
+    return [None if out else one for one, out in zip((np.round(values, digits) + 0.0).tolist(), unknown, strict=True)]
+
+
+def _reading(manifest: Manifest, table: pa.Table) -> Section:
+    rate, shares = float(get(manifest, "results.false_discovery_rate")), get(manifest, "results.compared") != "users"
+    total = {name: table[name][0].as_py() for name in ("before", "after", "low", "high")}
+    scaled = " The first map is scaled to as many users as the second, so shares are compared." if shares else ""
+    return Section(
+        title="How to read it",
+        paragraphs=[
+            f"A place is marked if its number of users differs by more than noise and chance explain.{scaled} At most "
+            f"{rate:.0%} of the marked places are expected to be wrong, that is, equally many users were to be "
+            "expected there in both maps.",
+            "The intervals of marked places allow for the fact that they were chosen because they changed. The "
+            "interval of any other place holds for a place that was chosen before the numbers were seen.",
+            "Places without a mark may have changed by less than these maps can show.",
+        ],
+        facts=facts(
+            ("All users before", f"about {about(total['before'], 100)}"),
+            ("All users after", f"about {about(total['after'], 100)}"),
+            ("Their difference", None if shares else f"{total['low']:+,.0f} to {total['high']:+,.0f} at 95%"),
+            ("Places tested", f"{get(manifest, 'results.tested'):,} of {table.num_rows:,}: elsewhere is nearly nobody"),
+        ),
+    )
+
+
+def _releases(manifest: Manifest) -> Section:
+    rows = []
+    for side in ("before", "after"):
+        epsilon, identity = get(manifest, f"{side}.epsilon"), get(manifest, f"{side}.release_id")
+        rows.append((f"The map {side}", f"release {identity}, ε = {epsilon:g}" if epsilon else f"release {identity}"))
+    return Section(title="What it costs", paragraphs=[str(get(manifest, "privacy.note"))], facts=facts(*rows))

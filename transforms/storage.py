@@ -1,0 +1,163 @@
+"""Storages that Beam's file systems reach. Every failure is an OSError that names the file, or a NotReadyError.
+
+Beam's file systems pass on the errors of the storage's client; Google's are no OSErrors. `files` has what
+reads and writes a file wherever it is.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any, BinaryIO
+
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from sfumato.schemas.errors import NotReadyError, RequestError
+from sfumato.transforms.google_errors import may_pass
+
+CREDENTIALS_S = 6  # seconds to find credentials; Google's client also tries the network, repeatedly
+# Without options Beam's file systems would parse the command line themselves, and could end the process because of an
+# option that is not Beam's. Pipelines and workers set their own options.
+if FileSystems._pipeline_options is None:
+    FileSystems.set_options(PipelineOptions([]))
+
+_NOT_FOUND: tuple[type[Exception], ...]
+_FAILED: tuple[type[Exception], ...]
+try:
+    from google.api_core.exceptions import GoogleAPIError, NotFound
+    from google.auth.exceptions import GoogleAuthError
+except ImportError:  # the gcp extra is not installed, so nothing raises these
+    _NOT_FOUND, _FAILED = (), ()
+else:
+    _NOT_FOUND, _FAILED = (NotFound,), (GoogleAPIError, GoogleAuthError)
+
+
+@contextmanager
+def storage_errors(path: str) -> Iterator[None]:
+    """Converts the errors of a storage's client into OSErrors, or NotReadyError if it cannot be reached now.
+
+    Raises RequestError at once for a bucket of Google's without credentials.
+    """
+    if path.startswith("gs://"):
+        _check_credentials()
+    try:
+        yield
+    except (BeamIOError, *_FAILED) as error:
+        cause = _cause(error)
+        if isinstance(cause, _NOT_FOUND):
+            raise FileNotFoundError(f"{path}: there is no such file or bucket") from error
+        if _FAILED and "://" in path and may_pass(cause):
+            raise NotReadyError(f"{path} cannot be reached now ({cause}); try again later") from error
+        raise OSError(f"{path}: {cause}") from error
+
+
+@cache
+def _check_credentials() -> None:
+    """Raises RequestError if no credentials for Google Cloud are found in CREDENTIALS_S seconds.
+
+    Beam would search for one minute, and then Google's client would retry without credentials for two.
+    """
+    try:
+        import google.auth
+        from apache_beam.internal.gcp import auth
+    except ImportError:
+        return
+    if os.environ.get("STORAGE_EMULATOR_HOST") or auth.is_running_in_gce or auth._Credentials._credentials_init:
+        return
+    credentials: list[Any] = []
+
+    def find() -> None:
+        with suppress(GoogleAuthError):
+            credentials.append(google.auth.default())
+
+    thread = threading.Thread(target=find, daemon=True)
+    thread.start()
+    thread.join(CREDENTIALS_S)
+    if not credentials:
+        raise RequestError(
+            "no credentials for Google Cloud; log in with 'gcloud auth application-default login' or set "
+            "GOOGLE_APPLICATION_CREDENTIALS"
+        )
+
+
+def _cause(error: Exception) -> Exception:
+    """The error of a storage's client. Beam's file systems wrap it, some of them twice."""
+    while isinstance(error, BeamIOError) and error.exception_details:
+        error = next(iter(error.exception_details.values()))
+    return error
+
+
+def matching(pattern: str, limit: int | None = None) -> list[FileMetadata]:
+    """The files that match a pattern; none if the folder does not exist. limit: the largest number of files.
+
+    Raises NotReadyError if the storage cannot be listed now, and RequestError if it cannot be listed at all. So a
+    storage that cannot be listed never looks empty.
+    """
+    if "://" not in pattern and "/" not in pattern:
+        pattern = f"./{pattern}"  # a pattern without a folder matches nothing in Beam
+    try:
+        with storage_errors(pattern):
+            (match,) = FileSystems.match([pattern], [limit])
+    except (OSError, ValueError) as error:  # ValueError: no file system for such a path
+        raise RequestError(f"{pattern} cannot be listed ({error})") from None
+    return list(match.metadata_list)
+
+
+def content_version(path: str) -> str:
+    """A text that changes with every change of a file in a storage. Raises OSError.
+
+    In Google's storage it has the generation, because checksums have 32 bits only. Elsewhere it is the checksum.
+    """
+    with storage_errors(path):
+        if not path.startswith("gs://"):
+            return str(FileSystems.checksum(path))
+        blob = _blob(path)
+        blob.reload()
+        return f"{blob.generation}-{blob.crc32c}"
+
+
+def _blob(path: str) -> Any:
+    """An object of Google's storage, with the credentials that Beam uses."""
+    from apache_beam.io.gcp.gcsio import GcsIO, parse_gcs_path
+
+    bucket, name = parse_gcs_path(path)
+    return GcsIO(pipeline_options=FileSystems._pipeline_options).client.bucket(bucket).blob(name)
+
+
+def object_digest(path: str) -> str:
+    """A digest of a stored file's content, equal for all copies. Raises OSError.
+
+    In Google's storage it is size and MD5. An object that was composed of others has no MD5. Then the digest is its
+    version, which a copy does not share.
+    """
+    if not path.startswith("gs://"):
+        return content_version(path)
+    with storage_errors(path):
+        blob = _blob(path)
+        blob.reload()
+        return f"{blob.size}-{blob.md5_hash}" if blob.md5_hash else f"{blob.generation}-{blob.crc32c}"
+
+
+@contextmanager
+def open_object(path: str) -> Iterator[BinaryIO]:
+    """Opens a stored file for reading, without decompression. Raises OSError."""
+    with storage_errors(path):
+        try:
+            file = FileSystems.open(path, "application/octet-stream", CompressionTypes.UNCOMPRESSED)
+        except ValueError as error:  # no file system for such a path
+            raise OSError(f"{path}: {error}") from error
+        with file:
+            yield file
+
+
+def write_object(path: str, content: bytes, media_type: str) -> None:
+    """Writes an object of Google's storage, so that browsers show it and do not keep yesterday's. Raises OSError."""
+    with storage_errors(path):
+        blob = _blob(path)
+        blob.cache_control = "no-cache"
+        blob.upload_from_string(content, content_type=media_type)
