@@ -324,7 +324,9 @@ export class MapFigure {
     const hit = this.current();
     const lines: [number, string][] = [[3.5, scene.mode === "dark" ? "rgba(0,0,0,.65)" : "rgba(255,255,255,.8)"], [1.6, this.tools.theme.colour("--ink")]];
     if (hit && hit.row >= 0 && this.cells) this.outline(pen, scene, this.cells.bounds(hit.row), lines, this.options.missing ? 8 : 0);
-    if (!this.keyboard || this.hover) return;
+    const cell = hit && hit.row >= 0 ? this.cells?.bounds(hit.row) : null;
+    const isLarge = cell && scene.project(cell.east, 0)[0] - scene.project(cell.west, 0)[0] > 24; // its outline is enough
+    if (!this.keyboard || this.hover || isLarge) return;
     const [x, y] = [scene.width / 2, scene.height / 2];
     for (const [width, colour] of lines) {
       pen.lineWidth = width;
