@@ -106,7 +106,7 @@ class Move:
 def yekutieli(changes: Changes) -> np.ndarray:
     """Nodes found by a descent from the quarters: Benjamini-Hochberg in each family whose parent was found.
 
-    The root is not tested, since its sum does not change. The level is divided as Yekutieli's bound for a whole tree asks.
+    The root is not tested, since its sum does not change. The level is that of Yekutieli's bound for a whole tree.
     """
     p = dict(zip(changes.node.tolist(), changes.p_value.tolist(), strict=True))
     found, families = set(), [[4, 5, 6, 7]]
