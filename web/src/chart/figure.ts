@@ -57,6 +57,7 @@ export interface ChartOptions {
 
 const DIGIT = 7; // pixels of a character on an axis
 const [ABOVE, BELOW, RIGHT] = [30, 48, 18];
+const LABEL = 18; // pixels of BELOW that the label of x takes
 type Position = (value: number) => number;
 
 export class ChartFigure {
@@ -109,12 +110,16 @@ export class ChartFigure {
     this.place = -1;
   }
 
+  private get below(): number {
+    return this.options.x.label ? BELOW : BELOW - LABEL;
+  }
+
   private paint(): void {
     const { x, y, marks, title, description } = this.options;
     const width = Math.max(this.element.clientWidth, 240);
     const height = Math.round(this.options.height?.(width) ?? clamp(width * 0.45, 240, 460));
     const write = { x: writer(x), y: writer(y) };
-    const bottom = height - BELOW;
+    const bottom = height - this.below;
     const upright = position(y, [bottom, ABOVE]);
     const rows = ticksOf(y, (bottom - ABOVE) / 44);
     const left = Math.max(this.options.left ?? 0, 14 + DIGIT * Math.max(...rows.map((value) => write.y(value).length), 1));
@@ -208,7 +213,7 @@ export class ChartFigure {
       return;
     }
     const [cx, cy] = [this.x(tip.x), this.y(tip.y)];
-    here?.replaceChildren(svg("line", { x1: fixed(cx), x2: fixed(cx), y1: ABOVE, y2: Number(this.svg.getAttribute("height")) - BELOW }), svg("circle", { cx: fixed(cx), cy: fixed(cy), r: 5 }));
+    here?.replaceChildren(svg("line", { x1: fixed(cx), x2: fixed(cx), y1: ABOVE, y2: Number(this.svg.getAttribute("height")) - this.below }), svg("circle", { cx: fixed(cx), cy: fixed(cy), r: 5 }));
     const facts = tip.facts ?? [];
     this.tip.replaceChildren(h("p", { class: "value" }, tip.value), h("p", { class: "margin" }, tip.margin ?? ""), h("dl", {}, facts.map(([term, text]) => [h("dt", {}, term), h("dd", {}, text)])));
     const [wide, tall] = [this.element.clientWidth, this.svg.clientHeight];

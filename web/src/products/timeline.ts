@@ -35,7 +35,7 @@ export function nightsChart(nights: Night[], chosen: (Night | null)[]): ChartOpt
   return {
     title: "Users by night", description: `${plural(nights.length, "night")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
     x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf, ticks: Array.from({ length: (last - first) / DAY + 1 }, (_, i) => first + i * DAY) }, y: { label: "Users", domain: [0, 1.06 * Math.max(...nights.map((night) => night.users ?? 0), 1)], format: (users) => significant(users) },
-    marks: [{ kind: "bars", bars }], height: () => 150,
+    marks: [{ kind: "bars", bars }], height: () => 130,
     keys: [["s0", "night B, shown"], ...(chosen[A] ? [["s1", "night A, compared with"] as const] : []), ["s5", "other nights"]],
   };
 }
