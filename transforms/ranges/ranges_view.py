@@ -319,22 +319,20 @@ def _merged(
         users: float64[2^d, 2^d], row 0 in the north.
         lost: bool of that shape; cells are alike only where all or none is lost.
     """
-    whole, found = np.ones(users.shape, dtype=bool), []
+    found, whole = [], np.ones(users.shape, dtype=bool)
     for level in range(users.shape[0].bit_length() - 1, -1, -1):
+        kept, fours = whole, (1 << max(level - 1, 0), 2, 1 << max(level - 1, 0), 2)
         if level:
-            fours = [one.reshape(1 << (level - 1), 2, 1 << (level - 1), 2) for one in (users, lost, whole)]
-            most, least = fours[0].max(axis=(1, 3)), fours[0].min(axis=(1, 3))
-            joined = fours[2].all(axis=(1, 3)) & (most - least <= _ALIKE * most)
-            joined &= fours[1].all(axis=(1, 3)) == fours[1].any(axis=(1, 3))
-            kept = whole & ~joined.repeat(2, axis=0).repeat(2, axis=1)
-        else:
-            kept, joined = whole, whole
+            most, least = (pick(users.reshape(fours), axis=(1, 3)) for pick in (np.max, np.min))
+            is_lost = lost.reshape(fours)
+            joined = np.asarray(whole.reshape(fours).all(axis=(1, 3)) & (most - least <= _ALIKE * most))
+            joined &= np.asarray(is_lost.all(axis=(1, 3)) == is_lost.any(axis=(1, 3)))
+            kept = np.asarray(whole & ~joined.repeat(2, axis=0).repeat(2, axis=1))
+            users, lost, whole = users.reshape(fours).sum(axis=(1, 3)), np.asarray(is_lost.any(axis=(1, 3))), joined
         y, x = np.nonzero(kept)
-        found.append((np.full(len(x), level), x, y))
-        if level:
-            users, lost, whole = fours[0].sum(axis=(1, 3)), fours[1].any(axis=(1, 3)), joined
-    level, x, y = (np.concatenate(one) for one in zip(*reversed(found), strict=True))
-    return level, x, y
+        found.append(np.array([np.full(len(x), level), x, y], dtype=np.int64))
+    levels, columns, rows = np.concatenate(found[::-1], axis=1)
+    return levels, columns, rows
 
 
 def _lost(model: Model, cells: Boxes) -> NDArray[np.bool_]:
@@ -344,6 +342,7 @@ def _lost(model: Model, cells: Boxes) -> NDArray[np.bool_]:
     is judged by its answers to the cells.
     """
     x, y = cells.middles
+    part: NDArray[np.integer[Any]]
     if isinstance(model, GridModel | LocalNetwork):
         grid = model.grid
         number = np.arange(grid.users.size, dtype=np.int32).reshape(grid.users.shape)
@@ -365,7 +364,7 @@ def _lost(model: Model, cells: Boxes) -> NDArray[np.bool_]:
     return np.asarray(users <= _Z * stddev)[part]
 
 
-def _numbers(values: NDArray[np.float64], digits: int = 7) -> list[float]:
+def _numbers(values: NDArray[np.floating[Any]], digits: int = 7) -> list[float]:
     """Whole numbers as such, others to so many significant digits, row by row."""
     flat = np.asarray(values, dtype=np.float64).ravel().tolist()
     return [int(one) if one == int(one) else float(f"{one:.{digits}g}") for one in flat]
