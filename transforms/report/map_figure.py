@@ -57,7 +57,7 @@ def map_picture(
     """
     shown = body.layers[layer]
     values, basemap = shown.measures[measure], view.basemap
-    frame = Frame.around(body.region, round(_INCHES * DPI), _MARGIN if basemap else 0.0)
+    frame = Frame.around(body.start or body.region, round(_INCHES * DPI), _MARGIN if basemap else 0.0)
     colours = cell_colours(shown, values, body, frame)
     wide, tall = frame.width / DPI, frame.height / DPI
     canvas = Canvas(
@@ -129,7 +129,7 @@ def _notes(body: MapBody, measure: Measure, basemap: Basemap | None, is_bare: bo
     return [
         _HATCHED.get(measure.kind, "Hatched: too uncertain to tell.") if (value & hatched).any() else "",
         "Dark: too few users to tell." if not value.all() else "",
-        body.missing or "" if is_bare else "",
+        f"{body.missing}." if body.missing and is_bare else "",
         f"Geography: {basemap.source}." if basemap else "",
     ]
 
