@@ -45,7 +45,7 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-17
 	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-17
 	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --backfill 2026-11-18:2026-11-20
-	$(BIN)/sfumato changes demo/nightly/published/releases/2026-11-18 demo/nightly/published/releases/2026-11-20 \
+	$(BIN)/sfumato changes demo/nightly/published/releases/2026-11-19 demo/nightly/published/releases/2026-11-20 \
 	  --output demo/changes --overwrite
 	$(BIN)/sfumato ledger show --ledger demo/nightly/ledger.db
 	$(BIN)/sfumato ledger verify --ledger demo/nightly/ledger.db --releases demo/nightly/published
