@@ -79,7 +79,7 @@ DENSITIES_SCHEMA = pa.schema(
 # What `sfumato changes` writes: post-processing of two releases.
 CHANGES_FILE = "changes.parquet"
 CHANGES_PICTURE = "changes.png"
-CHANGES_FILES = frozenset({CHANGES_FILE, CHANGES_PICTURE, PAGE_FILE, MANIFEST_FILE})
+CHANGES_FILES = frozenset({CHANGES_FILE, CHANGES_PICTURE, BASEMAP_FILE, PAGE_FILE, MANIFEST_FILE})
 CHANGES_FORMAT = "sfumato-changes/1"
 
 _GEO = {

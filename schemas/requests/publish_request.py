@@ -208,8 +208,8 @@ class RegionOfMap(Request):
     region: RegionOption = option(..., REGION_HELP, MAP, common=True, metavar=REGION_METAVAR)
 
 
-class MapGeography(Request):
-    """What a map shows beside its cells. It is post-processing: no key is bound to it."""
+class MapGeography(ReleaseRequest):
+    """What a map shows beside its cells. It is post-processing: no key is bound to it, and no number depends on it."""
 
     basemap: str | None = option(
         None,
@@ -227,6 +227,10 @@ class MapGeography(Request):
         OUTPUT,
         metavar="URL",
     )
+
+    def shaping(self) -> dict[str, Any]:
+        """See PublishRequest.shaping."""
+        return {name: value for name, value in super().shaping().items() if name not in ("basemap", "tiles")}
 
     @model_validator(mode="after")
     def _of_a_map(self) -> Self:

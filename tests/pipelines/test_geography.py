@@ -146,3 +146,14 @@ def test_a_model_of_a_published_heatmap_takes_its_region_from_it(pattern: str, b
     )
     assert status == 0
     assert b"Harbour" in (model / "basemap.json").read_bytes()
+
+
+def test_changes_show_the_geography_of_the_later_map(pattern: str, basemap: str, tmp_path: Path) -> None:
+    maps = ["--depth=3", "--shard_size=300", "--epsilon=4"]
+    for day, more in (("monday", []), ("tuesday", [f"--basemap={basemap}", "--seed=2"])):
+        arguments = [f"--input={pattern}", f"--output={tmp_path / day}", REGION, *maps, *(more or ["--seed=1"])]
+        assert run_command("heatmap", arguments) == 0
+    for sides, shown in ((("monday", "tuesday"), True), (("tuesday", "monday"), False)):
+        folder = tmp_path / "-".join(sides)
+        assert run_command("changes", [*(str(tmp_path / day) for day in sides), f"--output={folder}"]) == 0
+        assert (folder / "basemap.json").exists() == shown

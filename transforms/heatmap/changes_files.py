@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid
-from sfumato.schemas.release import ANSWERS_FILE, CHANGES_FILE, CHANGES_FORMAT, MANIFEST_FILE, TOTALS_FILE
+from sfumato.schemas.release import ANSWERS_FILE, BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT, MANIFEST_FILE, TOTALS_FILE
 from sfumato.schemas.tree import Tree, node_positions, nodes_from_names
 from sfumato.transforms.heatmap.changes_view import changes_view
 from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, find_changes
@@ -74,7 +74,7 @@ def finer_grid(before: Release, after: Release) -> Grid:
 
 
 def changes_files(before: Release, after: Release, rate: float, *, shares: bool) -> dict[str, bytes]:
-    """The files by name, the manifest last. Equal releases give equal bytes.
+    """The files by name, the geography of the later map among them. Equal releases give equal bytes.
 
     Args:
         before, after: heatmaps of one region.
@@ -110,9 +110,10 @@ def changes_files(before: Release, after: Release, rate: float, *, shares: bool)
         "versions": package_versions(),
         "warnings": warnings,
     }
-    tables = {CHANGES_FILE: parquet_bytes(changes.table(grid)), MANIFEST_FILE: manifest_bytes(manifest)}
-    pages = page_files(changes_view(tables))
-    return {CHANGES_FILE: tables[CHANGES_FILE], **pages, MANIFEST_FILE: tables[MANIFEST_FILE]}
+    files = {CHANGES_FILE: parquet_bytes(changes.table(grid)), MANIFEST_FILE: manifest_bytes(manifest)}
+    if BASEMAP_FILE in (after.listed or {}):
+        files[BASEMAP_FILE] = after.read(BASEMAP_FILE)
+    return {**page_files(changes_view(files)), **files}
 
 
 def report(changes: Changes, grid: Grid, rate: float, top: int = 10) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.region import Region, ground_metres
 from sfumato.schemas.release import CHANGES_FILE, CHANGES_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_positions, nodes_from_names
-from sfumato.schemas.views import Bounds, FileLink, Layer, MapBody, Measure, PageView, Scale, Section
+from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, Measure, PageView, Scale, Section
 from sfumato.transforms.report.numbers import about, length, plural
 from sfumato.transforms.report.sections import Manifest, alarm, facts, get, is_safe, problems
 
@@ -33,7 +33,7 @@ def changes_view(files: Mapping[str, bytes]) -> PageView:
     manifest = {name: one for name, one in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
     table = pq.read_table(io.BytesIO(files[CHANGES_FILE]))
     region, depth = Region(**manifest["region"]), int(manifest["grid"]["depth"])
-    layer, finest = _layer(table, depth)
+    (layer, finest), geography = _layer(table, depth), Geography.of(files)
     wide, tall = ground_metres(region)
     rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
     sides = [str(get(manifest, f"{side}.created", "unknown"))[:16].replace("T", " ") for side in ("before", "after")]
@@ -60,6 +60,8 @@ def changes_view(files: Mapping[str, bytes]) -> PageView:
         picture=CHANGES_PICTURE,
         sections=[_reading(manifest, table), _releases(manifest)],
         manifest=manifest,
+        basemap=geography.basemap,
+        tiles=geography.tiles,
         body=MapBody(
             region=Bounds(**manifest["region"]),
             depth=depth,
