@@ -36,7 +36,7 @@ from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
-from sfumato.transforms.heatmap.posterior.unbiased import Z, user_intervals
+from sfumato.transforms.heatmap.posterior.unbiased import Z_95, user_intervals
 from sfumato.transforms.heatmap.rates import estimate_rates
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
@@ -129,16 +129,16 @@ def measure(name: str, users: int, epsilon: float, keys: int) -> tuple[Coverage,
         index = estimate.tree.index
         owner = index.owner[np.searchsorted(index.boundaries, codes, side="right") - 1]
         truth = np.bincount(owner, minlength=len(estimate.counts))
-        before.add(np.abs(estimate.counts - truth) <= Z * estimate.stddev + 1e-9, truth)
+        before.add(np.abs(estimate.counts - truth) <= Z_95 * estimate.stddev + 1e-9, truth)
         unbiased = unbiased_counts(estimate, state)
         low, high = user_intervals(unbiased.leaf_users, np.sqrt(unbiased.leaf_variances()))
         after.add((low <= truth) & (truth <= high), truth)
         for inside in circles(estimate, codes, [key, users]):
             error = float((estimate.counts - truth)[inside].sum())
-            before.sums.append(error**2 <= Z**2 * float((estimate.stddev[inside] ** 2).sum()) + 1e-9)
+            before.sums.append(error**2 <= Z_95**2 * float((estimate.stddev[inside] ** 2).sum()) + 1e-9)
             before.squares.append(error**2)
             total, stddev = unbiased.total(inside.astype(np.float64))
-            after.sums.append(abs(total - truth[inside].sum()) <= Z * stddev + 1e-6)
+            after.sums.append(abs(total - truth[inside].sum()) <= Z_95 * stddev + 1e-6)
             after.squares.append((total - truth[inside].sum()) ** 2)
     return before, after
 

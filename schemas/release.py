@@ -111,21 +111,25 @@ CELLS_SCHEMA = pa.schema(
 )
 
 
+_WITHOUT_SHRINKAGE = (
+    "users by the last sub-query, without shrinkage; biased in cells finer than it measured, which have an earlier "
+    "sub-query's counts"
+)
 _UNBIASED = (
-    pa.field("users_unbiased", pa.float64(), False, {"description": "users by the last sub-query, without shrinkage"}),
+    pa.field("users_unbiased", pa.float64(), False, {"description": _WITHOUT_SHRINKAGE}),
     pa.field("users_low", pa.float64(), False, {"description": "lower end of a 95% interval of the cell's users"}),
     pa.field("users_high", pa.float64(), False, {"description": "upper end of a 95% interval of the cell's users"}),
 )
 _MEASURED = (
     "variance of the measurements of the node and of its descendants, before they are reconciled with its parent; for "
-    "the root, of its users"
+    "the root (node 1), variance of the error of its users"
 )
 # For `Release.total`: one row a node of the full quadtree over the cells, level by level.
 TOTALS_SCHEMA = pa.schema(
     [
-        pa.field("node", pa.uint64(), False, {"description": "a 1 and then the node's path, two bits a level"}),
+        pa.field("node", pa.uint64(), False, {"description": "a leading 1 bit, then two bits a level"}),
         pa.field("cell", pa.int64(), False, {"description": "the leaf's row in cells.parquet; -1 for inner nodes"}),
-        pa.field("users", pa.float64(), False, {"description": "unbiased users"}),
+        pa.field("users", pa.float64(), False, {"description": "users without shrinkage, see users_unbiased"}),
         pa.field("variance", pa.float64(), False, {"description": _MEASURED}),
     ]
 )

@@ -13,7 +13,7 @@ from sfumato.schemas.places import Places
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
 from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
-from sfumato.transforms.heatmap.posterior.unbiased import Z, user_intervals
+from sfumato.transforms.heatmap.posterior.unbiased import Z_95, user_intervals
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.transforms.release.city import city_density
 
@@ -58,5 +58,5 @@ def test_cells_and_sums_of_cells_are_covered_as_stated(users: int, epsilon: floa
     assert 0.925 <= np.mean(cells) <= 0.985
     # 40 independent sums: more than 7 outside, where 2 are expected, has a probability of 7e-4 if 95% are covered; and
     # their mean square, 1 with a standard error of sqrt(2 / 40) = 0.22 (0.3 with heavy tails), is below 2.
-    assert np.sum(np.abs(sums) > Z) <= 7
+    assert np.sum(np.abs(sums) > Z_95) <= 7
     assert 0.3 < np.mean(np.square(sums)) < 2.0

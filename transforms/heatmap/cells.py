@@ -69,7 +69,7 @@ def totals_table(estimate: Estimate, unbiased: UnbiasedCounts) -> pa.Table:
     full = unbiased.full
     owner = full.by_level(full.owners(estimate.tree).astype(np.float64))
     cell = [np.where(leaf, one, -1) for leaf, one in zip(full.leaves, owner, strict=True)]
-    variance = [np.array([unbiased.total_variance]), *unbiased.variance[1:]]
+    variance = [np.array([unbiased.total_variance]), *unbiased.measured_variance[1:]]
     table = {
         "node": full.tree.nodes,
         "cell": np.concatenate(cell).astype(np.int64),

@@ -44,10 +44,13 @@ _POSTERIOR_STDDEV = (
     "counts, and for sums of cells"
 )
 _INTERVALS = (
-    "users_low to users_high: pointwise 95% intervals of cells, from the last sub-query's noise alone, without "
-    "shrinkage"
+    "users_low to users_high: pointwise 95% intervals of cells, from the last sub-query's noise, without "
+    "shrinkage; cells finer than it measured have an earlier sub-query's counts and are biased"
 )
-_SUMS = "Release.total(cells) gives unbiased users of a sum of cells and their standard deviation, by {}"
+_SUMS = (
+    "Release.total(cells) gives users of a sum of cells without shrinkage and their standard deviation, by {}; "
+    "unbiased for cells that the last sub-query measured"
+)
 _NOISE_STDDEV = (
     "standard deviation of the noise; a lower bound if shards were lost or only a part of the users was queried"
 )

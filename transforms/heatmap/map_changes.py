@@ -43,14 +43,14 @@ _MIN_MEAN = 0.25  # users that a node is taken to have at least, so that empty o
 
 @dataclass(frozen=True)
 class MapCounts:
-    """Unbiased users of a map's nodes.
+    """Users of a map's nodes without shrinkage.
 
     Attributes:
         region: of the map.
         counts: of the full tree over the map's cells.
         measured: the tree of the last sub-query. Its noise is independent of every tree, so a node is unbiased if it is
             a union of this tree's entries. What is finer has the counts of an earlier sub-query alone, whose noise
-            decided where to look again, or is spread by area.
+            decided where not to look again, or is spread by area.
         noisy_sums: how many sums with a noise of their own were added up.
     """
 

@@ -51,7 +51,7 @@ _MAP_LEVEL = 8  # the background's finest cells: 256 a side
 _ERROR_PLACES, _ERROR_SIZES = 16, 8  # a raster's errors: squares at so many places a side, of so many sizes
 _START_PLACES = 24  # places a side among which the first square's is chosen
 _AT_ONCE = 1 << 17  # boxes
-_ALIKE = 0.02  # four cells whose densities differ by at most this share of the largest are drawn as one
+_ALIKE = 0.06  # four cells whose densities differ by at most this share of the largest are drawn as one
 _Z = 1.96
 _FILES = [
     FileLink(name=MODEL_FILE, description="the model, which answers any square without data or network"),
@@ -234,7 +234,7 @@ def _raster(model: RangeModel) -> dict[str, Any]:
     sizes = np.geomspace(max(model.field.metres) / MAX_STRIPS, min(model.field.metres), _ERROR_SIZES)
     stddev = [model.model.answer(_squares(model, _ERROR_PLACES, size)).stddev for size in sizes]
     errors = {"sizes": sizes.tolist(), "places": _ERROR_PLACES, "stddev": _numbers(np.concatenate(stddev), 4)}
-    users = _numbers(_cell_users(model.model, Boxes.between(edges, edges)), 4)
+    users = _numbers(_cell_users(model.model, Boxes.between(edges, edges)), 3)
     return {"kind": "raster", "x_edges": edges.tolist(), "y_edges": edges.tolist(), "users": users, "errors": errors}
 
 
@@ -285,9 +285,9 @@ def background(model: RangeModel) -> MapBody:
         name="Users",
         kind="count",
         unit="users",
-        value=_numbers(users, 4),
-        low=_numbers(np.maximum(users - margin, 0), 4),
-        high=_numbers(users + margin, 4),
+        value=_numbers(users, 3),
+        low=_numbers(np.maximum(users - margin, 0), 3),
+        high=_numbers(users + margin, 3),
         uncertain=lost.tolist(),
         scale=density_scale(users / km2, np.where(lost, 0.0, users)),
     )

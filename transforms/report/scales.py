@@ -133,6 +133,8 @@ def published_scale(density: NDArray[np.float64]) -> Scale:
     for steps in ((1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)):
         if len(ticks) < 3:
             ticks = _apart(scale, [step * 10.0**power for power in powers for step in steps], low)
+    if len(ticks) < 2:
+        ticks = [(end, number(float(f"{end:.2g}"))) for end in (low, high)]
     above = bool((density > high * (1 + 1e-6)).any())
     return scale.model_copy(update={"ticks": _ended(ticks, scale, above, below=False)})
 

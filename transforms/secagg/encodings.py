@@ -1,7 +1,10 @@
-"""How clients encode their cells as vectors that secure aggregation can add. Pure.
+"""How clients encode their cells as vectors that secure aggregation can add.
 
-Clients' vectors are never materialised. An encoding is linear in a client's weights, so a shard's sum follows from the
-shard's index alone.
+Clients' vectors are never materialised. A client has a weight at each of their cells: 1 at their only cell, or integers
+that sum to gamma. An encoding is linear in these weights, so a shard's sum follows from its rows (`ShardGroup`) alone.
+
+A row's key has three parts: the shard in the upper bits, then the category, then the cell's code in the lowest 2 depth
+bits. A *part* is a shard's users of one category: the bits of shard and category together.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ class Encoding(ABC):
     Attributes:
         length: entries of the vector.
         sensitivity: how many different entries one location adds its weight to: the L1 norm of the vector of a user of
-            weight 1.
+            weight 1. `HeatmapState.sensitivity` is the norm for any weights and rounding.
     """
 
     length: int
@@ -54,7 +57,7 @@ class Encoding(ABC):
     def shares(self) -> NDArray[np.float64]:
         """Each entry's share of a user who is evenly spread over the map: float64[length]."""
 
-    def works_by_user(self, group: ShardGroup) -> bool:
+    def reads_every_row(self, group: ShardGroup) -> bool:
         """Whether `count` reads every row of a shard. Large shards then need small blocks."""
         return True
 
@@ -84,8 +87,8 @@ class TreeEncoding(Encoding):
         """See Encoding.shares: each entry's share of the area, the same in every category."""
         return np.tile(self.tree.areas / (self.categories * 4.0**self.tree.depth), self.categories)
 
-    def works_by_user(self, group: ShardGroup) -> bool:
-        # A lookup of every user's cell is cheaper for a tree with more entries than a tenth of a shard's users.
+    def reads_every_row(self, group: ShardGroup) -> bool:
+        # A lookup of every row's cell is cheaper for a tree with more entries than a tenth of a shard's users.
         return self.tree.level <= _MAX_TABLE_LEVEL and 10 * self.length * group.shards >= len(group.keys)
 
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
@@ -99,30 +102,32 @@ class TreeEncoding(Encoding):
         if self.categories != group.places.categories:
             raise ValueError(f"the encoding has {self.categories} categories, the shards {group.places.categories}")
         tree, shards = self.tree, block.stop - block.start
-        if not self.works_by_user(group):
+        if not self.reads_every_row(group):
             below = group.counts_below(tree.index.boundaries, block)
             intervals = np.diff(below.reshape(shards * self.categories, -1), axis=1)
             return tree.index.sum_intervals(intervals).reshape(shards, self.length)
-        part, cells = shards_and_cells(group, block)
-        entry = tree.entry_of_cell[cells >> np.uint64(2 * (tree.depth - tree.level))]
-        sums = tally(part, entry, group, block, len(tree.entries))
+        part, cells = parts_and_cells(group, block)
+        sums = tally(part, self._entry_at(cells), group, block, len(tree.entries))
         return sums.reshape(shards, -1)[:, : self.length]  # the bits of a category may hold more categories than exist
 
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
-        tree = self.tree
-        part, cells = shards_and_cells(group, block)
+        part, cells = parts_and_cells(group, block)
         category = part & ((1 << group.places.category_bits) - 1)
+        yield category * len(self.tree.entries) + self._entry_at(cells)
+
+    def _entry_at(self, cells: NDArray[np.uint64]) -> NDArray[np.signedinteger[Any]]:
+        """The entry of each cell: int[n], by a table or, for a deep tree, by binary search."""
+        tree = self.tree
         if tree.level <= _MAX_TABLE_LEVEL:
-            entry = tree.entry_of_cell[cells >> np.uint64(2 * (tree.depth - tree.level))]
-        else:
-            entry = tree.index.owners(cells)
-        yield category * len(tree.entries) + entry
+            return tree.entry_of_cell[cells >> np.uint64(2 * (tree.depth - tree.level))]
+        return tree.index.owners(cells)
 
 
-def shards_and_cells(group: ShardGroup, block: slice) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """The shard, counted from the block's first one, and the cell of every row of the block: int64[n], uint64[n].
+def parts_and_cells(group: ShardGroup, block: slice) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """The part and the cell of every row of the block: int64[n], uint64[n].
 
-    With several categories the first is shard << category_bits | category.
+    A part is shard << category_bits | category, with shards counted from the block's first one. With one category it is
+    the shard.
     """
     keys = group.keys_of(block)
     shift = keys.dtype.type(2 * group.depth)
@@ -135,7 +140,7 @@ def tally(
 ) -> NDArray[np.int64]:
     """Adds up the rows of a block by part and entry: int64[parts of block, length].
 
-    part, entry: int[n], one for each row. A part is a shard, or a category of a shard, see `shards_and_cells`.
+    part, entry: int[n], one for each row, see `parts_and_cells`. A row adds its weight, or 1 without weights.
     """
     parts = (block.stop - block.start) << group.places.category_bits
     place = part * length + entry

@@ -108,7 +108,7 @@ def sum_shards(
     encoding = query.encoding
     total = ShardTotals(np.zeros(encoding.length, dtype=np.int64), 0)
     step = max(1, _BLOCK_ENTRIES // encoding.length)
-    if query.rounding == "independent" or encoding.works_by_user(surviving):
+    if query.rounding == "independent" or encoding.reads_every_row(surviving):
         step = max(1, min(step, _BLOCK_USERS * group.shards // (1 + len(surviving.keys))))
     for first in range(0, group.shards, step):
         block = slice(first, min(first + step, group.shards))

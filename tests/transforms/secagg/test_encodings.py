@@ -137,9 +137,9 @@ def test_counts_by_category(
                 for (shard, category, code), n in sums.items():
                     if block.start <= shard - group.first < block.stop:
                         wanted[shard - group.first - block.start, category * len(tree.entries) + entry[code]] += n
-                by_table = encoding.works_by_user(group)
+                by_table = encoding.reads_every_row(group)
                 assert np.array_equal(encoding.count(group, block), wanted)
-                monkeypatch.setattr(TreeEncoding, "works_by_user", lambda *_: not by_table and tree.level <= 10)  # noqa: B023
+                monkeypatch.setattr(TreeEncoding, "reads_every_row", lambda *_: not by_table and tree.level <= 10)  # noqa: B023
                 assert np.array_equal(encoding.count(group, block), wanted)
                 monkeypatch.undo()
 
@@ -148,7 +148,7 @@ def test_both_ways_to_count_are_taken() -> None:
     places = Places(13, 3)
     (group,) = groups_of(some_users(places), places, Cohort(200, 200, 1.0, 1, 1), "all", False)
     small, large = (TreeEncoding(Tree.uniform(13, level), 3) for level in (0, 4))
-    assert (small.works_by_user(group), large.works_by_user(group)) == (False, True)
+    assert (small.reads_every_row(group), large.reads_every_row(group)) == (False, True)
     assert (small.length, large.length) == (3, 3 * 4**4)
     for one in (small, large):
         assert one.shares.shape == (one.length,)

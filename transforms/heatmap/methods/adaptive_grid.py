@@ -20,7 +20,7 @@ from sfumato.transforms.checks import check_integer, option
 from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL, Method
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, NoisyCounts, Query
 from sfumato.transforms.locations.shards import ShardGroup
-from sfumato.transforms.secagg.encodings import Encoding, shards_and_cells, tally
+from sfumato.transforms.secagg.encodings import Encoding, parts_and_cells, tally
 
 _MAX_GRID_SIDE = 256
 _FOUR = np.arange(4, dtype=np.uint64)
@@ -70,11 +70,11 @@ class GridEncoding(Encoding):
         return np.asarray(self.starts[cell] + inner_y * n + inner_x)
 
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
-        shard, cells = shards_and_cells(group, block)
+        shard, cells = parts_and_cells(group, block)
         return tally(shard, self._entries_at(cells), group, block, self.length)
 
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.int64]]:
-        _, cells = shards_and_cells(group, block)
+        _, cells = parts_and_cells(group, block)
         yield self._entries_at(cells)
 
     def _entries_at(self, cells: NDArray[np.uint64]) -> NDArray[np.int64]:

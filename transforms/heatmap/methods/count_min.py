@@ -18,7 +18,7 @@ from sfumato.transforms.heatmap.methods.pyramid import Pyramid
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy import keys
-from sfumato.transforms.secagg.encodings import Encoding, shards_and_cells
+from sfumato.transforms.secagg.encodings import Encoding, parts_and_cells
 
 _HASH_KEY = hashlib.sha256(b"sfumato: the hash functions of count-min sketches are public").digest()
 _ROWS_PER_BLOCK = 4  # an AES block is four words of 32 bits
@@ -77,7 +77,7 @@ class SketchEncoding(Encoding):
 
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
         """See Encoding.count. A cell is hashed once, whatever the number of its users."""
-        shard, cells = shards_and_cells(group, block)
+        shard, cells = parts_and_cells(group, block)
         cells = cells >> np.uint64(2 * (self.depth - self.level))
         # Rows are sorted by shard and cell, so those of one cell of a shard are side by side.
         code = (shard << (2 * self.level)) | cells.astype(np.int64)
@@ -92,7 +92,7 @@ class SketchEncoding(Encoding):
 
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.int64]]:
         """See Encoding.entries_of: an array for each row of the sketch."""
-        _, cells = shards_and_cells(group, block)
+        _, cells = parts_and_cells(group, block)
         distinct, place = np.unique(cells >> np.uint64(2 * (self.depth - self.level)), return_inverse=True)
         for entries in self.places(distinct.astype(np.uint64)):
             yield entries[place]

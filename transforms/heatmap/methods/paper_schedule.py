@@ -1,9 +1,15 @@
-"""Algorithm 2 of paper 000 as published: a tree one level finer in each sub-query, its noise by Eqs. 5 to 9."""
+"""Algorithm 2 of paper 000 as published: a tree one level finer in each sub-query, its noise by Eqs. 5 to 9.
+
+Source: Bagdasaryan et al. (2022), Towards sparse federated analytics: location heatmaps under distributed differential
+privacy with secure aggregation. Its symbols: U users of the cohort, S clients of a shard, T entries of the tree; for k,
+c and b of Eqs. 6, 7 and 9 see `PaperSchedule`.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +22,20 @@ from sfumato.transforms.secagg.encodings import TreeEncoding
 
 _COLLAPSE_SHARE = 0.25  # a node at a quarter of the splitting threshold is collapsed (Algorithm 2, line 24)
 
-# How Eq. 7 is read: c U / T in standard deviations, and whether it is divided among the sums that carry noise.
-TARGETS = {"corrected": (2.0, True), "literal_factor": (2.0, False), "printed": (1.0, False)}
+
+class _Target(NamedTuple):
+    """A reading of Eq. 7, whose target is c U / T.
+
+    Attributes:
+        deviations: how many standard deviations of the aggregated noise c U / T is.
+        divides: whether the variance is divided among the sums that carry noise.
+    """
+
+    deviations: float
+    divides: bool
+
+
+TARGETS = {"corrected": _Target(2.0, True), "literal_factor": _Target(2.0, False), "printed": _Target(1.0, False)}
 
 
 @dataclass(frozen=True)
@@ -25,15 +43,16 @@ class PaperSchedule:
     """The paper's sub-queries, and the ablations of its Table 3.
 
     Attributes:
-        calibration: c of Eq. 7.
-        expansion: b of Eq. 9.
-        split_threshold: k of Eq. 6.
+        calibration: c of Eq. 7: the target of the noise, as a share of the average users of an entry.
+        expansion: b of Eq. 9: a sub-query leaves at least (b - 1) times its own epsilon, or spends all.
+        split_threshold: k of Eq. 6: a node is split above k standard deviations of the noise to come.
         target: how Eq. 7 is read, see `target_epsilon`.
         split_count: splits a node above so many users; None by Eq. 6.
         sub_query_share: of epsilon, for every sub-query; None by Eqs. 7 to 9.
         start_level: of the first, uniform tree.
         max_sub_queries: the last one spends the rest of the budget.
-        interval_width: splits nodes while rates stay this sharp; None splits them by their counts.
+        interval_width: splits nodes while the 95% intervals of their rates stay at most this wide (high - low, in
+            0..1); None splits them by their counts.
     """
 
     calibration: float
@@ -58,7 +77,10 @@ class PaperSchedule:
         if state.budget.remaining <= 0:
             return None
         stddev, last = state.noise_stddev(state.budget.remaining), state.results[-1].to_estimate()
-        threshold = self.split_count or self.split_threshold * math.sqrt(state.categories) * stddev
+        # Eq. 6 by the least noise that the next sub-query can have. Its own epsilon follows from its tree, and so is
+        # not known yet.
+        by_noise = self.split_threshold * math.sqrt(state.categories) * stddev
+        threshold = by_noise if self.split_count is None else self.split_count
         if self.interval_width is not None:
             tree = last.tree.refine(*split_by_interval(last, stddev, self.interval_width, state.noisy_sums, threshold))
         else:
@@ -73,22 +95,23 @@ class PaperSchedule:
             leaves_enough = self.expansion * epsilon <= budget.remaining  # Eq. 9
         else:
             epsilon = self.sub_query_share * budget.total
-            leaves_enough = epsilon < budget.remaining
+            leaves_enough = epsilon < budget.remaining  # the schedule adds a residual budget to the last sub-query
         is_last = is_last or not leaves_enough or len(state.results) + 1 == self.max_sub_queries
         return Query(encoding, ALL_REMAINING if is_last else epsilon)
 
 
 def target_epsilon(state: HeatmapState, length: int, calibration: float, target: str = "corrected") -> float:
-    """The epsilon at which the aggregated noise of `length` entries is c U / T (Eqs. 7 and 8).
+    """The epsilon at which the aggregated noise of T = `length` entries is c U / T (Eqs. 7 and 8).
 
     Errata: c U / T is two standard deviations, because only then do the paper's vector length 340 and last epsilon 0.76
     come out. The printed factor sqrt(ceil(S / U)), which is 1 from U = S on, should divide the target by
     sqrt(ceil(U / S)). `corrected` does both. `literal_factor` takes the printed factor, so that every shard has the
     noise that the sum should have. `printed` also takes c U / T for one standard deviation.
     """
-    deviations, divides = TARGETS[target]
-    stddev = calibration * state.cohort.users / length / deviations
-    shard_stddev = stddev * state.gamma / math.sqrt(state.noisy_sums if divides else 1)
+    reading = TARGETS[target]
+    stddev = calibration * state.cohort.users / length / reading.deviations
+    # A user's weights sum to gamma, so the noise of a shard is drawn in units of 1 / gamma users.
+    shard_stddev = stddev * state.gamma / math.sqrt(state.noisy_sums if reading.divides else 1)
     return epsilon_for_stddev(shard_stddev, state.sensitivity(length))
 
 

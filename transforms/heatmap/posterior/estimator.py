@@ -52,7 +52,9 @@ def posterior_of(state: HeatmapState) -> Posterior:
 
 
 def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
-    """Unbiased users of an estimate's cells: from the last result, and from earlier ones where cells are finer.
+    """Users of an estimate's cells without shrinkage: from the last result, from earlier ones where cells are finer.
+
+    Cells finer than the last tree's entries are not unbiased, see `unbiased`.
 
     estimate: what `decode` made of the state with the estimator `bayes`.
     """

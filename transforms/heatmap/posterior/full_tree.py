@@ -154,7 +154,7 @@ def children_of(codes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def by_family(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Values of a level's nodes, one row for each family: float64[n / 4, 4]."""
+    """Values of a level's nodes, one row for each family of four siblings: float64[n] -> float64[n / 4, 4]."""
     return values.reshape(-1, 4)
 
 

@@ -1,16 +1,24 @@
 """Users of the nodes without shrinkage, and the joint distribution of their errors. Pure post-processing.
 
 The posterior (`inference`) is nearer to the truth in most cells, but it is biased: it shrinks differences, and the
-errors of neighbours add up. Results of earlier sub-queries are biased too, because their noise decided which nodes were
-split. The noise of the last sub-query is independent of its tree. So generalised least squares over the last result
-alone is unbiased for every cell and every sum of cells of any map. The joint distribution of the errors is known:
+errors of neighbours add up. This module uses three sources instead:
+
+- The last sub-query. Its noise is independent of its tree, so generalised least squares over its result is unbiased for
+  each of its entries and for every sum of them.
+- All noisy figures, for the root alone. The weight of each does not depend on its noise.
+- An earlier sub-query, for cells finer than the last tree's entries, because nothing else has measured them. These
+  cells are scaled to their entry's users but remain biased: the noise that is in them decided where not to look again.
+  `map_changes` does not test them.
+
+A node is any square of the quadtree, a leaf is a node without children. An entry is what a sub-query counted: a node
+less its descendants in the queried tree. A cell is an entry of the published map. A family is the four children of one
+node. The joint distribution of the errors:
 
 - Let s be the variance of a node's measurements (its own and its children's sum) before they are reconciled with its
   parent.
 - Each error in a family is the share s / sum(s) of the parent's error, plus an error of the family's own with the
   covariance diag(s) - s s' / sum(s). The own errors of different families are uncorrelated.
 
-Cells finer than the last tree's entries have only the counts of an earlier sub-query, reconciled with those entries.
 Source: Hay et al. (2010), Boosting the accuracy of differentially private histograms through consistency, Theorem 3.
 """
 
@@ -27,46 +35,49 @@ from sfumato.schemas.tree import node_levels, node_paths
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family
 from sfumato.transforms.heatmap.posterior.measurements import NodeMeasurements, add_up
 
-Z = 1.959964  # standard deviations on each side that hold 95% of a normal distribution
-CONTINUITY = 0.3  # users: true counts are integers, and intervals of few users would miss them too often without it
+Z_95 = 1.959964  # standard deviations on each side that hold 95% of a normal distribution
+# Users. True counts and noise are integers. With noise of a third of a user, coverage is 83% without this margin and
+# 98% with it (benchmarks/coverage.py).
+_CONTINUITY = 0.3
 
 
 @dataclass(frozen=True)
 class UnbiasedCounts:
-    """Unbiased users of a full tree's nodes.
+    """Users of a full tree's nodes without shrinkage; unbiased down to the entries of the last sub-query.
 
     Attributes:
         full: the tree.
         users: by level and node.
-        variance: by level and node, of the node's measurements before they are reconciled with its parent (s above).
-        total_variance: of the error of the root's users.
+        measured_variance: by level and node, of the node's measurements before they are reconciled with its parent (s
+            above). The root's value is not used.
+        total_variance: of the error of the root's users. It takes the root's place in published columns.
     """
 
     full: FullTree
     users: list[NDArray[np.float64]]
-    variance: list[NDArray[np.float64]]
+    measured_variance: list[NDArray[np.float64]]
     total_variance: float
 
     @classmethod
     def from_measurements(
-        cls, full: FullTree, own: NodeMeasurements, users: float, users_variance: float
+        cls, full: FullTree, own: NodeMeasurements, root_users: float, root_variance: float
     ) -> UnbiasedCounts:
         """Generalised least squares of the measurements below a root that is known.
 
         Args:
             full: the tree.
             own: measurements of its nodes, of every leaf among them.
-            users: of the root, from all noisy figures. The measurements enter it by their sum alone, and the families'
-                own errors do not depend on that sum.
-            users_variance: of the error of `users`.
+            root_users: from all noisy figures. The measurements enter it by their sum alone, and the families' own
+                errors do not depend on that sum.
+            root_variance: of the error of `root_users`.
         """
         measured = add_up(full, own)
-        counts = [np.array([users])]
+        counts = [np.array([root_users])]
         for level in range(1, len(full.codes)):
             members, variance = by_family(measured.users[level]), by_family(measured.variance[level])
             missing = counts[level - 1][full.parents[level]] - members.sum(axis=1)
             counts.append((members + variance * (missing / variance.sum(axis=1))[:, None]).ravel())
-        return cls(full, counts, measured.variance, users_variance)
+        return cls(full, counts, measured.variance, root_variance)
 
     @classmethod
     def from_nodes(
@@ -79,8 +90,9 @@ class UnbiasedCounts:
         """From published columns (TOTALS_SCHEMA).
 
         Args:
-            nodes: of a full tree, level by level, each a 1 and then its path.
-            users, variance: of the nodes.
+            nodes: of a full tree, sorted by level. Each is a leading 1 bit, then two bits a level.
+            users: of the nodes.
+            variance: `total_variance` for the root, `measured_variance` for the other nodes.
             depth: of the finest grid; None for the level of the finest nodes.
         """
         levels = node_levels(nodes)
@@ -98,7 +110,7 @@ class UnbiasedCounts:
         """The variance of each node's error, by level and node."""
         found = [np.array([self.total_variance])]
         for level in range(1, len(self.full.codes)):
-            variance = by_family(self.variance[level])
+            variance = by_family(self.measured_variance[level])
             share = variance / variance.sum(axis=1)[:, None]
             above = found[level - 1][self.full.parents[level]][:, None]
             found.append((share**2 * above + variance * (1 - share)).ravel())
@@ -117,7 +129,7 @@ class UnbiasedCounts:
         full, found = self.full, 0.0
         below = full.by_level(weights)
         for level in range(len(full.codes) - 1, 0, -1):
-            variance, weight = by_family(self.variance[level]), by_family(below[level])
+            variance, weight = by_family(self.measured_variance[level]), by_family(below[level])
             summed, weighted = variance.sum(axis=1), (variance * weight).sum(axis=1)
             found += float(((variance * weight**2).sum(axis=1) - weighted**2 / summed).sum())
             below[level - 1][full.parents[level]] = weighted / summed
@@ -129,5 +141,5 @@ def user_intervals(
     users: NDArray[np.float64], stddev: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The ends of 95% intervals of numbers of users, which are integers and not negative: float64 like `users`."""
-    margin = Z * stddev + CONTINUITY
+    margin = Z_95 * stddev + _CONTINUITY
     return np.maximum(users - margin, 0.0), np.maximum(users + margin, 0.0)

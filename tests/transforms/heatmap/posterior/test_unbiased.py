@@ -8,7 +8,7 @@ import pytest
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.posterior.full_tree import FullTree
 from sfumato.transforms.heatmap.posterior.measurements import TreeMeasurement, add_up, measure
-from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, Z, user_intervals
+from sfumato.transforms.heatmap.posterior.unbiased import Z_95, UnbiasedCounts, user_intervals
 from tests.transforms.heatmap.posterior.oracle import all_nodes, below
 
 DEPTH = 3
@@ -61,7 +61,7 @@ def test_published_columns_give_the_same_totals() -> None:
     full, found = measured()
     unbiased = UnbiasedCounts.from_measurements(full, measure(full, found), 170.0, 30.0)
     nodes = np.concatenate([codes | np.uint64(4**level) for level, codes in enumerate(full.codes)])
-    variance = np.concatenate([[unbiased.total_variance], *unbiased.variance[1:]])
+    variance = np.concatenate([[unbiased.total_variance], *unbiased.measured_variance[1:]])
     again = UnbiasedCounts.from_nodes(nodes, np.concatenate(unbiased.users), variance)
     weights = np.random.default_rng(2).random(len(unbiased.leaf_users))
     assert again.total(weights) == pytest.approx(unbiased.total(weights))
@@ -69,5 +69,5 @@ def test_published_columns_give_the_same_totals() -> None:
 
 def test_intervals_are_of_whole_numbers_that_are_not_negative() -> None:
     low, high = user_intervals(np.array([-9.0, 1.0, 50.0]), np.array([2.0, 2.0, 2.0]))
-    assert low.tolist() == [0, 0, pytest.approx(50 - 2 * Z - 0.3)]
-    assert high.tolist() == [0, pytest.approx(1 + 2 * Z + 0.3), pytest.approx(50 + 2 * Z + 0.3)]
+    assert low.tolist() == [0, 0, pytest.approx(50 - 2 * Z_95 - 0.3)]
+    assert high.tolist() == [0, pytest.approx(1 + 2 * Z_95 + 0.3), pytest.approx(50 + 2 * Z_95 + 0.3)]
