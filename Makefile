@@ -45,10 +45,12 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-17
 	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-17
 	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --backfill 2026-11-18:2026-11-20
+	$(BIN)/sfumato changes demo/nightly/published/releases/2026-11-19 demo/nightly/published/releases/2026-11-20 \
+	  --output demo/changes --overwrite
 	$(BIN)/sfumato ledger show --ledger demo/nightly/ledger.db
 	$(BIN)/sfumato ledger verify --ledger demo/nightly/ledger.db --releases demo/nightly/published
 	@echo "Open demo/release/index.html in a browser, and those in demo/rates, demo/next_day, demo/histogram, demo/hotspots, demo/quantiles,"
-	@echo "demo/moments, demo/moments_map, demo/ranges, demo/compare, demo/nightly/published."
+	@echo "demo/moments, demo/moments_map, demo/ranges, demo/compare, demo/changes, demo/nightly/published."
 
 # The documents as a site. Search needs a server, such as `python -m http.server --directory build/site`.
 docs: $(VENV)/.documented

@@ -234,7 +234,7 @@ def open_release(path: str | os.PathLike[str]) -> Release:
     Example:
         >>> release = sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), output="map", depth=5)
         >>> sfumato.open_release("map").tables
-        ('cells', 'totals')
+        ('answers', 'cells', 'totals')
     """
     release = published_release.open_release(path)
     return Release(release.path, release.manifest, release.digest)

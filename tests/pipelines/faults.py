@@ -51,7 +51,15 @@ OPTIONS = {
     "histogram": "{region: '-1,50,1,51', cells: 2, epsilon: 4, delta: 1.0e-6}",
 }
 FILES = {
-    "heatmap": {"cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json", "totals.parquet"},
+    "heatmap": {
+        "answers.parquet",
+        "cells.parquet",
+        "density.npy",
+        "heatmap.png",
+        "index.html",
+        "manifest.json",
+        "totals.parquet",
+    },
     "histogram": {"cells.parquet", "histogram.png", "index.html", "manifest.json"},
 }
 

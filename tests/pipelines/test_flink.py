@@ -163,15 +163,15 @@ def fail_once(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Makes the stage that sums shards fail at its second element; returns what it was called with."""
     from sfumato.transforms.heatmap import refine
 
-    process, calls = refine._SumShardsFn.process, []
+    sum_shards, calls = refine.sum_shards, []
 
-    def failing(self: Any, group: Any, state: Any) -> Any:
+    def failing(group: Any, *arguments: Any) -> Any:
         calls.append(group.first)
         if len(calls) == 2:
             raise RuntimeError("a worker is lost")
-        return process(self, group, state)
+        return sum_shards(group, *arguments)
 
-    monkeypatch.setattr(refine._SumShardsFn, "process", failing)
+    monkeypatch.setattr(refine, "sum_shards", failing)
     return calls
 
 

@@ -42,7 +42,15 @@ from tests.storage import BUCKET, names, put, storage_emulator, upload
 Forbidden = pytest.importorskip("google.api_core.exceptions", reason="needs apache-beam[gcp]").Forbidden
 ServiceUnavailable = pytest.importorskip("google.api_core.exceptions").ServiceUnavailable
 
-RELEASE = ["cells.parquet", "density.npy", "heatmap.png", "index.html", "manifest.json", "totals.parquet"]
+RELEASE = [
+    "answers.parquet",
+    "cells.parquet",
+    "density.npy",
+    "heatmap.png",
+    "index.html",
+    "manifest.json",
+    "totals.parquet",
+]
 
 
 @pytest.fixture(scope="module", autouse=True)

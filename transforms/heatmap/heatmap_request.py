@@ -80,7 +80,7 @@ class HeatmapOptions(RateColumn, LogColumns, RegionOfMap, MapGeography, ReleaseR
     )
     blur: float = option(
         0.0,
-        "standard deviation of a Gaussian filter over the published density and picture, in sides of the region",
+        "standard deviation of a Gaussian filter over the published density, in sides of the region",
         OUTPUT,
         metavar="X",
         ge=0,

@@ -51,7 +51,7 @@ _MAP_LEVEL = 8  # the background's finest cells: 256 a side
 _ERROR_PLACES, _ERROR_SIZES = 16, 8  # a raster's errors: squares at so many places a side, of so many sizes
 _START_PLACES = 24  # places a side among which the first square's is chosen
 _AT_ONCE = 1 << 17  # boxes
-_ALIKE = 0.02  # four cells whose densities differ by at most this share of the largest are drawn as one
+_ALIKE = 0.06  # four cells whose densities differ by at most this share of the largest are drawn as one
 _Z = 1.96
 _FILES = [
     FileLink(name=MODEL_FILE, description="the model, which answers any square without data or network"),
@@ -234,7 +234,7 @@ def _raster(model: RangeModel) -> dict[str, Any]:
     sizes = np.geomspace(max(model.field.metres) / MAX_STRIPS, min(model.field.metres), _ERROR_SIZES)
     stddev = [model.model.answer(_squares(model, _ERROR_PLACES, size)).stddev for size in sizes]
     errors = {"sizes": sizes.tolist(), "places": _ERROR_PLACES, "stddev": _numbers(np.concatenate(stddev), 4)}
-    users = _numbers(_cell_users(model.model, Boxes.between(edges, edges)), 4)
+    users = _numbers(_cell_users(model.model, Boxes.between(edges, edges)), 3)
     return {"kind": "raster", "x_edges": edges.tolist(), "y_edges": edges.tolist(), "users": users, "errors": errors}
 
 
@@ -285,9 +285,9 @@ def background(model: RangeModel) -> MapBody:
         name="Users",
         kind="count",
         unit="users",
-        value=_numbers(users, 4),
-        low=_numbers(np.maximum(users - margin, 0), 4),
-        high=_numbers(users + margin, 4),
+        value=_numbers(users, 3),
+        low=_numbers(np.maximum(users - margin, 0), 3),
+        high=_numbers(users + margin, 3),
         uncertain=uncertain.tolist(),
         scale=density_scale(users / km2, np.where(uncertain, 0.0, users)),
     )
@@ -319,22 +319,20 @@ def _merged(
         users: float64[2^d, 2^d], row 0 in the north.
         uncertain: bool of that shape; cells are alike only where all or none is uncertain.
     """
-    whole, found = np.ones(users.shape, dtype=bool), []
+    found, whole = [], np.ones(users.shape, dtype=bool)
     for level in range(users.shape[0].bit_length() - 1, -1, -1):
+        kept, fours = whole, (1 << max(level - 1, 0), 2, 1 << max(level - 1, 0), 2)
         if level:
-            fours = [one.reshape(1 << (level - 1), 2, 1 << (level - 1), 2) for one in (users, uncertain, whole)]
-            most, least = fours[0].max(axis=(1, 3)), fours[0].min(axis=(1, 3))
-            joined = fours[2].all(axis=(1, 3)) & (most - least <= _ALIKE * most)
-            joined &= fours[1].all(axis=(1, 3)) == fours[1].any(axis=(1, 3))
-            kept = whole & ~joined.repeat(2, axis=0).repeat(2, axis=1)
-        else:
-            kept, joined = whole, whole
+            most, least = (pick(users.reshape(fours), axis=(1, 3)) for pick in (np.max, np.min))
+            unsure = uncertain.reshape(fours)
+            joined = np.asarray(whole.reshape(fours).all(axis=(1, 3)) & (most - least <= _ALIKE * most))
+            joined &= np.asarray(unsure.all(axis=(1, 3)) == unsure.any(axis=(1, 3)))
+            kept = np.asarray(whole & ~joined.repeat(2, axis=0).repeat(2, axis=1))
+            users, uncertain, whole = users.reshape(fours).sum(axis=(1, 3)), np.asarray(unsure.any(axis=(1, 3))), joined
         y, x = np.nonzero(kept)
-        found.append((np.full(len(x), level), x, y))
-        if level:
-            users, uncertain, whole = fours[0].sum(axis=(1, 3)), fours[1].any(axis=(1, 3)), joined
-    level, x, y = (np.concatenate(one) for one in zip(*reversed(found), strict=True))
-    return level, x, y
+        found.append(np.array([np.full(len(x), level), x, y], dtype=np.int64))
+    levels, columns, rows = np.concatenate(found[::-1], axis=1)
+    return levels, columns, rows
 
 
 def _is_uncertain(model: Model, cells: Boxes) -> NDArray[np.bool_]:
@@ -344,6 +342,7 @@ def _is_uncertain(model: Model, cells: Boxes) -> NDArray[np.bool_]:
     is judged by its answers to the cells.
     """
     x, y = cells.middles
+    part: NDArray[np.integer[Any]]
     if isinstance(model, GridModel | LocalNetwork):
         grid = model.grid
         number = np.arange(grid.users.size, dtype=np.int32).reshape(grid.users.shape)
@@ -365,7 +364,7 @@ def _is_uncertain(model: Model, cells: Boxes) -> NDArray[np.bool_]:
     return np.asarray(users <= _Z * stddev)[part]
 
 
-def _numbers(values: NDArray[np.float64], digits: int = 7) -> list[float]:
+def _numbers(values: NDArray[np.floating[Any]], digits: int = 7) -> list[float]:
     """Whole numbers as such, others to so many significant digits, row by row."""
     flat = np.asarray(values, dtype=np.float64).ravel().tolist()
     return [int(one) if one == int(one) else float(f"{one:.{digits}g}") for one in flat]

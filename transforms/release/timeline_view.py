@@ -15,14 +15,15 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import area_km2
-from sfumato.schemas.release import CELLS_FILE, PAGE_FILE
+from sfumato.schemas.release import ANSWERS_FILE, CELLS_FILE, PAGE_FILE
 from sfumato.schemas.timeline import DatedRelease, Spending
-from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions
+from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths, node_positions
 from sfumato.schemas.views import (
     Bounds,
     Fact,
@@ -215,7 +216,10 @@ def night_map(date: str, release: Release) -> bytes:
     users, error = release.unbiased_cells()
     order = np.argsort(nodes)
     order = order[area[order] > 0]
+    measured = _measured_levels(release, nodes[order], grid.depth)
     nodes, place = _folded(nodes[order], area[order], grid.depth)
+    least = node_levels(nodes)
+    np.minimum.at(least, place, measured)
     sums = (np.bincount(place, one[order]) for one in (count, stddev**2, area, users, error**2))
     count, variance, area, users, squares = (np.asarray(one, dtype=np.float64) for one in sums)
     stddev, error = np.sqrt(variance), np.sqrt(squares)
@@ -253,6 +257,7 @@ def night_map(date: str, release: Release) -> bytes:
         noisy_sums=_noisy_sums(release.manifest),
         users=_rounded(users),
         stddev=[float(f"{one:.4g}") for one in error.tolist()],
+        measured=least.tolist(),
     )
     packed = base64.b64encode(gzip.compress(night.model_dump_json().encode(), 9, mtime=0)).decode()
     return f"sfumatoMap({json.dumps(date)},{json.dumps(packed)});\n".encode()
@@ -262,6 +267,18 @@ def _noisy_sums(manifest: Mapping[str, Any]) -> int:
     """Noisy sums of the last sub-query; 1 with central noise, and where the manifest does not say."""
     last = (get(manifest, "privacy.sub_queries") or [{}])[-1]
     return max(int(number(last, "shards") or 1) - int(number(last, "shards_lost") or 0), 1)
+
+
+def _measured_levels(release: Release, nodes: NDArray[np.uint64], depth: int) -> NDArray[np.int64]:
+    """The level of the last sub-query's entry that covers each node; the node's own where answers are not published."""
+    levels = node_levels(nodes)
+    if ANSWERS_FILE not in (release.listed or ()):
+        return levels
+    answers = release.arrow_table(ANSWERS_FILE)
+    last = answers.filter(pc.equal(answers["sub_query"], pc.max(answers["sub_query"])))
+    tree = Tree.of(depth, _nodes(last["cell_id"].to_pylist(), depth))
+    first = node_paths(nodes) << (2 * (depth - levels)).astype(np.uint64)
+    return np.minimum(node_levels(tree.entries)[tree.index.owners(first)], levels)
 
 
 def _nodes(names: Sequence[str], depth: int) -> NDArray[np.uint64]:

@@ -47,9 +47,9 @@ def palette(kind: str, *, on_ground: bool = False) -> NDArray[np.float64]:
         kind: of the measure; see `sfumato.schemas.views.Measure`.
         on_ground: whether cells lie on the bare ground, from which the lowest colour must stand out.
     """
-    if kind in ("rate", "change"):
-        return _between(_RATES if kind == "rate" else _CHANGES)
-    shades = np.linspace(0.28 if on_ground or kind == "value" else 0.0, 1.0, 256)
+    if kind != "count":
+        return _between(_CHANGES if kind == "change" else _RATES)
+    shades = np.linspace(0.28 if on_ground else 0.0, 1.0, 256)
     return np.asarray(matplotlib.colormaps["inferno"](shades)[:, :3], dtype=np.float64)
 
 

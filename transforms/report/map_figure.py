@@ -36,6 +36,7 @@ _INCHES = 8.0  # the map's longer side
 _LEFT, _RIGHT, _ABOVE, _BELOW = 0.95, 1.45, 0.14, 0.42  # inches round the map, for ticks and colour bar
 _NARROWEST = 7.4  # inches, of a picture
 _MARGIN = 0.03  # of the region's longer side, around it, where geography goes on
+_LEAST = 0.03  # inches of a cell on bare ground, at least
 _HATCH_STEP = 12  # pixels from line to line
 _MOST_NAMES = 24
 _ZONE = 1000  # the rank of a zone's name, behind those of all places
@@ -57,7 +58,7 @@ def map_picture(
     """
     shown = body.layers[layer]
     values, basemap = shown.measures[measure], view.basemap
-    frame = Frame.around(body.region, round(_INCHES * DPI), _MARGIN if basemap else 0.0)
+    frame = Frame.around(body.start or body.region, round(_INCHES * DPI), _MARGIN if basemap or body.start else 0.0)
     colours = cell_colours(shown, values, body, frame)
     wide, tall = frame.width / DPI, frame.height / DPI
     canvas = Canvas(
@@ -93,7 +94,8 @@ def map_thumbnail(body: MapBody, side: int = 512, *, layer: int = -1, measure: i
 def cell_colours(layer: Layer, measure: Measure, body: MapBody, frame: Frame) -> NDArray[np.float64]:
     """The pixels of the cells, float64[height, width, 4]: red, green, blue and opacity, which is 0 without a cell."""
     fine = 2 if max(layer.level, default=0) > 10 else 1  # of cells about as large as a pixel an average is shown
-    cells = cell_raster(layer, body.region, Frame(frame.bounds, frame.width * fine, frame.height * fine))
+    least = 1 if body.missing is None else fine * max(round(_LEAST * DPI), 1)
+    cells = cell_raster(layer, body.region, Frame(frame.bounds, frame.width * fine, frame.height * fine), least)
     values = measure_values(layer, measure, body.region)
     known = np.isfinite(values)
     shades = shade(measure.scale, np.where(known, values, measure.scale.low))
@@ -129,7 +131,7 @@ def _notes(body: MapBody, measure: Measure, basemap: Basemap | None, is_bare: bo
     return [
         _HATCHED.get(measure.kind, "Hatched: too uncertain to tell.") if (value & hatched).any() else "",
         "Dark: too few users to tell." if not value.all() else "",
-        body.missing or "" if is_bare else "",
+        body.missing.rstrip(".") + "." if body.missing and is_bare else "",
         f"Geography: {basemap.source}." if basemap else "",
     ]
 

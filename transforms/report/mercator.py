@@ -81,35 +81,44 @@ class Frame:
         return np.asarray(np.degrees(np.arctan(np.sinh(high - share * (high - low)))))
 
 
-def cell_raster(layer: Layer, region: Bounds, frame: Frame) -> NDArray[np.int64]:
+def _smallest(region: Bounds, frame: Frame, side: int) -> float:
+    """Pixels of the shorter side of the smallest cell of a grid that lies in the frame as a whole."""
+    wide = frame.width * (region.east - region.west) / (frame.bounds.east - frame.bounds.west) / side
+    if wide < 0.1:
+        return wide
+    edges = frame.rows(np.linspace(region.north, region.south, side + 1))
+    tall = np.diff(edges)[(edges[:-1] >= 0) & (edges[1:] <= frame.height)]
+    return min(wide, float(tall.min(initial=wide)))
+
+
+def cell_raster(layer: Layer, region: Bounds, frame: Frame, least: int = 1) -> NDArray[np.int64]:
     """The cell that is seen at each pixel: int64[height, width], rows of the layer; -1 where there is none.
 
-    Deeper cells lie over higher ones. A cell without a pixel's middle in it is painted at the pixel of its own middle,
-    so that no cell is lost, however small.
+    Deeper cells lie over higher ones. A cell that is narrower than `least` pixels is painted as a square of so many
+    around its middle, so that no cell in the frame is lost, however small.
     """
     level, x, y = (np.asarray(one, dtype=np.int64) for one in (layer.level, layer.x, layer.y))
     painted = np.full((frame.height, frame.width), -1, dtype=np.int64)
-    is_seen = np.zeros(len(level) + 1, dtype=bool)  # the last one stands for no cell
     u = (frame.longitudes() - region.west) / (region.east - region.west)
     v = (region.north - frame.latitudes()) / (region.north - region.south)
     columns, rows = np.flatnonzero((u >= 0) & (u < 1)), np.flatnonzero((v >= 0) & (v < 1))
     if not len(columns) or not len(rows):
         return painted
     inside = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    finest = max(math.ceil(math.log2(max(len(columns), len(rows)))), 1)  # levels with cells of a pixel or more
     for depth in np.unique(level).tolist():
         cells, side = np.flatnonzero(level == depth), 1 << depth
-        if depth <= finest:
+        if _smallest(region, frame, side) >= least:
             seen = np.full((side, side), -1, dtype=np.int64)
             seen[y[cells], x[cells]] = cells
             found = seen[(v[rows] * side).astype(np.int64)[:, None], (u[columns] * side).astype(np.int64)]
             painted[inside] = np.where(found >= 0, found, painted[inside])
-            is_seen[found] = True
-        lost = cells[~is_seen[cells]] if depth >= finest - 1 else cells[:0]
-        if len(lost):
-            longitude = region.west + (x[lost] + 0.5) / side * (region.east - region.west)
-            latitude = region.north - (y[lost] + 0.5) / side * (region.north - region.south)
-            column = np.clip(frame.columns(longitude).astype(np.int64), columns[0], columns[-1])
-            row = np.clip(frame.rows(latitude).astype(np.int64), rows[0], rows[-1])
-            painted[row, column] = lost
+            continue
+        longitude = region.west + (x[cells] + 0.5) / side * (region.east - region.west)
+        latitude = region.north - (y[cells] + 0.5) / side * (region.north - region.south)
+        column, row = (np.floor(at).astype(np.int64) for at in (frame.columns(longitude), frame.rows(latitude)))
+        held = (column >= columns[0]) & (column <= columns[-1]) & (row >= rows[0]) & (row <= rows[-1])
+        for offset in range(least**2):
+            down, right = offset // least - least // 2, offset % least - least // 2
+            below = np.clip(row[held] + down, rows[0], rows[-1])
+            painted[below, np.clip(column[held] + right, columns[0], columns[-1])] = cells[held]
     return painted

@@ -123,13 +123,18 @@ def published_scale(density: NDArray[np.float64]) -> Scale:
     if not density.size:
         return Scale(kind="log", low=0.0, high=1.0, knee=0.25, unit=unit, ticks=[])
     low = float(density.min())
-    high = max(float(np.quantile(density, _CROWDED, method="higher")), low * 1.01)
-    scale = Scale(kind="log", low=0.0, high=high, knee=low / 4, unit=unit, ticks=[])
+    high = max(float(f"{np.quantile(density, _CROWDED, method='higher'):.2g}"), low * 1.01)
+    # The colours below the sparsest cell are at most a third of all, or as few as the densities allow.
+    knees = (low * 4.0**power for power in range(-1, 6))
+    knee = next((one for one in knees if math.log1p(low / one) / math.log1p(high / one) <= 1 / 3), low * 1024)
+    scale = Scale(kind="log", low=0.0, high=high, knee=knee, unit=unit, ticks=[])
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks: list[tuple[float, str]] = []
     for steps in ((1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)):
         if len(ticks) < 3:
             ticks = _apart(scale, [step * 10.0**power for power in powers for step in steps], low)
+    if len(ticks) < 2:
+        ticks = [(end, number(float(f"{end:.2g}"))) for end in (low, high)]
     above = bool((density > high * (1 + 1e-6)).any())
     return scale.model_copy(update={"ticks": _ended(ticks, scale, above, below=False)})
 

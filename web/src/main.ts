@@ -53,6 +53,9 @@ async function begin(): Promise<void> {
   const product = PRODUCTS[view.body.kind];
   const root = h("div", { class: `product ${view.body.kind}` });
   stage.append(root);
+  const measure = (): void => document.documentElement.style.setProperty("--above", `${Math.round(stage.offsetTop)}px`); // a map fills what the header leaves
+  measure();
+  new ResizeObserver(measure).observe(bar);
   document.documentElement.classList.add("live");
   product(view, root, toolsOf(bar));
   makeSortable(document.getElementById("report") ?? document);

@@ -442,6 +442,8 @@ export interface SpendingRow {
  *     layer: the published cells with one measure, `Users`; fine cells may be added up.
  *     users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
  *     stddev: one per cell: standard deviation of the error of `users`.
+ *     measured: one per cell: level of the node around it that the last sub-query measured; above the cell's own where
+ *         an earlier sub-query alone did. The noise of that decided where to look again, so such a cell is biased.
  *     lower_bound: whether the method states but a lower bound of these deviations.
  *     noisy_sums: how many sums with a noise of their own were added up.
  */
@@ -458,6 +460,7 @@ export interface NightMap {
   layer: Layer;
   users: number[];
   stddev: number[];
+  measured: number[];
   lower_bound: boolean;
   noisy_sums: number;
 }

@@ -70,3 +70,15 @@ it("tails without heavy noise are the normal law's", () => {
   }
   expect(tails(3)(4, 1)).toBeGreaterThan(3e-4); // heavier
 });
+
+it("cells that the last sub-query did not measure count in the node around them", () => {
+  const ids = ["r0", "r1", "r2", "r30", "r31", "r32", "r33"];
+  const night = (inner: number): NightMap => ({
+    ...pairs[0].nights[0], users: [50, 60, 70, 10, 20, 30, 40], stddev: ids.map(() => 1), measured: [1, 1, 1, inner, inner, inner, inner],
+    layer: { ...pairs[0].nights[0].layer, cell_id: ids, level: ids.map((id) => id.length - 1), area: ids.map(() => 1) },
+  });
+  expect(compare(night(2), night(2)).map(({ id }) => id)).toEqual(["r0", "r1", "r2", "r30", "r31", "r32", "r33"]);
+  const found = compare(night(1), night(2));
+  expect(found.map(({ id }) => id)).toEqual(["r0", "r1", "r2", "r3"]);
+  expect(found[3].before).toBeCloseTo(100 / 280, 12);
+});

@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 from datetime import date, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Field
-from sfumato.schemas.release import CELLS_FILE
+from sfumato.schemas.release import ANSWERS_FILE, ANSWERS_SCHEMA, CELLS_FILE
 from sfumato.schemas.timeline import DatedRelease, Spending
 from sfumato.schemas.tree import Tree, node_names, node_positions
 from sfumato.schemas.views import NightMap, TimelineBody
@@ -245,3 +246,24 @@ def test_known_seeds_raise_the_alarm() -> None:
     assert "The noise of one of them came from a known source" in str(one.alarm)
     assert [row[1] for row in one.sections[-1].table.rows].count("heatmap (not private)") == 1
     assert "all of these releases" in str(view([a_night(i, safe=False) for i in range(3)]).alarm)
+
+
+def test_a_cell_that_the_last_sub_query_left_out_is_measured_by_the_node_around_it(tmp_path: Path) -> None:
+    names = ["r0", "r1", "r2", "r30", "r31", "r32", "r33"]
+    answers = pa.table(
+        {
+            "sub_query": pa.array([1] * 7 + [2] * 4, ANSWERS_SCHEMA.field("sub_query").type),
+            "cell_id": [*names, "r0", "r1", "r2", "r3"],
+            "users": np.full(11, 9.0),
+            "stddev": np.ones(11),
+        },
+        schema=ANSWERS_SCHEMA,
+    )
+    (tmp_path / ANSWERS_FILE).write_bytes(parquet_bytes(answers))
+    release = a_release(tmp_path, 3, names, np.full(7, 9.0), np.ones(7))
+    assert read(night_map("2026-11-19", release)).measured == [1, 1, 1, 2, 2, 2, 2]  # no answers are listed
+    files = {
+        name: {"sha256": sha256((tmp_path / name).read_bytes()).hexdigest()} for name in (CELLS_FILE, ANSWERS_FILE)
+    }
+    release = a_release(tmp_path, 3, names, np.full(7, 9.0), np.ones(7), files=files)
+    assert read(night_map("2026-11-19", release)).measured == [1, 1, 1, 1, 1, 1, 1]

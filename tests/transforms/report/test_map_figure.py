@@ -202,6 +202,15 @@ def test_a_picture_can_be_svg_with_the_same_words() -> None:
     assert "with ε = 1".encode() in data
 
 
+def test_a_map_of_places_shows_where_the_page_opens() -> None:
+    start = Bounds(west=0.4, south=0.4, east=0.6, north=0.6)
+    whole = map_of(layer_of({(9, 256, 256): 1.0}), missing="None.")
+    near = whole.model_copy(update={"start": start})
+    images = [pixels(map_picture(view_of(one), one))[:, :-300] for one in (whole, near)]
+    cell = [(np.abs(image - palette("rate")[-1]).max(axis=2) < 0.005).sum() for image in images]
+    assert cell[1] > 4 * cell[0] >= 80
+
+
 def test_no_pyplot_is_imported() -> None:
     script = (
         "import sys; from tests.transforms.report.samples import *;"

@@ -70,5 +70,22 @@ def test_no_cell_is_lost_however_small() -> None:
     assert (rows.tolist(), columns.tolist()) == ([255], [255])  # the south-eastern corner
 
 
+def test_a_cell_on_bare_ground_is_a_square_of_some_pixels() -> None:
+    found = cell_raster(layer_of({(12, 2048, 2048): 0.5, (2, 0, 0): 0.5}), REGION, Frame.around(REGION, 256), 5)
+    rows, columns = np.nonzero(found == 1)
+    assert (np.ptp(rows), np.ptp(columns), len(rows)) == (4, 4, 25)
+    assert abs(rows.mean() - 128) <= 1
+    assert abs(columns.mean() - 128) <= 1
+    assert (found == 0).sum() == 64 * 64
+
+
+def test_only_what_lies_in_the_frame_is_painted() -> None:
+    frame = Frame.around(Bounds(west=0.5, south=0.25, east=0.75, north=0.5), 100)
+    cells = {(2, 0, 0): 0.5, (2, 2, 2): 0.5, (15, 20_000, 20_000): 0.5, (15, 20, 20): 0.5}
+    found = cell_raster(layer_of(cells), REGION, frame, 3)
+    assert set(np.unique(found)) == {1, 3}
+    assert (found == 3).sum() == 9
+
+
 def test_a_layer_without_cells_is_empty() -> None:
     assert (cell_raster(layer_of({}), REGION, Frame.around(REGION, 16)) == -1).all()

@@ -48,6 +48,9 @@ export class MapFigure {
   readonly legend: Legend;
   cells: Cells | null = null;
   private readonly canvas = h("canvas", { "aria-hidden": "true" });
+  private readonly sheet = document.createElement("canvas");
+  private sheetState = "";
+  private dressed = 0; // how often the cells were given colours
   private readonly tip = h("div", { class: "tip", hidden: true });
   private readonly hint = h("p", { class: "hint", hidden: true, "aria-hidden": "true" });
   private ground: Ground | null = null;
@@ -257,6 +260,7 @@ export class MapFigure {
   }
 
   private redress(): void {
+    this.dressed += 1;
     if (this.cells && this.shown) this.cells.dress(this.shown.measure, this.tools.theme.mode);
     this.redraw();
   }
@@ -281,7 +285,7 @@ export class MapFigure {
       scaled(() => this.ground?.under(pen, scene));
     }
     pen.globalAlpha = this.tiles ? 0.7 : 1;
-    this.cells?.paint(pen, scene, ratio, this.options.missing ? 4 * ratio : 0);
+    pen.drawImage(this.painted(scene, ratio, width, height), 0, 0);
     pen.globalAlpha = 1;
     scaled(() => {
       this.outline(pen, scene, this.region, [[1, this.tools.theme.colour("--line")]]);
@@ -291,6 +295,17 @@ export class MapFigure {
     });
     this.legend.showScale(this.scaleBar());
     this.showTip();
+  }
+
+  /** The cells alone, painted anew only where the view or the colours have changed. */
+  private painted(scene: Window, ratio: number, width: number, height: number): HTMLCanvasElement {
+    const state = [scene.world, scene.left, scene.top, ratio, width, height, this.dressed].join();
+    if (state === this.sheetState) return this.sheet;
+    this.sheetState = state;
+    Object.assign(this.sheet, { width: Math.max(width, 1), height: Math.max(height, 1) });
+    const pen = this.sheet.getContext("2d");
+    if (pen) this.cells?.paint(pen, scene, ratio, this.options.missing ? 4 * ratio : 0);
+    return this.sheet;
   }
 
   private outline(pen: CanvasRenderingContext2D, scene: Scene, { west, south, east, north }: Bounds, lines: [number, string][], spare = 0): void {
@@ -309,7 +324,9 @@ export class MapFigure {
     const hit = this.current();
     const lines: [number, string][] = [[3.5, scene.mode === "dark" ? "rgba(0,0,0,.65)" : "rgba(255,255,255,.8)"], [1.6, this.tools.theme.colour("--ink")]];
     if (hit && hit.row >= 0 && this.cells) this.outline(pen, scene, this.cells.bounds(hit.row), lines, this.options.missing ? 8 : 0);
-    if (!this.keyboard || this.hover) return;
+    const cell = hit && hit.row >= 0 ? this.cells?.bounds(hit.row) : null;
+    const isLarge = cell && scene.project(cell.east, 0)[0] - scene.project(cell.west, 0)[0] > 24; // its outline is enough
+    if (!this.keyboard || this.hover || isLarge) return;
     const [x, y] = [scene.width / 2, scene.height / 2];
     for (const [width, colour] of lines) {
       pen.lineWidth = width;

@@ -152,8 +152,9 @@ export function barTable(body: BarsBody, key: string, value: string, tools: Tool
         h("td", { class: "number" }, known(bar.value, half / 2), h("small", {}, interval(bar.low, bar.high))),
         h("td", { class: "number" }, grouped ? (bar.users === null ? "" : known(bar.users, Math.max(bar.users / 50, 1))) : bar.share === null ? "" : bar.share < 1e-4 ? "< 0.01%" : percent(bar.share, bar.share < 0.1 ? 2 : 1)));
     }));
-    heads.querySelectorAll("[data-by]").forEach((one) => one.setAttribute("aria-sort", one.getAttribute("data-by") === rows.by ? ((rows.by === "name") === rows.down ? "ascending" : "descending") : "none"));
-    const noun = `${body.noun}${roots.length === 1 ? "" : body.noun.endsWith("x") ? "es" : "s"}`;
+    heads.querySelectorAll("[data-by]").forEach((one) => one.setAttribute("aria-sort", one.getAttribute("data-by") === rows.by ? (rows.down ? "descending" : "ascending") : "none"));
+    const one = rows.level === rows.levels[rows.levels.length - 1] ? body.noun : "prefix";
+    const noun = `${one}${roots.length === 1 ? "" : one.endsWith("x") ? "es" : "s"}`;
     status.textContent = shown.length ? `${whole(roots.length)} ${noun}${rows.filter ? " match" : ""}` : rows.filter ? "No published name holds this text. What is not here may still exist." : "Nothing was published: nothing was shared by enough of the drawn users.";
     more.hidden = shown.length <= most;
   }

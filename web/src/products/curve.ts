@@ -82,7 +82,7 @@ export const showCurve: Product = (view, root, tools) => {
       const stops = Array.from({ length: STOPS + 1 }, (_, i) => first + ((last - first) * i) / STOPS);
       figure.setTip(stops, (i): Tip => {
         const [share, low, high] = shareAt(body, stops[i]);
-        return { x: stops[i], y: share, value: `${shareWords(share, low, high)}`, margin: "of the users, at 95%", facts: [[body.column, `below ${written(stops[i])}`]] };
+        return { x: stops[i], y: share, value: high - low < 1e-6 ? percent(share, 0) : shareWords(share, low, high), margin: "of the users, at 95%", facts: [[body.column, `below ${written(stops[i])}`]] };
       });
     }
   };

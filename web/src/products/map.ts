@@ -17,7 +17,7 @@ export function valueWords(measure: Measure, row: number): [string, string] {
   const level = "95% interval, for this cell by itself";
   if (measure.kind === "rate") return [shareWords(value, low, high), level];
   if (measure.kind === "count" && measure.uncertain[row]) return [`no more than about ${known(Math.max(high, 0), Math.max(high / 10, 0.1))} ${measure.unit}`, "perhaps nobody: not told apart from zero"];
-  return [`about ${known(value, (high - low) / 2)} ${measure.unit}`.trim(), `${interval(low, high)}, ${level}`];
+  return [`about ${known(value, (high - low) / 4)} ${measure.unit}`.trim(), `${interval(low, high)}, ${level}`];
 }
 
 /** What the tip says of a cell: the measure that is shown, where it lies, and the other measures. */
@@ -49,7 +49,7 @@ export function layerCsv(figure: MapFigure, layer: Layer): string {
 /** What the list says of a cell, and in more words. Cells of several sizes are told by their density. */
 function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, value, low, high]: Measure["listed"][number], sameSize: boolean): [string, string] {
   if (measure.kind === "rate") return [shareWords(value, low, high), shareWords(value, low, high)];
-  if (measure.kind !== "count") return [`${known(value, (high - low) / 2)} (${interval(low, high)})`, interval(low, high)];
+  if (measure.kind !== "count") return [`${known(value, (high - low) / 4)} (${interval(low, high)})`, interval(low, high)];
   const side = 2 ** (body.depth - (figure.cells?.layer.level[row] ?? 0));
   const users = `at least ${known(Math.floor(low), (high - low) / 20)} ${measure.unit}`;
   const density = `at least ${significant(low / (figure.cells?.area(row) ?? 1), 2)} per km²`;

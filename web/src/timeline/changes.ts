@@ -57,16 +57,16 @@ const DIGITS = ["0", "1", "2", "3"];
 
 /**
  * The squares that no larger cell owns a part of, and for each cell the smallest of them around it: itself, or a quarter of
- * it (and so on) if the other three quarters have cells of their own.
+ * it (and so on) if the other three quarters have cells of their own. A cell that the last sub-query did not measure is in
+ * the node that it did measure.
  */
-function squares(ids: string[]): { whole: Set<string>; of: string[] } {
-  const whole = new Set(["r"]);
+function squares({ layer: { cell_id: ids }, measured }: NightMap): { whole: Set<string>; of: string[] } {
+  const whole = new Set(["r", ...ids.map((id, i) => id.slice(0, measured[i] + 1))]);
   const of = [...ids];
   const deepest = Math.max(...ids.map((id) => id.length));
   for (let length = deepest; length > 0; length--) {
     ids.forEach((id, i) => {
-      if (id.length !== length) return;
-      whole.add(id);
+      if (id.length !== length || measured[i] < length - 1) return; // what is not measured counts in the node around it
       for (let quarters = [""]; quarters.length; whole.add(of[i])) {
         quarters = DIGITS.filter((digit) => !whole.has(of[i] + digit));
         if (quarters.length !== 1) break;
@@ -104,7 +104,7 @@ function sums(night: NightMap, of: string[], common: (id: string) => boolean): M
  * variance of two counts of their common mean, because other people are out every night.
  */
 export function compare(a: NightMap, b: NightMap): Change[] {
-  const [ofA, ofB] = [squares(a.layer.cell_id), squares(b.layer.cell_id)];
+  const [ofA, ofB] = [squares(a), squares(b)];
   const common = (id: string): boolean => ofA.whole.has(id) && ofB.whole.has(id);
   const [before, after] = [sums(a, ofA.of, common), sums(b, ofB.of, common)];
   const total = (cells: Map<string, Sum>): number => Math.max([...cells.values()].reduce((sum, { users }) => sum + users, 0), 1);
