@@ -49,7 +49,7 @@ def _check_prior(request: MomentsRequest, plan: MomentsPlan, prior: PriorRelease
             f"warm_start: the release has bits of {', '.join(prior.bits)}; this request needs "
             f"{', '.join(plan.quantities)}"
         )
-    if not prior.safe and request.seed is None:
+    if not prior.has_secret_key and request.seed is None:
         raise RequestError(
             "warm_start: anybody can guess the key of that release and undo its randomised response, and the new "
             "release would reveal some of the bits; start from a release that was made without --seed"

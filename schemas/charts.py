@@ -1,7 +1,6 @@
-"""The data of pages and pictures of counted items, cells and quantiles: checked arrays, nothing raw. Pure.
+"""Checked results of distributions: the curve, its quantiles, ranges of values. And names as pages may show them.
 
-The source are published sample-and-threshold rounds (paper 004): estimates X / p of the users who hold an item, with
-standard deviations. X is the sampled count, at least the threshold.
+Results come from published sample-and-threshold rounds (paper 004). Nothing here is raw.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LONGEST_NAME = 200  # characters of a name that the page shows
-# Control characters, marks that turn the direction of writing, and halves of pairs: none may act, all are shown.
+# Control characters, marks that turn the direction of writing, and halves of surrogate pairs. None may act, all are
+# shown.
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
@@ -93,7 +93,10 @@ class RangeAnswer:
 
 
 def readable(name: str) -> str:
-    """A name from the logs as safe text: shortened, with invisible characters spelled out."""
+    """A name from the logs, shortened, with invisible characters and spaces at its ends spelled out.
+
+    It is not escaped for HTML. The name is cut before characters are spelled out, so the text may exceed the limit.
+    """
     text = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
     text = _UNSEEN.sub(lambda match: _spelled(match[0]), text)
     inner = text.strip(" ")

@@ -1,12 +1,12 @@
-"""The data of the page of nightly releases: one release a night, and the spending under the ledger's limits. Pure."""
+"""The data of the page of nightly releases: one release a night, and the spending under the ledger's limits."""
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date as day
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
@@ -29,7 +29,7 @@ class DatedRelease:
         created: ISO 8601 time.
         warm_start: id of the release that it started from, if any.
         map: the file with its map, relative to the page (`timeline_view.night_map`); None without a map.
-        safe: whether the key of its noise is secret.
+        safe: whether the key of its noise is secret; the manifest's `privacy.randomness.safe`.
 
     Raises:
         ValueError: a value is out of range.
@@ -63,8 +63,10 @@ class DatedRelease:
         return self.map is not None
 
     @classmethod
-    def from_manifest(cls, date: str, folder: str, manifest: Mapping[str, Any], map: str | None = None) -> DatedRelease:
-        """From the manifest of the release in a folder. Raises RequestError if it lacks the guarantee."""
+    def from_manifest(
+        cls, date: str, folder: str, manifest: Mapping[str, Any], map_file: str | None = None
+    ) -> DatedRelease:
+        """From the manifest of the release in a folder. Raises RequestError if an entry is missing or out of range."""
         try:
             privacy = manifest["privacy"]
             counted = manifest.get("results") or {}
@@ -81,11 +83,13 @@ class DatedRelease:
                 users=None if users is None else max(float(users), 0.0),
                 created=str(manifest["created"]),
                 warm_start=start.get("release_id"),
-                map=map,
+                map=map_file,
                 safe=privacy["randomness"].get("safe") is True,
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise RequestError(f"{folder}: the manifest lacks the release's guarantee ({error!r})") from None
+            raise RequestError(
+                f"{folder}: cannot be shown on the timeline: an entry is missing or wrong ({error!r})"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -113,15 +117,16 @@ class Spending:
             raise ValueError(f"delta: must lie in 0..1, got {self.delta}")
         if self.days < 1:
             raise ValueError(f"days: must be 1 or more, got {self.days}")
+        dates = [date for date, _ in self.spent]
         for date, spent in self.spent:
             _check_date(date)
             if not (math.isfinite(spent) and spent >= 0):
                 raise ValueError(f"spent: must be finite numbers >= 0, got {spent} on {date}")
-        if [date for date, _ in self.spent] != sorted({date for date, _ in self.spent}):
+        if dates != sorted(set(dates)):
             raise ValueError("spent: every date once, in their order")
 
 
 def _check_date(text: str) -> None:
     if not _DATE.fullmatch(text):
         raise ValueError(f"date: must be written as YYYY-MM-DD, got {text!r}")
-    day.fromisoformat(text)
+    datetime.date.fromisoformat(text)

@@ -1,4 +1,7 @@
-"""Requests of `sfumato ranges`: to answer squares by a model, and to learn which cells are best."""
+"""Requests of `sfumato ranges`: the users in squares by a published model, and a tuner learned on public data.
+
+A tuner predicts the best cell width for `sfumato ranges build`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, RegionOption, RunnerOptions
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, RUN, Several, option, parts_of
 
-SIZES = (25.0, 100.0)
+SIZE_RANGE = (25.0, 100.0)  # the smallest and the largest side of a queried square, in metres
 EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8)  # paper 003, Section 6.1
-SizesOption = Annotated[tuple[float, float], BeforeValidator(parts_of)]
-SIZES_HELP = "sides of the squares to come, in metres"
+SizeRangeOption = Annotated[tuple[float, float], BeforeValidator(parts_of)]
+SIZE_RANGE_HELP = "smallest and largest side of the squares to be queried, in metres"
 
 
 class AnswerRequest(RunnerOptions):
@@ -24,7 +27,7 @@ class AnswerRequest(RunnerOptions):
     ABOUT: ClassVar[str] = (
         "Answers how many users are in each of many squares, from a published model. Answers to one file of queries "
         "are one Parquet file; answers to several are a folder of files with the names of the queries' files. "
-        "Nothing is charged: a release may be queried for ever."
+        "No privacy budget is spent: a release may be queried for ever."
     )
     EXAMPLE: ClassVar[str] = "--model model --queries squares.parquet --output answers.parquet"
 
@@ -57,7 +60,7 @@ class TuneRequest(PlaceColumns, UserColumn):
     ABOUT: ClassVar[str] = (
         "Learns on public data which cell width is best, and whether networks are worth it, for `sfumato ranges build "
         "--tuner FILE`. The data must be public: exact values of it are used, nothing protects the people in it, and "
-        "nothing is charged."
+        "no privacy budget is spent."
     )
     EXAMPLE: ClassVar[str] = "--public 'checkins/*.parquet' --sizes 25,100 --output tuner.npz"
 
@@ -79,7 +82,9 @@ class TuneRequest(PlaceColumns, UserColumn):
         metavar=REGION_METAVAR,
         style="repeated",
     )
-    sizes: tuple[SizesOption, ...] = option((SIZES,), SIZES_HELP, MAP, common=True, metavar="LOW,HIGH", style="several")
+    sizes: tuple[SizeRangeOption, ...] = option(
+        (SIZE_RANGE,), SIZE_RANGE_HELP, MAP, common=True, metavar="LOW,HIGH", style="several"
+    )
     epsilons: Several[float] = option(EPSILONS, "epsilons at which widths are tried", PRIVACY, metavar="E,...")
     users: Several[float] | None = option(
         None,

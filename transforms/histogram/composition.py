@@ -23,8 +23,7 @@ from sfumato.transforms.histogram.accountant import delta, profile
 from sfumato.transforms.histogram.sampling_round import check_count
 from sfumato.transforms.privacy.budget import check_epsilon
 
-# Privacy losses above this multiple of the total epsilon count as infinite.
-_MAX_LOSS = 2
+_MAX_LOSS_IN_EPSILONS = 2  # privacy losses above this multiple of the total epsilon count as infinite
 
 
 def rounds_delta(epsilon: float, rate: float, threshold: int, rounds: int, steps: int = 200) -> float:
@@ -52,9 +51,10 @@ def rounds_delta(epsilon: float, rate: float, threshold: int, rounds: int, steps
 
 def _composed_delta(epsilon: float, rate: float, threshold: int, rounds: int, steps: int) -> float:
     step = epsilon / steps
-    end = _MAX_LOSS * steps
-    # One user changes the probability of any outcome by a factor of at least 1 - p. So no loss of the remove
-    # direction lies below ln(1 - p), and none of the add direction above its negative.
+    end = _MAX_LOSS_IN_EPSILONS * steps
+    # Losses have two directions: remove compares data with a user to data without the user, add the reverse. One user
+    # multiplies the probability of any outcome by at least 1 - rate. So no loss of the remove direction lies below
+    # ln(1 - rate), and none of the add direction above its negative.
     edge = min(end, math.ceil(-math.log1p(-rate) / step))
     grid = np.arange(-end, end + 1)
     remove, add = profile(grid * step, rate, threshold)
@@ -74,12 +74,13 @@ def _pmf(step: float, grid: NDArray[np.int64], deltas: NDArray[np.float64]) -> P
 
 
 def _rounding(size: int, rounds: int) -> float:
-    """Bounds the rounding error of a delta from a Fourier transform of `size` points, a power, and the inverse.
+    """Bounds the rounding error of a delta from a Fourier transform, a power, and the inverse.
 
-    A transform of a vector of norm <= 1 is off by a vector of norm <= 8 u log2(size) (Higham, Accuracy and Stability of
-    Numerical Algorithms, Theorem 24.2, u = 2^-53), the power multiplies that by `rounds`, and a sum of `size` entries
-    with weights <= 1 is off by at most sqrt(size) times the norm. The error of each
-    probability, u, adds less.
+    `size` is the number of losses of the composition. The library pads the transform to at most n = 2 size points. A
+    transform of a vector of norm <= 1 is off by a vector of norm <= 8 u log2(n) (Higham, Accuracy and Stability of
+    Numerical Algorithms, Theorem 24.2, u = 2^-53). The power multiplies that by `rounds`, and the inverse adds it once
+    more. A sum of n entries with weights <= 1 is off by at most sqrt(n) times the norm. The error of each probability,
+    u, adds less.
     """
     unit = np.finfo(np.float64).eps / 2
     return float(8 * unit * math.log2(2 * size) * (rounds + 1) * math.sqrt(2 * size))

@@ -1,8 +1,9 @@
-"""Bulky data between stages: in line, in memory, or in files that the workers of one machine share. Pure.
+"""Bulky data between stages: in line, in memory, or in files that the workers of one machine share.
 
 A local runner copies every element several times at every stage, which costs more than all of this job's arithmetic.
 So on one machine the data stay in memory or in a private folder, and the elements are references to them. On a cluster,
-where workers share neither, the data are in the elements.
+where workers share neither, the data are in the elements. Whoever chose the place releases it: by `forget`, or by
+deleting the folder. Nothing here deletes a file.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_INLINE = b"inline:\0"  # eight bytes, so that what follows stays aligned
+# A reference begins with one of these tags. They have eight bytes, so that what follows stays aligned.
+_TAG_BYTES = 8
+_INLINE = b"inline:\0"
 _HELD = b"held at:"
 _FILE = b"at file:"
 MEMORY = "memory:"
@@ -79,15 +82,17 @@ def forget(place: str) -> None:
 
 
 def load(stored: bytes) -> tuple[memoryview, ...]:
-    """The parts of a reference that `Spill.store` returned."""
-    kind, reference = stored[: len(_INLINE)], memoryview(stored)[len(_INLINE) :]
-    if kind == _HELD:
+    """The parts of a reference that `Spill.store` returned. Raises ValueError for other bytes."""
+    tag, reference = stored[:_TAG_BYTES], memoryview(stored)[_TAG_BYTES:]
+    if tag == _HELD:
         place, name = bytes(reference).decode().rsplit(" ", 1)
         return _held[place][int(name)]
-    if kind == _INLINE:
+    if tag == _INLINE:
         (count,) = struct.unpack_from("<q", reference)
         lengths = struct.unpack_from(f"<{count}q", reference, 8)
         return _cut(reference[8 * (1 + count) :], lengths)
+    if tag != _FILE:
+        raise ValueError(f"not a reference that Spill.store returned: it begins with {tag!r}")
     start, sizes, path = bytes(reference).split(b":", 2)
     first, lengths = int(start), tuple(map(int, sizes.split(b",")))
     if not sum(lengths):
@@ -102,7 +107,7 @@ def join(chunks: Iterable[bytes], dtypes: Sequence[np.dtype[Any]]) -> list[NDArr
     """Joins stored chunks, whose parts are columns: one array for each column, in order of chunks.
 
     Chunks are read one at a time, because there may be more of them than a process may open files. dtypes: of the
-    columns.
+    columns. Raises ValueError if the columns of a chunk have different lengths.
     """
     chunks = list(chunks)  # references, or in line what the runner has read anyway
     total = sum(len(load(chunk)[0]) for chunk in chunks) // dtypes[0].itemsize
@@ -110,6 +115,8 @@ def join(chunks: Iterable[bytes], dtypes: Sequence[np.dtype[Any]]) -> list[NDArr
     end = 0
     for chunk in chunks:
         parts = [np.frombuffer(part, dtype) for part, dtype in zip(load(chunk), dtypes, strict=True)]
+        if len({len(part) for part in parts}) > 1:  # NumPy would repeat a column of one row
+            raise ValueError(f"chunk: its columns have different lengths, {[len(part) for part in parts]}")
         begin, end = end, end + len(parts[0])
         for column, part in zip(columns, parts, strict=True):
             column[begin:end] = part

@@ -1,4 +1,13 @@
-"""An earlier release of the same column in place of round one. It is public. Pure."""
+"""An earlier release of the same column in place of round one.
+
+Adaptive bit pushing (paper 002) has two rounds. In round one some clients report bits with fixed probabilities. Its
+bit means set the probabilities of round two, in which the other clients report. With an earlier release, which is
+public, all clients report in round two. A poor prior costs accuracy: clients report on less useful bits. The estimates
+use this release's reports alone.
+
+A *quantity* is the value itself, or a function of it such as its square (`quantities.Quantity`). A *slot* is a bit of
+a quantity that a client can report; S is their number.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +30,7 @@ class Prior:
     """Bit means of a quantity in an earlier release, in place of round one.
 
     Attributes:
-        weight: float64[S], of each bit.
+        weight: float64[S], each bit's place value in the quantity's unit, plus or minus a power of two.
         mean: float64[S], share of 1s.
         stddev: float64[S], of mean, > 0.
     """
@@ -33,10 +42,12 @@ class Prior:
     def for_slots(self, slots: Slots) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Means and variances for these slots: float64[S] each. Unknown slots have mean 1/2 and standard deviation 1/2.
 
-        The bits of `square` depend on the centre, which is different in every release.
+        Slots are matched by weight. Weights are powers of two, so equal ones are equal as floats.
+
+        The bits of `square` depend on the centre, which is different in every release. So their means are a guess only.
         """
         rows_by_weight = {weight: row for row, weight in enumerate(self.weight.tolist())}
-        rows = np.array([rows_by_weight.get(weight, -1) for weight in slots.weight.tolist()])
+        rows = np.array([rows_by_weight.get(weight, -1) for weight in slots.weight.tolist()])  # -1: not in the prior
         mean, stddev = (np.where(rows >= 0, column[rows], 0.5) for column in (self.mean, self.stddev))
         return mean, stddev**2
 
@@ -48,14 +59,14 @@ class PriorRelease:
     Attributes:
         release_id: of the release.
         bits: a Prior for each quantity.
-        safe: whether the release's key is secret.
+        has_secret_key: whether nobody can guess the key of the release's randomness.
         local: whether clients protected their bits by randomised response.
         digest: SHA-256 of the table of bits.
     """
 
     release_id: str
     bits: Mapping[str, Prior]
-    safe: bool
+    has_secret_key: bool
     local: bool
     digest: str
 
@@ -65,7 +76,7 @@ class PriorRelease:
         if manifest.get("job") != "moments":
             raise RequestError(f"warm_start: a release of `sfumato moments` is needed, got {manifest.get('job')!r}")
         try:
-            entry, safe = dict(manifest["fixed_point"]), manifest["privacy"]["randomness"]["safe"] is True
+            entry, has_secret_key = dict(manifest["fixed_point"]), manifest["privacy"]["randomness"]["safe"] is True
             local = manifest["privacy"]["trust"] == "local"
             release_id, prior_column = str(manifest["release_id"]), str(manifest["column"])
             prior_form = FixedPoint(*(entry[name] for name in ("bits", "fraction_bits", "signed", "offset")))
@@ -92,7 +103,7 @@ class PriorRelease:
         digest = hashlib.sha256(
             "\n".join(rows).encode() + weights.tobytes() + means.tobytes() + stddevs.tobytes()
         ).hexdigest()
-        return cls(release_id, priors, safe, local, digest)
+        return cls(release_id, priors, has_secret_key, local, digest)
 
     def metadata(self) -> dict[str, Any]:
         """The entry on this release in the new release's manifest."""

@@ -16,7 +16,7 @@ from sfumato.schemas.requests.publish_request import (
     RegionOption,
     ReleaseRequest,
 )  # fmt: skip
-from sfumato.schemas.requests.range_queries import SIZES, SIZES_HELP, SizesOption
+from sfumato.schemas.requests.range_queries import SIZE_RANGE, SIZE_RANGE_HELP, SizeRangeOption
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, option
 from sfumato.transforms.heatmap.heatmap_options import heatmap_options
 from sfumato.transforms.heatmap.heatmap_request import request_fields
@@ -46,7 +46,7 @@ class RangesOptions(LogColumns, MapGeography, ReleaseRequest):
     method: str = option(
         "auto", f"how ranges are answered: {_METHODS} (a heatmap's tree)", METHOD, common=True, metavar="NAME"
     )
-    sizes: SizesOption = option(SIZES, SIZES_HELP, MAP, common=True, metavar="LOW,HIGH")
+    sizes: SizeRangeOption = option(SIZE_RANGE, SIZE_RANGE_HELP, MAP, common=True, metavar="LOW,HIGH")
     trust: Literal["central", "secagg"] = option(
         "central",
         "central: whoever runs the job adds the noise; secagg: shares of it are added in shards of secure sums",

@@ -139,9 +139,9 @@ def _noise_facts(manifest: Mapping[str, Any]) -> list[Fact]:
 
 
 def _reading(body: RangesBody, sizes: str) -> list[str]:
-    kind, lost = body.model["kind"], any(body.background.layers[0].measures[0].uncertain)
+    kind, any_uncertain = body.model["kind"], any(body.background.layers[0].measures[0].uncertain)
     found = [_ANSWERS[kind] if kind in _ANSWERS else _ANSWERS["grid"], _ERRORS[body.model["error"]]]
-    if lost:
+    if any_uncertain:
         found.append("Parts that noise may have made up alone are hatched on the map. They still count in squares.")
     return [
         *found,
@@ -275,10 +275,10 @@ def background(model: RangeModel) -> MapBody:
     edges = strip_edges(field.side, field.side / (1 << depth))
     cells = Boxes.between(edges, edges)
     shape = (1 << depth, 1 << depth)
-    level, x, y = _merged(_cell_users(own, cells).reshape(shape), _lost(own, cells).reshape(shape))
+    level, x, y = _merged(_cell_users(own, cells).reshape(shape), _is_uncertain(own, cells).reshape(shape))
     width = field.side / 2.0**level
     shown = Boxes(x * width, y * width, (x + 1) * width, (y + 1) * width)
-    users, stddev, lost = _cell_users(own, shown), _answers(own, shown).stddev, _lost(own, shown)
+    users, stddev, uncertain = _cell_users(own, shown), _answers(own, shown).stddev, _is_uncertain(own, shown)
     km2 = shown.areas * field.cell_metres[0] * field.cell_metres[1] / 1e6
     margin = _Z * stddev
     measure = Measure(
@@ -288,8 +288,8 @@ def background(model: RangeModel) -> MapBody:
         value=_numbers(users, 3),
         low=_numbers(np.maximum(users - margin, 0), 3),
         high=_numbers(users + margin, 3),
-        uncertain=lost.tolist(),
-        scale=density_scale(users / km2, np.where(lost, 0.0, users)),
+        uncertain=uncertain.tolist(),
+        scale=density_scale(users / km2, np.where(uncertain, 0.0, users)),
     )
     layer = Layer(
         title="Density",
@@ -311,31 +311,31 @@ def _twice(level: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def _merged(
-    users: NDArray[np.float64], lost: NDArray[np.bool_]
+    users: NDArray[np.float64], uncertain: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(level, x, y) of the cells that remain after four alike were joined again and again; levels ascend.
 
     Args:
         users: float64[2^d, 2^d], row 0 in the north.
-        lost: bool of that shape; cells are alike only where all or none is lost.
+        uncertain: bool of that shape; cells are alike only where all or none is uncertain.
     """
     found, whole = [], np.ones(users.shape, dtype=bool)
     for level in range(users.shape[0].bit_length() - 1, -1, -1):
         kept, fours = whole, (1 << max(level - 1, 0), 2, 1 << max(level - 1, 0), 2)
         if level:
             most, least = (pick(users.reshape(fours), axis=(1, 3)) for pick in (np.max, np.min))
-            is_lost = lost.reshape(fours)
+            unsure = uncertain.reshape(fours)
             joined = np.asarray(whole.reshape(fours).all(axis=(1, 3)) & (most - least <= _ALIKE * most))
-            joined &= np.asarray(is_lost.all(axis=(1, 3)) == is_lost.any(axis=(1, 3)))
+            joined &= np.asarray(unsure.all(axis=(1, 3)) == unsure.any(axis=(1, 3)))
             kept = np.asarray(whole & ~joined.repeat(2, axis=0).repeat(2, axis=1))
-            users, lost, whole = users.reshape(fours).sum(axis=(1, 3)), np.asarray(is_lost.any(axis=(1, 3))), joined
+            users, uncertain, whole = users.reshape(fours).sum(axis=(1, 3)), np.asarray(unsure.any(axis=(1, 3))), joined
         y, x = np.nonzero(kept)
         found.append(np.array([np.full(len(x), level), x, y], dtype=np.int64))
     levels, columns, rows = np.concatenate(found[::-1], axis=1)
     return levels, columns, rows
 
 
-def _lost(model: Model, cells: Boxes) -> NDArray[np.bool_]:
+def _is_uncertain(model: Model, cells: Boxes) -> NDArray[np.bool_]:
     """Whether each cell's centre lies in a part of the model whose users noise may have made up alone: bool[cells].
 
     A small piece of a part is known less well than the part, so parts are judged and not pieces. A model without parts

@@ -39,7 +39,7 @@ class ReleaseMetadata:
         safe: whether nobody can guess the secret.
         parameters: every option of the request.
         ledger: the ledger's entry that charged the release; None without a ledger or before the charge.
-        published: SHA-256 of the manifest that was published under this id before, if any.
+        published_manifest_digest: SHA-256 of the manifest that was published under this id before, if any.
         ledger_location: the ledger that the run charges; None without one.
         timeline: relative address of the page of all releases; None where the release is on none.
         geography: the content of `basemap.json`; None without geography. No key is bound to it.
@@ -52,7 +52,7 @@ class ReleaseMetadata:
     safe: bool
     parameters: Mapping[str, Any]
     ledger: Mapping[str, Any] | None = None
-    published: str | None = None
+    published_manifest_digest: str | None = None
     ledger_location: str | None = None
     timeline: str | None = None
     geography: bytes | None = None

@@ -1,4 +1,9 @@
-"""Publishing as the last stages of a job. A job that nobody waits for still publishes and updates its ledger."""
+"""Publishing as the last stages of a job. A job that nobody waits for still publishes and updates its ledger.
+
+A *charge* is what a release costs: its epsilon and delta for a period of a dataset. A *reservation* is the ledger's
+entry of a charge, written before noise is drawn. To *commit* a release is to record the digest of its manifest in the
+ledger, after it was published. From then on the charge can publish nothing else.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +43,17 @@ def with_charge(metadata: ReleaseMetadata) -> ReleaseMetadata:
             f"ledger: {metadata.ledger_location} no longer holds the charge of release {metadata.release_id}"
         )
     return replace(
-        metadata, created=reservation.time, ledger=ledger_metadata(reservation), published=reservation.manifest
+        metadata,
+        created=reservation.time,
+        ledger=ledger_metadata(reservation),
+        published_manifest_digest=reservation.manifest,
     )
 
 
 class WriteRelease(beam.PTransform):
-    """Publishes a singleton {file name: content}, and the map's geography. Returns the folder's path. Safe to retry.
+    """Publishes a singleton {file name: content}, and the map's geography. Returns the folder's path.
+
+    A retry is safe: one key gives the same files, and `publish` does nothing where the same release is already there.
 
     Args:
         output: the release's folder.
@@ -74,7 +84,7 @@ class WriteRelease(beam.PTransform):
 
 def check_same_result(files: Mapping[str, bytes], metadata: ReleaseMetadata) -> None:
     """Raises LedgerError if another result was published under the same charge before."""
-    if metadata.published not in (None, hashlib.sha256(files[MANIFEST_FILE]).hexdigest()):
+    if metadata.published_manifest_digest not in (None, hashlib.sha256(files[MANIFEST_FILE]).hexdigest()):
         raise LedgerError(
             f"ledger: release {metadata.release_id} has been published before, and this run differs from it"
         )
@@ -109,7 +119,9 @@ def published_digest(output: str, reservation: Reservation) -> str | None:
 
 
 class CommitRelease(beam.PTransform):
-    """Marks the published release in the ledger and updates the timeline. Passes the path on. Safe to retry.
+    """Marks the published release in the ledger and updates the timeline. Passes the path on.
+
+    A retry is safe: it commits the same digest again and writes the same page.
 
     Args:
         release_id: the release.
@@ -131,6 +143,13 @@ class CommitRelease(beam.PTransform):
 
 def commit_release(output: str, release_id: str, timeline: str | None, ledger: str | None) -> str:
     """Commits the release at `output` to the ledger if the ledger charged it, then updates the timeline.
+
+    Nothing is committed where `output` holds no release of this charge, but a refusal or the release of another run.
+    A charge that the ledger lacks is no error here: `WriteRelease` has raised it before anything was published.
+
+    Args:
+        output: the release's folder.
+        release_id, timeline, ledger: see `CommitRelease`.
 
     Returns:
         `output`.

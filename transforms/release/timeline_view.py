@@ -225,7 +225,7 @@ def night_map(date: str, release: Release) -> bytes:
     stddev, error = np.sqrt(variance), np.sqrt(squares)
     level, x, y = node_positions(nodes)
     km2 = area_km2(*grid.bounds(x, y, level)) * area / 4.0 ** (grid.depth - level)
-    lost = count <= _Z * stddev
+    uncertain = count <= _Z * stddev
     measure = Measure(
         name="Users",
         kind="count",
@@ -233,8 +233,8 @@ def night_map(date: str, release: Release) -> bytes:
         value=_rounded(count),
         low=_rounded(np.maximum(count - _Z * stddev, 0)),
         high=_rounded(np.maximum(count + _Z * stddev, 0)),
-        uncertain=lost.tolist(),
-        scale=density_scale(np.maximum(count, 0) / km2, np.where(lost, 0.0, count)),
+        uncertain=uncertain.tolist(),
+        scale=density_scale(np.maximum(count, 0) / km2, np.where(uncertain, 0.0, count)),
     )
     layer = Layer(
         title=spoken(date),

@@ -118,9 +118,10 @@ class TreeEncoding(Encoding):
     def _entry_at(self, cells: NDArray[np.uint64]) -> NDArray[np.signedinteger[Any]]:
         """The entry of each cell: int[n], by a table or, for a deep tree, by binary search."""
         tree = self.tree
-        if tree.level <= _MAX_TABLE_LEVEL:
-            return tree.entry_of_cell[cells >> np.uint64(2 * (tree.depth - tree.level))]
-        return tree.index.owners(cells)
+        if tree.level > _MAX_TABLE_LEVEL:
+            return tree.index.owners(cells)
+        entry: NDArray[np.int32] = tree.entry_of_cell[cells >> np.uint64(2 * (tree.depth - tree.level))]
+        return entry
 
 
 def parts_and_cells(group: ShardGroup, block: slice) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Field = NDArray[np.float32]
-Labels = NDArray[np.int32]
+CellIndex = NDArray[np.int32]  # a coordinate or a number of lattice cells
 Point = tuple[float, float]
 
 REACH_KM = 0.6  # larger distances to a line are cut to it
@@ -40,7 +40,7 @@ def ramp(value: Field, width: float) -> Field:
 
 def line_distance(x: Field, y: Field, points: list[Point]) -> Field:
     """Distance to a polyline, at most REACH_KM."""
-    nearest = np.full(x.shape, REACH_KM**2, dtype=np.float32)
+    nearest_squared = np.full(x.shape, REACH_KM**2, dtype=np.float32)
     top, bottom = float(y.min()) - REACH_KM, float(y.max()) + REACH_KM
     for (x0, y0), (x1, y1) in pairwise(points):
         if max(y0, y1) < top or min(y0, y1) > bottom:
@@ -51,8 +51,8 @@ def line_distance(x: Field, y: Field, points: list[Point]) -> Field:
         along = east * ux + south * uy
         along -= np.clip(along, 0, np.float32(length))  # distance beyond an end
         across = east * uy - south * ux
-        np.minimum(nearest, along * along + across * across, out=nearest)
-    return np.sqrt(nearest)
+        np.minimum(nearest_squared, along * along + across * across, out=nearest_squared)
+    return np.sqrt(nearest_squared)
 
 
 def rounded(points: list[Point]) -> list[Point]:
@@ -68,7 +68,10 @@ def rounded(points: list[Point]) -> list[Point]:
 
 
 def rectangle(x: Field, y: Field, centre: Point, size: Point, degrees: float) -> Field:
-    """Distance of points to the border of a rotated rectangle, negative outside. size: width and height."""
+    """Distance of points to the border of a rotated rectangle, negative outside. size: width and height.
+
+    Outside it is the larger distance along the rectangle's two axes. Off a corner the Euclidean distance is longer.
+    """
     u, v = rotate(x - np.float32(centre[0]), y - np.float32(centre[1]), degrees)
     return np.minimum(np.float32(size[0] / 2) - np.abs(u), np.float32(size[1] / 2) - np.abs(v))
 
@@ -79,7 +82,7 @@ def rotate(x: Field, y: Field, degrees: float) -> tuple[Field, Field]:
     return x * cosine + y * sine, y * cosine - x * sine
 
 
-def lattice_hash(a: Labels, b: Labels, salt: Labels | int) -> Field:
+def lattice_hash(a: CellIndex, b: CellIndex, salt: CellIndex | int) -> Field:
     """A hash in [0, 1) of each lattice cell (a, b) and salt."""
     bits = a.astype(np.uint32) * np.uint32(0x9E3779B1)
     bits ^= b.astype(np.uint32) * np.uint32(0x85EBCA77)
@@ -93,10 +96,11 @@ def lattice_hash(a: Labels, b: Labels, salt: Labels | int) -> Field:
 
 
 class SmoothNoise:
-    """A smooth random field over a square raster, with mean about 0 and standard deviation about 1.
+    """A smooth random field over a square raster, with mean about 0.
 
-    The field is a sum of octaves. Each is a lattice of normal numbers, interpolated with cubic B-splines. The
-    interpolation is separable, so rows of the field are a product of two small matrices.
+    Its standard deviation is about 1 for one octave and about 1.15 for several. The field is a sum of octaves. Each is
+    a lattice of normal numbers, interpolated with cubic B-splines. The interpolation is separable, so rows of the field
+    are a product of two small matrices.
     """
 
     def __init__(self, side: int, salt: int, knots: int, octaves: int) -> None:

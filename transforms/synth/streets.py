@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sfumato.transforms.synth.shapes import Field, Labels, bump, lattice_hash, ramp
+from sfumato.transforms.synth.shapes import CellIndex, Field, bump, lattice_hash, ramp
 
 
 class District(NamedTuple):
@@ -93,7 +93,7 @@ def lay_streets(x: Field, y: Field, noise: Field) -> Fabric:
     return Fabric(built, street, shops, home, work)
 
 
-def _nearest_district(x: Field, y: Field) -> tuple[Labels, Field]:
+def _nearest_district(x: Field, y: Field) -> tuple[CellIndex, Field]:
     """The index of the district, and the distance in km to its border."""
     best = np.full(x.shape, np.inf, dtype=np.float32)
     second = best.copy()
@@ -107,7 +107,7 @@ def _nearest_district(x: Field, y: Field) -> tuple[Labels, Field]:
     return label, (np.sqrt(second) - np.sqrt(best)) * np.float32(0.5)
 
 
-def _street(number: Labels, along: Labels, off: Field, label: Labels, way: int) -> tuple[Field, Field]:
+def _street(number: CellIndex, along: CellIndex, off: Field, label: CellIndex, way: int) -> tuple[Field, Field]:
     """Weights of the street and of its shops.
 
     Args:

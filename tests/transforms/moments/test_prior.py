@@ -59,7 +59,7 @@ def test_every_quantitys_bits_are_taken_over() -> None:
     bits = table()
     prior = PriorRelease.from_release(MANIFEST, bits, "speed", FORM)
     assert prior.release_id == "earlier"
-    assert prior.safe
+    assert prior.has_secret_key
     assert set(prior.bits) == {"value", "square"}
     for kind, one in prior.bits.items():
         rows = bits.filter(pa.compute.equal(bits["quantity"], kind))
@@ -79,7 +79,7 @@ def test_the_digest_is_of_all_that_is_taken_over() -> None:
 
 @pytest.mark.parametrize("told", [False, "yes", 1])
 def test_only_a_key_that_is_said_to_be_safe_is(told: object) -> None:
-    assert not PriorRelease.from_release(changed(privacy__randomness__safe=told), table(), "speed", FORM).safe
+    assert not PriorRelease.from_release(changed(privacy__randomness__safe=told), table(), "speed", FORM).has_secret_key
 
 
 @pytest.mark.parametrize(
