@@ -213,11 +213,9 @@ class MapGeography(ReleaseRequest):
 
     basemap: str | None = option(
         None,
-        "geography to draw under and over the cells: coast, water, streets, zones and place names of a GeoJSON or "
-        "GeoParquet file in longitude and latitude; what lies in the region is published; default: coasts and borders "
-        "of the world, where the region spans 5 degrees or more",
+        "coast, streets, zones and place names to draw on the map (GeoJSON or GeoParquet); published with it; default: "
+        "the world's coasts and borders, from 5 degrees on",
         OUTPUT,
-        common=True,
         metavar="FILE",
     )
     tiles: str | None = option(
