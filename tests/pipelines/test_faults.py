@@ -13,6 +13,8 @@ from sfumato.schemas.errors import LedgerError
 from tests.conftest import make_logs, write_files
 from tests.pipelines.faults import KILLED, BucketPlace, LocalPlace, Scene, forget_the_charge, steps_of
 
+# Where an earlier test of the process has started JAX, it warns of forks. The forked runs here do not use it.
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 DAYS = ["2026-11-19", "2026-11-20"]
 SCENARIOS = 200
 CHUNKS = 20
