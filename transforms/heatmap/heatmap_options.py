@@ -27,7 +27,7 @@ class Option:
     Attributes:
         name: of the field.
         kind: type of its values: int, float, str or bool.
-        default: None where the job chooses the value.
+        default: None where the job chooses the value, or where methods have different defaults.
         help: for the help text.
         methods: names of the methods that have it; empty for an option of every method.
         common: whether `--help` shows it.
@@ -49,7 +49,7 @@ class Option:
 
         Args:
             group: of the help text.
-            many: whether the option takes several values.
+            many: whether the option takes several values; flags never do.
         """
         text = f"{self.help} (method {', '.join(self.methods)})" if self.methods else self.help
         metavar = {int: "N", float: "X"}.get(self.kind, "NAME")
@@ -96,8 +96,8 @@ def heatmap_parameters(method: str, values: Mapping[str, Any], categories: int =
 
     Args:
         method: its name.
-        values: by option name. A missing option, None and False give the default.
-        categories: of the auxiliary data; 1 without.
+        values: by option name. A missing option, None and False give the default; every flag's is False.
+        categories: how many the auxiliary data have; 1 without such data.
 
     Raises:
         RequestError: the method or an option is unknown, an option is of another method, or a value is out of range.

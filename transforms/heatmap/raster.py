@@ -1,7 +1,7 @@
 """Rasters of a map: from noisy counts to densities, with slopes inside cells or blurred. Pure.
 
-Densities follow paper 000, Section 6.1: counts are not set to 0, and a node's users are spread over its area without
-its children. All of it is post-processing and costs no budget.
+Densities follow paper 000, Section 6.1: small counts stay, negative ones count as 0, and a node's users are spread over
+its area without its children. All of it is post-processing and costs no budget.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sfumato.schemas.tree import Tree, node_levels
 from sfumato.transforms.heatmap.state import Estimate
 
 MAX_PAINTED_DEPTH = 11  # of a picture
-_SLOPING_LEVELS = 2  # levels below a cell that slope; further below, the gradient has no information
+_SLOPING_LEVELS = 2  # below an entry; deeper levels are split evenly, because nothing says how to slope them
 # A blur's weights beyond so many deviations are below 1e-31 of the largest. They count as 0, which is faster.
 BLUR_REACH = 12.0
 MAX_RASTER_DEPTH = 12  # 4096 x 4096 float64 is 128 MiB; finer trees are summed into such cells
@@ -27,8 +27,8 @@ MAX_RASTER_DEPTH = 12  # 4096 x 4096 float64 is 128 MiB; finer trees are summed 
 def density(tree: Tree, counts: NDArray[np.float64], depth: int | None = None) -> NDArray[np.float64]:
     """The density float64[2^d, 2^d] of counts float64[T], one for each entry. It adds up to 1.
 
-    Row 0 is in the north. d is the tree's depth, at most 12. Negative counts count as 0. Without positive counts the
-    density is uniform.
+    Row 0 is in the north. An entry is a node without the area of its children. d is `depth`, at most the tree's; by
+    default it is the tree's, at most 12. Negative counts count as 0. Without positive counts the density is uniform.
     """
     depth = min(tree.depth, MAX_RASTER_DEPTH) if depth is None else depth
     index, shift = tree.index, np.uint64(2 * (tree.depth - depth))

@@ -15,13 +15,13 @@ from sfumato.transforms.ranges.summed_area_table import SummedAreaTable, paint_r
 
 MIN_CLUMPING = 0.3
 """The least clumping r of users inside a cell (see `clumping`). Measured (docs/explanation/ranges.md)."""
-_COUNTS_PER_STREAM = 4096
+_COUNTS_PER_STREAM = 4096  # another number would give other noise for the same key
 
 
 def add_noise(counts: NDArray[np.int64], epsilon: float, key: RunKey, label: str) -> NDArray[np.float64]:
     """Adds discrete Laplace noise of scale 1 / epsilon to each count.
 
-    The result is epsilon-differentially private if adding or removing a user changes one of the counts by 1.
+    The result is epsilon-differentially private if adding or removing a user changes at most one count, by at most 1.
 
     Args:
         counts: of any shape.
@@ -88,7 +88,7 @@ def check_grid(grid: NoisyGrid) -> None:
 
 @dataclass(frozen=True)
 class PartIndex:
-    """Finds the part of a field at a point. part: int32[rows, columns], by cell between the edges."""
+    """Finds the part of a field at a point. part[row, column]: the part that holds the cell between these edges."""
 
     x_edges: NDArray[np.int64]
     y_edges: NDArray[np.int64]
@@ -153,12 +153,12 @@ def clumping(grid: NoisyGrid) -> float:
 
 
 def centre_variance(boxes: Boxes, cells: Boxes, users: NDArray[np.float64], clumps: float) -> NDArray[np.float64]:
-    """The variance of an answer that comes from the users at the centre of the box: float64[q].
+    """The expected squared error of an answer that assumes a user at the centre of the box: float64[q].
 
     Queries are asked about places where somebody is, so assume one user at the centre. The answer does not count that
-    user: 1 squared. A box that covers a small share s of a cell of c users is also likely to cover a clump around that
-    user, and so more than c s users. Model: each halving of the cell gives one half (1 + d) / 2 of its users, where d
-    has mean 0 and variance r. A box of share s around a random user then holds W c users, with
+    user: an error of 1, squared 1. A box that covers a small share s of a cell of c users is also likely to cover a
+    clump around that user, and so more than c s users. Model: each halving of the cell gives one half (1 + d) / 2 of
+    its users, where d is symmetric about 0 with variance r. A box of share s around a random user holds W c users, with
     E (W - s)^2 = s^(2 - b) - 2 s^(2 - a) + s^2, a = log2(1 + r), b = log2(1 + 3 r).
     This is 0 for r = 0, and (1 - s)^2 for r = 1, where all users are in one place.
 

@@ -26,7 +26,7 @@ class FullTree:
 
     Attributes:
         depth: of the finest grid.
-        codes: for each level 0..L the nodes' paths, uint64[n], ascending.
+        codes: for each level 0..L the nodes' paths (two bits a level), uint64[n], ascending. L may be below `depth`.
     """
 
     depth: int
@@ -38,11 +38,11 @@ class FullTree:
         nodes = trees[0].nodes if len(trees) == 1 else np.concatenate([tree.nodes for tree in trees])
         level, paths = node_levels(nodes), node_paths(nodes)
         codes = [np.zeros(1, dtype=np.uint64)]
-        above: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)  # parents of the nodes of the level below
+        inner: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)  # nodes of this level that have children
         for at in range(int(level.max()), 0, -1):
-            families = np.unique(np.concatenate([paths[level == at], above]) >> _TWO)
+            families = np.unique(np.concatenate([paths[level == at], inner]) >> _TWO)
             codes.insert(1, children_of(families))
-            above = families
+            inner = families
         return cls(trees[0].depth, tuple(codes))
 
     @cached_property
@@ -65,6 +65,7 @@ class FullTree:
     @property
     def tree(self) -> Tree:
         """The same nodes as a Tree, whose entries are the leaves, level by level."""
+        # A Tree's node is its path after a leading 1 bit, which tells the level.
         nodes = [codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(self.codes)]
         return Tree(self.depth, np.concatenate(nodes))
 
@@ -91,7 +92,7 @@ class FullTree:
         return values
 
     def sums(self, leaf_values: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-        """Every node's total of values of the leaves: by level and node, for both."""
+        """Every node's total of its leaves' values. Input and result have one float64[n] for each level."""
         totals = [np.where(leaf, value, 0.0) for value, leaf in zip(leaf_values, self.leaves, strict=True)]
         for level in range(len(totals) - 1, 0, -1):
             totals[level - 1][self.parents[level]] = by_family(totals[level]).sum(axis=1)
@@ -119,7 +120,7 @@ class FullTree:
     def gradient(
         self, level: int, places: NDArray[np.int64], values: Sequence[NDArray[np.float64]]
     ) -> NDArray[np.float64]:
-        """The contrasts of the children of some nodes that their neighbours predict: float64[len(places), 4].
+        """How far each child is from a quarter of its parent, as the parent's neighbours predict: float64[n, 4].
 
         Let E and W be the values of the eastern and western neighbours. (E - W) / 2 is the growth over one node's
         width. A child's centre is a quarter of that width from its parent's centre, and it has a quarter of the area.
@@ -141,7 +142,7 @@ class FullTree:
         return np.asarray(east[:, None] * EAST + south[:, None] * SOUTH)
 
     def _places(self, level: int, paths: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The index of each path on a level, or of the next node where there is no such node."""
+        """The index of each path on a level; of the next node, or the last, where there is no such node."""
         codes = self.codes[level]
         if len(codes) == 4**level:
             return paths.astype(np.int64)
