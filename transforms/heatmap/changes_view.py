@@ -15,7 +15,7 @@ from sfumato.schemas.region import Region, ground_metres
 from sfumato.schemas.release import CHANGES_FILE, CHANGES_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_positions, nodes_from_names
 from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, Measure, PageView, Scale, Section
-from sfumato.transforms.report.numbers import about, length, plural
+from sfumato.transforms.report.numbers import about, between, length, plural
 from sfumato.transforms.report.sections import Manifest, alarm, facts, get, is_safe, problems
 
 _MAX_CELLS = 1 << 16
@@ -36,10 +36,9 @@ def changes_view(files: Mapping[str, bytes]) -> PageView:
     (layer, finest), geography = _layer(table, depth), Geography.of(files)
     wide, tall = ground_metres(region)
     rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
-    sides = [str(get(manifest, f"{side}.created", "unknown"))[:16].replace("T", " ") for side in ("before", "after")]
-    promise = (
-        f"Of these changes at most {rate:.0%} are expected to be wrong. The page is made of two published maps alone."
-    )
+    sides = [_release_name(manifest, side) for side in ("before", "after")]
+    found = f"Of these changes at most {rate:.0%} are expected to be wrong." if shown else "No change is shown."
+    promise = f"{found} The page is made of two published maps alone."
     return PageView(
         title="Changes between two maps",
         headline=f"{plural(shown, 'place')} changed" if shown else "No place changed for certain",
@@ -69,6 +68,13 @@ def changes_view(files: Mapping[str, bytes]) -> PageView:
             finest_metres=(wide / 2**finest, tall / 2**finest),
         ),
     )
+
+
+def _release_name(manifest: Manifest, side: str) -> str:
+    """The name of a nightly release, which has its day; of any other, when it was made."""
+    name = str(get(manifest, f"{side}.release_id", ""))
+    is_random = len(name) == 32 and all(one in "0123456789abcdef" for one in name)
+    return str(get(manifest, f"{side}.created", "unknown"))[:16].replace("T", " ") if is_random or not name else name
 
 
 def _layer(table: pa.Table, depth: int) -> tuple[Layer, int]:
@@ -184,7 +190,7 @@ def _reading(manifest: Manifest, table: pa.Table) -> Section:
         facts=facts(
             ("All users before", f"about {about(total['before'], 100)}"),
             ("All users after", f"about {about(total['after'], 100)}"),
-            ("Their difference", None if shares else f"{total['low']:+,.0f} to {total['high']:+,.0f} at 95%"),
+            ("Their difference", None if shares else f"{between(total['low'], total['high'])} at 95%"),
             ("Places tested", f"{get(manifest, 'results.tested'):,} of {table.num_rows:,}: elsewhere is nearly nobody"),
         ),
     )

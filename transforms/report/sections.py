@@ -94,19 +94,25 @@ def problems(manifest: Manifest) -> list[str]:
 
 
 def chips(manifest: Manifest, *own: Fact) -> list[Fact]:
-    """The facts beside the title: the budget, those of the job, and the day."""
+    """The facts beside the title: the budget, those of the job, the days of its records, and the day it was made."""
     epsilon, delta = number(manifest, "privacy.epsilon"), number(manifest, "privacy.delta") or 0.0
     budget = "unknown" if epsilon is None else f"ε = {epsilon:g}"
-    try:
-        made = datetime.fromisoformat(str(manifest.get("created")))
-        day = f"{made.day} {made:%b %Y}"
-    except ValueError:
-        day = None
+    first, last = (_day(get(manifest, f"ledger.{name}")) for name in ("first_day", "last_day"))
+    days = f"{first} to {last}" if first and last and first != last else first
     return [
         *facts(("Privacy budget", budget + (f", δ = {tiny(delta)}" if delta > 0 else ""))),
         *own,
-        *facts(("Made", day)),
+        *facts(("Records of", days), ("Made", _day(manifest.get("created")))),
     ]
+
+
+def _day(written: object) -> str | None:
+    """A date or time of a manifest as in `9 Nov 2026`; None if it is not one."""
+    try:
+        day = datetime.fromisoformat(str(written))
+    except ValueError:
+        return None
+    return f"{day.day} {day:%b %Y}"
 
 
 def common_sections(manifest: Manifest) -> list[Section]:
@@ -120,7 +126,9 @@ def common_sections(manifest: Manifest) -> list[Section]:
         "This release": identity if region is None else {**identity, "region": region},
     }
     folded = [Section(title=title, facts=_written(values), folded=True) for title, values in parts.items() if values]
-    return [*([_promise(manifest), _trust(manifest)] if get(manifest, "privacy") else []), *folded]
+    # Changes are post-processing: the promises are those of the two releases, and a section of their own says so.
+    promises = get(manifest, "privacy") and get(manifest, "job") != "changes"
+    return [*([_promise(manifest), _trust(manifest)] if promises else []), *folded]
 
 
 def _promise(manifest: Manifest) -> Section:

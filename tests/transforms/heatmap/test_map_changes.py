@@ -282,6 +282,23 @@ def test_a_planted_crowd_is_on_the_page(tmp_path: Path) -> None:
     assert np.mean(layer.measures[0].uncertain) > 0.9
 
 
+def test_the_page_names_nights_by_their_days_and_other_releases_by_their_times() -> None:
+    rng = np.random.default_rng(1)
+    expected = np.full(4**LEVEL, 20.0)
+    changes = find_changes(noisy_map(expected, rng), noisy_map(expected, rng))
+    night = {"release_id": "city-2026-11-17", "created": "2026-11-22T11:32:14+00:00"}
+    manifest = {
+        "release_id": "test", "region": asdict(REGION), "grid": {"depth": DEPTH}, "created": "2026-11-22T00:00:00",
+        "before": night, "after": {**night, "release_id": "0123456789abcdef" * 2},
+        "privacy": {"randomness": {"safe": True}, "note": ""},
+        "results": {"false_discovery_rate": 0.05, "shown": 0, "tested": 9, "compared": "users"},
+    }  # fmt: skip
+    table = parquet_bytes(changes.table(Grid(REGION, DEPTH)))
+    view = changes_view({"changes.parquet": table, "manifest.json": json.dumps(manifest).encode()})
+    assert [one.text for one in view.chips[:2]] == ["city-2026-11-17", "2026-11-22 11:32"]
+    assert view.guarantee.startswith("No change is shown.")
+
+
 def test_changes_are_no_release(folders: tuple[Path, Path], tmp_path: Path) -> None:
     sfumato.changes(*folders, output=tmp_path / "changes")
     with pytest.raises(RequestError, match="no release"):

@@ -17,7 +17,7 @@ import pytest
 
 from sfumato.schemas.views import Basemap, FileLink, PageView, Section, Table
 from sfumato.transforms.report.report import render_page
-from sfumato.transforms.report.sections import common_sections, guarantee
+from sfumato.transforms.report.sections import chips, common_sections, guarantee
 from tests.transforms.release.city import city_release
 
 ROOT = Path(__file__).parents[3]
@@ -193,6 +193,27 @@ def test_what_is_promised_is_rounded_away_from_the_bound(epsilon: float, factor:
         assert f"more than a factor of {factor}." in words
     (section,) = (one for one in common_sections(manifest) if one.title == "What this map promises")
     assert surest in section.paragraphs[0]
+
+
+@pytest.mark.parametrize(
+    ("ledger", "days"),
+    [
+        ({"first_day": "2026-11-19", "last_day": "2026-11-19"}, ["19 Nov 2026"]),
+        ({"first_day": "2026-11-17", "last_day": "2026-11-19"}, ["17 Nov 2026 to 19 Nov 2026"]),
+        ({}, []),
+    ],
+)
+def test_a_nightly_release_names_the_days_of_its_records(ledger: dict[str, str], days: list[str]) -> None:
+    manifest = {"privacy": {"epsilon": 1.0}, "created": "2026-11-22T01:00:00+00:00", "ledger": ledger}
+    facts = chips(manifest)
+    assert [one.text for one in facts if one.term == "Records of"] == days
+    assert facts[-1].text == "22 Nov 2026"
+
+
+def test_changes_promise_nothing_of_their_own() -> None:
+    manifest = {"job": "changes", "privacy": {"note": "Costs nothing."}, "versions": {"python": "3"}}
+    assert [one.title for one in common_sections(manifest)] == ["Versions", "This release"]
+    assert [one.title for one in common_sections({**manifest, "job": "heatmap"})][1] == "What must be trusted"
 
 
 def test_an_empty_manifest_costs_lines_not_the_page() -> None:
