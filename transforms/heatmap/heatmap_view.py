@@ -51,7 +51,7 @@ _TAIL = 0.025  # of each end of the intervals
 _FILES = {
     CELLS_FILE: "one row for each cell: bounds, estimated users with their intervals, density, shape, rates",
     ANSWERS_FILE: "each sub-query's own noisy answers, which the page's layers show",
-    TOTALS_FILE: "what adds up the errors of cells: `Release.total` gives users and standard deviation",
+    TOTALS_FILE: "what adds up the errors of cells: Release.total gives their users and standard deviation",
     DENSITY_FILE: "the density on the finest grid, row 0 in the north, adding up to 1",
     RATES_PICTURE: "the map of the rate as a picture",
     MANIFEST_FILE: "the guarantee, every parameter, every version",
@@ -86,7 +86,7 @@ def heatmap_view(files: Mapping[str, bytes]) -> PageView:
         job="heatmap",
         release_id=manifest["release_id"],
         created=manifest["created"],
-        chips=chips(manifest, *facts(("Ground", ground), ("Finest cell", finest))),
+        chips=chips(manifest, *facts(("Area", ground), ("Finest cell", finest))),
         guarantee=guarantee(manifest),
         alarm=alarm(manifest),
         problems=problems(manifest),

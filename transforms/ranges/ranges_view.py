@@ -102,7 +102,7 @@ def ranges_view(files: Mapping[str, bytes]) -> PageView:
     many = f"how many of about {about(users, max(stddev, users / 1000))} users are in it"
     width, height = model.field.metres
     between = f"{length(sizes[0])} to {length(sizes[1])}"
-    ground = Fact(term="Ground", text=f"{length(width)} × {length(height)}")
+    ground = Fact(term="Area", text=f"{length(width)} × {length(height)}")
     return PageView(
         title="Private range queries",
         headline=f"Draw a square: {many if users > 0 else 'how many users are in it'}",

@@ -41,7 +41,7 @@ _HATCH_STEP = 12  # pixels from line to line
 _MOST_NAMES = 24
 _ZONE = 1000  # the rank of a zone's name, behind those of all places
 _AREAS = {"land": "#17151d", "water": "#0d1119"}
-_HATCHED = {"count": "Hatched: perhaps nobody."}
+_HATCHED = {"count": "Hatched: perhaps nobody.", "change": "Hatched: noise and chance explain it."}
 
 
 def map_picture(
