@@ -86,11 +86,24 @@ test("shores do not follow the edge at which the geography was cut", () => {
 test("names do not overlap, important ones first, and those outside are left out", () => {
   const crowd = Array.from({ length: 30 }, (_, i) => ({ name: `Place ${i}`, longitude: 3.1 + i / 1e5, latitude: 1.1, rank: 30 - i }));
   const { pen, written } = penOf();
-  new BasemapGround({ ...BASEMAP, zones: [], places: [...crowd, { name: "Far", longitude: 9, latitude: 1.1, rank: 0 }] }).over(pen, scene());
+  new BasemapGround({ ...BASEMAP, zones: [], places: [...crowd, { name: "Far", longitude: 9, latitude: 1.1, rank: 0 }] }).letter(pen, scene());
   expect(written).toEqual(["Place 29"]);
   const all = penOf();
-  new BasemapGround(BASEMAP).over(all.pen, scene());
+  new BasemapGround(BASEMAP).letter(all.pen, scene());
   expect(all.written).toEqual(["City", "Village", "Old town"]);
+});
+
+test("names make room for what a product painted, and the foremost one moves under its point", () => {
+  const city = BASEMAP.places.find(({ name }) => name === "City");
+  if (!city) throw new Error("no city");
+  const [x, y] = scene().project(city.longitude, city.latitude);
+  const ground = new BasemapGround({ ...BASEMAP, zones: [], places: [city] });
+  const heights: number[] = [];
+  const { pen } = penOf();
+  Object.assign(pen, { fillText: (_: string, __: number, at: number) => heights.push(at) });
+  ground.letter(pen, scene(), [[x - 9, y - 18, x + 9, y]]);
+  ground.letter(pen, scene(), [[x - 9, y - 18, x + 9, y + 30]]);
+  expect(heights).toEqual([y + 17]);
 });
 
 test("tiles are off until the reader switches them on, and the page says who then watches", () => {

@@ -6,10 +6,9 @@ import type { Mode } from "../theme";
 import type { Basemap, PageView, Place } from "../views";
 import { unitX, unitY } from "./cells";
 import type { MapFigure } from "./figure";
-import type { Ground, Scene } from "./ground";
+import type { Box, Ground, Scene } from "./ground";
 
 type Point = [number, number];
-type Box = [number, number, number, number]; // left, top, right, bottom
 
 const EARTH_RADIUS_M = 6371008.8;
 const NEAR = 0.03; // of the geography's extent: a place within it is "near", one farther has its distance and direction
@@ -130,13 +129,12 @@ export class BasemapGround implements Ground {
         pen.stroke(this.paths[name]);
       }
     });
-    this.letter(pen, scene);
   }
 
   /** Writes the names that have room: places by their rank, then zones that are wider than their names. */
-  private letter(pen: CanvasRenderingContext2D, scene: Scene): void {
+  letter(pen: CanvasRenderingContext2D, scene: Scene, occupied: readonly Box[] = []): void {
     const colours = COLOURS[scene.mode];
-    const taken: Box[] = [];
+    const taken = [...occupied];
     let left = clamp(Math.floor((scene.width * scene.height) / NAME_ROOM), 4, 40);
     const write = (text: string, x: number, y: number, most: number): boolean => {
       const half = pen.measureText(text).width / 2 + 3;
@@ -156,7 +154,8 @@ export class BasemapGround implements Ground {
     for (const { name, longitude, latitude, rank } of this.places) {
       const [x, y] = scene.project(longitude, latitude);
       pen.font = `${rank === 0 ? 13.5 : 11.5}px ${FONT}`;
-      if (!write(name, x, y - 6, Infinity)) continue;
+      // The foremost name may stand under its point too.
+      if (!write(name, x, y - 6, Infinity) && !(rank === 0 && write(name, x, y + 17, Infinity))) continue;
       pen.beginPath();
       pen.arc(x, y, 2, 0, 2 * Math.PI);
       pen.stroke();

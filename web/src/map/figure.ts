@@ -6,7 +6,7 @@ import { pngOf } from "../download";
 import type { Tools } from "../product";
 import type { Bounds, Layer, Measure } from "../views";
 import { Cells, unitX, unitY, type Window } from "./cells";
-import type { Ground, Scene } from "./ground";
+import type { Ground, Overlay, Scene } from "./ground";
 import { Legend } from "./legend";
 
 export interface MapOptions {
@@ -54,7 +54,7 @@ export class MapFigure {
   private readonly tip = h("div", { class: "tip", hidden: true });
   private readonly hint = h("p", { class: "hint", hidden: true, "aria-hidden": "true" });
   private ground: Ground | null = null;
-  private overlay: ((pen: CanvasRenderingContext2D, scene: Scene) => void) | null = null;
+  private overlay: Overlay | null = null;
   private words: ((hit: Hit) => TipWords | null) | null = null;
   private readonly hovers: ((hit: Hit | null) => void)[] = [];
   private hover: Hit | null = null;
@@ -113,7 +113,7 @@ export class MapFigure {
   }
 
   /** Paints over the cells whenever the map is painted. */
-  setOverlay(paint: ((pen: CanvasRenderingContext2D, scene: Scene) => void) | null): void {
+  setOverlay(paint: Overlay | null): void {
     this.overlay = paint;
     this.redraw();
   }
@@ -290,7 +290,8 @@ export class MapFigure {
     scaled(() => {
       this.outline(pen, scene, this.region, [[1, this.tools.theme.colour("--line")]]);
       if (!this.tiles) this.ground?.over(pen, scene);
-      this.overlay?.(pen, scene);
+      const taken = this.overlay?.(pen, scene);
+      if (!this.tiles) this.ground?.letter(pen, scene, taken);
       this.mark(pen, scene);
     });
     this.legend.showScale(this.scaleBar());

@@ -13,11 +13,19 @@ export interface Scene {
   readonly mode: Mode;
 }
 
+/** A part of the canvas in CSS pixels: left, top, right, bottom. */
+export type Box = [number, number, number, number];
+
+/** Paints over the cells and says where no name may stand. */
+export type Overlay = (pen: CanvasRenderingContext2D, scene: Scene) => readonly Box[];
+
 /** Geography. It is painted on the map's own canvas, so that it agrees with the cells and is in the PNG. */
 export interface Ground {
   readonly source: string;
   under(pen: CanvasRenderingContext2D, scene: Scene): void;
   over(pen: CanvasRenderingContext2D, scene: Scene): void;
+  /** Writes the names that have room beside what is taken. */
+  letter(pen: CanvasRenderingContext2D, scene: Scene, taken?: readonly Box[]): void;
   /** The zone that holds a place, else the nearest place with a name, such as `near Harbour`; null where nothing has names. */
   nearest(longitude: number, latitude: number): string | null;
 }

@@ -34,9 +34,9 @@ export class Legend {
     }));
     const key = (name: string, text: string): HTMLElement => h("li", {}, h("canvas", { class: "swatch", width: 24, height: 12, "data-key": name, "aria-hidden": "true" }), text);
     this.keys.replaceChildren(...[
-      measure.uncertain.some(Boolean) && key("uncertain", measure.kind === "count" ? "perhaps nobody" : "too uncertain to tell"),
+      measure.uncertain.some(Boolean) && key("uncertain", measure.kind === "count" ? "perhaps nobody" : measure.kind === "change" ? "noise and chance explain it" : "too uncertain to tell"),
       measure.value.includes(null) && key("unknown", "unknown"),
-      missing !== null && key("missing", missing),
+      missing !== null && h("li", {}, `No cell: ${missing.charAt(0).toLowerCase()}${missing.slice(1).replace(":", ",")}`),
       note !== "" && h("li", { class: "note" }, note),
     ].filter((one) => one !== false));
     this.paint();

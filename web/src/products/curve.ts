@@ -61,7 +61,7 @@ export const showCurve: Product = (view, root, tools) => {
     ];
     const width = body.histogram.length ? body.histogram[0].high - body.histogram[0].low : 0;
     return {
-      title: `Users by ${body.column}`, marks, x, y: { label: `Users in each ${significant(width)} of ${body.column}`, domain: [0, top * 1.02] },
+      title: `Users by ${body.column}`, marks, x, y: { label: `Users in each step of ${significant(width)}`, domain: [0, top * 1.02] },
       description: body.hidden === null ? "" : `A place without a bar has at most ${whole(body.hidden)} users, or nobody.`,
       keys: [["s0", "estimate, and where the truth lies 95 times in 100"], ["mark", "quantiles"]],
     };

@@ -87,6 +87,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
       pen.fillStyle = mode === "dark" ? "#0b0a0f" : "#faf7f2";
       pen.fillText(String(i + 1), x, y + 0.5);
     });
+    return taken.map(([x, y]) => [x - 9, y - 9, x + 9, y + 9]);
   });
   const more = button("Show more", () => {
     const before = shown;
@@ -137,7 +138,6 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
     note.textContent = layer.note;
     slider.value = String(place);
     slider.setAttribute("aria-valuetext", layer.title);
-    figure.setOverlay(null);
     figure.setOverlay(null);
     list.replaceChildren(...(measure.listed_note ? [listOf(figure, body, measure)] : []));
     colours.replaceChildren(...(layer.measures.length > 1 ? [choice("Colour by", layer.measures.map((one) => one.name), layer.measures.indexOf(measure), (chosen) => {

@@ -4,7 +4,7 @@ import { csv, offer } from "../download";
 import { clamp, interval, known, metres, percent, place } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit } from "../map/figure";
-import type { Scene } from "../map/ground";
+import type { Box, Scene } from "../map/ground";
 import type { Product, Tools } from "../product";
 import { RangeModel, type Answer, type Model, type Square } from "../ranges/model";
 import { networkAnswers } from "../ranges/network";
@@ -202,7 +202,7 @@ class SquareTool {
     });
   }
 
-  private paint(pen: CanvasRenderingContext2D, scene: Scene): void {
+  private paint(pen: CanvasRenderingContext2D, scene: Scene): Box[] {
     const { west, south, east, north } = this.model.boundsOf(this.square);
     const [x0, y0] = scene.project(west, north);
     const [x1, y1] = scene.project(east, south);
@@ -215,7 +215,7 @@ class SquareTool {
       pen.strokeRect(x0, y0, x1 - x0, y1 - y0);
     }
     pen.setLineDash([]);
-    if (x1 < 0 || y1 < 0 || x0 > scene.width || y0 > scene.height) return;
+    if (x1 < 0 || y1 < 0 || x0 > scene.width || y0 > scene.height) return [];
     const text = answerWords(this.model.answer(this.square), this.lower)[0];
     pen.font = `600 14px ${this.tools.theme.colour("--sans") || "sans-serif"}`;
     const wide = pen.measureText(text).width + 18;
@@ -227,6 +227,7 @@ class SquareTool {
     pen.fill();
     pen.fillStyle = ink;
     pen.fillText(text, x + 9, y + 18);
+    return [[x, y, x + wide, y + 26], ...(x1 - x0 < 80 ? [[x0, y0, x1, y1] as Box] : [])];
   }
 }
 
