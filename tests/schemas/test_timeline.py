@@ -63,13 +63,13 @@ def test_what_a_manifest_does_not_say_is_not_made_up() -> None:
 @pytest.mark.parametrize("missing", ["release_id", "job", "created", "privacy"])
 def test_a_manifest_without_a_promise_is_refused(missing: str) -> None:
     manifest = {name: value for name, value in MANIFEST.items() if name != missing}
-    with pytest.raises(RequestError, match="releases/2026-11-20: the manifest lacks the release's guarantee"):
+    with pytest.raises(RequestError, match="releases/2026-11-20: cannot be shown on the timeline"):
         DatedRelease.from_manifest("2026-11-20", "releases/2026-11-20", manifest)
 
 
 @pytest.mark.parametrize("privacy", [{"epsilon": None}, {"epsilon": float("nan")}, {"delta": -1.0}, {"randomness": []}])
 def test_a_promise_that_makes_no_sense_is_refused(privacy: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match="lacks the release's guarantee"):
+    with pytest.raises(RequestError, match="cannot be shown on the timeline"):
         DatedRelease.from_manifest("2026-11-20", "x", changed(**privacy))
 
 
