@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from sfumato.pipelines.cli import worker_error
 from sfumato.pipelines.console import Console, shown_on
+from sfumato.pipelines.folders import private_folder
 from sfumato.pipelines.run import request_of, run_request
 from sfumato.releases import Release, open_release
 from sfumato.schemas.errors import RequestError, SfumatoError
@@ -419,14 +420,11 @@ def _files_of(input: Logs) -> Iterator[Folder | None]:
     if input is None or isinstance(input, str | os.PathLike):
         yield input
         return
-    table = _table_of(input)
-    folder = tempfile.mkdtemp(prefix="sfumato-input-")
-    try:
+    table = _table_of(input).replace_schema_metadata(None)  # so that equal tables are one input in the ledger
+    with private_folder() as folder:  # the next run removes it if this process is killed
         file = os.path.join(folder, "table.parquet")
         pq.write_table(table, file)
         yield file
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _table_of(input: Any) -> pa.Table:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import stat
+import subprocess
+import sys
 import tempfile
 from datetime import date, datetime
 from decimal import Decimal
@@ -178,3 +182,22 @@ def test_a_release_without_digests_is_not_copied(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="its manifest lists no files"):
         release.plot()
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_data_frame_of_a_killed_process_is_removed_by_the_next_run(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, pandas, sfumato.jobs as jobs\n"
+        "with jobs._files_of(pandas.DataFrame({'user_id': [1]})) as file:\n"
+        "    assert os.path.exists(file)\n"
+        "    print(os.path.dirname(file), flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    place = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=place, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    left = Path(done.stdout.strip())
+    assert left.parent == tmp_path
+    assert left.stat().st_mode & 0o777 == 0o700
+    sweeper = "import sfumato.pipelines.folders as folders; folders.sweep()"
+    subprocess.run([sys.executable, "-c", sweeper], env=place, check=True)
+    assert not left.exists()
