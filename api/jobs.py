@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from sfumato.pipelines.cli import worker_error
 from sfumato.pipelines.console import Console, shown_on
-from sfumato.pipelines.folders import private_folder
 from sfumato.pipelines.run import request_of, run_request
 from sfumato.releases import Release, open_release
 from sfumato.schemas.errors import RequestError, SfumatoError
@@ -420,6 +419,8 @@ def _files_of(input: Logs) -> Iterator[Folder | None]:
     if input is None or isinstance(input, str | os.PathLike):
         yield input
         return
+    from sfumato.pipelines.folders import private_folder  # Beam takes seconds to import, and planning needs none
+
     table = _table_of(input).replace_schema_metadata(None)  # so that equal tables are one input in the ledger
     with private_folder() as folder:  # the next run removes it if this process is killed
         file = os.path.join(folder, "table.parquet")
