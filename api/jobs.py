@@ -21,11 +21,12 @@ from sfumato.pipelines.run import request_of, run_request
 from sfumato.releases import Release, open_release
 from sfumato.schemas.errors import RequestError, SfumatoError
 from sfumato.schemas.region import Region
+from sfumato.schemas.release import CHANGES_FILE
 from sfumato.transforms.heatmap.changes_files import compare_releases, finer_grid
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.heatmap_request import PLANNED, PlanOptions, lists_of
 from sfumato.transforms.heatmap.plan import Plan, make_plan
-from sfumato.transforms.release.published_release import data_frame
+from sfumato.transforms.release.published_release import data_frame, read_part
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -325,9 +326,10 @@ def changes(
     pair = [one if isinstance(one, Release) else open_release(one) for one in (before, after)]
     places = [one.path for one in pair]
     values = {"before": places[0], "after": places[1], "rate": rate, "shares": shares, "overwrite": overwrite}
-    request_of("changes", values)  # raises where the rate is out of its range
     if output is not None:
         _run("changes", {**values, "output": output})
+        return data_frame(pq.read_table(io.BytesIO(read_part(os.fspath(output), CHANGES_FILE))))
+    request_of("changes", values)  # raises where the rate is out of its range
     found = compare_releases(pair[0], pair[1], rate, shares=shares)
     return data_frame(found.table(finer_grid(*pair)))
 

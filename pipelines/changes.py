@@ -17,11 +17,11 @@ def run(request: ChangesRequest) -> int:
     if request.output is not None:
         check_output(request.output, request.overwrite, CHANGES_FORMAT)
     before, after = open_release(request.before), open_release(request.after)
+    changes = compare_releases(before, after, request.rate, shares=request.shares)
     if request.output is not None:
-        files = changes_files(before, after, request.rate, shares=request.shares)
+        files = changes_files(changes, before, after, request.rate, shares=request.shares)
         identity = json.loads(files[MANIFEST_FILE])["release_id"]
         publish(request.output, files, identity, request.overwrite)
-    changes = compare_releases(before, after, request.rate, shares=request.shares)
     sys.stdout.write(report(changes, finer_grid(before, after), request.rate))
     if request.output is not None:
         sys.stdout.write(f"Written to {request.output}\n")

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid
-from sfumato.schemas.release import ANSWERS_FILE, BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT, MANIFEST_FILE, TOTALS_FILE
-from sfumato.schemas.tree import Tree, node_positions, nodes_from_names
+from sfumato.schemas.release import BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT, MANIFEST_FILE, TOTALS_FILE
+from sfumato.schemas.tree import node_positions
 from sfumato.transforms.heatmap.changes_view import changes_view
 from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, find_changes
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
@@ -44,9 +43,7 @@ def map_counts(release: Release) -> MapCounts:
     node, users, variance = (totals[name].to_numpy() for name in ("node", "users", "variance"))
     try:
         last = manifest["privacy"]["sub_queries"][-1]
-        answers = release.arrow_table(ANSWERS_FILE)
-        asked = answers.filter(pc.equal(answers["sub_query"], last["index"]))["cell_id"].to_pylist()
-        measured = Tree.of(release.grid.depth, nodes_from_names(asked, release.grid.depth))
+        measured = release.answered_tree(last["index"])
         sums = 1 if last["shards"] is None else int(last["shards"]) - int(last["shards_lost"] or 0)
         counts = UnbiasedCounts.from_nodes(node, users, variance, release.grid.depth)
         return MapCounts(release.grid.region, counts, measured, max(sums, 1))
@@ -73,18 +70,15 @@ def finer_grid(before: Release, after: Release) -> Grid:
     return Grid(grids[0].region, max(grid.depth for grid in grids))
 
 
-def changes_files(before: Release, after: Release, rate: float, *, shares: bool) -> dict[str, bytes]:
+def changes_files(changes: Changes, before: Release, after: Release, rate: float, *, shares: bool) -> dict[str, bytes]:
     """The files by name, the geography of the later map among them. Equal releases give equal bytes.
 
     Args:
+        changes: what `compare_releases` found of the other arguments.
         before, after: heatmaps of one region.
         rate: false discovery rate, in 0..1.
-        shares: compare shares of all users instead of users.
-
-    Raises:
-        RequestError: the releases cannot be compared.
+        shares: whether shares of all users were compared instead of users.
     """
-    changes = compare_releases(before, after, rate, shares=shares)
     grid = finer_grid(before, after)
     sides = {"before": before, "after": after}
     warnings = [UNSAFE] if any(_randomness(one.manifest).get("safe") is not True for one in sides.values()) else []

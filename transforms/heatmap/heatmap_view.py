@@ -39,6 +39,7 @@ from sfumato.transforms.report.sections import (
     get,
     guarantee,
     is_safe,
+    noisy_sums,
     number,
     problems,
 )
@@ -158,7 +159,7 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
     else:
         rates = _rates(table, manifest)
     last = (get(manifest, "privacy.sub_queries") or [{}])[-1]
-    sums = max((last.get("shards") or 1) - (last.get("shards_lost") or 0), 1)
+    sums = noisy_sums(last)
     layers.append(_layer("The published map", note, shown, grid, [_users(shown, grid, scale, sums), *rates]))
     wide, tall = ground_metres(grid.region)
     body = MapBody(
@@ -217,8 +218,7 @@ def _deviations(manifest: Manifest, query: Mapping[str, Any] | None) -> float:
         if get(manifest, "parameters.estimator") == "bayes":
             return 1.96
         query = (get(manifest, "privacy.sub_queries") or [{}])[-1]
-    live = (query.get("shards") or 1) - (query.get("shards_lost") or 0)
-    return 1.96 + 0.206 / max(live, 1)
+    return 1.96 + 0.206 / noisy_sums(query)
 
 
 def _areas(nodes: NDArray[np.uint64], depth: int) -> Array:

@@ -48,7 +48,7 @@ from sfumato.schemas.views import (
 )
 from sfumato.transforms.report.numbers import about, column_texts, figures, length, percent, plural, with_interval
 from sfumato.transforms.report.scales import published_scale, uncertain
-from sfumato.transforms.report.sections import alarm, chips, get, guarantee, problems
+from sfumato.transforms.report.sections import alarm, chips, get, guarantee, problems, table_section
 from sfumato.transforms.shrinkage import simultaneous_z
 
 _Z = 1.96  # standard deviations on each side of a 95% interval
@@ -340,7 +340,7 @@ class _Release:
                 [f"{100 * one['share']:g}%", *with_interval(one["value"], one["low"], one["high"])] for one in quantiles
             ]
             heads = ["Share of users", "Lie below", "At 95%, from", "to"]
-            sections.append(_table_section("The quantiles", heads, rows))
+            sections.append(table_section("The quantiles", heads, rows))
         if ranges:
             ends = column_texts([one[name] for one in ranges for name in ("low", "high")])
             rows = [
@@ -349,7 +349,7 @@ class _Release:
                 for i, one in enumerate(ranges)
             ]  # fmt: skip
             heads = ["From", "To below", "Users", "At 95%", "Share of all users"]
-            sections.append(_table_section("The ranges", heads, rows))
+            sections.append(table_section("The ranges", heads, rows))
         reading = [
             f"{_ONE_RECORD} The curve says what share of the users lie below a value. Where it is steep there are many "
             "users; where it is flat there are few or none.",
@@ -438,10 +438,6 @@ def _drawn(round_: dict[str, Any]) -> str:
 
 def _reading(paragraphs: list[str]) -> Section:
     return Section(title="How to read it", paragraphs=paragraphs)
-
-
-def _table_section(title: str, heads: list[str], rows: list[list[str]]) -> Section:
-    return Section(title=title, table=Table(title=title, heads=heads, rows=rows, numeric=[True] * len(heads)))
 
 
 def _range_row(low: float, high: float, users: float, stddev: float, least: float = 0.0) -> RangeRow:

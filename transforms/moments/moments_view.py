@@ -39,7 +39,7 @@ from sfumato.schemas.views import (
 from sfumato.transforms.moments.derived_statistics import shrunk
 from sfumato.transforms.report.numbers import about, between, figures, length, percent, plural, raised, with_interval
 from sfumato.transforms.report.scales import uncertain, value_scale
-from sfumato.transforms.report.sections import alarm, chips, facts, get, guarantee, problems
+from sfumato.transforms.report.sections import alarm, chips, facts, get, guarantee, problems, table_section
 
 _Z = 1.96  # standard deviations on each side of a 95% interval
 _VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
@@ -269,7 +269,7 @@ class _Release:
             for one in self._overall
         ]
         heads = ["Statistic", "Value", "At 95%, from", "to"]
-        return _table_section("The statistics", heads, rows)
+        return table_section("The statistics", heads, rows, names=1)
 
     def _group_tables(self, groups: Sequence[BarsBody]) -> list[Section]:
         found = []
@@ -285,7 +285,7 @@ class _Release:
                 for bar in group.bars
             ]
             heads = [group.noun.capitalize(), _title(overall), "At 95%", "Users, about"]
-            found.append(_table_section(title, heads, rows).model_copy(update={"folded": True}))
+            found.append(table_section(title, heads, rows, names=1).model_copy(update={"folded": True}))
         return found
 
     def _reading(self, bits: Sequence[BitRow]) -> Section:
@@ -412,11 +412,6 @@ def _statistic(one: MomentEstimate) -> StatisticRow:
     span = f"{figures(one.low, one.stddev)} to {figures(one.high, one.stddev)}"
     known = {name: value for name, value in asdict(one).items() if name in ("value", "low", "high")}
     return StatisticRow(name=_title(one), **known, text=figures(one.value, one.stddev), range=span)
-
-
-def _table_section(title: str, heads: list[str], rows: list[list[str]]) -> Section:
-    numeric = [False, *[True] * (len(heads) - 1)]
-    return Section(title=title, table=Table(title=title, heads=heads, rows=rows, numeric=numeric))
 
 
 def _numbers(values: NDArray[np.float64]) -> list[float | None]:

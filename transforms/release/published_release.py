@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -20,6 +21,7 @@ from sfumato.schemas import guarantee
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import (
+    ANSWERS_FILE,
     CELLS_FILE,
     CHANGES_FILE,
     CHANGES_FORMAT,
@@ -30,6 +32,7 @@ from sfumato.schemas.release import (
     REFUSAL_FORMAT,
     TOTALS_FILE,
 )
+from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.files import join, read_file
 
 if TYPE_CHECKING:
@@ -162,6 +165,25 @@ class Release:
             for one in (unbiased.leaf_users, unbiased.leaf_variances())
         )
         return users, np.sqrt(variance)
+
+    def answered_tree(self, sub_query: int | None = None) -> Tree:
+        """The tree that a sub-query of a heatmap asked about, from `answers.parquet`.
+
+        Args:
+            sub_query: its index in the manifest; by default the last whose answers are published.
+
+        Raises:
+            RequestError: no answers are published, they are damaged, or the manifest lacks the map's region or depth.
+        """
+        if self.grid is None:
+            raise RequestError(f"{self.path}: the manifest lacks the map's region or depth")
+        answers = self.arrow_table(ANSWERS_FILE)
+        index = pc.max(answers["sub_query"]) if sub_query is None else sub_query
+        names = answers.filter(pc.equal(answers["sub_query"], index))["cell_id"].to_pylist()
+        try:
+            return Tree.of(self.grid.depth, nodes_from_names(names, self.grid.depth))
+        except ValueError as error:
+            raise RequestError(f"{self.path}: {ANSWERS_FILE} is damaged ({error})") from None
 
     @cached_property
     def items(self) -> pd.DataFrame:

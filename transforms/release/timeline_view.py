@@ -12,10 +12,8 @@ import gzip
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
@@ -23,7 +21,7 @@ from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import area_km2
 from sfumato.schemas.release import ANSWERS_FILE, CELLS_FILE, PAGE_FILE
 from sfumato.schemas.timeline import DatedRelease, Spending
-from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths, node_positions
+from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths, node_positions, nodes_from_names
 from sfumato.schemas.views import (
     Bounds,
     Fact,
@@ -42,7 +40,7 @@ from sfumato.schemas.views import (
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.numbers import tiny
 from sfumato.transforms.report.scales import density_scale
-from sfumato.transforms.report.sections import get, number
+from sfumato.transforms.report.sections import get, noisy_sums
 
 MAP_FORMAT = 2  # of the scripts with maps; a page shows those of its own format alone
 TIMELINE_FILE = "timeline.json"
@@ -254,7 +252,7 @@ def night_map(date: str, release: Release) -> bytes:
         finest_metres=Field(grid).cell_metres,
         layer=layer,
         lower_bound="lower bound" in release.manifest.get("errors", {}).get("sums", "lower bound"),
-        noisy_sums=_noisy_sums(release.manifest),
+        noisy_sums=noisy_sums((get(release.manifest, "privacy.sub_queries") or [{}])[-1]),
         users=_rounded(users),
         stddev=[float(f"{one:.4g}") for one in error.tolist()],
         measured=least.tolist(),
@@ -263,29 +261,25 @@ def night_map(date: str, release: Release) -> bytes:
     return f"sfumatoMap({json.dumps(date)},{json.dumps(packed)});\n".encode()
 
 
-def _noisy_sums(manifest: Mapping[str, Any]) -> int:
-    """Noisy sums of the last sub-query; 1 with central noise, and where the manifest does not say."""
-    last = (get(manifest, "privacy.sub_queries") or [{}])[-1]
-    return max(int(number(last, "shards") or 1) - int(number(last, "shards_lost") or 0), 1)
-
-
 def _measured_levels(release: Release, nodes: NDArray[np.uint64], depth: int) -> NDArray[np.int64]:
     """The level of the last sub-query's entry that covers each node; the node's own where answers are not published."""
     levels = node_levels(nodes)
     if ANSWERS_FILE not in (release.listed or ()):
         return levels
-    answers = release.arrow_table(ANSWERS_FILE)
-    last = answers.filter(pc.equal(answers["sub_query"], pc.max(answers["sub_query"])))
-    tree = Tree.of(depth, _nodes(last["cell_id"].to_pylist(), depth))
+    tree = release.answered_tree()
     first = node_paths(nodes) << (2 * (depth - levels)).astype(np.uint64)
     return np.minimum(node_levels(tree.entries)[tree.index.owners(first)], levels)
 
 
 def _nodes(names: Sequence[str], depth: int) -> NDArray[np.uint64]:
     """Tree nodes uint64[n] of names such as `r213`. Raises RequestError."""
-    if not names or any(name[:1] != "r" or len(name) > depth + 1 or name[1:].strip("0123") for name in names):
-        raise RequestError(f"cells: names must be r and at most {depth} digits 0..3")
-    return np.array([int("1" + name[1:], 4) for name in names], dtype=np.uint64)
+    problem = RequestError(f"cells: names must be r and at most {depth} digits 0..3")
+    if not names:
+        raise problem
+    try:
+        return nodes_from_names(names, depth)
+    except ValueError:
+        raise problem from None
 
 
 def _folded(

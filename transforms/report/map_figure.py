@@ -30,6 +30,7 @@ from sfumato.transforms.report.canvas import (
     shade,
 )  # fmt: skip
 from sfumato.transforms.report.mercator import Frame, cell_raster
+from sfumato.transforms.report.scales import nice
 
 UNKNOWN = "#1b1922"  # a cell without a value: none of any scale's colours
 _INCHES = 8.0  # the map's longer side
@@ -268,9 +269,3 @@ def _draw_colours(axes: Axes, scale: Scale, colours: NDArray[np.float64]) -> Non
     axes.set_ylabel(scale.unit, color=SOFT, fontsize=10, labelpad=9, parse_math=False)
     for spine in axes.spines.values():
         spine.set(color=FAINT, visible=True)
-
-
-def nice(least: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is not below `least` (> 0)."""
-    ten = 10.0 ** math.floor(math.log10(least))
-    return next(step * ten for step in (1, 2, 5, 10) if step * ten >= least * 0.999)

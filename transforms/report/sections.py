@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sfumato.schemas.views import Fact, Section
+from sfumato.schemas.views import Fact, Section, Table
 from sfumato.transforms.report.numbers import tiny
 
 _VAGUE = 10  # an epsilon above this one promises next to nothing
@@ -41,6 +41,20 @@ def number(manifest: Manifest, path: str) -> float | None:
 def facts(*rows: tuple[str, str | None]) -> list[Fact]:
     """Facts, without those whose text is None."""
     return [Fact(term=term, text=text) for term, text in rows if text is not None]
+
+
+def noisy_sums(query: Manifest) -> int:
+    """How many sums with a noise of their own answered a sub-query; 1 with central noise, and where it is not said.
+
+    query: an entry of the manifest's `privacy.sub_queries`.
+    """
+    return max(int(number(query, "shards") or 1) - int(number(query, "shards_lost") or 0), 1)
+
+
+def table_section(title: str, heads: list[str], rows: list[list[str]], *, names: int = 0) -> Section:
+    """A section that is one table, of numbers but for its first `names` columns."""
+    numeric = [place >= names for place in range(len(heads))]
+    return Section(title=title, table=Table(title=title, heads=heads, rows=rows, numeric=numeric))
 
 
 def noun(manifest: Manifest) -> str:
