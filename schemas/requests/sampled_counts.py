@@ -27,7 +27,7 @@ class SampledRequest(UserColumn, ReleaseRequest):
 
     trust: Literal[Trust.SECAGG] = option(
         Trust.SECAGG,
-        "who must be trusted. secagg: users draw themselves into a sample; a server sees sums over the sample alone",
+        "secagg: users draw themselves into a sample, and a server sees sums over it alone",
         PRIVACY,
         common=True,
         metavar="HOW",
