@@ -19,8 +19,8 @@ effect. The noise is one of:
 
 - laplace: discrete Laplace, P[Z = k] proportional to e^(-a |k|), a = epsilon / (K R). H_m is 0, and so is the second
   line (where p <= 1 - e^(-a R)). Delta is 1 - (1 - p)^K.
-- truncated: the same within -A..A. A shift is certain with probability t = P[Z > A - R]. With T = A + 1, p = t and delta
-  is 1 - (1 - t)^K. For K = R = 1 every item is published with the largest probability that any mechanism of this
+- truncated: the same within -A..A. A shift is certain with probability t = P[Z > A - R]. With T = A + 1, p = t and
+  delta is 1 - (1 - t)^K. For K = R = 1 every item is published with the largest probability that any mechanism of this
   epsilon and delta allows (Desfontaines, Voss, Gipson and Mandayam 2022). So it is never worse than laplace.
 - gaussian: discrete Gaussian. H_m is bounded by Gaussian differential privacy (`mechanism.gaussian_rho`), which is
   exact but for a factor 1 + 1 / (24 sigma^2) of the noise. Delta is a maximum over j and hardly a sum, so the least
@@ -29,8 +29,8 @@ effect. The noise is one of:
 Where the items are public, every item gets noise, there is no threshold, and delta is 0 with Laplace noise.
 
 Correlated noise (Lebeda and Retschmeier, The correlated Gaussian sparse histogram mechanism, FORC 2025) pays where a
-user may hold a large part of all counted items. Its shared term helps by a share of about K / (number of items): nothing
-for thousands of items of which a user adds a few. It is left out. Pure.
+user may hold a large part of all counted items. Its shared term helps by a share of about K / (number of items):
+nothing for thousands of items of which a user adds a few. It is left out. Pure.
 """
 
 from __future__ import annotations
@@ -184,7 +184,9 @@ class CountNoise:
         attempt = 0
         while len(rows := np.flatnonzero(np.abs(noise) > self.limit)):
             attempt += 1
-            noise[rows] = discrete_laplace(key, f"{label} again {attempt}", items[rows], 1, self.epsilon, sensitivity)[:, 0]
+            noise[rows] = discrete_laplace(key, f"{label} again {attempt}", items[rows], 1, self.epsilon, sensitivity)[
+                :, 0
+            ]
         return noise
 
     def metadata(self) -> dict[str, Any]:
@@ -215,7 +217,9 @@ def _gaussian_survival(sigma: float, k: NDArray[np.int64]) -> NDArray[np.float64
     return np.asarray(np.where(k >= 1, tail, 1 - tail))
 
 
-def choose_noise(epsilon: float, delta: float, bound: ItemBound, kind: str = "auto", public: bool = False) -> CountNoise:
+def choose_noise(
+    epsilon: float, delta: float, bound: ItemBound, kind: str = "auto", public: bool = False
+) -> CountNoise:
     """The noise and threshold with the least hidden count at 99%, and of these with the least standard deviation.
 
     Args:
@@ -235,10 +239,14 @@ def choose_noise(epsilon: float, delta: float, bound: ItemBound, kind: str = "au
         check_delta(delta)
     per_unit = epsilon / (bound.max_items * bound.max_records)
     if per_unit < MIN_NOISE_EPSILON:
-        raise RequestError(f"epsilon: {epsilon:g} is too small for {bound.max_items} x {bound.max_records} contributions")
+        raise RequestError(
+            f"epsilon: {epsilon:g} is too small for {bound.max_items} x {bound.max_records} contributions"
+        )
     found = [one for one in _candidates(epsilon, delta, bound, public) if kind in ("auto", one.kind)]
     if not found:
-        why = "truncated noise is for items with a threshold" if kind == "truncated" else "gaussian noise needs delta > 0"
+        why = (
+            "truncated noise is for items with a threshold" if kind == "truncated" else "gaussian noise needs delta > 0"
+        )
         raise RequestError(f"noise: {why}; use --noise auto")
     return min(found, key=lambda one: (one.hidden_count(), one.stddev))
 

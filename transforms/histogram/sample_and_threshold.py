@@ -1,7 +1,8 @@
-"""Sample and threshold on Beam (paper 004).
+"""Counts of items on Beam: by sample and threshold (paper 004), or of all users with a trusted curator's noise.
 
 `SampleAndThreshold` is a CombineFn over Arrow batches. `CountSamples` counts by groups of users for large logs;
-`TrieHeavyHitters` and `InteractiveQuantiles` publish from its counts.
+`TrieHeavyHitters` and `InteractiveQuantiles` publish from its counts. `CountItems` counts all users in the same way,
+and `NoisyItems` publishes from its counts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from sfumato.transforms.histogram.admission_sample import (
     split_marked_users,
 )
 from sfumato.transforms.histogram.bounded_items import Everybody, ItemBound, count_items
+from sfumato.transforms.histogram.central_plan import CentralPlan
 from sfumato.transforms.histogram.item_encoding import Items, NumberItems
+from sfumato.transforms.histogram.noisy_histogram import NoisyLevels, noisy_levels
 from sfumato.transforms.histogram.quantile_search import Search, search_quantiles
 from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
 from sfumato.transforms.histogram.trie import WHOLE, Prefixes, Trie, grow_trie
@@ -414,6 +417,35 @@ class TrieHeavyHitters(beam.PTransform):
             return replace(grow_trie(shown, prefixes, top), admission=rounds.admission)
 
         return paths | "Count" >> self._counts | "Threshold" >> beam.Map(publish)
+
+
+class NoisyItems(beam.PTransform):
+    """Paths of Parquet files -> one NoisyLevels: counts of items with a trusted curator's noise.
+
+    plan: budget, bound and noise of every round. top: see `noisy_levels`. For the other arguments see CountItems.
+    """
+
+    def __init__(
+        self,
+        items: Items,
+        plan: CentralPlan,
+        key: RunKey,
+        prefixes: Prefixes | None = None,
+        levels: tuple[int, ...] = (WHOLE,),
+        top: int | None = None,
+        **options: Unpack[CountOptions],
+    ):
+        super().__init__()
+        self._counts = CountItems(items, plan.bound, key, prefixes, levels, **options)
+        self._plan, self._top = plan, top
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        plan, key, levels, top = self._plan, self._counts.key, self._counts.levels, self._top
+
+        def publish(rounds: CountedRounds) -> NoisyLevels:
+            return replace(noisy_levels(rounds.counts, plan, key, levels, top), admission=rounds.admission)
+
+        return paths | "Count" >> self._counts | "AddNoise" >> beam.Map(publish)
 
 
 class InteractiveQuantiles(beam.PTransform):
