@@ -79,7 +79,13 @@ class SampledJob(ReleaseJob):
         return replace(self.plan.admission_rule, min_users=self.min_users)
 
     def accuracy(self) -> str:
-        return f"an item of {self.plan.hidden_count() + 1:,} users is shown with a probability of 99%"
+        if isinstance(self.plan, SamplePlan):
+            return f"an item of {self.plan.hidden_count() + 1:,} users is shown with a probability of 99%"
+        noise = self.plan.noises[-1]
+        error = f"noise of ±{significant(1.96 * noise.stddev)} (95%) on a count"
+        if noise.threshold is None:
+            return f"every item is shown; {error}"
+        return f"an item of {noise.hidden_count() + 1:,} is shown with a probability of 99%; {error}"
 
     def resolved(self) -> dict[str, Any]:
         counted = asdict(self.counted)  # type: ignore[call-overload]
