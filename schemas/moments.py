@@ -76,6 +76,18 @@ class FixedPoint:
 
 
 @dataclass(frozen=True)
+class ValueRange:
+    """The range that values are clipped to, in the column's unit. Raises RequestError unless low < high, both finite."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.high - self.low) and self.low < self.high):
+            raise RequestError(f"range: must be LOW,HIGH, finite and LOW < HIGH, got {self.low:g},{self.high:g}")
+
+
+@dataclass(frozen=True)
 class ValueColumns:
     """The columns of a log with a number.
 
