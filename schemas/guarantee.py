@@ -39,6 +39,11 @@ TRUSTED_SERVER = (
     "is no secure aggregation, and the guarantee covers the release alone. A failed run publishes nothing. So the "
     "existence of a release shows that at least one user had a usable record."
 )
+TRUSTED_CURATOR = (
+    "The operator of this job is a trusted curator. It sees the raw logs and the exact sums, and adds the noise once; "
+    "the guarantee covers the release alone. A failed run publishes nothing, and its error message is for the operator "
+    "alone."
+)
 WARM_START = (
     "The earlier release that this one starts from is treated as public. For a user with records in the logs of both "
     "releases the two epsilons add up, even if the earlier release is kept secret."
@@ -73,6 +78,11 @@ PRIOR_BITS = (
 ROWS_ARE_USERS = (
     "Every row counts as a user of its own. A person with k rows sends k times as many bits and spends k times epsilon."
 )
+VALUE_BOUND = {
+    True: "one record a user, chosen uniformly among their records by the key",
+    False: "every row counts as another user",
+}
+"""What a user adds to sums of a number, by whether user ids are read."""
 EXACT_NOISE = "The noise of the guarantee is drawn with integers against thresholds of 64 bits."
 FLOATING_NOISE = "Clients' shares of the noise were drawn in floating point: a demonstration of the protocol."
 

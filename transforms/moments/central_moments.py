@@ -113,16 +113,15 @@ class CentralPlan:
         """Standard deviation of the noise on every released sum, in users."""
         return discrete_laplace_stddev(self.shares["sums"], self.scale) / self.scale
 
-    def exact_sums(self, block: Block, span: ValueRange | None, rows: int) -> ExactSums:
+    def exact_sums(self, block: Block, span: ValueRange, rows: int) -> ExactSums:
         """The exact sums of a block, whose codes are the values. rows: of groups."""
         uniforms = (block.random_bits & np.uint64(0xFFFFFFFF)) * 2.0**-32
-        used = span or ValueRange(0.0, 1.0)  # numbers of users depend on no range
-        return sum_values(block.codes, uniforms, block.groups, rows, used, self.degree, self.scale)
+        return sum_values(block.codes, uniforms, block.groups, rows, span, self.degree, self.scale)
 
     def choose_range(self, magnitudes: NDArray[np.int64] | None, key: RunKey) -> CentralSums:
         """The state before the sums: with the range that was given, or that noisy counts by magnitude choose."""
         if not self.finds_range:
-            return CentralSums(self, self.span)
+            return CentralSums(self, self.span or ValueRange(0.0, 1.0))
         assert magnitudes is not None
         return CentralSums(self, *find_range(magnitudes, self.shares["range"], key))
 
@@ -133,14 +132,14 @@ class CentralSums:
 
     Attributes:
         plan: the plan.
-        span: the range; None where no value is used.
+        span: the range; any where no value is used.
         span_is_sure: whether the range rests on a bin that is surely not empty, or was given.
         slots: float64[G, K + 1], the sums by group and slot (see bernstein_sums.py), in users.
         outside: float64[2], users below and above the range; both empty before the sums.
     """
 
     plan: CentralPlan
-    span: ValueRange | None
+    span: ValueRange
     span_is_sure: bool = True
     slots: Array = field(default_factory=lambda: np.empty((0, 0)))
     outside: Array = field(default_factory=lambda: np.empty(0))
@@ -148,7 +147,7 @@ class CentralSums:
     def release(self, exact: ExactSums, key: RunKey) -> CentralSums:
         """Adds noise to exact sums over this range, drawn once. A user changes them by `plan.scale` and by 1 in all."""
         plan, rows = self.plan, np.arange(len(exact.slots), dtype=np.uint64)
-        used = key.narrowed({"span": None if self.span is None else [self.span.low.hex(), self.span.high.hex()]})
+        used = key.narrowed({"span": [self.span.low.hex(), self.span.high.hex()]})
         noise = discrete_laplace(used, "sums", rows, exact.slots.shape[1], plan.shares["sums"], plan.scale)
         outside = np.empty(0)
         if plan.degree:
@@ -193,7 +192,6 @@ class CentralSums:
         degree = self.plan.degree
         if statistic.name == "count":
             return means.total(np.ones(degree + 1))
-        assert self.span is not None
         low, high = self.span.low, self.span.high
         if statistic.name == "sum":
             return means.total(coefficients(1, degree, low, high))
@@ -205,7 +203,6 @@ class CentralSums:
         """The smallest and the largest value of a statistic."""
         if statistic.name in ("count", "sum"):
             return (0.0 if statistic.name == "count" else -math.inf), math.inf
-        assert self.span is not None
         kind = {"mean": MEAN, "variance": VARIANCE}.get(statistic.name, MOMENT)
         return kind.value_range(self.span, statistic.power)
 
