@@ -69,6 +69,9 @@ class SampledJob(ReleaseJob):
     def admission(self) -> AdmissionRule:
         return replace(self.plan.admission_rule, min_users=self.min_users)
 
+    def accuracy(self) -> str:
+        return f"an item of {self.plan.hidden_count() + 1:,} users is shown with a probability of 99%"
+
     def resolved(self) -> dict[str, Any]:
         return {**asdict(self.plan), "counted": asdict(self.counted)}  # type: ignore[call-overload]
 
