@@ -33,6 +33,9 @@ def requested_sums(request: MomentsRequest) -> tuple[Values, CentralPlan, Groupi
     grouping = grouping_of(request)
     values = Values(_columns(request), None, None if grouping is None else grouping.groups)
     span = None if request.range is None else ValueRange(*request.range)
+    if request.model_fields_set & {"bits", "fraction_bits", "signed"}:
+        form = form_of(request)
+        span = ValueRange(form.low, form.high)
     plan = CentralPlan(statistics=tuple(map(Statistic, request.statistics)), epsilon=request.epsilon, span=span)
     return values, plan, grouping
 

@@ -78,6 +78,7 @@ PRIOR_BITS = (
 ROWS_ARE_USERS = (
     "Every row counts as a user of its own. A person with k rows sends k times as many bits and spends k times epsilon."
 )
+ROWS_SPEND_APART = "Every row counts as a user of its own. A person with k rows spends k times epsilon."
 VALUE_BOUND = {
     True: "one record a user, chosen uniformly among their records by the key",
     False: "every row counts as another user",

@@ -23,9 +23,6 @@ from sfumato.schemas.trust import Trust
 
 DEFAULT_MIN_GROUP = 100
 OF_REPORTS = (  # options of what users report
-    "bits",
-    "fraction_bits",
-    "signed",
     "variance",
     "method",
     "bits_per_client",
@@ -76,8 +73,8 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     )
     range: Pair | None = option(
         None,
-        "with --trust central: range of the numbers; values outside are moved to its ends (default: found from the "
-        "data for a fifth of epsilon)",
+        "with --trust central: range of the numbers; values outside are moved to its ends (default: that of --bits, "
+        "--fraction_bits and --signed; without them, it is found from the data for a fifth of epsilon)",
         METHOD,
         common=True,
         metavar="LOW,HIGH",
@@ -167,6 +164,8 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
             for name in OF_REPORTS:
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise RequestError(f"{name}: is of users' reports, and with --trust central there are none")
+            if self.range is not None and (form := {"bits", "fraction_bits", "signed"} & self.model_fields_set):
+                raise RequestError(f"{min(form)}: sets the range of the numbers, as --range does; give one of them")
         elif self.range is not None:
             raise RequestError("range: needs --trust central; reports have --bits, --fraction_bits and --signed")
         _ = self.sign

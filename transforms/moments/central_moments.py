@@ -113,9 +113,14 @@ class CentralPlan:
         """Standard deviation of the noise on every released sum, in users."""
         return discrete_laplace_stddev(self.shares["sums"], self.scale) / self.scale
 
+    @property
+    def count_stddev(self) -> float:
+        """Standard deviation of the noise on a number of users."""
+        return self.noise_stddev * math.sqrt(self.degree + 1)
+
     def exact_sums(self, block: Block, span: ValueRange, rows: int) -> ExactSums:
         """The exact sums of a block, whose codes are the values. rows: of groups."""
-        uniforms = (block.random_bits & np.uint64(0xFFFFFFFF)) * 2.0**-32
+        uniforms = (block.random_bits & np.uint64(0xFFFFFFFF)) * np.float64(2.0**-32)
         return sum_values(block.codes, uniforms, block.groups, rows, span, self.degree, self.scale)
 
     def choose_range(self, magnitudes: NDArray[np.int64] | None, key: RunKey) -> CentralSums:
@@ -158,11 +163,6 @@ class CentralSums:
     def clients(self) -> Array:
         """Estimated users by row of the sums: float64[G]."""
         return np.asarray(self.slots.sum(axis=1))
-
-    @property
-    def clients_stddev(self) -> float:
-        """Standard deviation of the noise on each of `clients`."""
-        return self.plan.noise_stddev * math.sqrt(self.plan.degree + 1)
 
     def estimates(
         self, names: Sequence[str] = (EVERYBODY,), groups: NDArray[np.int64] | None = None, level: float = 0.95
