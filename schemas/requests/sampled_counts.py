@@ -166,7 +166,7 @@ class HotspotsRequest(ItemRequest):
     levels: int | None = option(
         None,
         "levels of the trie, spread evenly up to the depth; each costs a round (3). With --trust central the last has "
-        "95% of the budget, and the others show where hidden items are (2)",
+        "96% of the budget, and the others show where hidden items are (2)",
         METHOD,
     )
     top: int | None = option(None, "publish so many items of the last level, the most frequent", MAP, common=True, ge=1)
