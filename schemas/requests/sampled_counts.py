@@ -29,8 +29,8 @@ class SampledRequest(UserColumn, ReleaseRequest):
 
     trust: Curated = option(
         Trust.SECAGG,
-        "who must be trusted. secagg: users draw themselves into a sample, and a server sees sums over it alone; "
-        "central: the operator, who counts all users and adds noise once, which is far more accurate",
+        "secagg: users draw themselves into a sample, without noise; central: all users count, and the operator adds "
+        "noise once, which is far more accurate",
         PRIVACY,
         common=True,
         metavar="HOW",
