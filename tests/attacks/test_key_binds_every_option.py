@@ -59,6 +59,13 @@ SAMPLED = [
     ("items", {}, 50),
     ("contact", {"population": 100_000}, "limited"),
 ]
+CENTRAL = {"trust": "central"}
+COUNTED_BY_CURATOR = [
+    ("trust", {}, "central"),
+    ("noise", CENTRAL, "gaussian"),
+    ("max_items_per_user", CENTRAL, 3),
+    ("max_records_per_item", CENTRAL, 3),
+]
 CELLS = {**ON_MAP, "cells": 3}
 GRID = {"method": "snh", "cell_width": 500}
 # Of each job: an option, what it needs beside it, another value than its own.
@@ -74,6 +81,7 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
     ],
     "histogram": [
         *SAMPLED,
+        *COUNTED_BY_CURATOR,
         ("user_id_column", {}, "u"),
         ("column", {}, "sort"),
         ("region", CELLS, THERE),
@@ -83,6 +91,7 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
     ],
     "hotspots": [
         *SAMPLED,
+        *COUNTED_BY_CURATOR,
         ("user_id_column", {}, "u"),
         ("column", {}, "sort"),
         ("region", ON_MAP, THERE),
@@ -159,7 +168,7 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
 OF_FILES = {"warm_start", "tuner", "workload", "release"}
 # No number depends on what is drawn around the cells: tests/pipelines/test_geography.py compares the published tables.
 DRAWN = {"basemap", "tiles"}
-ONE_VALUE = {"histogram": {"trust"}, "hotspots": {"trust"}, "quantiles": {"trust"}}
+ONE_VALUE = {"quantiles": {"trust"}}
 BESIDE: dict[str, dict[str, Any]] = {
     "gamma": {"contribution": "all"},
     "modulus": {"population": 900},
