@@ -65,9 +65,9 @@ class ReleaseJob(ABC):
     request: PublishRequest
 
     @classmethod
-    @abstractmethod
     def of(cls, request: Any) -> Self:
-        """The job of a request. Raises RequestError."""
+        """The job of a request. Jobs with more fields derive them here. Raises RequestError."""
+        return cls(request)
 
     @abstractmethod
     def columns(self) -> Columns:
@@ -263,8 +263,14 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
 
 
 def trust_lines(job: ReleaseJob) -> list[str]:
-    """One line for each trust model, this run's first: who sees what, and the error to expect."""
-    kind, own = type(job.request), job.parameters()["trust"]
+    """One line for each trust model, this run's first: who sees what, and the error to expect.
+
+    None for a job that has no option --trust.
+    """
+    kind = type(job.request)
+    if "trust" not in kind.model_fields:
+        return []
+    own = job.parameters()["trust"]
     offered = get_args(kind.model_fields["trust"].annotation)
     given = job.request.given(kind.model_fields)
     lines = []

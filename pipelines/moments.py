@@ -20,7 +20,7 @@ from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.allocation import by_variance
 from sfumato.transforms.moments.bernstein_sums import coefficients
 from sfumato.transforms.moments.central_moments import CentralPlan
-from sfumato.transforms.moments.central_release import CentralMetadata, central_files
+from sfumato.transforms.moments.central_moments_release import CentralMetadata, central_files
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
 from sfumato.transforms.moments.prior import PriorRelease

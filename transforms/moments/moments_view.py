@@ -37,7 +37,7 @@ from sfumato.schemas.views import (
     StatisticRow,
     Table,
 )
-from sfumato.transforms.moments.central_view import PROMISE, made, measured, reading, values_chip
+from sfumato.transforms.moments.central_moments_view import PROMISE, made, measured, reading, values_chip
 from sfumato.transforms.moments.derived_statistics import shrunk
 from sfumato.transforms.report.numbers import about, between, figures, length, percent, plural, raised, with_interval
 from sfumato.transforms.report.scales import uncertain, value_scale

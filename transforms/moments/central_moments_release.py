@@ -10,11 +10,11 @@ from typing import Any
 from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
     ASSUMPTIONS,
+    CURATOR,
     EXACT_NOISE,
     ONE_ID,
     PRIVACY_UNIT,
     ROWS_SPEND_APART,
-    TRUSTED_CURATOR,
     VALUE_BOUND,
 )
 from sfumato.schemas.moments import EVERYBODY, OTHER, SUMS, MomentEstimate, Statistic
@@ -71,7 +71,7 @@ def _manifest(
         content |= {"region": asdict(grid.region), "grid": {"depth": grid.depth, "side": grid.side}}
     if plan.degree:
         content["range"] = {**asdict(state.span), "source": "noisy counts" if plan.finds_range else "given"}
-    assumptions = [TRUSTED_CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE]
+    assumptions = [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE]
     if not metadata.bounded:
         assumptions = [ROWS_SPEND_APART if one == ONE_ID else one for one in assumptions]
     content["privacy"] = {
