@@ -24,7 +24,7 @@ from sfumato.transforms.locations.users import split_unusable
 from sfumato.transforms.moments.automatic_range import BINS, count_magnitudes
 from sfumato.transforms.moments.bernstein_sums import ExactSums
 from sfumato.transforms.moments.central_moments import CentralPlan, CentralSums
-from sfumato.transforms.moments.central_release import CentralMetadata, central_files
+from sfumato.transforms.moments.central_moments_release import CentralMetadata, central_files
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
 from sfumato.transforms.moments.tally import Block
 from sfumato.transforms.moments.value_encoding import Values, row_blocks, split_by_user, user_blocks
@@ -126,7 +126,7 @@ def test_the_noise_has_the_distribution_that_the_sensitivity_needs(names: tuple[
 def test_an_attacker_cannot_tell_one_user_better_than_epsilon_allows() -> None:
     """Audit: the best test of one extreme user, over 20,000 releases each of two logs, by bounds that 1e-6 miss.
 
-    The attacker reads the slot that the user is in. Its noise reaches the stated epsilon, so the estimate comes near it.
+    The attacker reads the slot that the user is in. Its noise spends all of epsilon, so the estimate comes near it.
     """
     asked = plan("mean", epsilon=1.0)
     runs = 20_000
