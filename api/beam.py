@@ -31,6 +31,7 @@ from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import region_of
 from sfumato.schemas.requests.sampled_counts import CELL_DEPTH
+from sfumato.schemas.trust import Trust
 from sfumato.transforms.checks import check_number
 from sfumato.transforms.heatmap.cells import cells_table
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters
@@ -422,7 +423,7 @@ class PrivateRanges(beam.PTransform):
     key: RunKey | None = None
 
     def __post_init__(self) -> None:
-        counting = HeatmapParameters(epsilon=self.epsilon, noise="central")
+        counting = HeatmapParameters(epsilon=self.epsilon, trust=Trust.CENTRAL)
         self._plan = RangesPlan(region_of(self.region), Sizes(*self.sizes), self.method, {}, counting)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:

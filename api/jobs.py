@@ -216,7 +216,7 @@ def moments(
     Args:
         input: Parquet files or a table, see `heatmap`.
         column: of integers or floating-point numbers, not negative unless `signed` is given.
-        epsilon: local privacy budget of all that a user sends. Required, unless no_ldp=True is given.
+        epsilon: privacy budget of all that a user sends. Required, unless trust="secagg" and no_dp=True are given.
         bits: bits of a value's magnitude, 1 to 52.
         fraction_bits: number of them after the binary point: values are multiples of 2^-fraction_bits.
         statistics: of mean, variance, moment:K (K up to 8), geometric_mean, log_product.

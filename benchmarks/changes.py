@@ -223,11 +223,11 @@ def main() -> None:
     people = make_people(0, POOL, city=build_city())
     pool = Grid(DEFAULT_REGION, DEPTH).codes(people["longitude"].to_numpy(), people["latitude"].to_numpy())
     settings = [
-        (users, {"noise": noise}, warm, planted, 4 if users == 20_000 else 5, 4.0)
-        for users, noise, warm, planted in (
-            (20_000, "shard", False, 0), (20_000, "shard", False, 10), (20_000, "central", False, 0),
-            (20_000, "central", False, 10), (100_000, "shard", False, 0), (100_000, "shard", True, 0),
-            (100_000, "shard", False, 2), (100_000, "shard", False, 10), (100_000, "shard", True, 10),
+        (users, {"trust": trust}, warm, planted, 4 if users == 20_000 else 5, 4.0)
+        for users, trust, warm, planted in (
+            (20_000, "secagg", False, 0), (20_000, "secagg", False, 10), (20_000, "central", False, 0),
+            (20_000, "central", False, 10), (100_000, "secagg", False, 0), (100_000, "secagg", True, 0),
+            (100_000, "secagg", False, 2), (100_000, "secagg", False, 10), (100_000, "secagg", True, 10),
         )
     ]  # fmt: skip
     rows = []
@@ -235,7 +235,7 @@ def main() -> None:
         started = time.monotonic()
         rows += summary(users, given, pairs, pool.astype(np.uint64), warm, planted, level, signal)
         print(rows[-4:], f"{time.monotonic() - started:.0f} s", file=sys.stderr)
-    heads = ["users", "start", "noise", "changed nodes", "signal, std. dev.", "method", "tests",
+    heads = ["users", "start", "trust", "changed nodes", "signal, std. dev.", "method", "tests",
              "false discovery rate", "power", "95% intervals cover", "intervals of found changes cover"]  # fmt: skip
     print(f"{pairs} pairs a row; false discovery rate aimed at: {100 * RATE:g}%\n")
     print(markdown(heads, rows))

@@ -39,7 +39,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     "count_min": ("heatmap", *REGION, "--depth", "6", "--method", "count_min"),
     "adaptive_grid": ("heatmap", *REGION, "--depth", "6", "--method", "adaptive_grid"),
     "spatial_decomposition": ("heatmap", *REGION, "--depth", "6", "--method", "spatial_decomposition"),
-    "emd": ("heatmap", *REGION, "--depth", "5", "--method", "emd", "--noise", "central"),
+    "emd": ("heatmap", *REGION, "--depth", "5", "--method", "emd", "--trust", "central"),
     "histogram": ("histogram", *REGION, "--cells", "6", *SAMPLED),
     "hotspots": ("hotspots", *REGION, "--depth", "7", "--top", "20", *SAMPLED),
     "quantiles": ("quantiles", "--column", "km_from_home", "--range", "0,30", "--quantiles", "0.1,0.5,0.9", *SAMPLED),

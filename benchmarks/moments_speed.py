@@ -27,7 +27,7 @@ _FILE_ROWS = 10_000_000
 _COLUMN = ("--column", "value", "--bits", "16", "--fraction_bits", "4", "--runner_config", "direct_threads")
 JOBS = {
     "mean, rows are users": ("--rows_are_users", "--epsilon", "2"),
-    "mean, rows are users, no LDP": ("--rows_are_users", "--no_ldp"),
+    "mean, rows are users, no LDP": ("--rows_are_users", "--trust", "secagg", "--no_dp"),
     "mean and variance, rows are users": ("--rows_are_users", "--epsilon", "2", "--statistics", "mean,variance"),
     "mean, one row of each user": ("--epsilon", "2"),
 }

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from sfumato.schemas.places import Places
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import Grid, Region, interleave
+from sfumato.schemas.trust import Trust
 from sfumato.transforms.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -91,7 +92,7 @@ def adaptive_model(exact: ExactCounts, epsilon: float, key: RunKey) -> TreeModel
     codes = generator.permutation(np.repeat(exact.codes, exact.users) >> shift)
     hashes = np.sort(generator.integers((1 << 64) - 1, size=len(codes), dtype=np.uint64))
     rows = Rows(places, hashes & ~places.mask, codes)
-    parameters = HeatmapParameters(epsilon=epsilon, depth=TREE_DEPTH, noise="central", population=len(codes))
+    parameters = HeatmapParameters(epsilon=epsilon, depth=TREE_DEPTH, trust=Trust.CENTRAL, population=len(codes))
     state = run_in_memory(rows, len(codes), parameters, key)
     return TreeModel(parameters.method.decode(state, TREE_DEPTH))
 

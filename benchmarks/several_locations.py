@@ -25,7 +25,7 @@ _GIVEN = "--methods adaptive --metrics mse,l1"
 _PAPER = f"{_GIVEN} --schedule paper --estimator last --calibration 0.1,1"
 _ROUNDED = "--contribution all --gamma 1,100,10000,1000000 --rounding systematic,independent"
 TABLES = {
-    "Next to no noise": "--methods flat --noise central --epsilon 30 --metrics mse,l1 --contribution one,top,all",
+    "Next to no noise": "--methods flat --trust central --epsilon 30 --metrics mse,l1 --contribution one,top,all",
     "One location or several": f"{_GIVEN} --contribution one,top,all --gamma 10000",
     "Gamma and rounding": f"{_GIVEN} {_ROUNDED}",
     "Gamma chosen": f"{_GIVEN} --contribution all --modulus auto,65536,4294967296",

@@ -12,7 +12,7 @@ from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
 from sfumato.pipelines.requested_heatmap import requested_start
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, DISTRIBUTION_BYTES_PER_ROW, VALUE_BYTES_PER_ROW
-from sfumato.schemas.ledger import ADD_OR_REMOVE, CENTRAL, SECAGG, ZERO_OUT, Cost
+from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
@@ -52,12 +52,11 @@ class HeatmapJob(ReleaseJob):
 
     def cost(self) -> Cost:
         parameters = self.request.parameters
-        central = parameters.noise == "central"
-        protected = central or parameters.participation == "planned"
+        protected = parameters.is_central or parameters.participation == "planned"
         return Cost(
             parameters.epsilon,
             adjacency=ADD_OR_REMOVE if protected else ZERO_OUT,
-            trust=CENTRAL if central else SECAGG,
+            trust=parameters.trust,
         )
 
     def columns(self) -> LocationColumns:

@@ -13,7 +13,7 @@ import numpy as np
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
 from sfumato.pipelines.requested_moments import requested_moments
 from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.schemas.ledger import LOCAL, Cost
+from sfumato.schemas.ledger import Cost
 from sfumato.schemas.moments import ValueColumns
 from sfumato.schemas.requests.moments_request import MomentsRequest
 from sfumato.transforms.moments.allocation import by_variance
@@ -42,7 +42,7 @@ class MomentsJob(ReleaseJob):
         "latitude_column": "latitude",
         "longitude_column": "longitude",
         "group_by": "group",
-        "no_ldp": "epsilon",
+        "no_dp": "epsilon",
         "group_epsilon": "release_epsilon",
         **dict.fromkeys(("groups_file", "cells", "region", "min_group"), "groups"),
     }
@@ -67,9 +67,9 @@ class MomentsJob(ReleaseJob):
 
     def cost(self) -> Cost:
         if self.plan.epsilon is None:
-            return Cost(math.inf, trust=LOCAL)
+            return Cost(math.inf, trust=self.request.trust)
         # One bounds what the collector of the reports learns of a user, the other what readers of the release learn.
-        return Cost(max(self.plan.epsilon, self.plan.released_epsilon or 0.0), trust=LOCAL)
+        return Cost(max(self.plan.epsilon, self.plan.released_epsilon or 0.0), trust=self.request.trust)
 
     def resolved(self) -> dict[str, Any]:
         plan, grouping = self.plan, self.grouping

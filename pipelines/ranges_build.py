@@ -81,7 +81,7 @@ class RangesJob(ReleaseJob):
         return ranges_plan_text(self.plan)
 
     def cost(self) -> Cost:
-        return Cost(self.plan.counting.epsilon, trust=self.plan.trust)
+        return Cost(self.plan.counting.epsilon, trust=self.plan.counting.trust)
 
     def admission(self) -> AdmissionRule:
         return self.plan.counting.admission(self.min_users)

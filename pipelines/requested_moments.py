@@ -30,7 +30,7 @@ def requested_moments(
         statistics=tuple(map(Statistic, request.statistics)),
         method=request.method,
         epsilon=request.epsilon,
-        release_epsilon=1.0 if release_epsilon is None and request.no_ldp and grouping else release_epsilon,
+        release_epsilon=1.0 if release_epsilon is None and request.no_dp and grouping else release_epsilon,
         bits_per_client=request.bits_per_client,
         variance=request.variance,
         tuning=Tuning(),
@@ -56,7 +56,7 @@ def _check_prior(request: MomentsRequest, plan: MomentsPlan, prior: PriorRelease
         )
     if not prior.local and plan.epsilon is not None:
         raise RequestError(
-            "warm_start: that release has no differential privacy (--no_ldp), and the new release would reveal "
+            "warm_start: that release has no differential privacy (--no_dp), and the new release would reveal "
             "some of its bits; start from a release that was made with --epsilon"
         )
 

@@ -10,7 +10,6 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.ranges.ranges_plan import RangesPlan, method_options
 from sfumato.transforms.ranges.ranges_request import COUNTING, SHARDS, RangesOptions
 from sfumato.transforms.ranges.tuner import open_tuner
-from sfumato.transforms.secagg.shard_sums import NoiseMode
 
 _LEARNING = ("auto", "snh")
 
@@ -29,9 +28,8 @@ def requested_ranges(request: RangesOptions, workload: Boxes | None = None) -> R
         given["workload"] = workload
     if "tuner" in given:
         given["tuner"] = open_tuner(given["tuner"])
-    noise: NoiseMode = "shard" if request.trust == "secagg" else "central"
-    counting = HeatmapParameters(**request.given((*COUNTING, "depth", *SHARDS)), noise=noise)
-    plan = RangesPlan(request.region, Sizes(*request.sizes), request.method, given, counting, request.trust)
+    counting = HeatmapParameters(**request.given((*COUNTING, "depth", *SHARDS)), trust=request.trust)
+    plan = RangesPlan(request.region, Sizes(*request.sizes), request.method, given, counting)
     if plan.method in _LEARNING and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
         raise RequestError(
             f"method: {plan.method} trains networks, which need JAX and optax: "

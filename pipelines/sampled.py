@@ -64,7 +64,7 @@ class SampledJob(ReleaseJob):
         return self.counted.columns
 
     def cost(self) -> Cost:
-        return Cost(self.plan.epsilon, self.plan.delta)
+        return Cost(self.plan.epsilon, self.plan.delta, trust=self.request.trust)
 
     def admission(self) -> AdmissionRule:
         return replace(self.plan.admission_rule, min_users=self.min_users)

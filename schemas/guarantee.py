@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sfumato.schemas.trust import Trust
+
 PRIVACY_UNIT = "user"
 
 # Adjacency.
@@ -173,7 +175,7 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
         return f"{unsafe} Under a secret key, at ε = {epsilon:g}, {promise}"
     if _entry(privacy, "participation").get("protected") is False:
         condition = "Who takes part is not protected, as in the paper."
-    elif privacy.get("trust") == "local":
+    elif privacy.get("trust") == Trust.LOCAL:
         local = _entry(privacy, "collector").get("epsilon", epsilon)
         condition = f"Each user sent {sent} after randomised response: the collector learns at most ε = {local:g}."
     else:

@@ -13,6 +13,7 @@ from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.trust import Trust
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # of a dataset or a release
 _LIMIT = re.compile(r"(?P<epsilon>[^:/]+)(:(?P<delta>[^:/]+))?/(?P<days>[0-9]{1,6})d(@(?P<adjacency>[a-z-]+))?")
@@ -25,7 +26,6 @@ _MAX_DAYS = 36_525  # of a window or a period
 
 UNIT = "user"  # the privacy unit of every charge: all records of one user
 ADD_OR_REMOVE, ZERO_OUT, REPLACE = ADJACENCIES = "add-or-remove-one-user", "zero-out", "replace"
-CENTRAL, SECAGG, LOCAL = TRUST_MODELS = "central", "secagg", "local"
 
 
 def parse_amount(name: str, value: float | str) -> Decimal:
@@ -210,13 +210,13 @@ class Cost:
         epsilon: of everything published. With local privacy, of everything that a user's reports disclose together.
         delta: likewise.
         adjacency: one of ADJACENCIES.
-        trust: one of TRUST_MODELS: the party that sees unprotected data.
+        trust: the party that sees unprotected data.
     """
 
     epsilon: float
     delta: float = 0.0
     adjacency: str = ADD_OR_REMOVE
-    trust: str = CENTRAL
+    trust: Trust = Trust.CENTRAL
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class Charge:
     binding: str
     starts_from: str | None = None
     adjacency: str = ADD_OR_REMOVE
-    trust: str = CENTRAL
+    trust: Trust = Trust.CENTRAL
     files: tuple[str, ...] = ()
     also_charged: tuple[tuple[str, Period], ...] = ()
 
@@ -259,8 +259,8 @@ class Charge:
         _name("release_id", self.release_id)
         if self.adjacency not in ADJACENCIES:
             raise RequestError(f"adjacency: one of {', '.join(ADJACENCIES)}; got {_short(self.adjacency)}")
-        if self.trust not in TRUST_MODELS:
-            raise RequestError(f"trust: one of {', '.join(TRUST_MODELS)}; got {_short(self.trust)}")
+        if self.trust not in tuple(Trust):
+            raise RequestError(f"trust: one of {', '.join(Trust)}; got {_short(self.trust)}")
         if not all(_FILE.fullmatch(one) for one in self.files):
             raise RequestError("files: digests of 32 hexadecimal digits")
         if not (self.epsilon.is_finite() and self.epsilon > 0):

@@ -18,6 +18,7 @@ from sfumato.schemas.requests.publish_request import (
     ReleaseRequest,
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import COLUMNS, GROUPS, INPUT, METHOD, PRIVACY, Several, option
+from sfumato.schemas.trust import Trust
 
 DEFAULT_MIN_GROUP = 100
 
@@ -58,10 +59,18 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     method: Literal["adaptive", "weighted"] = option(
         "adaptive", "adaptive: a second round collects the bits that matter; weighted: one round", METHOD
     )
-    epsilon: float | None = option(
-        None, "local privacy budget of all that a user sends (required, or --no_ldp)", PRIVACY, common=True
+    trust: Literal[Trust.LOCAL, Trust.SECAGG] = option(
+        Trust.LOCAL,
+        "who must be trusted. local: nobody, each bit is protected before it is sent; secagg: bits are sent as they "
+        "are, and a server sees sums over many users alone (needs --no_dp)",
+        PRIVACY,
+        common=True,
+        metavar="HOW",
     )
-    no_ldp: bool = option(False, "bits are sent as they are: metering, and no differential privacy", PRIVACY)
+    epsilon: float | None = option(
+        None, "privacy budget of all that a user sends (required, or --trust secagg --no_dp)", PRIVACY, common=True
+    )
+    no_dp: bool = option(False, "with --trust secagg: metering alone, and no differential privacy", PRIVACY)
     bits_per_client: int = option(1, "bits of their value that a user sends", PRIVACY)
     max_bits_per_client: int = option(1, "the most bits that a user may send: the job keeps it", PRIVACY)
     group_by: str | None = option(
@@ -115,12 +124,19 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
 
     @model_validator(mode="after")
     def _budget(self) -> Self:
-        if self.epsilon is None and not self.no_ldp:
-            raise RequestError("epsilon: give --epsilon E, or --no_ldp for metering without differential privacy")
-        if self.epsilon is not None and self.no_ldp:
-            raise RequestError("no_ldp: not allowed with --epsilon; give one of them")
+        if self.no_dp != (self.trust == Trust.SECAGG):
+            raise RequestError(
+                "no_dp: bits that are sent as they are, in secure sums, have no differential privacy; give both "
+                "--trust secagg and --no_dp, or neither"
+            )
+        if self.epsilon is None and not self.no_dp:
+            raise RequestError(
+                "epsilon: give --epsilon E, or --trust secagg --no_dp for metering without differential privacy"
+            )
+        if self.epsilon is not None and self.no_dp:
+            raise RequestError("no_dp: not allowed with --epsilon; give one of them")
         if self.ledger is not None and self.epsilon is None:
-            raise RequestError("no_ldp: there is no epsilon that a ledger could be charged with; give --epsilon")
+            raise RequestError("no_dp: there is no epsilon that a ledger could be charged with; give --epsilon")
         if self.warm_start is not None and self.method != "adaptive":
             raise RequestError("warm_start: stands for the first of two rounds; use --method adaptive")
         _ = self.sign

@@ -16,6 +16,7 @@ from sfumato.schemas.requests.publish_request import (
     ReleaseRequest,
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import COLUMNS, MAP, METHOD, PRIVACY, Several, option, parts_of
+from sfumato.schemas.trust import Trust
 
 # Levels of the quadtree, digits of integers, characters of text and of dates, where --depth is not given.
 CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10
@@ -24,6 +25,13 @@ CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10
 class SampledRequest(UserColumn, ReleaseRequest):
     """A budget, and what is known from elsewhere that steers the sampling rate."""
 
+    trust: Literal[Trust.SECAGG] = option(
+        Trust.SECAGG,
+        "who must be trusted. secagg: users draw themselves into a sample; a server sees sums over the sample alone",
+        PRIVACY,
+        common=True,
+        metavar="HOW",
+    )
     epsilon: float = option(1.0, "privacy budget of the complete release", PRIVACY, common=True)
     delta: float = option(
         1e-8,

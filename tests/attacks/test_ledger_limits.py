@@ -20,7 +20,6 @@ from sfumato.pipelines import cli
 from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import (
     ADD_OR_REMOVE,
-    LOCAL,
     REPLACE,
     ZERO_OUT,
     Limit,
@@ -31,6 +30,7 @@ from sfumato.schemas.ledger import (
     parse_day,
 )
 from sfumato.schemas.refresh import RefreshConfig
+from sfumato.schemas.trust import Trust
 from sfumato.transforms.privacy.ledger.entries import LIMITS, RESERVE, charge_content, entry_bytes, read_entries
 from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.sqlite_store import SqliteStore
@@ -85,9 +85,9 @@ def test_two_spellings_of_an_earlier_ledger_are_added_up(tmp_path: Path) -> None
 
 
 def test_every_charge_says_its_unit_adjacency_and_trust(tmp_path: Path) -> None:
-    ledger(tmp_path).reserve(charge("one", trust=LOCAL), DAY)
+    ledger(tmp_path).reserve(charge("one", trust=Trust.LOCAL), DAY)
     content = json.loads(entries_of(tmp_path)[-1])["content"]
-    assert (content["unit"], content["adjacency"], content["trust"]) == ("user", ADD_OR_REMOVE, LOCAL)
+    assert (content["unit"], content["adjacency"], content["trust"]) == ("user", ADD_OR_REMOVE, Trust.LOCAL)
     for wrong in (
         {"unit": "record"},
         {"adjacency": "edge"},

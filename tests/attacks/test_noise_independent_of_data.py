@@ -44,7 +44,7 @@ def parameters_of(users: int, **values: Any) -> HeatmapParameters:
 def answer(rows: Rows, parameters: HeatmapParameters, query: ShardQuery, key: RunKey) -> ShardTotals:
     cohort = start(0, parameters, key).cohort
     groups = rows.shard_groups(cohort)
-    noise, dropout = parameters.noise, parameters.simulated_dropout
+    noise, dropout = parameters.shard_noise, parameters.simulated_dropout
     return functools.reduce(operator.add, [sum_shards(one, query, key, noise, dropout) for one in groups], NOTHING)
 
 
@@ -58,7 +58,7 @@ def query_of(users: int, parameters: HeatmapParameters, key: RunKey = KEY) -> Sh
 @pytest.mark.parametrize(("users", "shard_size"), [(20, 10_000), (300, 30), (300, 2), (0, 100)])
 def test_a_user_more_moves_their_own_entry_alone(users: int, shard_size: int, noise: str) -> None:
     """Under one key all other entries are the same, number by number: their noise does not know of the user."""
-    parameters = parameters_of(max(users, 200), shard_size=shard_size, noise=noise)
+    parameters = parameters_of(max(users, 200), shard_size=shard_size, noise_source=noise)
     query = query_of(users, parameters)
     rows = crowd(users)
     without, with_them = answer(rows, parameters, query, KEY), answer(with_one_more(rows), parameters, query, KEY)
@@ -88,7 +88,7 @@ def test_in_the_papers_model_a_user_more_shows_in_other_entries() -> None:
 def test_the_noise_is_discrete_laplace_of_the_stated_epsilon_whoever_is_there(users: int, noise: str) -> None:
     """No less with too few users, no more with too many: the shards are planned for 100."""
     epsilon, sample = 0.5, []
-    parameters = parameters_of(100, shard_size=100, noise=noise, epsilon=epsilon)
+    parameters = parameters_of(100, shard_size=100, noise_source=noise, epsilon=epsilon)
     rows = crowd(users)
     for number in range(16):
         key = RunKey.derive(FixedSecret(b"participant" * 3), {"number": number})

@@ -37,7 +37,7 @@ def test_the_papers_model_claims_nothing_finite_and_warns() -> None:
 
 
 def test_with_a_trusted_server_there_are_no_shards_to_lose() -> None:
-    told = city_release("adaptive", noise="central").manifest["privacy"]["participation"]
+    told = city_release("adaptive", trust="central").manifest["privacy"]["participation"]
     assert (told["protected"], told["epsilon"], told["delta"]) == (True, 0.0, 0.0)
-    with pytest.raises(RequestError, match="participation: with central noise"):
-        HeatmapParameters(noise="central", participation="paper")
+    with pytest.raises(RequestError, match="participation: with trust central"):
+        HeatmapParameters(trust="central", participation="paper")

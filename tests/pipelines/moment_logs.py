@@ -49,7 +49,7 @@ def run(pattern: str, output: Path, *more: str) -> int:
     The key depends on the names of the files and on when they were changed, so that here these are always the same.
     """
     key = [] if {"--key_file", "--seed"} & {*more} else ["--seed", "1"]
-    privacy = [] if {"--epsilon", "--no_ldp"} & {*more} else ["--epsilon", "4"]
+    privacy = [] if {"--epsilon", "--no_dp"} & {*more} else ["--epsilon", "4"]
     logs = Path(pattern)
     for file in logs.parent.glob(logs.name):
         os.utime(file, (1e9, 1e9))

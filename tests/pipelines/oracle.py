@@ -148,7 +148,7 @@ def ask(
             stays = (words[:, 0] >> np.uint64(11)) * 2.0**-53 >= parameters.simulated_dropout
             clients = [client for client, stay in enumerate(stays.tolist()) if stay]
         planned = parameters.participation == "planned"
-        if planned and parameters.simulated_dropout and parameters.noise != "central":  # by coins of the plan
+        if planned and parameters.simulated_dropout and not parameters.is_central:  # by coins of the plan
             word = int(random_bits(run_key.subkey("planned dropout", query.index), stream, 0 * stream)[0, 0])
             size = max(query.required_survivors, round(state.cohort.users / state.cohort.shards))
             lost = binom.cdf(query.required_survivors - 1, size, 1 - parameters.simulated_dropout)
@@ -158,11 +158,11 @@ def ask(
             continue
         live += 1
         vector = [0] * length
-        if parameters.noise == "client":
+        if parameters.noise_source == "client":
             senders = query.required_survivors if planned else len(codes)
             share, slots = np.array([1 / query.required_survivors]), np.array([senders * length])
             label = f"client noise {query.index}"
-        elif parameters.noise == "central":
+        elif parameters.is_central:
             share, slots, label = np.zeros(1), np.zeros(1, dtype=int), "none"
         else:
             vector = noise(key, f"shard noise {query.index}", shard, query)
@@ -171,7 +171,7 @@ def ask(
             label = f"surplus noise {query.index}"
         events = polya_difference_events(key, label, stream, share, slots, query.epsilon, state.gamma)
         for slot, value in zip(events.slot.tolist(), events.value.tolist(), strict=True):
-            if planned or parameters.noise == "shard" or slot // length in set(clients):
+            if planned or parameters.noise_source == "shard" or slot // length in set(clients):
                 vector[slot % length] += value
         for client in clients:
             for code, weight in codes[client].items():
@@ -180,13 +180,13 @@ def ask(
                 while node not in present:
                     node >>= 2
                 vector[category * len(nodes) + place[node]] += weight
-        if parameters.noise == "central":
+        if parameters.is_central:
             total += np.array(vector)
             continue
         window = query.window
         seen = np.array(vector) % window.modulus
         total += np.where(seen >= window.modulus - window.low, seen - window.modulus, seen)
-    if parameters.noise == "central":
+    if parameters.is_central:
         total += np.array(noise(key, f"central noise {query.index}", 0, query))
     return ShardTotals(total, live)
 

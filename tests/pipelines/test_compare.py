@@ -67,7 +67,7 @@ def test_methods_meet_the_same_cohorts_over_the_whole_grid(logs, tmp_path: Path,
 def test_everybody_at_a_huge_epsilon_has_the_exact_map(logs, tmp_path: Path) -> None:
     """No sampling and next to no noise: the flat map is the truth, and so is the best level."""
     out, pattern = tmp_path / "out", logs(900)
-    more = ("--methods", "flat", "--epsilon", "30", "--noise", "central", "--metrics", "mse,l1,emd", "--keys", "1")
+    more = ("--methods", "flat", "--epsilon", "30", "--trust", "central", "--metrics", "mse,l1,emd", "--keys", "1")
     assert cli.main(command(pattern, out, *more)) == 0
     for one in runs(out):
         assert (float(one["mse"]), float(one["l1"]), float(one["emd"])) == (0, 0, 0)
@@ -224,17 +224,16 @@ def test_a_plan_in_full_and_as_a_table(capsys) -> None:
     assert "| devices that drop out |" in shown
     assert cli.main(["plan", "--users", "10000,100000", "--method", "adaptive,flat,emd", "--epsilon", "0.5,1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2 + 2 * 3 * 2
-    assert (
-        cli.main(["plan", "--users", "1000", "--method", "emd", "--emd_width", "5,10", "--noise", "shard,central"]) == 0
-    )
+    varied = ["--emd_width", "5,10", "--trust", "secagg,central"]
+    assert cli.main(["plan", "--users", "1000", "--method", "emd", *varied]) == 0
     header, _, *rows = capsys.readouterr().out.splitlines()
     assert "emd_width" in header
-    assert "noise |" in header
+    assert "trust |" in header
     assert len({row.split("|")[3:5] == [] or tuple(row.split("|")[3:5]) for row in rows}) == 4
 
 
 def test_a_plan_with_a_trusted_server_speaks_of_no_shards(capsys) -> None:
-    assert cli.main(["plan", "--users", "1000", "--noise", "central", "--method", "emd"]) == 0
+    assert cli.main(["plan", "--users", "1000", "--trust", "central", "--method", "emd"]) == 0
     shown = capsys.readouterr().out
     assert "trusted server" in shown
     for word in ("shard", "modulus", "overflow", "seen from"):

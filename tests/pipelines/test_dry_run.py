@@ -193,7 +193,7 @@ def test_without_a_number_of_users_bounds_hold_for_any(given: dict) -> None:
 
 
 def test_a_trusted_server_is_sent_no_bits() -> None:
-    text = heatmap_plan_text(heatmap_parameters("adaptive", {"depth": 6, "noise": "central"}, 1))
+    text = heatmap_plan_text(heatmap_parameters("adaptive", {"depth": 6, "trust": "central"}, 1))
     assert "bits" not in text
     assert "sub-queries of at most" in text
 
@@ -234,7 +234,7 @@ def test_a_sample_is_told_as_the_release_tells_it(logs, tmp_path: Path, capfd: p
 
 def test_a_model_of_ranges_is_told_as_it_will_be_made() -> None:
     sizes, region = Sizes(500, 2000), REGION
-    grid = RangesPlan(region, sizes, "grid", {"cell_width": 900.0}, HeatmapParameters(epsilon=0.2, noise="central"))
+    grid = RangesPlan(region, sizes, "grid", {"cell_width": 900.0}, HeatmapParameters(epsilon=0.2, trust="central"))
     text = ranges_plan_text(grid)
     assert "for squares of 500 to 2000 m" in text
     assert "epsilon 0.2 in all, of which the count of users costs 0.002" in text
@@ -246,7 +246,7 @@ def test_a_model_of_ranges_is_told_as_it_will_be_made() -> None:
     assert shards.heatmap is not None
     assert "counts every cell of level 7, 1.11e+03 x 869 m:" in text
     assert heatmap_plan_text(shards.heatmap) in text
-    adaptive = RangesPlan(region, sizes, "adaptive", {}, HeatmapParameters(depth=7, noise="central"))
+    adaptive = RangesPlan(region, sizes, "adaptive", {}, HeatmapParameters(depth=7, trust="central"))
     assert ranges_plan_text(adaptive) == heatmap_plan_text(adaptive.counting)
 
 

@@ -85,7 +85,7 @@ def differences(one: Path, two: Path) -> list[str]:
         ("hotspots", [*REGION, "--depth", "4", "--levels", "2"]),
         ("quantiles", ["--column", "latitude", "--range", "50,51", "--method", "interactive", "--bits", "4"]),
         ("moments", [*NORTH, "--statistics", "mean,variance", "--epsilon", "2"]),
-        ("moments", [*NORTH, "--rows_are_users", "--no_ldp", "--cells", "2", *REGION]),
+        ("moments", [*NORTH, "--rows_are_users", "--trust", "secagg", "--no_dp", "--cells", "2", *REGION]),
     ],
     ids=[
         "heatmap",

@@ -117,7 +117,7 @@ def test_moments_of_groups_that_a_bucket_lists_start_from_a_release_in_a_bucket(
     assert cli.main([*options, "--output", first, "--epsilon", "2"]) == 0
     assert names(first) == ["bits.parquet", "index.html", "manifest.json", "moments.parquet", "moments.png"]
     groups = ["--group_by", "user_id", "--rows_are_users", "--groups_file", f"{BUCKET}/names"]
-    assert cli.main([*options, "--output", then, "--no_ldp", *groups, "--warm_start", first]) == 0
+    assert cli.main([*options, "--output", then, "--trust", "secagg", "--no_dp", *groups, "--warm_start", first]) == 0
     assert open_release(then).manifest["parameters"]["groups"]["groups"]["listed"] == ["r0", "r1"]
     assert open_release(then).manifest["parameters"]["warm_start"]["release_id"] == "seed-1"
 

@@ -86,16 +86,16 @@ def assert_same(state, expected) -> None:
         (3000, 1, 4, "int", {"simulated_dropout": 0.2}),
         (40_000, 1, 3, "int", {"shard_size": 200, "dropout": 0.2, "depth": 12}),  # 200 shards in 4 shard groups
         (3000, 1, 3, "int", {"modulus": 150, "allow_overflow": True}),
-        (3000, 2, 3, "int", {"noise": "central"}),
+        (3000, 2, 3, "int", {"trust": "central"}),
         (1500, 5, 3, "int", {"contribution": "all", "gamma": 1000}),
         (1500, 5, 3, "string", {"contribution": "all", "gamma": 7, "users": 900, "population": 1500}),
         (1500, 5, 4, "int", {"contribution": "all", "gamma": 100, "simulated_dropout": 0.2}),
-        (1500, 3, 2, "int", {"contribution": "all", "gamma": 10, "noise": "client"}),
+        (1500, 3, 2, "int", {"contribution": "all", "gamma": 10, "noise_source": "client"}),
         (3000, 1, 3, "int", PAPER),
         (1500, 5, 3, "int", {**PAPER, "contribution": "all", "gamma": 1000, "simulated_dropout": 0.2}),
         (3000, 1, 3, "int", {"cohorts": "shared"}),
         (3000, 2, 4, "int", {"cohorts": "disjoint", "depth": 12, "simulated_dropout": 0.2}),  # three parts
-        (1500, 2, 2, "int", {"cohorts": "disjoint", "users": 700, "population": 1500, "noise": "client"}),
+        (1500, 2, 2, "int", {"cohorts": "disjoint", "users": 700, "population": 1500, "noise_source": "client"}),
     ],
 )
 def test_the_job_equals_the_in_memory_oracle(logs, users, records, files, kind, changes) -> None:
@@ -407,7 +407,7 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         (["--latitude_column", "user_name"], "no column 'user_name'; did you mean user_id?"),
         (["--modulus", "100", "--population", "3000"], "modulus: 100 is too small, the least that would do is"),
         (["--modulus", "many"], "modulus"),
-        (["--noise", "gaussian"], "noise"),
+        (["--trust", "local"], "trust: must be one of central, secagg"),
         (["--runner_config", "nowhere"], "runner_config: no file 'nowhere'"),
         (["--no_such_option", "1"], "--no_such_option"),
         (["--key_file", "missing"], "key_file and seed: give one"),
@@ -421,7 +421,7 @@ def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> 
         (["--schedule", "best"], "schedule: must be one of auto, two_query, lean, paper, got 'best'"),
         (["--estimator", "mean"], "estimator: must be one of bayes, last, got 'mean'"),
         (["--cohorts", "all"], "cohorts: must be one of auto, shared, disjoint, got 'all'"),
-        (["--cohorts", "disjoint", "--noise", "central"], "cohorts"),
+        (["--cohorts", "disjoint", "--trust", "central"], "cohorts"),
         (["--refine", "interval"], "refine: interval is about rates; name their column with auxiliary"),
         (["--refine", "interval", "--interval_width", "nan"], "interval_width: must be a number > 0"),
         (["--interval_width", "10%"], "interval_width: must be a number > 0 and < 1, got '10%'"),

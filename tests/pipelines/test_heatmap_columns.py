@@ -102,9 +102,9 @@ def run_state(pattern: str, parameters: HeatmapParameters, columns: LocationColu
         (LocationColumns(), {"contribution": "top"}),
         (LocationColumns(auxiliary=ILL), {}),
         (LocationColumns(auxiliary=STATUS), {"simulated_dropout": 0.2}),
-        (LocationColumns(auxiliary=LEVEL), {"contribution": "all", "gamma": 8, "noise": "client"}),
+        (LocationColumns(auxiliary=LEVEL), {"contribution": "all", "gamma": 8, "noise_source": "client"}),
         (LocationColumns(weight="weight", auxiliary=STATUS), {"contribution": "all", "gamma": 60, "depth": 15}),
-        (LocationColumns(time="time", auxiliary=ILL), {"contribution": "top", "noise": "central"}),
+        (LocationColumns(time="time", auxiliary=ILL), {"contribution": "top", "trust": "central"}),
     ],
 )
 def test_the_job_equals_the_in_memory_oracle(tmp_path: Path, columns: LocationColumns, changes: dict) -> None:

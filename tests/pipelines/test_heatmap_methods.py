@@ -51,11 +51,11 @@ def rows_of(pattern: str, parameters: HeatmapParameters) -> Rows:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("noise", ["shard", "central"])
-def test_the_job_equals_its_stages_in_memory(logs, method: str, noise: str) -> None:
+@pytest.mark.parametrize("trust", ["secagg", "central"])
+def test_the_job_equals_its_stages_in_memory(logs, method: str, trust: str) -> None:
     pattern = logs(1500, 4, 3)
     small = {**SMALL, "sketch_width": 50, "sketch_rows": 3} if method == "count_min" else SMALL
-    parameters = heatmap_parameters(method, {**small, "noise": noise})
+    parameters = heatmap_parameters(method, {**small, "trust": trust})
     state = run_state(pattern, parameters)
     key = bind_key(KEY, REGION, parameters, LocationColumns())
     assert_same(state, run_in_memory(rows_of(pattern, parameters), 1500, parameters, key))
@@ -105,7 +105,7 @@ def test_a_blurred_release_is_the_gaussian_heatmap_of_its_cells(logs, tmp_path: 
 
 
 def test_central_noise_says_whom_it_trusts(logs, tmp_path: Path) -> None:
-    assert cli.main(command(logs(900), tmp_path / "out", "--noise", "central")) == 0
+    assert cli.main(command(logs(900), tmp_path / "out", "--trust", "central")) == 0
     privacy = open_release(tmp_path / "out").manifest["privacy"]
     assert privacy["mechanism"] == "discrete Laplace, added once to the sums by a trusted server"
     assert "a trusted server. It sees the raw logs and the exact sums" in privacy["assumptions"][0]
@@ -134,7 +134,8 @@ def test_a_large_flat_map_has_a_page_that_a_browser_can_hold(logs, tmp_path: Pat
         (("--method", "emd", "--gamma", "0"), "gamma"),
         (("--calibration", "nan"), "calibration"),
         (("--contribution", "some"), "contribution"),
-        (("--noise", "none"), "noise"),
+        (("--trust", "none"), "trust"),
+        (("--trust", "central", "--noise_source", "client"), "noise_source: with trust central"),
     ],
 )
 def test_bad_options_are_refused_by_name(logs, tmp_path: Path, capsys, options: tuple[str, ...], words: str) -> None:

@@ -38,7 +38,7 @@ def monday(logs: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-@pytest.mark.parametrize("options", [{}, PAPER, {"noise": "central"}], ids=["default", "paper", "central"])
+@pytest.mark.parametrize("options", [{}, PAPER, {"trust": "central"}], ids=["default", "paper", "central"])
 def test_the_job_equals_the_oracle(logs: str, monday: Path, tmp_path: Path, options: dict[str, str]) -> None:
     start = open_warm_start(str(monday), Grid(REGION, SMALL["depth"]))
     assert start is not None

@@ -187,10 +187,11 @@ def test_without_local_privacy_bits_are_told_as_they_are(
 ) -> None:
     many = ["--bits_per_client", "2", "--max_bits_per_client", "3"]
     statistics = ["--statistics", "geometric_mean,moment:3,mean"]
-    assert run(pattern, tmp_path / "out", *LENGTH, "--no_ldp", *many, *statistics, "--method", "weighted") == 0
+    metered = ["--trust", "secagg", "--no_dp", "--method", "weighted"]
+    assert run(pattern, tmp_path / "out", *LENGTH, *metered, *many, *statistics) == 0
     assert "warning: Bits are reported as they are: this release has no differential privacy" in capsys.readouterr().err
     manifest = open_release(tmp_path / "out").manifest
-    assert (manifest["privacy"]["trust"], manifest["privacy"]["epsilon"]) == ("none", None)
+    assert (manifest["privacy"]["trust"], manifest["privacy"]["epsilon"]) == ("secagg", None)
     meter = manifest["privacy"]["meter"]
     assert (meter["bits_per_client"], meter["cap"], meter["expected_private_bits"]) == (2, 3, 2.0)
     assert manifest["method"] == "weighted"
@@ -256,9 +257,9 @@ def test_a_ledger_is_charged_once_everything_is_read_and_once(
 def test_what_has_no_epsilon_cannot_be_charged(
     folder: Path, pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = [*LENGTH, "--no_ldp", *keyed(folder), "--ledger", str(tmp_path / "ledger.db"), *BUDGET]
+    more = [*LENGTH, "--trust", "secagg", "--no_dp", *keyed(folder), "--ledger", str(tmp_path / "ledger.db"), *BUDGET]
     assert run(pattern, tmp_path / "out", *more) == 2
-    assert "no_ldp: there is no epsilon that a ledger could be charged with; give --epsilon" in capsys.readouterr().err
+    assert "no_dp: there is no epsilon that a ledger could be charged with; give --epsilon" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

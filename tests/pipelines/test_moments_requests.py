@@ -51,7 +51,7 @@ WRONG = [
     (["--epsilon", "inf"], "epsilon: must be a finite number > 0, got inf"),
     (["--epsilon", "1e-19"], "epsilon: 1e-19 is too small for a report to say anything"),
     (["--epsilon", "much"], "epsilon: must be a number, got 'much'"),
-    (["--epsilon", "1", "--no_ldp"], "no_ldp: not allowed with --epsilon"),
+    (["--epsilon", "1", "--trust", "secagg", "--no_dp"], "no_dp: not allowed with --epsilon"),
     (["--statistics", "median"], "statistics: there are mean, variance, moment:K (K from 2 to 8), geometric_mean"),
     (["--statistics", ""], "statistics: there are mean, variance"),
     (["--statistics", "mean,"], "statistics: there are mean, variance"),
@@ -125,7 +125,7 @@ def test_wrong_requests_end_before_any_work(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (LENGTH, "epsilon: give --epsilon E, or --no_ldp"),
+        (LENGTH, "epsilon: give --epsilon E, or --trust secagg --no_dp"),
         (["--epsilon", "1"], "column: required"),
     ],
 )
@@ -170,7 +170,9 @@ def test_too_many_users_without_a_value_are_refused(
 def test_a_tenth_of_bad_values_is_left_out_and_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     bad = [np.nan] * 7 + [np.inf, -np.inf] * 4 + [-3.0] * 5 + [None] * 9 + [1e300] * 3
     pattern = logs_of(tmp_path, pa.array(bad + [5.0] * 468, pa.float64()))
-    assert run(pattern, tmp_path / "out", "--column", "x", "--bits", "4", "--no_ldp", "--verbose") == 0
+    assert (
+        run(pattern, tmp_path / "out", "--column", "x", "--bits", "4", "--trust", "secagg", "--no_dp", "--verbose") == 0
+    )
     told = capfd.readouterr().err
     assert "rows read: 500; dropped: not_finite 15, null_value 9, negative_value 5; clamped: 3" in told
     (row,) = pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()
@@ -263,7 +265,7 @@ def test_a_dry_run_is_what_the_run_does(pattern: str, tmp_path: Path, capsys: py
 
 
 def test_a_dry_run_without_local_privacy(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = dry(pattern, tmp_path / "out", capsys, *LENGTH, "--no_ldp", *ON_MAP)
+    text = dry(pattern, tmp_path / "out", capsys, *LENGTH, "--trust", "secagg", "--no_dp", *ON_MAP)
     assert "nothing: there is no differential privacy that a ledger could account for" in text
     assert "each bit is sent as it is: no differential privacy" in text
     assert "64 groups, and `other`" in text

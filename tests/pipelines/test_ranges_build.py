@@ -70,7 +70,7 @@ def published(folder: Path) -> Path:
 def heatmap(folder: Path) -> Path:
     """A published heatmap of the same logs."""
     where = ["--input", str(folder / "logs" / "*.parquet"), "--output", str(folder / "heatmap"), *REGION]
-    own = ["--noise", "central", "--depth", "7", "--population", str(USERS), "--key_file", str(folder / "key")]
+    own = ["--trust", "central", "--depth", "7", "--population", str(USERS), "--key_file", str(folder / "key")]
     assert cli.main(["heatmap", *where, *own]) == 0
     return folder / "heatmap"
 

@@ -141,7 +141,8 @@ def run_in_memory(
     groups = rows.shard_groups(state.cohort)
     while state.query is not None:
         parts = [
-            sum_shards(group, state.query, key, parameters.noise, parameters.simulated_dropout) for group in groups
+            sum_shards(group, state.query, key, parameters.shard_noise, parameters.simulated_dropout)
+            for group in groups
         ]
         totals = functools.reduce(operator.add, parts, NOTHING)
         state = receive(state, totals, parameters, key)

@@ -27,6 +27,7 @@ from sfumato.schemas.release import (
     rate_columns,
 )
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions, nodes_from_names
+from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Bounds, FileLink, Geography, Layer, MapBody, Measure, PageView, Scale, Section, Table
 from sfumato.transforms.heatmap.method_words import how_it_was_made, how_to_read_it
 from sfumato.transforms.report.numbers import about, length, plural
@@ -334,7 +335,7 @@ def _rates(table: pa.Table, manifest: Manifest) -> list[Measure]:
 
 def _round_table(manifest: Manifest) -> Section:
     """What each sub-query cost, and how noisy its answers are."""
-    queries, central = get(manifest, "privacy.sub_queries", []), get(manifest, "parameters.noise") == "central"
+    queries, central = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.trust") == Trust.CENTRAL
     bins = get(manifest, "auxiliary.entries_per_node", 1)
     heads = ["Round", "ε spent", "Entries asked", "Noise at 95%, users"]
     heads += [] if central else ["Groups", "Groups lost", "Sent per phone, bytes"]

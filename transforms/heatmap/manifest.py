@@ -75,7 +75,7 @@ def heatmap_manifest(
         grid: of the heatmap.
     """
     population, cohort = state.population, state.cohort
-    central = parameters.noise == "central"
+    central = parameters.is_central
     model = parameters.participation
     users, users_stddev = state.users_estimate()
     spent = [result.spent for result in state.results]
@@ -93,6 +93,7 @@ def heatmap_manifest(
             "unit": PRIVACY_UNIT,
             "contribution_bound": _contribution(parameters, metadata),
             "adjacency": ZERO_OUT if model == "paper" else ADD_OR_REMOVE,
+            "trust": parameters.trust,
             "epsilon": state.budget.total,
             "epsilon_spent": state.budget.spent,
             "delta": 0.0,
@@ -170,9 +171,9 @@ def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> s
 
 def _assumptions(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> list[str]:
     earlier = [WARM_START] if metadata.parameters.get("warm_start") else []
-    if parameters.noise == "central":
+    if parameters.is_central:
         return [TRUSTED_SERVER, *ASSUMPTIONS[2:], EXACT_NOISE, *earlier]  # without those of secure aggregation
-    return [*ASSUMPTIONS, FLOATING_NOISE if parameters.noise == "client" else EXACT_NOISE, *earlier]
+    return [*ASSUMPTIONS, FLOATING_NOISE if parameters.noise_source == "client" else EXACT_NOISE, *earlier]
 
 
 def _warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
@@ -181,8 +182,8 @@ def _warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
         warnings.append(
             f"{parameters.users:,} users were requested, and the logs have about {state.population.users:,.0f}."
         )
-    if parameters.noise == "client":
-        warnings.append(f"{FLOATING_NOISE} Publish a run with --noise shard instead.")
+    if parameters.noise_source == "client":
+        warnings.append(f"{FLOATING_NOISE} Publish a run with --noise_source shard instead.")
     if parameters.participation == "paper":
         warnings.append(f"Who takes part is not protected (participation paper). {PARTICIPATION['paper']}")
     queried, where = state.results[-1].spent, " in the last sub-query"
@@ -192,7 +193,7 @@ def _warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
         warnings.append(
             f"{queried.shards_lost} of {queried.shards} shards were lost{where}; the others represent them."
         )
-    if parameters.allow_overflow and parameters.noise != "central":
+    if parameters.allow_overflow and not parameters.is_central:
         warnings.append("Overflow was allowed: counts may have wrapped around the modulus.")
     return warnings
 

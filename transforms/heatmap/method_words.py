@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from sfumato.schemas.release import CELLS_FILE
+from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import MapBody, Section
 from sfumato.transforms.report.numbers import about, plural
 from sfumato.transforms.report.sections import Manifest, get
@@ -26,7 +27,7 @@ _METHODS = {
     "the more finely the more users it has. Both answers make the map; the surer one weighs more.",
 }
 _NOISE = {
-    "central": "A trusted server saw the exact sums of the answers and added noise to each sum once. There was no "
+    Trust.CENTRAL: "A trusted server saw the exact sums of the answers and added noise to each sum once. There was no "
     "secure aggregation.",
     "client": "Users answered in {groups}. Every phone adds its share of the noise, so that a group's sum has noise "
     "before anyone sees it. A group in which too many fell silent is thrown away unread.",
@@ -77,7 +78,9 @@ def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
 def how_it_was_made(manifest: Manifest) -> Section:
     """The method, the noise, what came before, and what a phone would send."""
     queries, parallel = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.composition") == "parallel"
-    method, noise = get(manifest, "parameters.method", "adaptive"), get(manifest, "parameters.noise", "shard")
+    method = get(manifest, "parameters.method", "adaptive")
+    is_central = get(manifest, "privacy.trust") == Trust.CENTRAL
+    noise = Trust.CENTRAL if is_central else get(manifest, "parameters.noise_source", "shard")
     told = "the share of their records in each cell" if get(manifest, "parameters.contribution") == "all" else "a cell"
     texts = [
         f"The map took {plural(len(queries), 'sub-query', 'sub-queries')}. Every user reports {told}; what is used are "

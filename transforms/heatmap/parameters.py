@@ -10,6 +10,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import MAX_CATEGORIES
 from sfumato.schemas.region import MAX_DEPTH
 from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP
+from sfumato.schemas.trust import Curated, Trust
 from sfumato.transforms.checks import check_declared, check_integer, option
 from sfumato.transforms.heatmap.gamma import UNKNOWN_USERS, GammaInputs
 from sfumato.transforms.heatmap.methods import Adaptive, Method
@@ -21,9 +22,13 @@ from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.rounding import Rounding, stored_total
-from sfumato.transforms.secagg.shard_sums import NoiseMode
+from sfumato.transforms.secagg.shard_sums import NoiseSource
 
 MAX_USERS = 1 << 40
+TRUST_HELP = (
+    "who must be trusted. secagg: sums over shards of users have their noise before a server sees them; central: the "
+    "operator, who sees the exact sums and adds noise once (sqrt(shards) times less noise)"
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class HeatmapParameters:
     depth: int = option(
         10, "levels of the quadtree: the finest grid has 2^depth x 2^depth cells", common=True, ge=1, le=MAX_DEPTH
     )
+    trust: Curated = option(Trust.SECAGG, TRUST_HELP, common=True)
     epsilon: float = option(1.0, "privacy budget of the complete release", common=True, ge=1e-4, le=MAX_NOISE_EPSILON)
     shard_size: int = option(10_000, "expected users a secure-aggregation shard (S)", ge=2, le=1 << 24)
     dropout: float = option(
@@ -89,10 +95,8 @@ class HeatmapParameters:
     )
     modulus: int | None = option(None, "auto, or the modulus m of the secure sums", ge=2, le=MAX_MODULUS)
     allow_overflow: bool = option(False, "run with a modulus that is too small")
-    noise: NoiseMode = option(
-        "shard",
-        "shard: a shard's noise in closed form; client: every client's share (slow); central: no secure aggregation, "
-        "a trusted server adds noise once",
+    noise_source: NoiseSource = option(
+        "shard", "with trust secagg, shard: a shard's noise in closed form; client: every client's share (slow)"
     )
     simulated_dropout: float = option(0.0, "probability that a client drops out after the noise is planned", ge=0, le=1)
     max_bad_fraction: float = option(MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP)
@@ -108,9 +112,10 @@ class HeatmapParameters:
                 "contribution all"
             )
         check_integer("categories", self.categories, 1, MAX_CATEGORIES)
-        self.method.check_use(self.categories, self.noise == "central")
-        if self.participation == "paper" and self.noise == "central":
-            raise RequestError("participation: with central noise there are no shards; leave it out")
+        self.method.check_use(self.categories, self.is_central)
+        if self.is_central and (self.participation, self.noise_source) != ("planned", "shard"):
+            name = "noise_source" if self.participation == "planned" else "participation"
+            raise RequestError(f"{name}: with trust central there are no shards; leave it out")
         twice = {one.name for one in fields(self)} & {one.name for one in fields(self.method)}
         if twice:  # the key is bound to options by name
             raise TypeError(
@@ -123,6 +128,16 @@ class HeatmapParameters:
         """The conditions under which a run continues. min_users: see AdmissionRule."""
         epsilon = Budget(self.epsilon).affordable(self.epsilon * self.population_share)
         return AdmissionRule(epsilon, self.max_bad_fraction, min_users, self.population)
+
+    @property
+    def is_central(self) -> bool:
+        """Whether a trusted curator adds the noise, once to the sum of all users. Then there are no shards to lose."""
+        return self.trust == Trust.CENTRAL
+
+    @property
+    def shard_noise(self) -> NoiseSource | None:
+        """How a shard's noise is made; None where shards have none, because a trusted curator adds it."""
+        return None if self.is_central else self.noise_source
 
     @property
     def contributes(self) -> Contribution:
@@ -145,7 +160,7 @@ class HeatmapParameters:
             shard_size=self.shard_size,
             dropout=self.dropout,
             participation=self.participation,
-            is_central=self.noise == "central",
+            is_central=self.is_central,
             rounding=self.rounding,
             modulus=self.modulus,
             overflow_probability=self.overflow_probability,

@@ -48,7 +48,7 @@ class Plan:
     @property
     def is_central(self) -> bool:
         """Whether a trusted server adds the noise. Then there are no shards to lose and no modulus."""
-        return self.parameters.noise == "central"
+        return self.parameters.is_central
 
     @property
     def is_paper(self) -> bool:
@@ -240,7 +240,7 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
         "For users who are spread evenly over the map:",
         "",
     ]
-    is_central = parameters.noise == "central"
+    is_central = parameters.is_central
     header = ["users", "sub-queries", "entries", *([] if is_central else ["bits a client", "KB"])]
     rows = [[*header, "noise, users", "seen from, users"]]
     for users in EXAMPLE_USERS:
@@ -267,7 +267,7 @@ def _bounds(parameters: HeatmapParameters) -> list[str]:
     if entries is None:
         return [*lines, f"- at most {rounds:,} sub-queries; their vectors depend on the number of users alone"]
     lines.append(f"- at most {rounds:,} sub-queries of at most {entries:,} entries each")
-    if parameters.noise != "central":
+    if not parameters.is_central:
         bits = ((MAX_MODULUS if parameters.modulus is None else parameters.modulus) - 1).bit_length()
         total = f"{rounds * entries * bits:,}"
         lines.append(f"- so a client sends at most {rounds * entries:,} entries of {bits} bits at most: {total} bits")

@@ -63,7 +63,7 @@ def plan(
     cohort = Cohort.plan(
         population.users, parameters.users, parameters.shard_size, parameters.dropout, parameters.participation
     )
-    noisy_sums = 1 if parameters.noise == "central" else cohort.shards
+    noisy_sums = 1 if parameters.is_central else cohort.shards
     state = HeatmapState(
         population,
         cohort,
@@ -79,7 +79,7 @@ def plan(
 
 def receive(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
     """Adds central noise to the totals where the parameters want it, then advances. See `advance`."""
-    if parameters.noise == "central" and state.query is not None:
+    if parameters.is_central and state.query is not None:
         totals = add_central_noise(totals, state.query, key)
     return advance(state, totals, parameters)
 
@@ -99,7 +99,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
     query, cohort = state.query, state.cohort
     if query is None:
         return state
-    central = parameters.noise == "central"  # all shards count as live: how many have users is private
+    central = parameters.is_central  # all shards count as live: how many have users is private
     first, end = query.shard_range or (0, cohort.shards)
     queried = end - first
     live = queried if central else totals.live
@@ -143,7 +143,7 @@ def check_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> 
     Raises:
         RequestError: the modulus is too small, or gamma is too large.
     """
-    given = parameters.modulus is not None and parameters.noise != "central"
+    given = parameters.modulus is not None and not parameters.is_central
     if given and parameters.population is None and not parameters.allow_overflow:
         raise RequestError(
             "modulus: whether it holds the sums must be known before users are counted; give --population as well, or "
@@ -168,7 +168,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
     """The query with its epsilon, modulus and shards decided. Raises RequestError where it cannot be run."""
     cohort, encoding, budget = state.cohort, query.encoding, state.next_query_budget
     shard_range, available = _shard_range(query, state), budget.remaining
-    if shard_range is not None and parameters.noise == "central":
+    if shard_range is not None and parameters.is_central:
         raise ValueError("shard_fractions: central noise is added to one sum of all shards, not to parts of them")
     max_rounds = parameters.method.max_rounds(parameters.depth)
     min_noise = MIN_NOISE_EPSILON * state.sensitivity(encoding.length, encoding.sensitivity)
@@ -189,7 +189,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
     if shard_range is not None or available - epsilon < min_epsilon:
         epsilon = available  # the rest is too small for another sub-query, or these users take part in this one alone
     window = window_for(encoding, epsilon, state, parameters.overflow_probability / max_rounds)
-    if parameters.noise != "central":
+    if not parameters.is_central:
         window = choose_window(window, parameters.modulus, parameters.allow_overflow)
     return ShardQuery(
         len(state.results) + 1,

@@ -23,6 +23,7 @@ from sfumato.schemas.release import (
     RANGES_FILE,
     RANGES_SCHEMA,
 )
+from sfumato.schemas.trust import Trust
 from sfumato.transforms.histogram.curve import quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.histogram_tables import bins_table, cells_table, items_table
@@ -85,6 +86,7 @@ def sample_manifest(
         "unit": PRIVACY_UNIT,
         "contribution_bound": _BOUND,
         "adjacency": ADD_OR_REMOVE,
+        "trust": Trust.SECAGG,
         "epsilon": plan.epsilon,
         "epsilon_spent": plan.epsilon,
         "delta": plan.delta,

@@ -43,6 +43,7 @@ from sfumato.schemas.release import (
     MANIFEST_FILE,
     MOMENTS_FILE,
 )
+from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.derived_statistics import shrunk, value_range
 from sfumato.transforms.moments.groups import CellGroups, Grouping
 from sfumato.transforms.moments.moments_view import moments_view
@@ -172,7 +173,7 @@ def _manifest(
         "unit": PRIVACY_UNIT,
         "contribution_bound": _BOUND[metadata.bounded],
         "adjacency": ADD_OR_REMOVE,
-        "trust": "local" if local else "none",
+        "trust": Trust.LOCAL if local else Trust.SECAGG,
         "epsilon": plan.released_epsilon if local else None,
         "delta": 0.0,
         "collector": {"epsilon": plan.epsilon, "adjacency": REPLACE_VALUE} if local else None,
@@ -220,7 +221,7 @@ def _manifest(
 
 
 def _warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:
-    warnings = [] if local else ["Bits are reported as they are: this release has no differential privacy (--no_ldp)."]
+    warnings = [] if local else ["Bits are reported as they are: this release has no differential privacy (--no_dp)."]
     for bit_means in bits:
         if bit_means.quantity == "value" and local and _unseen(bit_means):
             warnings.append(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import BITS_SCHEMA, FixedPoint
+from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.quantities import Slots
 
 
@@ -77,7 +78,7 @@ class PriorRelease:
             raise RequestError(f"warm_start: a release of `sfumato moments` is needed, got {manifest.get('job')!r}")
         try:
             entry, has_secret_key = dict(manifest["fixed_point"]), manifest["privacy"]["randomness"]["safe"] is True
-            local = manifest["privacy"]["trust"] == "local"
+            local = manifest["privacy"]["trust"] == Trust.LOCAL
             release_id, prior_column = str(manifest["release_id"]), str(manifest["column"])
             prior_form = FixedPoint(*(entry[name] for name in ("bits", "fraction_bits", "signed", "offset")))
         except (KeyError, TypeError, ValueError, RequestError) as error:

@@ -7,13 +7,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.trust import Trust
 from sfumato.transforms.checks import check_choice, names_of, value_type
 from sfumato.transforms.heatmap.heatmap_options import Option
 from sfumato.transforms.heatmap.methods import Adaptive
@@ -31,7 +32,6 @@ from sfumato.transforms.ranges.tuner import Tuner
 
 ADAPTIVE = Adaptive.NAME
 _ADAPTIVE_TEXT = "the adaptive tree of a heatmap"
-Trust = Literal["central", "secagg"]
 SECAGG_METHODS = (Automatic.NAME, "grid", "ug", "snh", ADAPTIVE)  # one count of cells that are known beforehand
 _WIDTH = "cell_width"
 _HELP = {
@@ -84,9 +84,8 @@ class RangesPlan:
         sizes: sides of the squares to be queried, in metres.
         method: a name in METHODS, or adaptive.
         options: of the method, those that were given.
-        counting: epsilon, the number of users, the shards of secure aggregation; for adaptive the whole heatmap. Its
-            noise is central if and only if the trust is.
-        trust: who adds the noise: one trusted server, or the shards of secure aggregation.
+        counting: who adds the noise (trust), epsilon, the number of users, the shards of secure aggregation; for
+            adaptive the whole heatmap.
     """
 
     region: Region
@@ -94,13 +93,9 @@ class RangesPlan:
     method: str
     options: Mapping[str, Any]
     counting: HeatmapParameters
-    trust: Trust = "central"
 
     def __post_init__(self) -> None:
         check_choice("method", self.method, (*METHODS, ADAPTIVE))
-        check_choice("trust", self.trust, get_args(Trust))
-        if (self.counting.noise == "central") != (self.trust == "central"):
-            raise ValueError(f"noise {self.counting.noise!r} does not fit trust {self.trust!r}")
         self.sizes.check(self.field)
         declared = method_options()
         for name in self.options:
@@ -112,7 +107,7 @@ class RangesPlan:
         if self.method != ADAPTIVE:
             options = {_WIDTH: self.sizes.high, **self.options} if _needs_width(self.method) else self.options
             METHODS[self.method](**options)  # checks its own options
-        if self.trust == "secagg" and self.method not in SECAGG_METHODS:
+        if self.counting.trust == Trust.SECAGG and self.method not in SECAGG_METHODS:
             raise RequestError(
                 f"trust: method {self.method} needs several passes over exact counts, or cells that are not known "
                 f"beforehand; with secagg use {', '.join(SECAGG_METHODS)}"
@@ -129,7 +124,7 @@ class RangesPlan:
         """The heatmap that counts: adaptive, or all cells of one level. None where a trusted server counts."""
         if self.method == ADAPTIVE:
             return self.counting
-        if self.trust == "central":
+        if self.counting.is_central:
             return None
         return replace(self.counting, depth=self._level, method=Flat())
 
@@ -145,7 +140,7 @@ class RangesPlan:
             "sizes": [self.sizes.low, self.sizes.high],
             "method": self.method,
             "options": {name: _json_value(value) for name, value in self.options.items()},
-            "trust": self.trust,
+            "trust": self.counting.trust,
             **counting,
             "max_bad_fraction": self.counting.max_bad_fraction,
             "heatmap": None if self.heatmap is None else self.heatmap.metadata(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import create_model, model_validator
 
@@ -18,6 +18,7 @@ from sfumato.schemas.requests.publish_request import (
 )  # fmt: skip
 from sfumato.schemas.requests.range_queries import SIZE_RANGE, SIZE_RANGE_HELP, SizeRangeOption
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, option
+from sfumato.schemas.trust import Curated, Trust
 from sfumato.transforms.heatmap.heatmap_options import heatmap_options
 from sfumato.transforms.heatmap.heatmap_request import request_fields
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, method_options, method_texts
@@ -47,10 +48,12 @@ class RangesOptions(LogColumns, MapGeography, ReleaseRequest):
         "auto", f"how ranges are answered: {_METHODS} (a heatmap's tree)", METHOD, common=True, metavar="NAME"
     )
     sizes: SizeRangeOption = option(SIZE_RANGE, SIZE_RANGE_HELP, MAP, common=True, metavar="LOW,HIGH")
-    trust: Literal["central", "secagg"] = option(
-        "central",
-        "central: whoever runs the job adds the noise; secagg: shares of it are added in shards of secure sums",
+    trust: Curated = option(
+        Trust.CENTRAL,
+        "who must be trusted. central: the operator, who sees the exact counts and adds noise once; secagg: sums over "
+        "shards of users have their noise before a server sees them",
         PRIVACY,
+        common=True,
         metavar="HOW",
     )
     release: str | None = option(
@@ -72,7 +75,7 @@ class RangesOptions(LogColumns, MapGeography, ReleaseRequest):
             return self
         if missing := [name for name in ("input", "region") if not getattr(self, name)]:
             raise RequestError(f"{', '.join(missing)}: required, as in sfumato {self.COMMAND} {self.EXAMPLE}")
-        if self.trust != "secagg" and (shards := self.given(SHARDS)):
+        if self.trust != Trust.SECAGG and (shards := self.given(SHARDS)):
             raise RequestError(f"{next(iter(shards))}: is of shards, which need --trust secagg")
         if self.given(["depth"]) and self.method != ADAPTIVE:
             raise RequestError(f"depth: is of the heatmap's tree; use it with --method {ADAPTIVE}")

@@ -14,6 +14,7 @@ from sfumato.schemas.ranges import BASE_DEPTH, Boxes
 from sfumato.schemas.region import interleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
 from sfumato.schemas.tree import node_names
+from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import (
     Bounds,
     Fact,
@@ -67,9 +68,9 @@ _METHODS = {
     "adaptive": "the cells of a private heatmap",
     "snh": "neural networks that learned from the noisy counts of a grid",
 }
-_TRUST = {
-    "central": "by whoever runs the job, who sees the exact counts",
-    "secagg": "in every group's sum, of which the server sees no single report (secure aggregation)",
+_TRUST: dict[str, str] = {
+    Trust.CENTRAL: "by whoever runs the job, who sees the exact counts",
+    Trust.SECAGG: "in every group's sum, of which the server sees no single report (secure aggregation)",
 }
 _ANSWERS = {
     "grid": "An answer adds up all that was counted in the square. Where the square's border cuts a cell, people are "

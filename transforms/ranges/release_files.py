@@ -64,7 +64,7 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
         "cell_metres": _cell_metres(counts, plan.field),
         "privacy": {
             **privacy,
-            "trust": plan.trust,
+            "trust": plan.counting.trust,
             "noise_stddev": noise,
             "population": asdict(collected.population),
         },
@@ -96,11 +96,10 @@ def files_of_release(
     """The files of a model of a published heatmap. The guarantee is that of the heatmap."""
     privacy = dict(release.manifest["privacy"])
     assumptions = [*privacy.pop("assumptions"), _FROM_RELEASE]
-    trust = "central" if release.manifest["parameters"].get("noise") == "central" else "secagg"
     content = {
         **_scope(release.field, ADAPTIVE, sizes),
         "cell_metres": None,
-        "privacy": {**privacy, "trust": trust, "noise_stddev": None, "assumptions": assumptions},
+        "privacy": {**privacy, "noise_stddev": None, "assumptions": assumptions},
         "results": _results(model.model, release.estimate),
     }
     warnings = [warning for warning in release.manifest.get("warnings", []) if warning != UNSAFE]

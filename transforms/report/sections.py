@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from sfumato.schemas.trust import SEES
 from sfumato.schemas.views import Fact, Section, Table
 from sfumato.transforms.report.numbers import tiny
 
@@ -73,7 +74,7 @@ def guarantee(manifest: Manifest) -> str:
     this = f"this {noun(manifest)}"
     if not is_safe(manifest):
         return f"A demonstration seed made {this}. It protects no one."
-    if get(manifest, "privacy.trust") == "none":
+    if epsilon is None and get(manifest, "privacy.meter") is not None:
         return "No differential privacy: users sent parts of their values as they are. Only sums are published."
     if epsilon is None:
         return "The manifest names no privacy budget. Nothing can be promised."
@@ -168,6 +169,7 @@ def _promise(manifest: Manifest) -> Section:
         ("Privacy budget", budget and f"{budget}. The factor above is e to the power ε."),
         ("Probability of failure", failure if epsilon is not None else None),
         ("Who takes part", None if is_protected else get(manifest, "privacy.participation.description")),
+        ("Trust model", SEES.get(get(manifest, "privacy.trust"))),
         ("Mechanism", get(manifest, "privacy.mechanism")),
         ("Randomness", _SOURCES.get(source, source) if is_safe(manifest) else "a seed that anybody can guess"),
     )

@@ -20,7 +20,7 @@ from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.rounding import Rounding, fraction_bits, l1_sensitivity, rounded_sums
 
-NoiseMode = Literal["shard", "client", "central"]
+NoiseSource = Literal["shard", "client"]
 # A block of shards has about so many vector entries and users, which fit the cache.
 _BLOCK_ENTRIES, _BLOCK_USERS = 1 << 17, 1 << 17
 
@@ -87,17 +87,21 @@ NOTHING = ShardTotals(np.zeros(0, dtype=np.int64), 0)
 
 
 def sum_shards(
-    group: ShardGroup, query: ShardQuery, key: RunKey, noise: NoiseMode = "shard", simulated_dropout: float = 0.0
+    group: ShardGroup,
+    query: ShardQuery,
+    key: RunKey,
+    noise: NoiseSource | None = "shard",
+    simulated_dropout: float = 0.0,
 ) -> ShardTotals:
     """The decoded sum over the live shards of a group.
 
-    With central noise there is no secure aggregation: no shard is lost and the sum is exact, for `add_central_noise`.
+    Without shard noise there is no secure aggregation: no shard is lost and the sum is exact, for `add_central_noise`.
 
     Args:
         group: of shards.
         query: the sub-query.
         key: of the run.
-        noise: how it is made: in closed form by shard, by client, or centrally.
+        noise: how it is made: in closed form by shard, or by client. None for exact sums, which a trusted curator sees.
         simulated_dropout: probability that a client vanishes with its value; in the paper's model with its noise too.
     """
     present = survivors(group, query.index, key, simulated_dropout)
@@ -112,7 +116,7 @@ def sum_shards(
         step = max(1, min(step, _BLOCK_USERS * group.shards // (1 + len(surviving.keys))))
     for first in range(0, group.shards, step):
         block = slice(first, min(first + step, group.shards))
-        if noise == "central":
+        if noise is None:
             live = np.ones(block.stop - block.start, dtype=bool)
         elif query.planned_clients is None:
             live = sizes[block] >= query.required_survivors
@@ -124,7 +128,7 @@ def sum_shards(
         if not live.any():
             continue
         sums = count_vectors(surviving, block, query, key)
-        if noise != "central":
+        if noise is not None:
             sums += (
                 shard_noise(group.numbers()[block], sizes[block], query, key)
                 if noise == "shard"

@@ -49,7 +49,7 @@ def test_the_yardstick_is_the_best_level_of_the_survivors_exact_cells() -> None:
 
 
 def test_the_truth_may_be_the_cohorts_and_blurred() -> None:
-    rows, (case,) = crowd(), cases("flat", epsilon=[30.0], noise=["central"])
+    rows, (case,) = crowd(), cases("flat", epsilon=[30.0], trust=["central"])
     everybody = crowd(seed=1).histogram()
     exact = Evaluation(("mse", "l1"), of_cohort=True)
     (own,) = evaluate_case(case, rows, USERS, 0, exact, everybody, KEY)
@@ -134,6 +134,6 @@ def test_depths_share_their_users() -> None:
     rows = crowd()
     coarse = rows.coarser(2)
     assert coarse.histogram().tolist() == rows.histogram().reshape(16, 16).sum(axis=1).tolist()
-    (case,) = make_cases(["flat"], {"depth": [2], "epsilon": [30.0], "noise": ["central"]})
+    (case,) = make_cases(["flat"], {"depth": [2], "epsilon": [30.0], "trust": ["central"]})
     (outcome,) = evaluate_case(case, rows, USERS, 0, Evaluation(("mse",)), rows.histogram(), KEY)
     assert outcome.metrics["mse"] == 0

@@ -45,7 +45,7 @@ def chosen(**values: Any) -> int:
 
 def test_the_figures_of_the_docs() -> None:
     assert chosen() == 363
-    assert chosen(noise="central") == 14_482
+    assert chosen(trust="central") == 14_482
     assert chosen(epsilon=0.1) == 37
     assert HeatmapParameters().distribution_gamma is None
     assert HeatmapParameters(method=Emd()).distribution_gamma == 363
@@ -56,7 +56,7 @@ def test_rounding_has_a_hundredth_of_the_noise_variance_and_no_smaller_gamma_doe
     epsilon: float, shard_size: int, users: int | None, central: bool
 ) -> None:
     values: dict[str, Any] = {"epsilon": epsilon, "shard_size": shard_size, "users": users, "method": Flat()}
-    gamma = chosen(noise="central" if central else "shard", **values)
+    gamma = chosen(trust="central" if central else "secagg", **values)
     together = min(users or math.inf, 1 << 24 if central else 1.05 * shard_size)
 
     def share(gamma: int) -> float:
@@ -264,13 +264,13 @@ def test_facts_tell_the_gamma_that_is_meant_and_the_rounding() -> None:
     assert heatmap_parameters("emd", {"gamma": 77}).metadata()["gamma"] == 77
 
 
-@pytest.mark.parametrize("noise", ["shard", "central"])
+@pytest.mark.parametrize("trust", ["secagg", "central"])
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_runs_with_independent_rounding(method: str, noise: str) -> None:
+def test_every_method_runs_with_independent_rounding(method: str, trust: str) -> None:
     """What it says of its noise is that of gamma + d, and the counts are right within it."""
     depth, users, gamma, rng = 3, 400, 300, np.random.default_rng(0)
     values: dict[str, Any] = {"depth": depth, "contribution": "all", "gamma": gamma, "rounding": "independent"}
-    values |= {"noise": noise, "epsilon": 20.0, "dropout": 0.2}
+    values |= {"trust": trust, "epsilon": 20.0, "dropout": 0.2}
     if method == "adaptive_grid":
         values["grid_side"] = 4
     parameters = heatmap_parameters(method, values)

@@ -46,7 +46,7 @@ def test_lost_shards_are_those_with_too_few_survivors(dropout: float) -> None:
 
 
 def test_central_noise_loses_no_shard() -> None:
-    made = make_plan(HeatmapParameters(users=100_000, noise="central"))
+    made = make_plan(HeatmapParameters(users=100_000, trust="central"))
     assert made.shards_lost(0.5) == 0
     assert math.isclose(made.sub_queries[-1].noise_stddev, discrete_laplace_stddev(made.sub_queries[-1].epsilon))
 

@@ -288,12 +288,12 @@ def test_rates_through_shards(categories: int, epsilon: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", ["shard", "central"])
+@pytest.mark.parametrize("trust", ["secagg", "central"])
 @pytest.mark.parametrize("categories", [2, 3])
 @pytest.mark.parametrize("epsilon", [0.3, 1.0])
-def test_coverage_over_200_keys(epsilon: float, categories: int, noise: str) -> None:
+def test_coverage_over_200_keys(epsilon: float, categories: int, trust: str) -> None:
     """12,800 cells deviate by 0.002; over all sizes and over the small ones, whose 3,200 deviate by 0.004."""
-    covered = np.array([covered_by_the_job(seed, categories, epsilon, noise=noise) for seed in range(200)])
+    covered = np.array([covered_by_the_job(seed, categories, epsilon, trust=trust) for seed in range(200)])
     assert WANTED[0] <= covered.mean() <= WANTED[1]
     assert covered[:, :16].mean() >= 0.92
     assert covered[:, 48:].mean() <= 0.975

@@ -59,7 +59,7 @@ def test_the_files_hold_one_and_the_same_estimate(method: str) -> None:
 
 
 def test_central_noise_names_nothing_of_secure_aggregation() -> None:
-    release = city_release("hierarchical", depth=4, noise="central", allow_overflow=True)
+    release = city_release("hierarchical", depth=4, trust="central", allow_overflow=True)
     privacy, manifest = release.manifest["privacy"], release.manifest
     assert "still reports" not in privacy["adjacency"]
     assert not any("secure-aggregation server" in one for one in privacy["assumptions"])
@@ -118,7 +118,7 @@ def rated_release(method: str, names: tuple[str, ...], users: int = 4000, **opti
     ("method", "options"),
     [
         ("flat", {}),
-        ("flat", {"noise": "central"}),
+        ("flat", {"trust": "central"}),
         ("flat", {"contribution": "all", "gamma": 100}),
         ("adaptive", {"cohorts": "shared"}),
         ("adaptive", {"cohorts": "disjoint"}),
@@ -131,7 +131,7 @@ def test_rates_in_all_files(method: str, options: dict[str, Any], names: tuple[s
     told = ["true"] if len(names) == 2 else list(names)
     spent = state.results[-1].spent
     live = spent.shards - spent.shards_lost
-    sums = 1 if options.get("noise") == "central" else live
+    sums = 1 if options.get("trust") == "central" else live
     rates = estimate_rates(estimate, names, sums, state.cohort.shards / live)
     assert rates is not None
     if options.get("cohorts") == "disjoint":

@@ -140,7 +140,7 @@ def test_lost_shards_are_spoken_for_and_counted() -> None:
 
 def test_with_central_noise_no_figure_but_the_counts_depends_on_who_is_there() -> None:
     """A public population far above the number of users must not show that number. Only noisy counts may differ."""
-    parameters = HeatmapParameters(population=10**8, noise="central", method=PAPER)
+    parameters = HeatmapParameters(population=10**8, trust="central", method=PAPER)
     states = [
         advance(start(users, parameters, KEY), ShardTotals(np.full(4, users), live), parameters)
         for users, live in ((10, 640), (11, 704), (0, 0))
@@ -305,7 +305,8 @@ def test_a_modulus_that_is_too_small_is_refused_with_the_least_that_would_do() -
         ("sub_query_share", 0.0),
         ("sub_query_share", math.nan),
         ("modulus", 1),
-        ("noise", "gaussian"),
+        ("noise_source", "gaussian"),
+        ("trust", "local"),
     ],
 )
 def test_bad_parameters_are_refused_by_name(field: str, value: object) -> None:

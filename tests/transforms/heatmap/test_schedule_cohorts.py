@@ -94,7 +94,7 @@ def run(
 
 
 def total(groups: Sequence[ShardGroup], query: ShardQuery, parameters: HeatmapParameters, key: RunKey) -> ShardTotals:
-    parts = [sum_shards(group, query, key, parameters.noise, parameters.simulated_dropout) for group in groups]
+    parts = [sum_shards(group, query, key, parameters.shard_noise, parameters.simulated_dropout) for group in groups]
     return functools.reduce(operator.add, parts, NOTHING)
 
 
@@ -197,7 +197,7 @@ def test_a_user_more_changes_the_answers_of_one_sub_query_alone(shards: int) -> 
             both = rows.shard_groups(cohort), more
             before, after = (total(groups, query, parameters, KEY) for groups in both)
             exact = [
-                total(groups, query, replace(parameters, noise="central", method=Asking()), KEY) for groups in both
+                total(groups, query, replace(parameters, trust="central", method=Asking()), KEY) for groups in both
             ]
             assert after.live == before.live
             assert np.abs(exact[1].sums - exact[0].sums).sum() == (number == own)
@@ -329,7 +329,7 @@ def test_noise_of_a_part_scaled_to_all_has_the_stated_deviation(
     group, keys, wrong = even(8, 100), 60, {0.7: 0, 1.3: 0}
     parameters = HeatmapParameters(
         depth=DEPTH, epsilon=0.5, population=800, shard_size=100, dropout=0.5, simulated_dropout=vanish,
-        noise=noise, participation=participation, method=Asking(level=3),
+        noise_source=noise, participation=participation, method=Asking(level=3),
     )  # fmt: skip
     errors: dict[int, list[np.ndarray]] = {1: [], 2: []}
     stated = {}
@@ -337,7 +337,7 @@ def test_noise_of_a_part_scaled_to_all_has_the_stated_deviation(
         key = RunKey.derive(FixedSecret(b"deviation" * 4), {"number": number})
         state, asked = run([group], parameters, 800, key)
         for query, result in zip(asked, state.results, strict=True):
-            exact = sum_shards(group, query, key, "central", vanish).sums * (8 / result.spent.shards)
+            exact = sum_shards(group, query, key, None, vanish).sums * (8 / result.spent.shards)
             errors[query.index].append(result.counts - exact)
             stated[query.index] = result.spent.noise_stddev
     for index, found in errors.items():
@@ -420,12 +420,12 @@ def test_a_trusted_server_asks_no_parts() -> None:
     """There is one sum, with one noise: parts would only have fewer users each."""
     for users in (1000, 100_000, 10**7):
         for cohorts in ("auto", "shared"):
-            values = {"users": users, "population": users, "noise": "central", "cohorts": cohorts}
+            values = {"users": users, "population": users, "trust": "central", "cohorts": cohorts}
             assert not run_evenly(heatmap_parameters("adaptive", values)).has_disjoint_cohorts
         with pytest.raises(RequestError, match=r"cohorts: .*central noise"):
             heatmap_parameters("adaptive", {**values, "cohorts": "disjoint"})
     with pytest.raises(ValueError, match="shard_fractions: central noise"):
-        start(1000, HeatmapParameters(population=1000, shard_size=100, noise="central", method=Asking()), KEY)
+        start(1000, HeatmapParameters(population=1000, shard_size=100, trust="central", method=Asking()), KEY)
 
 
 def run_evenly(parameters: HeatmapParameters) -> HeatmapState:

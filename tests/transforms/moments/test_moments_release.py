@@ -166,7 +166,7 @@ def test_without_privacy_the_release_says_so() -> None:
     asked = plan(epsilon=None)
     manifest = json.loads(assembled(ran(ages(), asked), asked)["manifest.json"])
     privacy = manifest["privacy"]
-    assert (privacy["trust"], privacy["epsilon"], privacy["delta"]) == ("none", None, 0.0)
+    assert (privacy["trust"], privacy["epsilon"], privacy["delta"]) == ("secagg", None, 0.0)
     meter = privacy["meter"]
     assert (meter["truth_probability"], meter["epsilon_per_bit"], meter["epsilon_per_client"]) == (None, None, None)
     assert meter["expected_private_bits"] == 1.0

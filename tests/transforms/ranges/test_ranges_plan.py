@@ -25,8 +25,7 @@ SIDES = (141_458, 111_195)  # of the region, in metres
 def plan(method: str = "grid", *, sizes: Sizes = SIZES, trust: Any = "central", **given: Any) -> RangesPlan:
     """given: fields of HeatmapParameters; all else are options of the method."""
     counting = {name: given.pop(name) for name in list(given) if name in HeatmapParameters.__dataclass_fields__}
-    noise: Any = "shard" if trust == "secagg" else "central"
-    return RangesPlan(REGION, sizes, method, given, HeatmapParameters(**counting, noise=noise), trust)
+    return RangesPlan(REGION, sizes, method, given, HeatmapParameters(**counting, trust=trust))
 
 
 @pytest.mark.parametrize(
@@ -60,11 +59,6 @@ def test_what_is_refused(given: dict[str, Any], message: str) -> None:
         plan(**given)
 
 
-def test_trust_and_noise_belong_together() -> None:
-    with pytest.raises(ValueError, match="does not fit trust"):
-        RangesPlan(REGION, SIZES, "grid", {}, HeatmapParameters(noise="central", population=9), "secagg")
-
-
 @pytest.mark.parametrize(
     ("width", "level"), [(70_000.0, 1), (20_000.0, 3), (18_000.0, 3), (900.0, 7), (62.0, 11), (35.0, 12)]
 )
@@ -74,7 +68,7 @@ def test_shards_count_cells_that_are_nearest_to_the_wanted_width(width: float, l
     side = math.sqrt(SIDES[0] * SIDES[1])
     by_ratio = {at: abs(math.log(side / 2**at / width)) for at in range(1, 13)}
     assert heatmap.depth == level == min(by_ratio, key=by_ratio.__getitem__)
-    assert (heatmap.method, heatmap.noise, heatmap.epsilon) == (Flat(), "shard", 0.5)
+    assert (heatmap.method, heatmap.trust, heatmap.epsilon) == (Flat(), "secagg", 0.5)
 
 
 def test_what_shards_count_follows_from_their_noise_together() -> None:
@@ -91,7 +85,7 @@ def test_a_trusted_server_counts_without_a_heatmap() -> None:
     assert plan(cell_width=800.0).heatmap is None
     adaptive = plan("adaptive", depth=8, epsilon=0.3).heatmap
     assert adaptive is not None
-    assert (adaptive.depth, adaptive.noise, adaptive.method.NAME) == (8, "central", "adaptive")
+    assert (adaptive.depth, adaptive.trust, adaptive.method.NAME) == (8, "central", "adaptive")
 
 
 def test_a_width_is_chosen_where_a_method_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.shard_sums import (
-    NoiseMode,
+    NoiseSource,
     ShardQuery,
     client_noise,
     decode,
@@ -229,7 +229,7 @@ SHARDS, USERS, REQUIRED = 3, 60, 50
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", ["shard", "client"])
 @pytest.mark.parametrize("epsilon", [0.2, 1.0])
-def test_an_answers_noise_is_that_of_all_survivors_of_all_shards(noise: NoiseMode, epsilon: float) -> None:
+def test_an_answers_noise_is_that_of_all_survivors_of_all_shards(noise: NoiseSource, epsilon: float) -> None:
     """Three shards of 60 users where 50 are required: Polya(3 x 1.2) differences, over 4,000 keys and 64 entries."""
     rng = np.random.default_rng(0)
     keys = np.sort((np.repeat(np.arange(SHARDS), USERS) << 8) | rng.integers(0, 256, SHARDS * USERS))

@@ -100,7 +100,7 @@ def run(parameters: HeatmapParameters, group: ShardGroup, noise: bool = True) ->
     """The final state of a run over one group that holds everybody, with the job's noise or none at all."""
     state = start(int(group.sizes().sum()), parameters, KEY)
     while state.query is not None:
-        totals = sum_shards(group, state.query, KEY, "shard" if noise else "central")
+        totals = sum_shards(group, state.query, KEY, "shard" if noise else None)
         # What central noise would be added to is exact; say that no shard was lost on the way.
         state = advance(state, totals, parameters)
     return state

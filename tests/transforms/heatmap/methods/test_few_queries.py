@@ -24,10 +24,10 @@ def key_of(seed: int) -> RunKey:
     return RunKey.derive(FixedSecret(b"few queries" * 3), {"seed": seed})
 
 
-def parameters_of(users: int, depth: int = 8, noise: str = "shard", categories: int = 1, **given) -> HeatmapParameters:
+def parameters_of(users: int, depth: int = 8, trust: str = "secagg", categories: int = 1, **given) -> HeatmapParameters:
     common = {name: given.pop(name) for name in ("epsilon", "shard_size", "users", "dropout") if name in given}
     return HeatmapParameters(
-        depth=depth, population=users, noise=noise, categories=categories, method=Adaptive(**given), **common
+        depth=depth, population=users, trust=trust, categories=categories, method=Adaptive(**given), **common
     )
 
 
@@ -70,7 +70,7 @@ CASES = [
     {"users": 1},
     {"users": 10_000, "epsilon": 0.01},
     {"users": 10_000, "epsilon": 10.0},
-    {"users": 10_000, "noise": "central"},
+    {"users": 10_000, "trust": "central"},
     {"users": 10_000, "depth": 16},
     {"users": 10_000, "depth": 20, "schedule": "lean"},
     {"users": 10_000, "schedule": "two_query", "depth": 16},
@@ -208,11 +208,11 @@ def test_cohorts_are_disjoint_where_that_has_less_variance() -> None:
 
 
 def test_central_noise_has_no_parts() -> None:
-    state = begun(parameters_of(1_000_000, noise="central"))
+    state = begun(parameters_of(1_000_000, trust="central"))
     assert state.query is not None
     assert state.query.shard_range is None
     with pytest.raises(RequestError, match="cohorts"):
-        parameters_of(1_000_000, noise="central", cohorts="disjoint")
+        parameters_of(1_000_000, trust="central", cohorts="disjoint")
 
 
 def test_one_shard_has_no_parts() -> None:

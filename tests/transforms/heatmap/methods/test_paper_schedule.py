@@ -29,7 +29,8 @@ RUNS: list[tuple[int, dict[str, Any]]] = [
     (10_000, {}),
     (30_000, {"dropout": 0.1}),
     (30_000, {"shard_size": 1000, "dropout": 0.3, "calibration": 0.05}),
-    (20_000, {"shard_size": 5000, "noise": "client", "epsilon": 3.0, "split_count": 10.0, "sub_query_share": 0.1}),
+    (20_000, {"shard_size": 5000, "noise_source": "client", "epsilon": 3.0, "split_count": 10.0,
+              "sub_query_share": 0.1}),
     (20_000, {"epsilon": 0.3, "target": "printed"}),
     (20_000, {"shard_size": 1000, "dropout": 0.4, "population": 20_000, "epsilon": 8.0, "simulated_dropout": 0.1,
               "start_level": 2}),
@@ -69,13 +70,13 @@ def finish(users: int, parameters: HeatmapParameters) -> HeatmapState:
     state = earlier_start(users, parameters)
     group = crowd(users, state.cohort.shards)
     while state.query is not None:
-        totals = sum_shards(group, state.query, KEY, parameters.noise, parameters.simulated_dropout)
+        totals = sum_shards(group, state.query, KEY, parameters.shard_noise, parameters.simulated_dropout)
         state = advance(state, totals, parameters)
     return state
 
 
 def paper(values: dict[str, Any]) -> HeatmapParameters:
-    model = "planned" if values.get("noise") == "central" else "paper"
+    model = "planned" if values.get("trust") == "central" else "paper"
     own = {"depth": DEPTH, "schedule": "paper", "estimator": "last", "participation": model}
     return heatmap_parameters("adaptive", {**own, **values})
 
@@ -109,14 +110,14 @@ def entries_of(nodes: set[int]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "run", [*RUNS, (20_000, {"contribution": "all", "gamma": 100}), (10_000, {"noise": "central"})]
+    "run", [*RUNS, (20_000, {"contribution": "all", "gamma": 100}), (10_000, {"trust": "central"})]
 )
 def test_trees_and_epsilons_follow_from_the_answers_by_the_printed_equations(run: tuple[int, dict[str, Any]]) -> None:
     users, values = run
     parameters = paper(values)
     state, method, unit = finish(users, parameters), parameters.method, parameters.distribution_gamma or 1
     assert isinstance(method, Adaptive)
-    sums = 1 if parameters.noise == "central" else state.cohort.shards
+    sums = 1 if parameters.is_central else state.cohort.shards
     nodes = {node for level in range(method.start_level + 1) for node in range(4**level, 2 * 4**level)}
     asked: list[set[int]] = []
     remaining = state.budget.total - state.population.epsilon

@@ -1,0 +1,27 @@
+"""Trust models: the party that sees what is not protected yet. Every job states one; a user chooses with --trust."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+
+class Trust(StrEnum):
+    """Who must be trusted with unprotected data.
+
+    CENTRAL: the operator of the job is a trusted curator, who sees the logs and adds noise to exact results once.
+    SECAGG: a server sees sums over many users alone (secure aggregation), never one user's report.
+    LOCAL: nobody. Every user's report is protected before it leaves the device.
+    """
+
+    CENTRAL = "central"
+    SECAGG = "secagg"
+    LOCAL = "local"
+
+
+Curated = Literal[Trust.CENTRAL, Trust.SECAGG]  # of a job that a curator or secure aggregation can do
+SEES = {
+    Trust.CENTRAL: "central: the operator is a trusted curator, who sees the exact results and adds noise to them once",
+    Trust.SECAGG: "secagg: a server sees sums over many users alone, as secure aggregation shows them",
+    Trust.LOCAL: "local: the collector sees reports that are protected one by one",
+}
