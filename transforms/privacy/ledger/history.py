@@ -17,8 +17,9 @@ from sfumato.transforms.privacy.ledger.entries import (
     charge_of,
     limits_of,
     read_entries,
+    rho_of,
 )
-from sfumato.transforms.privacy.ledger.windows import find_overrun, is_bounded
+from sfumato.transforms.privacy.ledger.windows import check_rho, find_overrun, is_bounded
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,8 @@ def _check_limits(index: int, earlier: list[Charge], new: Charge, limits: Mappin
 def _settled(reservation: Reservation, index: int, content: Mapping[str, Any]) -> Reservation:
     try:
         epsilon, delta = (parse_amount(name, content[name]) for name in ("epsilon", "delta"))
-        return reservation.settled(epsilon, delta, str(content["reason"]))
+        settled = reservation.settled(epsilon, delta, str(content["reason"]), rho_of(content))
+        check_rho(settled.charge)
+        return settled
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:  # RequestError is a ValueError
         raise LedgerError(f"ledger: entry {index} cannot be read ({error})") from None
