@@ -17,6 +17,7 @@ from sfumato.schemas.guarantee import (
     TRUSTED_SERVER,
     WARM_START,
     ZERO_OUT,
+    Population,
     SubQuery,
 )
 from sfumato.schemas.region import Grid
@@ -24,6 +25,7 @@ from sfumato.schemas.release import TOTALS_FILE
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.rates import LEVEL, published_categories
 from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.privacy.count_noise import CountNoise
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 
@@ -107,13 +109,7 @@ def heatmap_manifest(
             "noise": state.noise.NAME,
             "mechanism": _MECHANISMS[state.noise.NAME, central],
             "randomness": metadata.source,
-            "population": {
-                "source": population.source,
-                "users": population.users,
-                state.noise.UNIT: population.epsilon,
-                "noise_stddev": population.noise_stddev,
-                "counted": population.counted,
-            },
+            "population": population_entry(population, state.noise),
             "cohort": known(
                 {
                     "users": cohort.users,
@@ -145,6 +141,12 @@ def heatmap_manifest(
         **_auxiliary(parameters, metadata),
     }
     return release_manifest(metadata, content, _warnings(state, parameters))
+
+
+def population_entry(population: Population, noise: CountNoise) -> dict[str, Any]:
+    """The manifest's entry on the number of users, with the cost of the noisy count in the unit of its noise."""
+    fields = asdict(population)
+    return {noise.UNIT: fields.pop("epsilon"), **fields}
 
 
 def _epsilon_spent(state: HeatmapState, parameters: HeatmapParameters) -> float:

@@ -27,10 +27,11 @@ from sfumato.transforms.ranges.networks.paper import PaperNetworks
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan
 from sfumato.transforms.ranges.ranges_view import ranges_view
+from sfumato.transforms.heatmap.manifest import population_entry
 from sfumato.transforms.release.metadata import UNSAFE, ReleaseMetadata, manifest_bytes, release_manifest
 from sfumato.transforms.report.pages import page_files
 
-_MECHANISM = "discrete Laplace noise on counts of disjoint parts of the region, added once by a trusted server"
+_MECHANISM = "discrete {} noise on counts of disjoint parts of the region, added once by a trusted server"
 _BOUND = "one location a user, chosen {} by the key"
 _FROM_RELEASE = (
     "This model is computed from a published heatmap alone (post-processing). It costs nothing beyond that release, "
@@ -66,7 +67,7 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
             **privacy,
             "trust": plan.counting.trust,
             "noise_stddev": noise,
-            "population": asdict(collected.population),
+            "population": population_entry(collected.population, plan.counting.count_noise),
         },
         "results": {**_results(built.model.model, counts), **_training_versions(built.model.model)},
     }
@@ -141,8 +142,10 @@ def _central_privacy(plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, A
         "contribution_bound": _BOUND.format(chosen),
         "adjacency": ADD_OR_REMOVE,
         "epsilon": plan.counting.epsilon,
-        "delta": 0.0,
-        "mechanism": _MECHANISM,
+        "delta": plan.counting.stated_delta,
+        **({} if plan.counting.rho is None else {"rho": plan.counting.rho}),
+        "noise": plan.counting.count_noise.NAME,
+        "mechanism": _MECHANISM.format(plan.counting.count_noise.NAME.capitalize()),
         "randomness": metadata.source,
         "assumptions": [TRUSTED_SERVER, *ASSUMPTIONS[2:], EXACT_NOISE],
     }

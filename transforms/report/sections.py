@@ -13,6 +13,7 @@ from typing import Any
 
 from sfumato.schemas.trust import SEES
 from sfumato.schemas.views import Fact, Section, Table
+from sfumato.transforms.privacy.count_noise import GAUSSIAN, LAPLACE
 from sfumato.transforms.report.numbers import tiny
 
 _VAGUE = 10  # an epsilon above this one promises next to nothing
@@ -45,11 +46,14 @@ def facts(*rows: tuple[str, str | None]) -> list[Fact]:
 
 
 def noisy_sums(query: Manifest) -> int:
-    """How many sums with a noise of their own answered a sub-query; 1 with central noise, and where it is not said.
+    """How many Laplace variables have a sum with the tails of a sub-query's noise: the sums with a noise of their own.
+
+    1 with central noise, and where it is not said. With Gaussian noise many.
 
     query: an entry of the manifest's `privacy.sub_queries`.
     """
-    return max(int(number(query, "shards") or 1) - int(number(query, "shards_lost") or 0), 1)
+    sums = max(int(number(query, "shards") or 1) - int(number(query, "shards_lost") or 0), 1)
+    return (LAPLACE if number(query, "rho") is None else GAUSSIAN).tail_sums(sums)
 
 
 def table_section(title: str, heads: list[str], rows: list[list[str]], *, names: int = 0) -> Section:
