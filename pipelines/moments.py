@@ -29,7 +29,7 @@ from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
-from sfumato.transforms.text_tables import EXAMPLE_USERS, markdown_table, significant
+from sfumato.transforms.text_tables import EXAMPLE_USERS, TYPICAL_USERS, markdown_table, significant
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,10 @@ class MomentsJob(ReleaseJob):
 
     def plan_text(self) -> str:
         return moments_plan_text(self.plan, self.grouping)
+
+    def accuracy(self) -> str:
+        users, error = f"{TYPICAL_USERS:,}", dict(_mean_errors(self.plan))
+        return f"the mean of values spread evenly errs by {error[users]} (95%), if {users} users take part"
 
     def cost(self) -> Cost:
         if self.plan.epsilon is None:

@@ -36,8 +36,8 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     fraction_bits: int = option(0, "how many of the bits are below the point", METHOD)
     signed: str | None = option(
         None,
-        "values may be negative. shift:OFFSET adds OFFSET first; split collects bits of positive and of negative "
-        "values apart, which is better where the range is not known well",
+        "values may be negative. shift:OFFSET adds OFFSET first; split collects bits of both signs apart, which is "
+        "better where the range is not known well",
         METHOD,
         common=True,
         metavar="HOW",
@@ -61,14 +61,13 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     )
     trust: Literal[Trust.LOCAL, Trust.SECAGG] = option(
         Trust.LOCAL,
-        "who must be trusted. local: nobody, each bit is protected before it is sent; secagg: bits are sent as they "
-        "are, and a server sees sums over many users alone (needs --no_dp)",
+        "local, or secagg for bits that are sent as they are, in secure sums (with --no_dp)",
         PRIVACY,
         common=True,
         metavar="HOW",
     )
     epsilon: float | None = option(
-        None, "privacy budget of all that a user sends (required, or --trust secagg --no_dp)", PRIVACY, common=True
+        None, "privacy budget of all that a user sends (required, or --no_dp)", PRIVACY, common=True
     )
     no_dp: bool = option(False, "with --trust secagg: metering alone, and no differential privacy", PRIVACY)
     bits_per_client: int = option(1, "bits of their value that a user sends", PRIVACY)

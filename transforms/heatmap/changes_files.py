@@ -17,8 +17,8 @@ from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, find_chan
 from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.release.metadata import UNSAFE, manifest_bytes, package_versions, parquet_bytes
 from sfumato.transforms.release.published_release import Release
-from sfumato.transforms.report.sections import noisy_sums
 from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.report.sections import noisy_sums
 
 _NOTE = (
     "Computed from two published heatmaps alone, so it costs no privacy budget beyond theirs. A person who is in the "

@@ -114,8 +114,8 @@ class RangesPlan:
             )
         if self.counting.rho is not None and self.method not in SECAGG_METHODS:
             raise RequestError(
-                f"delta: method {self.method} spends epsilon in several passes; Gaussian noise, which needs a delta, is "
-                f"of {', '.join(SECAGG_METHODS)}"
+                f"delta: method {self.method} spends epsilon in several passes; Gaussian noise, which needs a delta, "
+                f"is of {', '.join(SECAGG_METHODS)}"
             )
         self.heatmap  # noqa: B018  (raises if it cannot be planned)
 
@@ -139,7 +139,10 @@ class RangesPlan:
 
     def metadata(self) -> dict[str, Any]:
         """The plan in JSON's types. The run's key is bound to it."""
-        counting = {name: getattr(self.counting, name) for name in ("epsilon", "delta", "noise", "population", "population_share")}
+        counting = {
+            name: getattr(self.counting, name)
+            for name in ("epsilon", "delta", "noise", "population", "population_share")
+        }
         return {
             "region": asdict(self.region),
             "sizes": [self.sizes.low, self.sizes.high],

@@ -16,7 +16,7 @@ from sfumato.schemas.guarantee import (
 )
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE
-from sfumato.transforms.heatmap.manifest import heatmap_manifest
+from sfumato.transforms.heatmap.manifest import heatmap_manifest, population_entry
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.ranges.build_steps import Built, Counts
 from sfumato.transforms.ranges.methods.grid import PlainGrid
@@ -27,7 +27,6 @@ from sfumato.transforms.ranges.networks.paper import PaperNetworks
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan
 from sfumato.transforms.ranges.ranges_view import ranges_view
-from sfumato.transforms.heatmap.manifest import population_entry
 from sfumato.transforms.release.metadata import UNSAFE, ReleaseMetadata, manifest_bytes, release_manifest
 from sfumato.transforms.report.pages import page_files
 
