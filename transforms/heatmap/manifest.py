@@ -25,7 +25,7 @@ from sfumato.schemas.release import TOTALS_FILE
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.rates import LEVEL, published_categories
 from sfumato.transforms.heatmap.state import HeatmapState
-from sfumato.transforms.privacy.count_noise import CountNoise
+from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 
@@ -143,7 +143,7 @@ def heatmap_manifest(
     return release_manifest(metadata, content, _warnings(state, parameters))
 
 
-def population_entry(population: Population, noise: CountNoise) -> dict[str, Any]:
+def population_entry(population: Population, noise: AdditiveNoise) -> dict[str, Any]:
     """The manifest's entry on the number of users, with the cost of the noisy count in the unit of its noise."""
     fields = asdict(population)
     return {noise.UNIT: fields.pop("epsilon"), **fields}

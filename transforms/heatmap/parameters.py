@@ -17,9 +17,9 @@ from sfumato.transforms.heatmap.methods import Adaptive, Method
 from sfumato.transforms.heatmap.methods.base import Contribution
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import Participation
+from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.budget import Budget
-from sfumato.transforms.privacy.count_noise import GAUSSIAN, LAPLACE, CountNoise
 from sfumato.transforms.privacy.mechanism import rho_for_delta
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
@@ -148,7 +148,7 @@ class HeatmapParameters:
         return rho if self.noise == "gaussian" or GAUSSIAN.stddev(rho) < LAPLACE.stddev(self.epsilon) else None
 
     @property
-    def count_noise(self) -> CountNoise:
+    def count_noise(self) -> AdditiveNoise:
         """The distribution of the noise, chosen for `auto`."""
         return LAPLACE if self.rho is None else GAUSSIAN
 

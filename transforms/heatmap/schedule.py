@@ -19,9 +19,9 @@ from sfumato.transforms.heatmap.gamma import COUNT_SHARE, max_counted
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts, Query
 from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.budget import Budget
-from sfumato.transforms.privacy.count_noise import GAUSSIAN, LAPLACE
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, Window, choose_window, min_window

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from sfumato.schemas.guarantee import Population, SubQuery
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.budget import Budget
-from sfumato.transforms.privacy.count_noise import LAPLACE, CountNoise
 from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
 from sfumato.transforms.secagg.rounding import Rounding, l1_sensitivity, l2_sensitivity
 from sfumato.transforms.secagg.shard_sums import ShardQuery
@@ -102,7 +102,7 @@ class HeatmapState:
     categories: int = 1
     rounding: Rounding = "systematic"
     prior: Estimate | None = None
-    noise: CountNoise = LAPLACE
+    noise: AdditiveNoise = LAPLACE
 
     @property
     def next_query_budget(self) -> Budget:

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from sfumato.schemas.errors import LedgerError, NotAdmittedError, RequestError, TooFewUsersError
-from sfumato.transforms.privacy.count_noise import LAPLACE, CountNoise
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 
@@ -67,7 +67,7 @@ class AdmissionRule:
     min_users: int = 0
     population: int | None = None
     sampling_rate: float = 1.0
-    noise: CountNoise = LAPLACE
+    noise: AdditiveNoise = LAPLACE
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_bad_fraction <= 1:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from sfumato.schemas.ranges import PSI, Field, Sizes
-from sfumato.transforms.privacy.count_noise import GAUSSIAN, LAPLACE, CountNoise
+from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 
 _WIDTH_CONSTANT = 46.0  # metres^(1/4)
 
@@ -31,7 +31,7 @@ class CollectionSpec:
     rho: float | None = None
 
     @property
-    def noise(self) -> CountNoise:
+    def noise(self) -> AdditiveNoise:
         """The noise of the counts of a grid."""
         return LAPLACE if self.rho is None else GAUSSIAN
 

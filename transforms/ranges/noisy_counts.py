@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.privacy.count_noise import LAPLACE, CountNoise
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.summed_area_table import SummedAreaTable, paint_rectangles
 
@@ -19,7 +19,7 @@ _COUNTS_PER_STREAM = 4096  # another number would give other noise for the same 
 
 
 def add_noise(
-    counts: NDArray[np.int64], cost: float, key: RunKey, label: str, kind: CountNoise = LAPLACE
+    counts: NDArray[np.int64], cost: float, key: RunKey, label: str, kind: AdditiveNoise = LAPLACE
 ) -> NDArray[np.float64]:
     """Adds noise to each count.
 

@@ -21,7 +21,7 @@ from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.methods.flat import Flat
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.locations.shards import Cohort
-from sfumato.transforms.privacy.count_noise import LAPLACE
+from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.methods.automatic import Automatic

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from sfumato.schemas.guarantee import NORMAL_SUMS
 from sfumato.schemas.trust import SEES
 from sfumato.schemas.views import Fact, Section, Table
-from sfumato.transforms.privacy.count_noise import GAUSSIAN, LAPLACE
 from sfumato.transforms.report.numbers import tiny
 
 _VAGUE = 10  # an epsilon above this one promises next to nothing
@@ -53,7 +53,7 @@ def noisy_sums(query: Manifest) -> int:
     query: an entry of the manifest's `privacy.sub_queries`.
     """
     sums = max(int(number(query, "shards") or 1) - int(number(query, "shards_lost") or 0), 1)
-    return (LAPLACE if number(query, "rho") is None else GAUSSIAN).tail_sums(sums)
+    return sums if number(query, "rho") is None else NORMAL_SUMS
 
 
 def table_section(title: str, heads: list[str], rows: list[list[str]], *, names: int = 0) -> Section:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.bisection import bisect
-from sfumato.transforms.privacy.count_noise import LAPLACE, CountNoise
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 
 MAX_MODULUS = 1 << 62  # sums modulo m, and what is added to them on the way, are 64-bit integers
 
@@ -66,7 +66,7 @@ def min_window(
     entries: int,
     shards: int,
     probability: float,
-    noise: CountNoise = LAPLACE,
+    noise: AdditiveNoise = LAPLACE,
 ) -> Window:
     """The smallest window that wraps with at most this probability anywhere in a sub-query.
 

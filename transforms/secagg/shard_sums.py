@@ -14,7 +14,7 @@ import scipy
 from numpy.typing import NDArray
 
 from sfumato.transforms.locations.shards import ShardGroup
-from sfumato.transforms.privacy.count_noise import LAPLACE, CountNoise
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 from sfumato.transforms.privacy.noise import polya_difference_events
 from sfumato.transforms.secagg.encodings import Encoding
@@ -54,7 +54,7 @@ class ShardQuery:
     rounding: Rounding = "systematic"
     shard_range: tuple[int, int] | None = None
     planned_clients: int | None = None
-    noise: CountNoise = LAPLACE
+    noise: AdditiveNoise = LAPLACE
 
     @property
     def sensitivity(self) -> float:

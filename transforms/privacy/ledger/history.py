@@ -95,19 +95,21 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
         elif kind == SETTLE:
             existing = reservations.get(str(content.get("release_id")))
             if existing is None or existing.manifest is not None or existing.refusal is not None:
-                raise LedgerError(f"ledger: entry {index} settles {content.get('release_id')!r}, which is not reserved")
+                raise LedgerError(
+                    f"ledger: entry {index} settles {content.get('release_id')!r:.120}, which is not reserved"
+                )
             reservations[existing.charge.release_id] = _settled(existing, index, content)
         elif kind == COMMIT:
             release_id, manifest = str(content.get("release_id")), content.get("manifest")
             if release_id not in reservations or reservations[release_id].manifest is not None:
-                raise LedgerError(f"ledger: entry {index} publishes {release_id!r}, of which nothing is reserved")
+                raise LedgerError(f"ledger: entry {index} publishes {release_id!r:.120}, of which nothing is reserved")
             if reservations[release_id].refusal is not None:
-                raise LedgerError(f"ledger: entry {index} publishes {release_id!r}, which was refused")
+                raise LedgerError(f"ledger: entry {index} publishes {release_id!r:.120}, which was refused")
             if not (isinstance(manifest, str) and manifest):
                 raise LedgerError(f"ledger: entry {index} does not say what was published")
             reservations[release_id] = replace(reservations[release_id], manifest=manifest)
         else:
-            raise LedgerError(f"ledger: entry {index} is of an unknown kind, {kind!r}")
+            raise LedgerError(f"ledger: entry {index} is of an unknown kind, {kind!r:.120}")
     return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sfumato.transforms.checks import option
-from sfumato.transforms.privacy.count_noise import LAPLACE, CountNoise
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
@@ -16,7 +16,13 @@ from sfumato.transforms.ranges.noisy_counts import NoisyGrid, add_noise, strip_e
 
 
 def collect_grid(
-    exact: ExactCounts, width: float, height: float, cost: float, key: RunKey, label: str, noise: CountNoise = LAPLACE
+    exact: ExactCounts,
+    width: float,
+    height: float,
+    cost: float,
+    key: RunKey,
+    label: str,
+    noise: AdditiveNoise = LAPLACE,
 ) -> NoisyGrid:
     """Noisy counts of cells of about width x height base cells, at a cost in the unit of the noise.
 

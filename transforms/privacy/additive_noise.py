@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.guarantee import NORMAL_SUMS
 from sfumato.transforms.privacy.discrete_gaussian import (
     discrete_gaussian,
     discrete_gaussian_quantile,
@@ -30,11 +31,9 @@ from sfumato.transforms.privacy.mechanism import (
 )
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON, discrete_laplace
 
-_NORMAL_SUMS = 1_000_000  # as many Laplace variables as have a sum that no quantile tells from a normal variable
-
 
 @dataclass(frozen=True)
-class CountNoise(ABC):
+class AdditiveNoise(ABC):
     """A distribution of noise. Its instances are LAPLACE and GAUSSIAN.
 
     Attributes:
@@ -74,7 +73,7 @@ class CountNoise(ABC):
         """Draws noise, int64[s, count]. See `noise.geometric` for the arguments."""
 
 
-class LaplaceNoise(CountNoise):
+class LaplaceNoise(AdditiveNoise):
     """Discrete Laplace noise. Its sensitivities are integers."""
 
     NAME: ClassVar[str] = "laplace"
@@ -102,7 +101,7 @@ class LaplaceNoise(CountNoise):
         return discrete_laplace(key, label, streams, count, cost, int(sensitivity))
 
 
-class GaussianNoise(CountNoise):
+class GaussianNoise(AdditiveNoise):
     """Discrete Gaussian noise."""
 
     NAME: ClassVar[str] = "gaussian"
@@ -122,7 +121,7 @@ class GaussianNoise(CountNoise):
         return max(0, discrete_gaussian_quantile(sigma_for_rho(cost, sensitivity), probability))
 
     def tail_sums(self, sums: int) -> int:
-        return _NORMAL_SUMS
+        return NORMAL_SUMS
 
     def draw(
         self, key: RunKey, label: str, streams: NDArray[np.uint64], count: int, cost: float, sensitivity: float = 1
