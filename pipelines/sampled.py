@@ -15,8 +15,8 @@ from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.requests.sampled_counts import SampledRequest
+from sfumato.transforms.histogram.central_counts_release import CentralMetadata, bound_text, noise_text
 from sfumato.transforms.histogram.central_plan import CentralPlan
-from sfumato.transforms.histogram.central_release import CentralMetadata, bound_text, noise_text
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import CountOptions
 from sfumato.transforms.histogram.sampled_release import SampleMetadata
@@ -79,7 +79,13 @@ class SampledJob(ReleaseJob):
         return replace(self.plan.admission_rule, min_users=self.min_users)
 
     def accuracy(self) -> str:
-        return f"an item of {self.plan.hidden_count() + 1:,} users is shown with a probability of 99%"
+        if isinstance(self.plan, SamplePlan):
+            return f"an item of {self.plan.hidden_count() + 1:,} users is shown with a probability of 99%"
+        noise = self.plan.noises[-1]
+        error = f"noise of ±{significant(1.96 * noise.stddev)} (95%) on a count"
+        if noise.threshold is None:
+            return f"every item is shown; {error}"
+        return f"an item of {noise.hidden_count() + 1:,} is shown with a probability of 99%; {error}"
 
     def resolved(self) -> dict[str, Any]:
         counted = asdict(self.counted)  # type: ignore[call-overload]

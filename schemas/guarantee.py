@@ -41,7 +41,7 @@ TRUSTED_SERVER = (
     "existence of a release shows that at least one user had a usable record."
 )
 CURATOR = (
-    "The operator of this job is a trusted curator. It sees the raw logs and the exact counts, and adds noise to them "
+    "The operator of this job is a trusted curator. It sees the raw logs and the exact results, and adds noise to them "
     "once. The guarantee covers the release alone. A failed run publishes nothing, and its error message is for the "
     "operator alone."
 )
@@ -79,6 +79,12 @@ PRIOR_BITS = (
 ROWS_ARE_USERS = (
     "Every row counts as a user of its own. A person with k rows sends k times as many bits and spends k times epsilon."
 )
+ROWS_SPEND_APART = "Every row counts as a user of its own. A person with k rows spends k times epsilon."
+VALUE_BOUND = {
+    True: "one record a user, chosen uniformly among their records by the key",
+    False: "every row counts as another user",
+}
+"""What a user adds to sums of a number, by whether user ids are read."""
 EXACT_NOISE = "The noise of the guarantee is drawn with integers against thresholds of 64 bits."
 FLOATING_NOISE = "Clients' shares of the noise were drawn in floating point: a demonstration of the protocol."
 
