@@ -186,7 +186,10 @@ def daily_epsilon(limit: Limit, delta: float) -> float:
     def fits_together(each: float) -> bool:
         return _composed_delta(0.0, (((each, 0.0), limit.days),), epsilon) * _SLACK <= most
 
-    return bisect(fits_together, added_up, epsilon, 12)[0]
+    high = 2 * added_up
+    while fits_together(high):
+        high *= 2
+    return bisect(fits_together, high / 2, high, 10)[0]
 
 
 def first_fit(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) -> date | None:
