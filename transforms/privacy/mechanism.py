@@ -12,6 +12,7 @@ differential privacy, NeurIPS 2022). The conversion to (epsilon, delta) is exact
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from statistics import NormalDist
 
 from sfumato.transforms.bisection import bisect
@@ -67,7 +68,7 @@ def gaussian_rho(sigma: float, sensitivity: float = 1) -> float:
         About sensitivity^2 / (2 sigma^2), the rho of zCDP, and slightly above it: by 0.8% at sigma 3.
     """
     check_sigma(sigma)
-    if sigma > 50:
+    if sigma > 5:
         mu = (1 + 0.042 / sigma**2) / sigma
     else:
         above = math.fsum(math.exp(-((k / sigma) ** 2) / 2) for k in range(1, math.ceil(9 * sigma) + 2))
@@ -75,6 +76,7 @@ def gaussian_rho(sigma: float, sensitivity: float = 1) -> float:
     return (sensitivity * mu) ** 2 / 2
 
 
+@lru_cache(maxsize=1024)
 def sigma_for_rho(rho: float, sensitivity: float = 1) -> float:
     """Returns the smallest sigma whose `gaussian_rho` is at most rho. Raises ValueError if it is out of range."""
     ideal = sensitivity / math.sqrt(2 * rho)
