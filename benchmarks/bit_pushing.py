@@ -174,6 +174,8 @@ PAPER_CLEAR = Pushing("adaptive, paper", paper(0.5))  # what nobody was seen to 
 PAPER_PLAIN = Pushing("adaptive, paper, no squashing", paper(0))
 PAPER = Pushing("adaptive, paper, squashing", paper(2.5))
 OURS = Pushing("adaptive, ours")
+THRESHOLD = Pushing("threshold", method="threshold")
+AUTO = Pushing("auto", method="auto")
 DITHERING = Beside("dithering", SubtractiveDithering)
 ROUNDING = Beside("rounding", RandomisedRounding)
 PIECEWISE = Beside("piecewise", lambda epsilon: Piecewise(epsilon or math.nan))

@@ -19,7 +19,7 @@ from sfumato.schemas.release import CELLS_SCHEMA
 MAX_BITS = 52  # integers of so many bits are exact in a float64
 EVERYBODY, OTHER = "everybody", "other"  # names of groups
 Signed = Literal["no", "shift", "split"]
-Method = Literal["adaptive", "weighted"]
+Method = Literal["threshold", "adaptive", "weighted", "auto"]
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,12 @@ class Tuning:
 
 
 def by_weight(slots: Slots, power: float, reports: int) -> NDArray[np.float64]:
-    """Query probabilities proportional to |weight|^power: float64[S], see `capped`."""
-    weights = np.abs(slots.weight)
-    return capped((weights / weights.max()) ** power, reports)
+    """Query probabilities proportional to 2^(power j), j a bit: float64[S], see `capped`.
+
+    Those of thresholds add up to the same from each power of two to the next.
+    """
+    octave = slots.octave_weight
+    return capped((octave / octave.max()) ** power * (np.abs(slots.weight) / octave), reports)
 
 
 def by_variance(

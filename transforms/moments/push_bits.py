@@ -198,7 +198,7 @@ class PushBits(beam.PTransform):
         rows.emit()
         admission = self._admit(counts, self._key)
         COUNTED_USERS.emit(users=admission.users, epsilon=admission.epsilon, noise_stddev=admission.noise_stddev)
-        return MomentsState()
+        return MomentsState(users=admission.users)
 
     def _add_noise(self, state: MomentsState, queries: list[Query], exact: list[Tally]) -> MomentsState:
         """Adds a stage with noise on its tallies: from here on they are public."""
