@@ -366,7 +366,7 @@ class MomentsState:
                 squashed = bits.used_bits.weighted().bit_probabilities() < 0.5
                 reports = np.maximum(bits.reports[0], 0)
                 columns = slots.weight, bits.mean[0], np.sqrt(bits.variance[0]), reports, squashed
-            charts.append(BitMeans(kind, *columns, plan.bits_per_client * probability))
+            charts.append(BitMeans(kind, *columns, read_probability=plan.bits_per_client * probability))
         return charts
 
 
