@@ -11,8 +11,8 @@ from sfumato.pipelines.requested_counts import requested_histogram
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.sampled import Assemble, SampledJob, limits, run_sampled
 from sfumato.schemas.requests.sampled_counts import HistogramRequest
+from sfumato.transforms.histogram.central_counts_release import central_files
 from sfumato.transforms.histogram.central_plan import CentralPlan
-from sfumato.transforms.histogram.central_release import central_files
 from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.privacy.keys import RunKey

@@ -18,8 +18,8 @@ from sfumato.schemas.requests.sampled_counts import (
     DIGITS,
     HotspotsRequest,
 )
+from sfumato.transforms.histogram.central_counts_release import central_files
 from sfumato.transforms.histogram.central_plan import CentralPlan
-from sfumato.transforms.histogram.central_release import central_files
 from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, spread_levels

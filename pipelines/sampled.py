@@ -15,8 +15,8 @@ from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.requests.sampled_counts import SampledRequest
+from sfumato.transforms.histogram.central_counts_release import CentralMetadata, bound_text, noise_text
 from sfumato.transforms.histogram.central_plan import CentralPlan
-from sfumato.transforms.histogram.central_release import CentralMetadata, bound_text, noise_text
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import CountOptions
 from sfumato.transforms.histogram.sampled_release import SampleMetadata

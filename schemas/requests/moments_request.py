@@ -18,17 +18,34 @@ from sfumato.schemas.requests.publish_request import (
     ReleaseRequest,
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import COLUMNS, GROUPS, INPUT, METHOD, PRIVACY, Several, option
+from sfumato.schemas.requests.sampled_counts import Pair
 from sfumato.schemas.trust import Trust
 
 DEFAULT_MIN_GROUP = 100
+OF_REPORTS = (  # options of what users report
+    "variance",
+    "method",
+    "weight_power",
+    "squash",
+    "tuning",
+    "bits_per_client",
+    "max_bits_per_client",
+    "group_epsilon",
+    "warm_start",
+)
+
+_METHODS_OF = {"weight_power": ("weighted",), "squash": ("adaptive", "weighted"), "tuning": ("adaptive",)}
 
 
 class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
-    """Means and other moments of a number. Each user sends one bit of their value."""
+    """Means and other moments of a number: each user sends one bit of their value, or a trusted server adds up."""
 
     JOB: ClassVar[str] = "moments"
     COMMAND: ClassVar[str] = "moments"
-    ABOUT: ClassVar[str] = "Publishes means, variances and moments of a number. Each user sends one bit of their value."
+    ABOUT: ClassVar[str] = (
+        "Publishes means, variances and moments of a number. Each user sends one bit of their value; with --trust "
+        "central, the operator adds the values up, and adds noise once."
+    )
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --column km_from_home --epsilon 2 --output moments"
 
     column: str = option(..., "column of integers or floating-point numbers", COLUMNS, common=True, metavar="NAME")
@@ -45,7 +62,7 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     statistics: Several[str] = option(
         ("mean",),
         "of mean, variance, moment:K (mean of the Kth power, K up to 8), geometric_mean, log_product; each quantity "
-        "that they need has its own part of the users",
+        "that they need has its own part of the users. With --trust central: count, sum, mean, variance, moment:K",
         METHOD,
         common=True,
         metavar="NAMES",
@@ -56,12 +73,39 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
         "near 0",
         METHOD,
     )
-    method: Literal["adaptive", "weighted"] = option(
-        "adaptive", "adaptive: a second round collects the bits that matter; weighted: one round", METHOD
+    method: Literal["auto", "threshold", "adaptive", "weighted"] = option(
+        "auto",
+        "threshold: a user says if their value reaches a threshold, in two rounds; adaptive: a user sends a bit, the "
+        "second round collects those that matter; weighted: bits in one round; auto: by epsilon, --bits and a noisy "
+        "count of users, and adaptive with groups or an earlier release",
+        METHOD,
     )
-    trust: Literal[Trust.LOCAL, Trust.SECAGG] = option(
+    weight_power: float | None = option(
+        None,
+        "a: one round asks for bit j with probability proportional to 2^(a j) (method weighted; default: 1)",
+        METHOD,
+    )
+    squash: float | None = option(
+        None,
+        "bits above the highest one whose share exceeds this multiple of its standard deviation count as empty; 0: "
+        "none (methods adaptive and weighted; default: adaptive weighs bits by their probability to be in use)",
+        METHOD,
+    )
+    tuning: Literal["ours", "paper"] = option(
+        "ours", "paper: a third of the users first, by 2^(j/2), and squashing at 2.5, without DP 0.5", METHOD
+    )
+    range: Pair | None = option(
+        None,
+        "with --trust central: range of the numbers; values outside are moved to its ends (default: that of --bits, "
+        "--fraction_bits and --signed; without them, it is found from the data for a fifth of epsilon)",
+        METHOD,
+        common=True,
+        metavar="LOW,HIGH",
+    )
+    trust: Literal[Trust.LOCAL, Trust.SECAGG, Trust.CENTRAL] = option(
         Trust.LOCAL,
-        "local, or secagg for bits that are sent as they are, in secure sums (with --no_dp)",
+        "local: each bit is protected before it is sent; secagg: bits are sent as they are, in secure sums (with "
+        "--no_dp); central: the operator adds noise to sums of values, by far the most accurate",
         PRIVACY,
         common=True,
         metavar="HOW",
@@ -136,13 +180,29 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
             raise RequestError("no_dp: not allowed with --epsilon; give one of them")
         if self.ledger is not None and self.epsilon is None:
             raise RequestError("no_dp: there is no epsilon that a ledger could be charged with; give --epsilon")
-        if self.warm_start is not None and self.method != "adaptive":
+        for name, methods in _METHODS_OF.items():
+            if getattr(self, name) != type(self).model_fields[name].default and self.method not in methods:
+                raise RequestError(f"{name}: is of bits; give --method {' or '.join(methods)}")
+        if self.warm_start is not None and self.method not in ("adaptive", "auto"):
             raise RequestError("warm_start: stands for the first of two rounds; use --method adaptive")
+        if self.trust == Trust.CENTRAL:
+            for name in OF_REPORTS:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise RequestError(f"{name}: is of users' reports, and with --trust central there are none")
+            if self.range is not None and (form := {"bits", "fraction_bits", "signed"} & self.model_fields_set):
+                raise RequestError(f"{min(form)}: sets the range of the numbers, as --range does; give one of them")
+        elif self.range is not None:
+            raise RequestError("range: needs --trust central; reports have --bits, --fraction_bits and --signed")
         _ = self.sign
         return self
 
     @model_validator(mode="after")
     def _grouped(self) -> Self:
+        if self.method == "threshold" and (self.cells is not None or self.group_by is not None):
+            raise RequestError(
+                "method: thresholds are asked of everybody together, as every group's counts have noise of their own; "
+                "use --method adaptive with groups"
+            )
         lists = [name for name in ("groups", "groups_file") if getattr(self, name) is not None]
         if self.cells is not None:
             if self.group_by is not None or lists:

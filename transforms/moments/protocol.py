@@ -133,7 +133,7 @@ class MomentsPlan:
 
     def method_of(self, state: MomentsState) -> Method:
         """The method of a run: as planned, or chosen by its number of users."""
-        return chosen_method(state.users, self.epsilon) if self.method == "auto" else self.method
+        return chosen_method(state.users, self.epsilon, self.form.bits) if self.method == "auto" else self.method
 
     @cached_property
     def quantities(self) -> tuple[str, ...]:

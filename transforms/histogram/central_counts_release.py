@@ -8,8 +8,8 @@ from typing import Any
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVACY_UNIT, NoiseRound
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.histogram.bounded_items import ItemBound
+from sfumato.transforms.histogram.central_counts_view import central_view
 from sfumato.transforms.histogram.central_plan import CentralPlan
-from sfumato.transforms.histogram.central_view import central_view
 from sfumato.transforms.histogram.count_noise import CountNoise
 from sfumato.transforms.histogram.item_encoding import CellItems, Items
 from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram, NoisyLevels
