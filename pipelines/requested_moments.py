@@ -58,17 +58,19 @@ def requested_moments(
         release_epsilon=1.0 if release_epsilon is None and request.no_dp and grouping else release_epsilon,
         bits_per_client=request.bits_per_client,
         variance=request.variance,
-        tuning=replace(
-            Tuning.from_paper(request.epsilon is not None) if request.tuning == "paper" else Tuning(),
-            weighted_power=request.weight_power,
-            **({} if request.squash is None else {"squash": request.squash}),
-        ),
+        tuning=_tuning(request),
         prior={} if prior is None else prior.bits,
     )
     meter = PrivacyMeter(plan.response, request.max_bits_per_client)
     if prior is not None:
         _check_prior(request, plan, prior)
     return values, plan, meter, grouping, prior
+
+
+def _tuning(request: MomentsRequest) -> Tuning:
+    tuning = Tuning.from_paper(request.epsilon is not None) if request.tuning == "paper" else Tuning()
+    squash = tuning.squash if request.squash is None else request.squash
+    return replace(tuning, weighted_power=request.weight_power, squash=squash)
 
 
 def _check_prior(request: MomentsRequest, plan: MomentsPlan, prior: PriorRelease) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -357,7 +357,6 @@ class MomentsState:
             queries = [query for query, _ in self.tallies_of(kind)]
             slots = queries[0].quantity.slots
             probability = np.sum([(query.last - query.first) * query.probabilities for query in queries], axis=0)
-            columns: tuple[NDArray[Any], ...]
             if isinstance(slots, Thresholds):
                 columns = self.thresholds(plan, kind).octaves()
                 probability = np.bincount(slots.octave, probability)

@@ -97,7 +97,7 @@ class ThresholdEstimates:
         )
         return MeanEstimate(*(np.array([one]) for one in (value, spread, min(low, value), max(high, value))))
 
-    def octaves(self) -> tuple[NDArray[Any], ...]:
+    def octaves(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Each octave like a bit: what all its thresholds weigh, and the mean share of users who reach them.
 
         Returns:
