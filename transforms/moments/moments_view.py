@@ -46,6 +46,7 @@ from sfumato.transforms.report.sections import alarm, chips, facts, get, guarant
 _Z = 1.96  # standard deviations on each side of a 95% interval
 _VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
 _LISTED = 50
+_INTERVAL = "The interval holds the truth 95 times in 100. It allows for {}the noise."
 _ORDINALS = {2: "2nd", 3: "3rd"}
 _FILES = {
     MOMENTS_FILE: "one row for each statistic of everybody and of each group, with its 95% interval",
@@ -103,6 +104,7 @@ class _Release:
             else (self._form.low, self._form.high),
             deviation=None if variance is None else math.sqrt(max(variance, 0.0)),
             statistics=[_statistic(one) for one in self._overall],
+            reading=_INTERVAL.format("" if self._is_central else "which users were asked about which bit, and for "),
             groups=[] if on_map else groups,
             map=self._map() if on_map else None,
             bits=bits,
