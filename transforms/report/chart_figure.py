@@ -14,6 +14,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNL
 from numpy.typing import NDArray
 
 from sfumato.schemas.views import (
+    Bar,
     BarsBody,
     BitRow,
     ComparisonBody,
@@ -87,18 +88,16 @@ def _charts(body: ChartBody) -> tuple[list[_Chart], list[str]]:
         of_bits = [[bit for bit in body.bits if bit.quantity == one] for one in quantities]
         bits = [_Chart(3.5 if i == 0 else 1.7, _LEFT, _bits_drawer(one, i)) for i, one in enumerate(of_bits)]
         groups = [_ranked(one) for one in body.groups[:1]]
-        return [*groups, *bits] or [_Chart(1.7, _LEFT, _say("No bit was read."))], ["Whiskers: ± at 95%."]
+        return [*groups, *bits] or [_ranked(_statistic(body))], ["Whiskers: ± at 95%."]
     if isinstance(body, ComparisonBody):
         return [_compared(body)], [body.notice, "Whiskers: ± one standard error."]
     return [_Chart(4.0, _LEFT, lambda axes: _draw_spending(axes, body))], ["Dashed: the ledger's limits."]
 
 
-def _say(text: str) -> Callable[[Axes], None]:
-    def draw(axes: Axes) -> None:
-        axes.set_axis_off()
-        axes.text(0, 0.5, text, color=SOFT, fontsize=12)
-
-    return draw
+def _statistic(body: MomentsBody) -> BarsBody:
+    """The first statistic as a row, where nothing else can be drawn."""
+    rows = [Bar(name=one.name, value=one.value, low=one.low, high=one.high) for one in body.statistics[:1]]
+    return BarsBody(unit=body.column, noun="statistic", explanation="", bars=rows)
 
 
 # --- bars and dots ---
