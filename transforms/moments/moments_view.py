@@ -357,6 +357,8 @@ class _Release:
         method = {
             "adaptive": "Bits were asked about in two rounds. In the first, by their place value. From the answers, "
             "the second learnt which bits are set in some values and not in others, and asked about those most.",
+            "threshold": "Users were asked if their value reaches a threshold, in two rounds. In the first, thresholds "
+            "were spread over the powers of two. In the second, most lay where some users answer yes and others no.",
             "weighted": "Bits were asked about in one round: the greater a bit's place value, the more users sent it.",
         }[self._manifest["method"]]
         if learnt and self._manifest["method"] == "adaptive":
