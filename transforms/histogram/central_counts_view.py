@@ -13,7 +13,7 @@ from sfumato.schemas.release import CURVE_FILE, MANIFEST_FILE
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import PageView, Section, Table
 from sfumato.transforms.histogram.sampled_view import SampledPage, sampled_view
-from sfumato.transforms.report.numbers import plural
+from sfumato.transforms.report.numbers import figures, plural
 from sfumato.transforms.report.sections import get
 
 _NOISE = {
@@ -44,7 +44,7 @@ class CentralPage(SampledPage):
     DRAWN: ClassVar[str] = "The noise"
     COUNTED: ClassVar[str] = (
         "is the exact count with noise. Its interval holds the truth at least 95 times in 100, also for counts that "
-        "the threshold selected."
+        "the threshold selected, or that are among the highest."
     )
     NEAR_THRESHOLD: ClassVar[str] = (
         "near the threshold is likely to be too high, because it is shown only if its noise did not take it below. Its "
@@ -70,6 +70,13 @@ class CentralPage(SampledPage):
     def ends(self, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
         low, high = (np.asarray(table[name]).astype(float) for name in ("low", "high"))
         return low, high
+
+    def _estimates(self, table: pa.Table) -> list[tuple[str, str]]:
+        columns = np.asarray(table["count"]), np.asarray(table["stddev"]), *self.ends(table)
+        return [
+            (figures(count, stddev), f"{figures(low, stddev)} to {figures(high, stddev)}")
+            for count, stddev, low, high in zip(*(column.tolist() for column in columns), strict=True)
+        ]
 
     def ends_at_once(self, table: pa.Table, level: int) -> tuple[np.ndarray, np.ndarray]:
         margin = next(one["margin_at_once"] for one in self.rounds if one["level"] == level)

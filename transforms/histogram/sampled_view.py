@@ -318,7 +318,7 @@ class SampledPage:
         return body, f"{self.HEADLINE}: {hold}", [_reading(reading), listed]
 
     def _estimates(self, table: pa.Table) -> list[tuple[str, str]]:
-        """For each row its count and the half-width of the interval around it."""
+        """For each row its count and its 95% interval."""
         pairs = zip(table["count"].to_pylist(), table["stddev"].to_pylist(), strict=True)
         return [(figures(count, stddev), f"± {figures(_Z * stddev, stddev)}") for count, stddev in pairs]
 
