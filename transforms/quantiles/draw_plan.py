@@ -64,6 +64,10 @@ class DrawPlan:
     quantiles: tuple[int, ...]
     ends: tuple[tuple[int | None, int | None], ...]
 
+    def margin(self, number: int) -> float:
+        """By how many users a draw's rank may err at 97.5% confidence in each direction."""
+        return 1 + _DEVIATIONS * self.stddevs[number]
+
 
 def plan_draws(shares: Sequence[float], epsilon: float, users: float) -> DrawPlan:
     """The plan of least expected squared error of the quantiles' ranks.

@@ -79,8 +79,8 @@ class SpreadUsers:
         Args:
             first: first border.
             last: last border.
-            low: lowest rank: a number of users below, of the whole range.
-            high: highest rank.
+            low: lowest rank, in users below of the whole range; at most that of `last`.
+            high: highest rank, at least `low`.
 
         Returns:
             Each run's first border, its number of borders (>= 1) and the users below it. Among them are all borders of
@@ -107,19 +107,21 @@ class SpreadUsers:
         return borders, np.diff(np.append(borders, stop + 1)), np.concatenate(([base], running[inside]))
 
 
-def draw_border(
-    users: SpreadUsers, first: int, last: int, share: float, epsilon: float, subkey: bytes, number: int
-) -> int:
-    """Draws one of the borders first..last, with about `share` of the users between these two below it.
+def border_weights(
+    users: SpreadUsers, first: int, last: int, share: float, epsilon: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """The first term of the borders' weights, where it is above 2^-160.
 
     Args:
         users: exact numbers of users.
         first: first border.
         last: last border, >= first.
-        share: strictly between 0 and 1.
-        epsilon: of the draw, for the users between the borders.
-        subkey: of the draws.
-        number: of the draw. Equal subkeys and numbers give equal random bits.
+        share: of the users between these two that should be below the border, in 0..1.
+        epsilon: of the draw.
+
+    Returns:
+        Runs of borders of equal weights: the first border of each, its number of borders, and the weight of each of
+        its borders, at most 1.
     """
     rate = epsilon / (2 * max(share, 1 - share))
     base = users.below(first)
@@ -128,9 +130,20 @@ def draw_border(
     nearest = float(np.abs(users.runs(first, last, rank, rank + 1)[2] - rank - float(target - rank)).min())
     reach = nearest + _DEPTH / rate
     borders, lengths, below = users.runs(first, last, rank - reach, rank + 1 + reach)
-    weights = lengths * np.exp(-rate * (np.abs(below - rank - float(target - rank)) - nearest))
-    order = np.argsort(weights)
-    running = np.cumsum(weights[order])
+    return borders, lengths, np.exp(-rate * (np.abs(below - rank - float(target - rank)) - nearest))
+
+
+def draw_border(
+    users: SpreadUsers, first: int, last: int, share: float, epsilon: float, subkey: bytes, number: int
+) -> int:
+    """Draws one of the borders first..last, with about `share` of the users between these two below it.
+
+    Equal subkeys and numbers give equal random bits. For the other arguments see `border_weights`.
+    """
+    borders, lengths, weights = border_weights(users, first, last, share, epsilon)
+    mass = lengths * weights
+    order = np.argsort(mass)
+    running = np.cumsum(mass[order])
     total, floor = float(running[-1]), (last - first + 1) * _FLOOR
     whether, which, place = _uniform(subkey, number)
     if whether * (total + floor) < floor * 2**256:

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
 from sfumato.schemas.charts import Curve, RangeAnswer
-from sfumato.transforms.histogram.curve import DEVIATIONS, banded, unknown_curve
+from sfumato.transforms.histogram.curve import DEVIATIONS, banded
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
 
+_PLACES = 1009  # a prime: they are at all distances from the borders of coarse bins
 MAX_BITS = 20  # the tree holds every bin
-_CURVE_BITS = 11  # of a published curve: finer bins are added up
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,9 @@ class HierarchyNoise:
         return found
 
     def rank_stddev(self, share: float) -> float:
-        """Root mean square error of a quantile's rank, in users, over all places of the quantile among the bins."""
-        place, end = np.arange(1.0, 1 << self.bits), np.full((1 << self.bits) - 1, float(1 << self.bits))
+        """Root mean square error of a quantile's rank, in users, over places of the quantile all over the range."""
+        place = np.linspace(0, 1 << self.bits, _PLACES, endpoint=False)
+        end = np.full(_PLACES, float(1 << self.bits))
         variance = (
             self.covariance(place, place)
             - 2 * share * self.covariance(place, end)
@@ -114,12 +115,10 @@ class NoisyHierarchy:
         """Estimated users in the whole range."""
         return float(self.below[-1])
 
-    def curve(self) -> Curve:
-        """The distribution function at the borders of at most 2^11 bins, with its 95% band."""
-        if not self.users:
-            return unknown_curve(self.low, self.high)
+    def curve(self, bits: int) -> Curve:
+        """The distribution function at the borders of 2^bits bins, with its 95% band. It needs users above 0."""
         last = 1 << self.noise.bits
-        at = np.arange(0, last + 1, max(last >> _CURVE_BITS, 1))
+        at = np.arange(0, last + 1, last >> bits)
         share, place, end = self.below[at] / self.users, at.astype(float), np.full(len(at), float(last))
         covariance = self.noise.covariance
         variance = covariance(place, place) - 2 * share * covariance(place, end) + share**2 * covariance(end, end)
