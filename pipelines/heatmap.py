@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import apache_beam as beam
@@ -17,7 +17,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.heatmap.heatmap_request import HeatmapOptions
-from sfumato.transforms.heatmap.plan import heatmap_plan_text
+from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan
 from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.heatmap.release_files import release_files
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
@@ -26,6 +26,7 @@ from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
+from sfumato.transforms.text_tables import TYPICAL_USERS, significant
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class HeatmapJob(ReleaseJob):
 
     def plan_text(self) -> str:
         return heatmap_plan_text(self.request.parameters, self.prior)
+
+    def accuracy(self) -> str:
+        users = self.request.parameters.population or self.request.parameters.users or TYPICAL_USERS
+        noise = make_plan(replace(self.request.parameters, users=users), self.prior).noise_stddev
+        return f"noise of ±{significant(1.96 * noise)} users (95%) on a count, if {users:,} take part"
 
     def cost(self) -> Cost:
         parameters = self.request.parameters

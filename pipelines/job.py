@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Context
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, get_args
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -36,6 +36,7 @@ from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reserv
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.release import MANIFEST_FORMAT, PAGE_FILE
 from sfumato.schemas.requests.publish_request import PublishRequest, ReleaseRequest
+from sfumato.schemas.trust import SEES, Trust
 from sfumato.transforms.files import is_remote
 from sfumato.transforms.locations.read import LogFile
 from sfumato.transforms.logs import LATE_ROWS, log_event
@@ -62,6 +63,11 @@ class ReleaseJob(ABC):
     STATED_AS: ClassVar[Mapping[str, str]] = {}
 
     request: PublishRequest
+
+    @classmethod
+    def of(cls, request: Any) -> Self:
+        """The job of a request. Jobs with more fields derive them here. Raises RequestError."""
+        return cls(request)
 
     @abstractmethod
     def columns(self) -> Columns:
@@ -95,6 +101,10 @@ class ReleaseJob(ABC):
 
     def plan_text(self) -> str:
         """Text for a terminal: the cost of the release for a client, and its accuracy, from public figures only."""
+        return ""
+
+    def accuracy(self) -> str:
+        """The error to expect in one phrase, from public figures only, to compare trust models by."""
         return ""
 
     def stored_bytes(self, rows: int) -> int:
@@ -190,7 +200,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     files = match_files(request.input)
     if isinstance(request, ReleaseRequest) and request.dry_run:
         charge = None if ledger is None else ledger.forecast(job.cost(), request.release_id)
-        forecast = Forecast(job.columns().names(), files, job.cost(), charge, job.plan_text())
+        forecast = Forecast(job.columns().names(), files, job.cost(), charge, trust_lines(job), job.plan_text())
         sys.stdout.write(dry_run_text(request, forecast))
         return
     if ledger is not None:
@@ -250,6 +260,31 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     for warning in json.loads(manifest).get("warnings", ()):
         log_event("warning", warning, logging.WARNING)
     sys.stdout.write(f"{FileSystems.join(request.output, 'index.html')}\n")
+
+
+def trust_lines(job: ReleaseJob) -> list[str]:
+    """One line for each trust model, this run's first: who sees what, and the error to expect.
+
+    None for a job that has no option --trust.
+    """
+    kind = type(job.request)
+    if "trust" not in kind.model_fields:
+        return []
+    own = job.parameters()["trust"]
+    offered = get_args(kind.model_fields["trust"].annotation)
+    given = job.request.given(kind.model_fields)
+    lines = []
+    for trust in sorted(Trust, key=lambda one: one != own):
+        if trust not in offered:
+            lines.append(f"{trust}: not offered")
+            continue
+        try:
+            other = job if trust == own else job.of(kind.of({**given, "trust": trust}))
+            text = "; ".join(filter(None, (SEES[trust], other.accuracy())))
+        except RequestError as error:
+            text = f"not with these options ({error})"
+        lines.append(f"{trust}{', this run' if trust == own else ''}: {text}")
+    return lines
 
 
 def named_by_content(files: Sequence[InputFile]) -> list[LogFile]:

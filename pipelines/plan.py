@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sfumato.transforms.heatmap.heatmap_options import heatmap_parameters, option_grid
 from sfumato.transforms.heatmap.heatmap_request import PLANNED, PlanOptions, lists_of
-from sfumato.transforms.heatmap.plan import Plan, make_plan, percent, plan_details
+from sfumato.transforms.heatmap.plan import Plan, make_plan, percent, plan_details, trust_table
 from sfumato.transforms.text_tables import markdown_table, significant
 
 _ALWAYS = ("users", "epsilon")  # columns of every summary
@@ -18,7 +18,7 @@ def run(request: PlanOptions) -> int:
     lists = lists_of(request, PLANNED)
     plans = [make_plan(heatmap_parameters(method, chosen)) for method, chosen in option_grid(request.method, lists)]
     if len(plans) == 1:
-        sys.stdout.write(plan_details(plans[0]))
+        sys.stdout.write(f"{plan_details(plans[0])}\nEach trust model (--trust):\n\n{trust_table(plans[0].parameters)}")
     else:
         varied = [name for name, given in lists.items() if name in _ALWAYS or len(given) > 1]
         sys.stdout.write(summary(plans, varied))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import uuid
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ from sfumato.transforms.heatmap.heatmap_request import location_columns
 from sfumato.transforms.heatmap.plan import heatmap_plan_text
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import WarmStart
+from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
@@ -46,7 +48,7 @@ from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.release.release_folder import check_output, publish
-from sfumato.transforms.text_tables import significant
+from sfumato.transforms.text_tables import TYPICAL_USERS, significant
 
 MIN_SQUARES = 1_000  # with fewer, networks overfit a few places
 MAX_SQUARES = 50_000  # of a workload: the job's graph carries them several times
@@ -79,6 +81,15 @@ class RangesJob(ReleaseJob):
 
     def plan_text(self) -> str:
         return ranges_plan_text(self.plan)
+
+    def accuracy(self) -> str:
+        counting = self.plan.counting
+        noise = discrete_laplace_stddev(counting.epsilon - counting.admission().epsilon)
+        if counting.is_central:
+            return f"noise of ±{significant(1.96 * noise)} users (95%) on a cell's count"
+        users = counting.population or TYPICAL_USERS
+        noise *= math.sqrt(Cohort.plan(users, None, counting.shard_size, counting.dropout).shards)
+        return f"noise of ±{significant(1.96 * noise)} users (95%) on a cell's count, if {users:,} take part"
 
     def cost(self) -> Cost:
         return Cost(self.plan.counting.epsilon, trust=self.plan.counting.trust)

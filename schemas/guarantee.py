@@ -39,6 +39,11 @@ TRUSTED_SERVER = (
     "is no secure aggregation, and the guarantee covers the release alone. A failed run publishes nothing. So the "
     "existence of a release shows that at least one user had a usable record."
 )
+CURATOR = (
+    "The operator of this job is a trusted curator. It sees the raw logs and the exact results, and adds noise to them "
+    "once. The guarantee covers the release alone. A failed run publishes nothing, and its error message is for the "
+    "operator alone."
+)
 WARM_START = (
     "The earlier release that this one starts from is treated as public. For a user with records in the logs of both "
     "releases the two epsilons add up, even if the earlier release is kept secret."
@@ -73,6 +78,12 @@ PRIOR_BITS = (
 ROWS_ARE_USERS = (
     "Every row counts as a user of its own. A person with k rows sends k times as many bits and spends k times epsilon."
 )
+ROWS_SPEND_APART = "Every row counts as a user of its own. A person with k rows spends k times epsilon."
+VALUE_BOUND = {
+    True: "one record a user, chosen uniformly among their records by the key",
+    False: "every row counts as another user",
+}
+"""What a user adds to sums of a number, by whether user ids are read."""
 EXACT_NOISE = "The noise of the guarantee is drawn with integers against thresholds of 64 bits."
 FLOATING_NOISE = "Clients' shares of the noise were drawn in floating point: a demonstration of the protocol."
 
@@ -152,6 +163,40 @@ class SampleRound:
     sampling_rate: float
     threshold: int
     published: int
+
+
+@dataclass(frozen=True)
+class NoiseRound:
+    """The counts of one prefix length with a trusted curator's noise.
+
+    Attributes:
+        index: of the round.
+        level: length of the items' prefixes; 0 for complete items.
+        noise: laplace, truncated or gaussian.
+        epsilon: of the round.
+        delta: of the round.
+        noise_stddev: of every count.
+        sigma: of gaussian noise, else None.
+        limit: the largest absolute value of truncated noise, else None.
+        threshold: the smallest noisy count that is published; None where all items are public and published.
+        published: number of published items.
+        hidden_count: the largest count that an absent item can have at 99% confidence.
+        margin_at_once: half the width of 95% intervals that hold for all cells of the level at once; None where the
+            number of items is not public.
+    """
+
+    index: int
+    level: int
+    noise: str
+    epsilon: float
+    delta: float
+    noise_stddev: float
+    sigma: float | None
+    limit: int | None
+    threshold: int | None
+    published: int
+    hidden_count: int
+    margin_at_once: int | None
 
 
 def two_sentences(manifest: Mapping[str, Any]) -> str:

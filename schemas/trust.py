@@ -21,7 +21,7 @@ class Trust(StrEnum):
 
 Curated = Literal[Trust.CENTRAL, Trust.SECAGG]  # of a job that a curator or secure aggregation can do
 SEES = {
-    Trust.CENTRAL: "central: the operator is a trusted curator, who sees the exact results and adds noise to them once",
-    Trust.SECAGG: "secagg: a server sees sums over many users alone, as secure aggregation shows them",
-    Trust.LOCAL: "local: the collector sees reports that are protected one by one",
+    Trust.CENTRAL: "the operator is a trusted curator, who sees exact results and adds noise once",
+    Trust.SECAGG: "a server sees sums over many users alone",
+    Trust.LOCAL: "the collector sees reports that are protected one by one",
 }

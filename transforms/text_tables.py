@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 
 EXAMPLE_USERS = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)  # rows of a table by the number of users
 
+TYPICAL_USERS = 1_000_000  # of a figure that depends on the number of users, where that is not known
+
 
 def markdown_table(lines: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:
     """The lines, of which the first is the header; columns are aligned to the right but for those numbered `left`."""

@@ -25,10 +25,7 @@ from sfumato.transforms.secagg.rounding import Rounding, stored_total
 from sfumato.transforms.secagg.shard_sums import NoiseSource
 
 MAX_USERS = 1 << 40
-TRUST_HELP = (
-    "who must be trusted. secagg: sums over shards of users have their noise before a server sees them; central: the "
-    "operator, who sees the exact sums and adds noise once (sqrt(shards) times less noise)"
-)
+TRUST_HELP = "secagg: noise in the sum of each shard; central: the operator adds noise once, far less in all"
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,7 @@ class HeatmapParameters:
     )
     population: int | None = option(
         None,
-        "public number of users in the logs: the run is planned for it, and refused if the noisy user count differs by "
-        "more than a tenth",
+        "public number of users in the logs; a run is refused if its noisy count differs by more than a tenth",
         common=True,
         ge=1,
         le=MAX_USERS,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 import scipy
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.schemas.trust import SEES, Curated, Trust
 from sfumato.transforms.bisection import bisect
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -272,6 +274,27 @@ def _bounds(parameters: HeatmapParameters) -> list[str]:
         total = f"{rounds * entries * bits:,}"
         lines.append(f"- so a client sends at most {rounds * entries:,} entries of {bits} bits at most: {total} bits")
     return lines
+
+
+def trust_table(parameters: HeatmapParameters) -> str:
+    """What each trust model costs a heatmap in noise and communication, as a table of text.
+
+    Args:
+        parameters: of the heatmap, with the number of users. Its own trust model has its row too.
+    """
+    rows = [["trust", "noise, users", "seen from, users", "KB a client", "who sees what"]]
+    for trust in Trust:
+        try:
+            plan = make_plan(replace(parameters, trust=trust))  # type: ignore[arg-type]
+        except RequestError:  # a model that the heatmap does not offer, or not with these options
+            offered = trust in get_args(Curated)
+            rows.append([trust, *["-"] * 3, "not with these options" if offered else "not offered for a heatmap"])
+            continue
+        seen = plan.min_visible_users
+        kilobytes = "-" if plan.is_central else significant(plan.bits / 8000)
+        figures = [significant(plan.noise_stddev), "-" if seen is None else significant(seen), kilobytes]
+        rows.append([trust, *figures, SEES[trust]])
+    return markdown_table(rows, left=(0, 4))
 
 
 def percent(share: float) -> str:

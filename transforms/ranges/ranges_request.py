@@ -50,8 +50,7 @@ class RangesOptions(LogColumns, MapGeography, ReleaseRequest):
     sizes: SizeRangeOption = option(SIZE_RANGE, SIZE_RANGE_HELP, MAP, common=True, metavar="LOW,HIGH")
     trust: Curated = option(
         Trust.CENTRAL,
-        "who must be trusted. central: the operator, who sees the exact counts and adds noise once; secagg: sums over "
-        "shards of users have their noise before a server sees them",
+        "central: the operator adds noise once; secagg: noise in the sum of each shard",
         PRIVACY,
         common=True,
         metavar="HOW",

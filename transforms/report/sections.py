@@ -162,6 +162,7 @@ def _promise(manifest: Manifest) -> Section:
     failure = f"δ = {tiny(delta)}: the bound fails with at most this probability"
     if not delta:
         failure = "none: δ = 0" + ("" if is_protected else ", given who takes part, which is not protected")
+    sees = SEES.get(get(manifest, "privacy.trust"))
     rows = facts(
         ("Who is protected", f"each {get(manifest, 'privacy.unit', 'user')} with all their records"),
         ("What is compared", get(manifest, "privacy.adjacency")),
@@ -169,7 +170,7 @@ def _promise(manifest: Manifest) -> Section:
         ("Privacy budget", budget and f"{budget}. The factor above is e to the power ε."),
         ("Probability of failure", failure if epsilon is not None else None),
         ("Who takes part", None if is_protected else get(manifest, "privacy.participation.description")),
-        ("Trust model", SEES.get(get(manifest, "privacy.trust"))),
+        ("Trust model", sees and f"{get(manifest, 'privacy.trust')}: {sees}"),
         ("Mechanism", get(manifest, "privacy.mechanism")),
         ("Randomness", _SOURCES.get(source, source) if is_safe(manifest) else "a seed that anybody can guess"),
     )
