@@ -1,7 +1,7 @@
 """Attacks on quantiles with a trusted curator: one user more moves no sequence of draws by more than epsilon.
 
-By brute force over all borders, with 50 digits: what the draws of one level may cost, that they cost no less than half of
-it, and that half the noise, or a plan in which two draws of a level share users, would be caught.
+By brute force over all borders, with 50 digits: what a draw and all draws together cost, that a draw costs no less than
+90% of it, and that half the noise, or a plan in which two draws of a level share users, would be caught.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ from tests.transforms.quantiles.borders import below, probabilities, spread
 
 KEY = RunKey.derive(FixedSecret(bytes(range(32))), {"of": "attacks"})
 LOGS = [(0, 0), (3, 0), (0, 3), (2, 4), (40, 1)]  # users of two bins; the range's ends, ties, empty bins
+WORST = [  # logs found by a search for the largest loss of a draw at the shares 0.5, 0.1 and 0.95
+    ((300, 0, 300, 0), (300, 0, 301, 0)),
+    ((5, 5, 0, 100), (6, 5, 0, 100)),
+    ((300, 3, 10, 2), (300, 3, 10, 3)),
+]
 NEIGHBOURS = [(log, tuple(np.add(log, one).tolist())) for log in LOGS for one in ((1, 0), (0, 1))]
 
 
@@ -31,17 +36,17 @@ def losses(
     return [mpmath.log(one / two) for one, two in zip(*laws, strict=True)]
 
 
-@pytest.mark.parametrize(("share", "epsilon"), [(0.5, 1.0), (0.1, 0.3), (0.95, 2.0), (1.0, 1.0)])
+@pytest.mark.parametrize(("share", "epsilon"), [(0.5, 1.0), (0.1, 0.3), (0.95, 1.0)])
 def test_a_draw_costs_epsilon_and_not_much_less(share: float, epsilon: float) -> None:
-    worst = max(max(map(abs, losses(*pair, share, epsilon))) for pair in NEIGHBOURS)
-    assert 0.5 * epsilon <= worst <= epsilon * (1 + mpmath.mpf(10) ** -12)
+    worst = max(max(map(abs, losses(*pair, share, epsilon))) for pair in NEIGHBOURS + WORST)
+    assert 0.9 * epsilon <= worst <= epsilon * (1 + mpmath.mpf(10) ** -12)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.1, 0.95])
 def test_the_rate_of_a_utility_that_only_rises_would_cost_more(share: float) -> None:
     """Without the factor 2 of the exponential mechanism."""
     rate = mpmath.mpf(1) / max(share, 1 - share)
-    assert max(max(map(abs, losses(*pair, share, 1.0, rate))) for pair in NEIGHBOURS) > 1.2
+    assert max(max(map(abs, losses(*pair, share, 1.0, rate))) for pair in WORST) > 1.8
 
 
 def path_loss(plan: DrawPlan, borders: list[int], log: tuple[int, ...], other: tuple[int, ...]) -> float:
@@ -73,14 +78,9 @@ def test_all_draws_together_cost_epsilon(number: int) -> None:
 
 def test_a_plan_whose_draws_share_users_would_be_caught() -> None:
     """Every draw over all users, at its level's epsilon: what recursive splitting must not do."""
-    plan = plan_draws((0.25, 0.5, 0.75), 1.0, 20)
-    worst = 0.0
-    for log, other in NEIGHBOURS:
-        total = sum(
-            max(losses(log, other, draw.share, plan.epsilons[draw.level]), key=abs) for draw in plan.draws
-        )
-        worst = max(worst, abs(float(total)))
-    assert worst > 1.5
+    plan = plan_draws((0.25, 0.5, 0.75), 1.0, 600)
+    costs = [max(map(abs, losses(*WORST[0], draw.share, plan.epsilons[draw.level]))) for draw in plan.draws]
+    assert sum(costs) > 1.1
 
 
 def test_one_user_is_in_one_part_of_each_level() -> None:

@@ -102,6 +102,21 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("method", {"bits": 6}, "interactive"),
         ("bits", {}, 10),
         ("levels", {}, 2),
+        ("trust", {}, "central"),
+        *[
+            (name, {"trust": "central", **beside}, value)
+            for name, beside, value in (
+                ("epsilon", {}, 2),
+                ("column", {}, "age"),
+                ("range", {}, (0, 6)),
+                ("quantiles", {}, "0.5"),
+                ("ranges", {"method": "hierarchical"}, "1:2"),
+                ("method", {}, "hierarchical"),
+                ("bits", {}, 10),
+                ("levels", {"method": "hierarchical"}, 2),
+                ("population", {}, 100_000),
+            )
+        ],
     ],
     "moments": [
         *LIMITS,
@@ -159,7 +174,7 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
 OF_FILES = {"warm_start", "tuner", "workload", "release"}
 # No number depends on what is drawn around the cells: tests/pipelines/test_geography.py compares the published tables.
 DRAWN = {"basemap", "tiles"}
-ONE_VALUE = {"histogram": {"trust"}, "hotspots": {"trust"}, "quantiles": {"trust"}}
+ONE_VALUE = {"histogram": {"trust"}, "hotspots": {"trust"}}
 BESIDE: dict[str, dict[str, Any]] = {
     "gamma": {"contribution": "all"},
     "modulus": {"population": 900},

@@ -10,12 +10,12 @@ q away. So the utility of a border changes by at most m = max(q, 1 - q) in eithe
 differ by at most 2 m. The weights exp(-epsilon |d| / (2 m)) give epsilon-differential privacy under adding or removing
 one user (McSherry and Talwar 2007). The number of users may stay secret: d needs no public one.
 
-How exact. A border's weight is exp(-rate (|d| - d_min)) + 2^-120, with d_min the least |d| of all borders. A user
-changes both terms within the same bounds, so the second costs nothing: it makes sure that no border's probability is
-so small that rounding shows. Borders with a first term below 2^-160 have the second alone (a factor 1 - 2^-40). Floating
-point adds up positive weights from the smallest to the largest: each probability is exact within a factor 1 +- 2^-28
-for up to 2^24 runs of equal weights. Random numbers have 256 bits. So the privacy loss of a draw is at most
-epsilon + 2^-26.
+How exact. A border's weight is exp(-rate (|d| - d_min)) + 2^-120, with rate = epsilon / (2 m) and d_min the least |d|
+of all borders. A user changes both terms within the same bounds (times exp(-rate d_min)), so the second costs nothing:
+it makes sure that no border's probability is so small that rounding shows. Borders with a first term below 2^-160 have
+the second alone (a factor 1 - 2^-40). Floating point adds up positive weights from the smallest to the largest: each
+probability is exact within a factor 1 +- 2^-28 for up to 2^24 runs of equal weights. Random numbers have 256 bits. So
+the privacy loss of a draw is at most epsilon + 2^-26.
 """
 
 from __future__ import annotations

@@ -147,9 +147,7 @@ def measure_hierarchy(users: SpreadUsers, noise: HierarchyNoise, key: RunKey) ->
     return noisy
 
 
-def fit_hierarchy(
-    noisy: Sequence[NDArray[np.int64]], noise: HierarchyNoise, low: float, high: float
-) -> NoisyHierarchy:
+def fit_hierarchy(noisy: Sequence[NDArray[np.int64]], noise: HierarchyNoise, low: float, high: float) -> NoisyHierarchy:
     """The least squares estimate from the noisy counts of `measure_hierarchy`, made to ascend from 0."""
     own, variances = discrete_laplace_stddev(noise.level_epsilon) ** 2, noise.variances
     upward = [noisy[-1].astype(np.float64)]
@@ -161,7 +159,7 @@ def fit_hierarchy(
     while upward:
         children = upward.pop().reshape(len(nodes), -1)
         nodes = (children + (nodes - children.sum(axis=1))[:, None] / children.shape[1]).ravel()
-    below = np.append(0.0, np.cumsum(nodes))
-    ascending = isotonic_regression(below).x
-    total = max(float(below[-1]), 0.0)
+    cumulative = np.append(0.0, np.cumsum(nodes))
+    ascending = isotonic_regression(cumulative).x
+    total = max(float(cumulative[-1]), 0.0)
     return NoisyHierarchy(noise, np.append(np.append(0.0, np.clip(ascending[1:-1], 0, total)), total), low, high)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.curve import banded, check_shares, quantile, unknown_curve
+from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.sampling_round import check_count
 from sfumato.transforms.privacy.admission import AdmissionRule, NoisyUserCounts
 from sfumato.transforms.privacy.budget import check_epsilon
@@ -27,7 +29,7 @@ _TYPICAL_USERS = 1_000_000  # where the number of users is unknown, for the choi
 
 
 @dataclass(frozen=True)
-class CuratorPlan:
+class QuantilesPlan:
     """The budget of quantiles with a trusted curator. The guarantee is pure: delta is 0.
 
     Attributes:
@@ -60,9 +62,18 @@ class CuratorPlan:
             raise RequestError(f"bits: the hierarchy of a curator needs a level, and {MAX_BITS} bits at most")
         if self.population is not None:
             check_count("population", self.population)
-        lowest = self.mechanism_epsilon / (len(self.levels) or len(self.draws(_TYPICAL_USERS).epsilons))
-        if min(self.admission_rule.epsilon, lowest) < MIN_NOISE_EPSILON:
+        if self.admission_rule.epsilon < MIN_NOISE_EPSILON:
             raise RequestError(f"epsilon: {self.epsilon:g} is too small for the admission of a run; raise it")
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds: all is drawn from one count of the users by bin."""
+        return 1
+
+    @property
+    def delta(self) -> float:
+        """Of the whole release."""
+        return 0.0
 
     @property
     def admission_rule(self) -> AdmissionRule:
@@ -95,6 +106,27 @@ class CuratorPlan:
         return float(np.sqrt(np.mean(np.square(errors))))
 
 
+@dataclass(frozen=True)
+class Values:
+    """What the bins stand for.
+
+    Attributes:
+        low: lower end of the bins.
+        high: upper end of the bins.
+        end: the largest value to publish, at most `high`.
+        whole: whether each bin is one whole number.
+    """
+
+    low: float
+    high: float
+    end: float
+    whole: bool = False
+
+    def at(self, share: float) -> float:
+        """The value at a share of the range."""
+        return min(self.low + (self.high - self.low) * share, self.end)
+
+
 @dataclass(frozen=True, eq=False)
 class PrivateDistribution:
     """What a release publishes of a distribution.
@@ -114,13 +146,24 @@ class PrivateDistribution:
     admission: NoisyUserCounts | None = None
 
 
+def whole_numbers(items: NumberItems) -> NumberItems:
+    """The same numbers in bins of one whole number each, where as many bins are enough for the range.
+
+    Whole numbers leave most of finer bins empty, and the exponential mechanism is drawn to long empty stretches. The
+    range then ends at a power of two: what is drawn above the requested one is published as its end.
+    """
+    low, high = math.ceil(items.low), math.floor(items.high)
+    bits = max((high - low).bit_length(), 1)
+    return replace(items, low=float(low), high=float(low + (1 << bits)), bits=bits) if bits <= items.bits else items
+
+
 def private_distribution(
     users: SpreadUsers,
-    plan: CuratorPlan,
+    plan: QuantilesPlan,
     key: RunKey,
-    extent: tuple[float, float],
-    ranges: Sequence[tuple[float, float]],
-    admission: NoisyUserCounts,
+    values: Values,
+    ranges: Sequence[tuple[float, float]] = (),
+    admission: NoisyUserCounts | None = None,
 ) -> PrivateDistribution:
     """Draws what a release publishes, once.
 
@@ -128,14 +171,16 @@ def private_distribution(
         users: exact numbers of users by bin, one record each.
         plan: of the budget.
         key: of the run.
-        extent: (low, high), the range of values.
+        values: of the bins.
         ranges: to answer, by the hierarchical method.
-        admission: the noisy counts of users.
+        admission: the noisy counts of users; None without one.
     """
+    key = key.narrowed({"quantiles": asdict(plan), "values": asdict(values)})
     if plan.method == "exponential":
-        found = _exponential(users, plan, key, extent, max(admission.users, 1.0))
+        about = float(plan.population or _TYPICAL_USERS) if admission is None else admission.users
+        found = _exponential(users, plan, key, values, about)
     else:
-        found = _hierarchical(users, plan, key, extent, ranges)
+        found = _hierarchical(users, plan, key, values, ranges)
     return replace(found, admission=admission)
 
 
@@ -152,44 +197,39 @@ def draw_borders(users: SpreadUsers, plan: DrawPlan, key: RunKey) -> list[int]:
 
 
 def _exponential(
-    users: SpreadUsers, plan: CuratorPlan, key: RunKey, extent: tuple[float, float], about: float
+    users: SpreadUsers, plan: QuantilesPlan, key: RunKey, values: Values, about: float
 ) -> PrivateDistribution:
-    """Quantiles by the exponential mechanism. about: the noisy number of users."""
-    low, high = extent
+    """Quantiles by the exponential mechanism. about: the number of users, public or noisy."""
     if about <= 1:
-        return PrivateDistribution(0.0, unknown_curve(low, high), ())
+        return PrivateDistribution(0.0, unknown_curve(values.low, values.end), ())
     draws = plan.draws(about)
     borders = draw_borders(users, draws, key)
-
-    def value(border: int) -> float:
-        return low + (high - low) * (border / users.steps)
-
     found = {}
     for share, number, (first, last) in zip(draws.shares, draws.quantiles, draws.ends, strict=True):
         # Where in its bin a value lies is not known: an interval ends at borders of bins.
-        start = 0 if first is None else borders[first] >> STEP_BITS << STEP_BITS
-        stop = users.steps if last is None else -(-borders[last] >> STEP_BITS) << STEP_BITS
-        found[share] = Quantile(share, value(borders[number]), value(start), value(stop))
+        low = 0 if first is None else borders[first] >> STEP_BITS << STEP_BITS
+        high = users.steps if last is None else -(-borders[last] >> STEP_BITS) << STEP_BITS
+        middle = borders[number]
+        if values.whole:
+            middle, high = (one >> STEP_BITS << STEP_BITS for one in (middle, borders[last] if last else high))
+        found[share] = Quantile(share, *(values.at(one / users.steps) for one in (middle, low, high)))
     order = np.lexsort(([draw.share for draw in draws.draws], borders))
     shares = np.maximum.accumulate([draws.draws[number].share for number in order])
     margin = np.array([draws.margin(number) for number in order]) / about
     columns = (shares, np.clip(shares - margin, 0, 1), np.clip(shares + margin, 0, 1))
-    values = [low, *(value(borders[number]) for number in order), high]
-    curve = banded(np.array(values), *(np.concatenate(([0.0], column, [1.0])) for column in columns))
+    known = [values.low, *(values.at(borders[number] / users.steps) for number in order), values.end]
+    curve = banded(np.array(known), *(np.concatenate(([0.0], column, [1.0])) for column in columns))
     return PrivateDistribution(about, curve, tuple(found[share] for share in plan.shares))
 
 
 def _hierarchical(
-    users: SpreadUsers,
-    plan: CuratorPlan,
-    key: RunKey,
-    extent: tuple[float, float],
-    ranges: Sequence[tuple[float, float]],
+    users: SpreadUsers, plan: QuantilesPlan, key: RunKey, values: Values, ranges: Sequence[tuple[float, float]]
 ) -> PrivateDistribution:
     """Quantiles and ranges from a hierarchy of noisy counts."""
-    hierarchy = fit_hierarchy(measure_hierarchy(users, plan.hierarchy, key), plan.hierarchy, *extent)
+    noisy = measure_hierarchy(users, plan.hierarchy, key)
+    hierarchy = fit_hierarchy(noisy, plan.hierarchy, values.low, values.high)
     if not hierarchy.users:
-        return PrivateDistribution(0.0, unknown_curve(*extent), ())
+        return PrivateDistribution(0.0, unknown_curve(values.low, values.high), ())
     finest = hierarchy.curve(plan.bits)
     quantiles = tuple(quantile(finest, share) for share in plan.shares)
     answers = tuple(hierarchy.answer(low, high) for low, high in ranges)

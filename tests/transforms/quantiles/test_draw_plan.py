@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -33,7 +35,7 @@ def test_every_draw_is_between_its_parents_and_a_level_is_disjoint(
         )
     for level in parts.values():
         ordered = sorted(level)
-        assert all(one[1] <= other[0] for one, other in zip(ordered, ordered[1:], strict=False))
+        assert all(one[1] <= other[0] for one, other in itertools.pairwise(ordered))
     for share, number, (low_end, high_end) in zip(shares, plan.quantiles, plan.ends, strict=True):
         assert plan.draws[number].share == share
         assert low_end is None or plan.draws[low_end].share < share
@@ -67,9 +69,7 @@ def propagated(plan: DrawPlan, epsilons: np.ndarray) -> np.ndarray:
         row = (1 - draw.relative) * covariance[low] + draw.relative * covariance[high]
         covariance[number] = covariance[:, number] = row
         scale = 2 * max(draw.relative, 1 - draw.relative) / epsilons[draw.level]
-        covariance[number, number] = (
-            (1 - draw.relative) * row[low] + draw.relative * row[high] + 2 * scale**2
-        )
+        covariance[number, number] = (1 - draw.relative) * row[low] + draw.relative * row[high] + 2 * scale**2
     return np.sqrt(np.diag(covariance)[:-1])
 
 
