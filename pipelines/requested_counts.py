@@ -24,6 +24,7 @@ from sfumato.transforms.histogram.curve import check_shares
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import spread_levels
+from sfumato.transforms.quantiles.noisy_hierarchy import MAX_BITS
 from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
 
 _BITS, _FINE_BITS = 12, 20  # of quantiles; fine ones where no count of every bin is published
@@ -94,22 +95,25 @@ def requested_quantiles(request: QuantilesRequest) -> RequestedCount:
 
 def _central_quantiles(request: QuantilesRequest) -> QuantilesPlan:
     """A plan with a trusted curator: the method of least expected error that the request allows."""
+    methods = [request.method]
+    if request.method == "auto":
+        methods = ["hierarchical"] if request.ranges else ["exponential"]
+        if not request.ranges and (request.bits or _BITS) <= MAX_BITS:
+            methods.append("hierarchical")
     plans = []
-    for method in ("exponential", "hierarchical"):
-        if request.method == method or (request.method == "auto" and (method == "hierarchical" or not request.ranges)):
-            exponential = method == "exponential"
-            bits = request.bits or (_FINE_BITS if exponential else _BITS)
-            levels = () if exponential else spread_levels(bits, request.levels or -(-bits // 4))
-            plan = QuantilesPlan(
-                epsilon=request.epsilon,
-                shares=request.quantiles,
-                bits=bits,
-                method=method,
-                levels=levels,
-                population=request.population,
-                max_bad_fraction=request.max_bad_fraction,
-            )
-            plans.append(plan)
+    for method in methods:
+        exponential = method == "exponential"
+        bits = request.bits or (_FINE_BITS if exponential else _BITS)
+        plan = QuantilesPlan(
+            epsilon=request.epsilon,
+            shares=request.quantiles,
+            bits=bits,
+            method=method,
+            levels=() if exponential else spread_levels(bits, request.levels or -(-bits // 4)),
+            population=request.population,
+            max_bad_fraction=request.max_bad_fraction,
+        )
+        plans.append(plan)
     return min(plans, key=QuantilesPlan.rank_stddev)
 
 
