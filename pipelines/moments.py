@@ -48,6 +48,8 @@ class MomentsJob(ReleaseJob):
         "longitude_column": "longitude",
         "group_by": "group",
         "no_dp": "epsilon",
+        "weight_power": "weighted_power",
+        "tuning": "first_share",
         "group_epsilon": "release_epsilon",
         **dict.fromkeys(("groups_file", "cells", "region", "min_group"), "groups"),
     }
@@ -112,33 +114,31 @@ class MomentsJob(ReleaseJob):
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         column, bounded = self.values.columns.column, self.values.columns.user_id is not None
-        plan, grouping, meter = self.plan, self.grouping, self.meter
+        plan, grouping, meter, spill, admit = self.plan, self.grouping, self.meter, inputs.spill, inputs.admit
         paths = root | "Files" >> beam.Create(inputs.files)
         if isinstance(plan, CentralPlan):
-            files = (
-                paths
-                | "Sums"
-                >> SumMoments(self.values, plan, key, grouping, spill=inputs.spill, admit=inputs.admit)  # CentralSums
-                | "Assemble"
-                >> beam.Map(
-                    lambda state: central_files(
-                        state, CentralMetadata(with_charge(metadata), grouping, column, bounded)
-                    )
-                )
-            )
+            measured = paths | "Sums" >> SumMoments(
+                self.values, plan, key, grouping, spill=spill, admit=admit
+            )  # CentralSums
+
+            def files_of(state: Any) -> dict[str, bytes]:
+                return central_files(state, CentralMetadata(with_charge(metadata), grouping, column, bounded))
         else:
             assert meter is not None
-            described = plan, grouping, meter, column, bounded  # of MomentsMetadata
-            files = (
-                paths
-                | "Push"
-                >> PushBits(
-                    self.values, plan, key, grouping, cap=meter.cap, spill=inputs.spill, admit=inputs.admit
-                )  # MomentsState
-                | "Assemble"
-                >> beam.Map(lambda state: moments_files(state, MomentsMetadata(with_charge(metadata), *described)))
-            )
-        return files | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
+            measured = paths | "Push" >> PushBits(
+                self.values, plan, key, grouping, cap=meter.cap, spill=spill, admit=admit
+            )  # MomentsState
+
+            def files_of(state: Any) -> dict[str, bytes]:
+                return moments_files(
+                    state, MomentsMetadata(with_charge(metadata), plan, grouping, meter, column, bounded)
+                )
+
+        return (
+            measured
+            | "Assemble" >> beam.Map(files_of)
+            | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
+        )
 
 
 def run(request: MomentsRequest, settings: RunnerSettings) -> int:

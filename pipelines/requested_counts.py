@@ -124,7 +124,7 @@ def _item_plan(request: ItemRequest, domains: tuple[int | None, ...]) -> SampleP
     return CentralPlan(
         epsilon=request.epsilon,
         delta=request.delta,
-        bound=ItemBound(request.max_items_per_user, request.max_records_per_item or 1),
+        bound=ItemBound(request.max_items_per_user, request.max_records_per_item),
         domains=domains,
         noise=request.noise,
         population=request.population,

@@ -10,6 +10,7 @@ from typing import Any
 from sfumato.schemas.trust import Trust
 
 PRIVACY_UNIT = "user"
+NORMAL_SUMS = 1_000_000  # the sum of so many Laplace variables has the tails of a normal variable
 
 # Adjacency.
 ADD_OR_REMOVE = "add or remove one user: two datasets are neighbours if one is the other plus all records of one user"
@@ -108,23 +109,32 @@ class SubQuery:
 
     Attributes:
         index: from 1.
-        epsilon: for one user who takes part.
+        epsilon: for one user who takes part; None with Gaussian noise.
         vector_length: entries that a client sends.
         noise_stddev: of one entry of the estimate, in users.
         shards: that were queried.
         shards_lost: those with too few survivors.
         modulus: of the secure sums.
         bits_per_client: vector_length times the bits of the modulus.
+        rho: of Gaussian noise, for one user who takes part; None with other noise.
     """
 
     index: int
-    epsilon: float
+    epsilon: float | None
     vector_length: int
     noise_stddev: float
     shards: int
     shards_lost: int
     modulus: int
     bits_per_client: int
+    rho: float | None = None
+
+    @property
+    def cost(self) -> float:
+        """Epsilon or rho, whichever the sub-query has."""
+        cost = self.epsilon if self.rho is None else self.rho
+        assert cost is not None  # one of the two
+        return cost
 
 
 @dataclass(frozen=True)
@@ -134,7 +144,7 @@ class Population:
     Attributes:
         users: the number that a run is planned for, at least 1.
         source: `public`, or `noisy` where it is the noisy user count.
-        epsilon: of the noisy user count, which every run draws.
+        epsilon: of the noisy user count, which every run draws; a rho with Gaussian noise.
         noise_stddev: of that count, in users.
         counted: that count, which may be negative; None without one.
     """

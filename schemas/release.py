@@ -237,7 +237,7 @@ _SAMPLED_COUNT = (
     pa.field("sampled", pa.int64(), False, {"description": "sampled users seen in the cell or with the item"}),
 )
 _NOISY = (
-    "users with the item, or with --count records their bounded records, with noise. A threshold selects counts whose "
+    "users with the item, or with --max_records_per_item their records, with noise. A threshold selects counts whose "
     "noise is high, so counts near it are too high on average"
 )
 _NOISY_COUNT = (

@@ -283,12 +283,31 @@ class BitRow(_Model):
     dropped: bool
 
 
+class BitTexts(_Model):
+    """What the chart of bits says: of bits of values, or of answers on thresholds.
+
+    Attributes:
+        title, about: above the chart; about is a sentence or two.
+        share: what a bar's height is.
+        place: what its place is, of which quantity apart.
+    """
+
+    title: str = "The bits that it was made of"
+    about: str = (
+        "A value is a sum of place values, one for each bit that is set. Each user sent only one or a few of them."
+    )
+    share: str = "Share of users whose bit is set"
+    place: str = "what a set bit adds to"
+
+
 class MomentsBody(_Model):
     """Statistics of everybody, of groups or cells, and the bits that they were computed from.
 
     Attributes:
         limits: the least and the greatest value that counts.
         deviation: of the values, the square root of their variance; None where no variance was estimated.
+        reading: what the interval of everybody's statistic allows for, in a sentence or two.
+        bits: none where a trusted curator added up the values.
     """
 
     kind: Literal["moments"] = "moments"
@@ -296,9 +315,11 @@ class MomentsBody(_Model):
     limits: tuple[float, float]
     deviation: float | None = None
     statistics: list[StatisticRow]
+    reading: str = ""
     groups: list[BarsBody]  # one for each statistic; empty without groups
     map: MapBody | None = None
     bits: list[BitRow]
+    bit_texts: BitTexts = BitTexts()
 
 
 class RangesBody(_Model):

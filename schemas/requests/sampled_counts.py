@@ -20,7 +20,7 @@ from sfumato.schemas.requests.request_base import COLUMNS, MAP, METHOD, PRIVACY,
 from sfumato.schemas.trust import Curated, Trust
 
 _SAMPLE_OPTIONS = ("items", "contact")
-_NOISE_OPTIONS = ("noise", "max_items_per_user", "count", "max_records_per_item")
+_NOISE_OPTIONS = ("noise", "max_items_per_user", "max_records_per_item")
 # Levels of the quadtree, digits of integers, characters of text and of dates, where --depth is not given.
 CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10
 
@@ -96,16 +96,17 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
         ge=1,
         le=1000,
     )
-    count: Literal["users", "records"] = option(
-        "users",
-        "with --trust central: users: a user adds 1 to each of their items; records: their records of the item, at "
-        "most --max_records_per_item",
-        METHOD,
+    max_records_per_item: int = option(
+        1,
+        "with --trust central: what a user adds to the count of one of their items at most. 1 counts users; more "
+        "counts their records of the item, up to so many",
+        PRIVACY,
         common=True,
+        metavar="R",
+        ge=1,
+        le=1000,
     )
-    max_records_per_item: int | None = option(
-        None, "with --count records: so many records of a user and item count", PRIVACY, metavar="R", ge=1, le=1000
-    )
+
     column: str | None = option(
         None, "column whose values are counted: text, integers, booleans or dates", MAP, common=True, metavar="NAME"
     )
@@ -123,11 +124,6 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
     def _of_its_trust(self) -> Self:
         if self.trust != Trust.CENTRAL:
             self._refuse(_NOISE_OPTIONS, "it needs --trust central")
-        if (self.count == "records") != (self.max_records_per_item is not None):
-            raise RequestError(
-                "max_records_per_item: counts of records need a public bound of what a user may add to one; give both "
-                "--count records and --max_records_per_item R, or neither"
-            )
         return self
 
 
@@ -181,7 +177,7 @@ class HotspotsRequest(ItemRequest):
     levels: int | None = option(
         None,
         "levels of the trie, spread evenly up to the depth; each costs a round (3). With --trust central the last has "
-        "95% of the budget, and the others show where hidden items are (2)",
+        "96% of the budget, and the others show where hidden items are (2)",
         METHOD,
     )
     top: int | None = option(None, "publish so many items of the last level, the most frequent", MAP, common=True, ge=1)

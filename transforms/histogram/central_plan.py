@@ -19,7 +19,7 @@ from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 
 _ADMISSION_SHARE = 0.01  # of epsilon, for the noisy counts of users that admit a run
-_LAST_SHARE = 0.95  # of the rounds' budget, for the last of several
+_LAST_SHARE = 0.96  # of the rounds' budget, for the last of several
 MAX_DENSE_ITEMS = 4**6  # up to so many public items, all of them are published
 _MAX_PUBLIC_ITEMS = 4**10
 

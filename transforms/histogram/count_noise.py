@@ -21,7 +21,7 @@ effect. The noise is one of:
   line (where p <= 1 - e^(-a R)). Delta is 1 - (1 - p)^K.
 - truncated: the same within -A..A. A shift is certain with probability t = P[Z > A - R]. With T = A + 1, p = t and
   delta is 1 - (1 - t)^K. For K = R = 1 every item is published with the largest probability that any mechanism of this
-  epsilon and delta allows (Desfontaines, Voss, Gipson and Mandayam 2022). So it is never worse than laplace.
+  epsilon and delta t allows (Desfontaines, Voss, Gipson and Mandayam 2022; A is an integer, so t may be below delta).
 - gaussian: discrete Gaussian. H_m is bounded by Gaussian differential privacy (`mechanism.gaussian_rho`), which is
   exact but for a factor 1 + 1 / (24 sigma^2) of the noise. Delta is a maximum over j and hardly a sum, so the least
   sigma for K shifted items leaves nearly all of delta to the threshold; a larger one hides more (a test compares).

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.moments import ValueRange
-from sfumato.transforms.privacy.admission import noise_quantile
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.mechanism import noise_quantile
 from sfumato.transforms.privacy.noise import discrete_laplace
 
 _SMALLEST, _LARGEST = -32, 64  # magnitudes below 2^_SMALLEST count as 0, those from 2^_LARGEST as the largest bin

@@ -20,7 +20,7 @@ from sfumato.schemas.guarantee import (
 from sfumato.schemas.moments import EVERYBODY, OTHER, SUMS, MomentEstimate, Statistic
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.moments.central_moments import CentralSums, laplace_z
+from sfumato.transforms.moments.central_moments import CentralPlan, CentralSums, laplace_z
 from sfumato.transforms.moments.groups import CellGroups, Grouping
 from sfumato.transforms.moments.moment_tables import moment_tables
 from sfumato.transforms.moments.moments_view import moments_view
@@ -50,15 +50,19 @@ class CentralMetadata:
 
 def central_files(state: CentralSums, metadata: CentralMetadata) -> dict[str, bytes]:
     """The files of a release by name; the manifest is the last. Raises RefusedError if an estimate is not finite."""
-    plan, grouping, margin = state.plan, metadata.grouping, 0.0
-    if grouping is not None:
-        margin = laplace_z(1 - 0.1 / len(grouping.groups)) * plan.count_stddev  # 0.1 at both sides, 5% above
+    grouping = metadata.grouping
+    margin = 0.0 if grouping is None else groups_margin(state.plan, grouping)
     found = moment_tables(state.estimates, state.span, grouping, state.clients, margin)
     manifest = _manifest(state, metadata, found.groups, found.estimates)
     files = {name: parquet_bytes(table) for name, table in found.tables.items()}
     stated = {MANIFEST_FILE: manifest_bytes(manifest)}
     view = moments_view({**metadata.release.geography_files, **files, **stated})
     return {**files, **page_files(view), **stated}
+
+
+def groups_margin(plan: CentralPlan, grouping: Grouping) -> float:
+    """The users that noise adds to any empty group with a probability of 5% in all groups together."""
+    return laplace_z(1 - 0.1 / len(grouping.groups)) * plan.count_stddev  # 10% at both sides
 
 
 def _manifest(
@@ -105,7 +109,7 @@ def _manifest(
             "above": shares[1],
             "stddev": outside_stddev / max(users, 1.0),
         }
-        margin = laplace_z(0.9) * outside_stddev / max(users - laplace_z(0.9) * users_stddev, 1.0)
+        margin = laplace_z(0.99) * outside_stddev / max(users - laplace_z(0.99) * users_stddev, 1.0)
         warnings += [
             f"About {share:.1%} of the users have values {side} the range and count as its end"
             f"{'' if plan.finds_range else '; give a wider --range'}."

@@ -12,6 +12,7 @@ differential privacy, NeurIPS 2022). The conversion to (epsilon, delta) is exact
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from statistics import NormalDist
 
 from sfumato.transforms.bisection import bisect
@@ -38,6 +39,13 @@ def epsilon_for_stddev(stddev: float, sensitivity: int = 1) -> float:
     return 2 * sensitivity * math.asinh(1 / (stddev * math.sqrt(2)))
 
 
+def noise_quantile(epsilon: float, probability: float, sensitivity: int = 1) -> int:
+    """Returns the least t with P[Z > t] <= probability. Z is discrete Laplace: P[Z > t] = beta^(t + 1) / (1 + beta)."""
+    rate = epsilon / sensitivity
+    log_tail = math.log(probability) + math.log1p(math.exp(-rate))
+    return max(0, math.ceil(-log_tail / rate) - 1)
+
+
 def check_sigma(sigma: float) -> None:
     """Raises ValueError unless sigma is in MIN_SIGMA..MAX_SIGMA."""
     if not MIN_SIGMA <= sigma <= MAX_SIGMA:
@@ -60,7 +68,7 @@ def gaussian_rho(sigma: float, sensitivity: float = 1) -> float:
         About sensitivity^2 / (2 sigma^2), the rho of zCDP, and slightly above it: by 0.8% at sigma 3.
     """
     check_sigma(sigma)
-    if sigma > 50:
+    if sigma > 5:
         mu = (1 + 0.042 / sigma**2) / sigma
     else:
         above = math.fsum(math.exp(-((k / sigma) ** 2) / 2) for k in range(1, math.ceil(9 * sigma) + 2))
@@ -68,6 +76,7 @@ def gaussian_rho(sigma: float, sensitivity: float = 1) -> float:
     return (sensitivity * mu) ** 2 / 2
 
 
+@lru_cache(maxsize=1024)
 def sigma_for_rho(rho: float, sensitivity: float = 1) -> float:
     """Returns the smallest sigma whose `gaussian_rho` is at most rho. Raises ValueError if it is out of range."""
     ideal = sensitivity / math.sqrt(2 * rho)
@@ -92,6 +101,16 @@ def gaussian_delta(rho: float, epsilon: float) -> float:
     # e^epsilon erfc(kept) without overflow: erfc(kept) is below e^(-kept^2) <= e^-epsilon.
     second = math.exp(epsilon + math.log(math.erfc(kept) / 2)) if kept < 26 else 0.0
     return min(1.0, max(0.0, first - second) + 1e-9 * first)
+
+
+def epsilon_for_delta(rho: float, delta: float) -> float:
+    """Returns the smallest epsilon with `gaussian_delta` at most delta, for rho > 0 and 0 < delta < 1."""
+    if gaussian_delta(rho, 0.0) <= delta:
+        return 0.0
+    high = 1.0
+    while gaussian_delta(rho, high) > delta:
+        high *= 2
+    return bisect(lambda epsilon: gaussian_delta(rho, epsilon) <= delta, high, 0.0, 60)[0]
 
 
 def rho_for_delta(epsilon: float, delta: float) -> float:

@@ -23,7 +23,7 @@ from sfumato.transforms.heatmap.heatmap_options import heatmap_options
 from sfumato.transforms.heatmap.heatmap_request import request_fields
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, method_options, method_texts
 
-COUNTING = ("epsilon", "population", "population_share", "max_bad_fraction")
+COUNTING = ("epsilon", "delta", "noise", "population", "population_share", "max_bad_fraction")
 SHARDS = ("shard_size", "dropout")
 _OF_RELEASE = {
     "release", "output", "method", "sizes", "release_id", "overwrite", "log_format", "verbose", "dry_run",

@@ -284,6 +284,8 @@ export interface RangeRow {
  * Attributes:
  *     limits: the least and the greatest value that counts.
  *     deviation: of the values, the square root of their variance; None where no variance was estimated.
+ *     reading: what the interval of everybody's statistic allows for, in a sentence or two.
+ *     bits: none where a trusted curator added up the values.
  */
 export interface MomentsBody {
   kind: "moments";
@@ -295,9 +297,11 @@ export interface MomentsBody {
   limits: [number, number];
   deviation: number | null;
   statistics: StatisticRow[];
+  reading: string;
   groups: BarsBody[];
   map: MapBody | null;
   bits: BitRow[];
+  bit_texts: BitTexts;
 }
 /**
  * A statistic of everybody with its 95% interval, written with the digits that are known.
@@ -326,6 +330,20 @@ export interface BitRow {
   high: number | null;
   reports: number;
   dropped: boolean;
+}
+/**
+ * What the chart of bits says: of bits of values, or of answers on thresholds.
+ *
+ * Attributes:
+ *     title, about: above the chart; about is a sentence or two.
+ *     share: what a bar's height is.
+ *     place: what its place is, of which quantity apart.
+ */
+export interface BitTexts {
+  title: string;
+  about: string;
+  share: string;
+  place: string;
 }
 /**
  * A model of range queries: its own arrays, so that the page answers any square.
@@ -433,6 +451,20 @@ export interface SpendingRow {
   delta: number;
   days: number;
   spent: [string, number][];
+}
+/**
+ * What the chart of bits says: of bits of values, or of answers on thresholds.
+ *
+ * Attributes:
+ *     title, about: above the chart; about is a sentence or two.
+ *     share: what a bar's height is.
+ *     place: what its place is, of which quantity apart.
+ */
+export interface BitTexts1 {
+  title: string;
+  about: string;
+  share: string;
+  place: string;
 }
 /**
  * One night's map, in a script of its own that the timeline's page loads when its date is chosen.
