@@ -39,8 +39,7 @@ class SampledRequest(UserColumn, ReleaseRequest):
     epsilon: float = option(1.0, "privacy budget of the complete release", PRIVACY, common=True)
     delta: float = option(
         1e-8,
-        "probability that epsilon may fail to cover; keep it far below 1 / users. 0 for quantiles with --trust "
-        "central, which need none",
+        "probability that epsilon may fail to cover; keep it far below 1 / users",
         PRIVACY,
         common=True,
     )
@@ -205,6 +204,13 @@ class QuantilesRequest(SampledRequest):
         "--input 'logs/*.parquet' --column km_from_home --range 0,50 --population 100000 --output quantiles"
     )
 
+    delta: float = option(
+        1e-8,
+        "probability that epsilon may fail to cover; keep it far below 1 / users. With --trust central it is 0, whatever "
+        "is given",
+        PRIVACY,
+        common=True,
+    )
     column: str = option(..., "column of integers or floating-point numbers", COLUMNS, common=True, metavar="NAME")
     range: Pair = option(
         ..., "range of the numbers; values outside are moved to its ends", METHOD, common=True, metavar="LOW,HIGH"

@@ -96,6 +96,9 @@ def _charts(body: ChartBody) -> tuple[list[_Chart], list[str]]:
     return [_Chart(4.0, _LEFT, lambda axes: _draw_spending(axes, body))], ["Dashed: the ledger's limits."]
 
 
+# --- bars and dots ---
+
+
 def _leaves(body: BarsBody) -> list[int]:
     """The rows that no other row extends, the largest first."""
     inner = {bar.parent for bar in body.bars}
