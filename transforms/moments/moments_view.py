@@ -24,6 +24,7 @@ from sfumato.schemas.views import (
     Bar,
     BarsBody,
     BitRow,
+    BitTexts,
     Bounds,
     Fact,
     FileLink,
@@ -46,6 +47,14 @@ from sfumato.transforms.report.sections import alarm, chips, facts, get, guarant
 _Z = 1.96  # standard deviations on each side of a 95% interval
 _VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
 _LISTED = 50
+_THRESHOLD_TEXTS = BitTexts(
+    title="The thresholds that it was made of",
+    about="A mean is a sum of shares of users, one for each threshold that they may reach. Each user said of one or a "
+    "few thresholds whether their value reaches it. A bar is the mean share over the thresholds from one power of two "
+    "to the next.",
+    share="Share of users who reach the thresholds",
+    place="lowest threshold of an octave, in",
+)
 _INTERVAL = "The interval holds the truth 95 times in 100. It allows for {}the noise."
 _ORDINALS = {2: "2nd", 3: "3rd"}
 _FILES = {
@@ -108,6 +117,7 @@ class _Release:
             groups=[] if on_map else groups,
             map=self._map() if on_map else None,
             bits=bits,
+            bit_texts=_THRESHOLD_TEXTS if get(self._manifest, "method") == "threshold" else BitTexts(),
         )
         return PageView(
             title="Private moments",
@@ -118,7 +128,7 @@ class _Release:
             created=self._manifest["created"],
             chips=self._chips(),
             guarantee=f"{self._promise()} {guarantee(self._manifest)}" if self._is_private else self._promise(),
-            alarm=alarm(self._manifest, "The randomisation of the reports"),
+            alarm=alarm(self._manifest, "The noise" if self._is_central else "The randomisation of the reports"),
             problems=problems(self._manifest),
             files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in present],
             picture=MOMENTS_PICTURE,
@@ -314,15 +324,23 @@ class _Release:
         form, local = self._manifest["fixed_point"], self._privacy["collector"]
         offset = f", less {form['offset']:.15g}, which was added to every value first" if form["offset"] else ""
         coins = ", the randomisation of every answer, and the noise on every count" if local else ""
+        by_thresholds = self._manifest["method"] == "threshold"
+        sums = (
+            "A mean is a sum of shares of users, one for each threshold that they may reach. So an octave's share, "
+            f"times its place value, is what the octave adds. All octaves together make the mean{offset}."
+            if by_thresholds
+            else "A value is a sum of place values, one for each bit that is set. So the share of users whose bit is "
+            "set, times the bit's place value, is what the bit adds to the mean. All bits together make the mean"
+            f"{offset}."
+        )
         paragraphs = [
-            "A value is a sum of place values, one for each bit that is set. So the share of users whose bit is set, "
-            f"times the bit's place value, is what the bit adds to the mean. All bits together make the mean{offset}.",
+            sums,
             "A 95% interval holds the truth about 95 times in 100. It allows for which users were asked about which bit"
             f"{coins}. Where high bits do not stand out from chance, the interval reaches as far as they may add, if "
             "larger values are rarer from bit to bit. A few values far above all others are not in it.",
         ]
         paragraphs += self._drawn(groups)
-        if local:
+        if local and not by_thresholds:
             paragraphs.append(
                 "Because answers are randomised, the share of a bit can come out below 0% or above 100%. That is "
                 "noise. It is left in, so that sums are right on average."
