@@ -45,7 +45,7 @@ class CentralPage(SampledPage):
     DRAWN: ClassVar[str] = "The noise"
     COUNTED: ClassVar[str] = (
         "is the exact count with noise. Its interval holds the truth at least 95 times in 100, also for counts that "
-        "the threshold selected."
+        "the threshold selected, or that are among the highest."
     )
     NEAR_THRESHOLD: ClassVar[str] = (
         "near the threshold is likely to be too high, because it is shown only if its noise did not take it below. Its "
