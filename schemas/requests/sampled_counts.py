@@ -206,8 +206,8 @@ class QuantilesRequest(SampledRequest):
 
     delta: float = option(
         1e-8,
-        "probability that epsilon may fail to cover; keep it far below 1 / users. With --trust central it is 0, whatever "
-        "is given",
+        "probability that epsilon may fail to cover; keep it far below 1 / users. With --trust central it is 0, "
+        "whatever is given",
         PRIVACY,
         common=True,
     )
