@@ -4,7 +4,7 @@
 
 A million users with one value each. The error of a value is the distance of its rank from the quantile's, as a share of
 the users (mean over the quantiles): 0 if the share lies between those below and up to the value. Values of integer
-columns are rounded. Goal: at most 1e-5 at epsilon 1 and 1e-4 at epsilon 0.1. Sampling has delta 1e-8, the rest 0.
+columns are rounded. Goal: at most 1e-5 at epsilon 1 and 1e-4 at 0.1. Sampling runs at delta 1e-8, the rest at 0.
 PyDP and OpenDP run where they are installed. Without SFUMATO_DATA ages and citations are left out.
 """
 

@@ -323,6 +323,9 @@ def _draw_spread(axes: Axes, body: MomentsBody) -> None:
 
     As the page draws it (`spreadChart` of web/src/products/moments.ts).
     """
+    if not body.statistics:
+        axes.set_axis_off()
+        return
     first, *others = body.statistics
     least, most = body.limits
     wide = max(body.deviation or 0.0, 2 * (first.high - first.low), (most - least) / 1000)
