@@ -1,6 +1,7 @@
 """How often 95% intervals of means and moments hold the clients' own statistic, as tables.
 
-    python -m benchmarks.coverage_moments [--repetitions 100] [--clients 1000,10000] [--epsilons 0.1,3] [--method threshold]
+    python -m benchmarks.coverage_moments [--repetitions 100] [--clients 1000,10000] [--epsilons 0.1,3]
+        [--method threshold] [--mean_only]
 
 Every run draws clients anew and runs the whole protocol in memory, with randomised response and with the noise on every
 count. A run misses where the interval does not hold the clients' own statistic. A row of a table pools the data sets,
