@@ -128,7 +128,7 @@ class _Release:
             created=self._manifest["created"],
             chips=self._chips(),
             guarantee=f"{self._promise()} {guarantee(self._manifest)}" if self._is_private else self._promise(),
-            alarm=alarm(self._manifest, "The randomisation of the reports"),
+            alarm=alarm(self._manifest, "The noise" if self._is_central else "The randomisation of the reports"),
             problems=problems(self._manifest),
             files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in present],
             picture=MOMENTS_PICTURE,

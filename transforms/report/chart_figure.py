@@ -96,6 +96,9 @@ def _charts(body: ChartBody) -> tuple[list[_Chart], list[str]]:
     return [_Chart(4.0, _LEFT, lambda axes: _draw_spending(axes, body))], ["Dashed: the ledger's limits."]
 
 
+# --- bars and dots ---
+
+
 def _leaves(body: BarsBody) -> list[int]:
     """The rows that no other row extends, the largest first."""
     inner = {bar.parent for bar in body.bars}
@@ -320,6 +323,9 @@ def _draw_spread(axes: Axes, body: MomentsBody) -> None:
 
     As the page draws it (`spreadChart` of web/src/products/moments.ts).
     """
+    if not body.statistics:
+        axes.set_axis_off()
+        return
     first, *others = body.statistics
     least, most = body.limits
     wide = max(body.deviation or 0.0, 2 * (first.high - first.low), (most - least) / 1000)
