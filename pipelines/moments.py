@@ -22,7 +22,7 @@ from sfumato.transforms.moments.bernstein_sums import coefficients
 from sfumato.transforms.moments.central_moments import CentralPlan
 from sfumato.transforms.moments.central_moments_release import CentralMetadata, central_files
 from sfumato.transforms.moments.groups import Grouping
-from sfumato.transforms.moments.method_choice import chosen_method
+from sfumato.transforms.moments.method_choice import min_threshold_users
 from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
 from sfumato.transforms.moments.prior import PriorRelease
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
@@ -169,9 +169,9 @@ def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
             f"noise ±{significant(plan.noise_stddev)} on every count of reports"
         )
     if plan.method == "auto":
-        chosen = [chosen_method(users, plan.epsilon, form.bits) for users in EXAMPLE_USERS]
-        words = (f"{method} for {users:,}" for users, method in zip(EXAMPLE_USERS, chosen, strict=True))
-        lines.append(f"the noisy number of users chooses the method: {', '.join(words)}")
+        users = min_threshold_users(plan.epsilon, form.bits)
+        below = f", or weighted for fewer than {users:,.0f} users by a noisy count" if users > 0 else ""
+        lines.append(f"auto takes: threshold{below}")
     return "\n".join([*lines, *_group_lines(grouping), *_error_lines(plan)])
 
 
