@@ -205,23 +205,27 @@ def moments(
     *,
     column: str,
     epsilon: float | None = None,
-    bits: int = 16,
-    fraction_bits: int = 0,
+    bits: int | None = None,
+    fraction_bits: int | None = None,
     statistics: Sequence[str] | str = "mean",
     output: Folder | None = None,
     **options: Any,
 ) -> Release:
     """Estimates means, variances and moments of a number. Each user sends one randomised bit of it.
 
+    With trust="central" the operator adds the values up and adds noise once, which is far more accurate.
+
     Args:
         input: Parquet files or a table, see `heatmap`.
         column: of integers or floating-point numbers, not negative unless `signed` is given.
         epsilon: privacy budget of all that a user sends. Required, unless trust="secagg" and no_dp=True are given.
-        bits: bits of a value's magnitude, 1 to 52.
-        fraction_bits: number of them after the binary point: values are multiples of 2^-fraction_bits.
-        statistics: of mean, variance, moment:K (K up to 8), geometric_mean, log_product.
+        bits: bits of a value's magnitude, 1 to 52; 16 by default.
+        fraction_bits: number of them after the binary point: values are multiples of 2^-fraction_bits. 0 by default.
+        statistics: of mean, variance, moment:K (K up to 8), geometric_mean, log_product. With trust="central": of
+            count, sum, mean, variance, moment:K.
         output: see `heatmap`.
-        **options: any other option of `sfumato moments`, such as group_by and groups, or region and cells.
+        **options: any other option of `sfumato moments`, such as group_by and groups, or region and cells, or trust
+            and range.
 
     Returns:
         The release, with `moments` and, with region and cells, `cells`.

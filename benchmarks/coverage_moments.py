@@ -14,6 +14,7 @@ import argparse
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,12 @@ from numpy.typing import NDArray
 from sfumato.schemas.moments import FixedPoint, Statistic
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.moments.groups import CellGroups, Grouping
-from sfumato.transforms.moments.moments_release import simultaneous
+from sfumato.transforms.moments.moment_tables import simultaneous
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState, run_in_memory
 from sfumato.transforms.moments.quantities import decode, encode
 from sfumato.transforms.moments.tally import Block, count_reports
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.shrinkage import simultaneous_z
 from sfumato.transforms.text_tables import markdown_table
 
 Values = NDArray[np.float64]
@@ -158,11 +160,11 @@ def listed(
         state = state.advance(queries, plan.protect(queries, counted, key))
     grouping = Grouping(CellGroups(Grid(Region(-1, 50, 1, 51), depth)))
     stddev = float(np.sqrt(state.clients_variance(plan).item() / (cells + 1)))
-    names, places = grouping.published_groups(state.clients(plan), stddev)
+    names, places = grouping.published_groups(state.clients(plan), simultaneous_z(cells) * stddev)
     shown = np.flatnonzero(places[:-1] < len(names) - 1)
     exact = decode(codes, form)
     means = np.bincount(groups, exact, cells) / np.maximum(np.bincount(groups, minlength=cells), 1)
-    return simultaneous(state, plan, names, places, "mean")[0], means[shown] - exact.mean()
+    return simultaneous(partial(state.estimates, plan), names, places, "mean")[0], means[shown] - exact.mean()
 
 
 def lists(runs: int) -> str:

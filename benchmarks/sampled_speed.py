@@ -1,4 +1,4 @@
-"""Speed and memory of the jobs of sample and threshold, as ratios to a bare pass over the same files in the same run.
+"""Speed and memory of the jobs that count items, as ratios to a bare pass over the same files in the same run.
 
     python -m benchmarks.sampled_speed [--data bench_data] [--sizes 1,10,54.6] [--repeats 3]
 
@@ -23,6 +23,18 @@ JOBS = {
     "histogram, 1024 x 1024 cells": ("histogram", "--cells", "10", *_REGION),
     "hot spots, one level": ("hotspots", "--depth", "10", "--levels", "1", *_REGION),
     "hot spots, three levels": ("hotspots", "--depth", "10", "--levels", "3", *_REGION),
+    "histogram, trusted curator": ("histogram", "--cells", "10", *_REGION, "--trust", "central"),
+    "hot spots, trusted curator": ("hotspots", "--depth", "10", *_REGION, "--trust", "central"),
+    "hot spots, trusted curator, 5 items a user": (
+        "hotspots",
+        "--depth",
+        "10",
+        *_REGION,
+        "--trust",
+        "central",
+        "--max_items_per_user",
+        "5",
+    ),
     "quantiles, three levels": ("quantiles", "--column", "longitude", "--range", f"{REGION[0]},{REGION[2]}"),
 }
 _DUCKDB = """

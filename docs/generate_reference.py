@@ -150,7 +150,14 @@ TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
     ),
     "histogram, hotspots": (
         "`cells.parquet` for places, `items.parquet` for a column's values: a row a published cell, item or prefix.",
-        {release.CELLS_FILE: release.HOT_CELLS_SCHEMA, release.ITEMS_FILE: release.items_schema(pa.string())},
+        {release.CELLS_FILE: release.hot_cells_schema(), release.ITEMS_FILE: release.items_schema(pa.string())},
+    ),
+    "histogram, hotspots with `--trust central`": (
+        "The same with noise in place of sampling.",
+        {
+            release.CELLS_FILE: release.hot_cells_schema(noisy=True),
+            release.ITEMS_FILE: release.items_schema(pa.string(), noisy=True),
+        },
     ),
     "quantiles": (
         "`ranges.parquet` occurs with `--ranges`.",

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, format_amount, parse_amount
@@ -13,7 +14,7 @@ from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_limits, open_ledger
 from sfumato.transforms.privacy.ledger.stores import absolute_location
-from sfumato.transforms.privacy.ledger.windows import spent_in_window
+from sfumato.transforms.privacy.ledger.windows import daily_epsilon, spent_in_window
 from sfumato.transforms.release.catalog import check_not_lost
 from sfumato.transforms.release.metadata import ReleaseMetadata
 
@@ -67,6 +68,7 @@ class Accounting:
             delta=parse_amount("delta", cost.delta),
             adjacency=cost.adjacency,
             trust=cost.trust,
+            rho=_rho(cost),
             files=tuple(sorted(files)),
             request=hashlib.sha256(request.encode()).hexdigest(),
             # Keyed, because an unkeyed digest of the input would confirm a guess at it.
@@ -94,19 +96,30 @@ class Accounting:
             return [f"nothing: release {release_id} was charged before; the run would resume it"]
         epsilon, delta = parse_amount("epsilon", cost.epsilon), parse_amount("delta", cost.delta)
         charge = Charge(
-            release_id or "new", "", self.dataset, self.period, epsilon, delta, "", "", adjacency=cost.adjacency
-        )
+            release_id or "new", "", self.dataset, self.period, epsilon, delta, "", "",
+            adjacency=cost.adjacency, rho=_rho(cost),
+        )  # fmt: skip
         limits = check_limits(history, self.dataset, self.budget) or history.limits[charge.dataset]
         text = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
+        if charge.rho is not None:
+            text += f" (rho {format_amount(charge.rho)})"
         lines = [f"{text} to dataset {self.dataset} for {self.period}, in the ledger {self.ledger}"]
         for limit in limits:
             spent = spent_in_window(history.charges, charge.dataset, self.period.last, limit)
             lines.append(f"limit: {limit.describe()}; epsilon {format_amount(spent)} is spent up to {self.period.last}")
+            if limit.days > 1:
+                daily = f"epsilon {daily_epsilon(limit, float(charge.delta)):.4g}"
+                at = f" and delta {format_amount(delta)}" if delta else ""
+                lines.append(f"releases of every day fit this limit up to {daily}{at} each")
         try:
             check_budget(history, charge, limits)
         except (BudgetError, RequestError) as error:
             return [*lines, f"it would be refused: {str(error).removeprefix('ledger: ')}"]
         return [*lines, "it fits"]
+
+
+def _rho(cost: Cost) -> Decimal | None:
+    return None if cost.rho is None else parse_amount("rho", cost.rho)
 
 
 def accounting(request: ReleaseRequest) -> Accounting | None:

@@ -63,6 +63,8 @@ class HeatmapJob(ReleaseJob):
             parameters.epsilon,
             adjacency=ADD_OR_REMOVE if protected else ZERO_OUT,
             trust=parameters.trust,
+            delta=parameters.stated_delta,
+            rho=parameters.rho,
         )
 
     def columns(self) -> LocationColumns:

@@ -1,4 +1,4 @@
-"""`sfumato histogram`: how many users hold each category or visit each map cell, by sample and threshold."""
+"""`sfumato histogram`: how many users hold each category or visit each map cell, by a sample or with noise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from sfumato.pipelines.requested_counts import requested_histogram
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.sampled import Assemble, SampledJob, limits, run_sampled
 from sfumato.schemas.requests.sampled_counts import HistogramRequest
-from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
+from sfumato.transforms.histogram.central_counts_release import central_files
+from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.privacy.keys import RunKey
 
@@ -28,10 +30,12 @@ class HistogramJob(SampledJob):
         return cls(request, requested_histogram(request))
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
-        return TrieHeavyHitters(self.counted, self.plan.sampling, key, **limits(inputs))
+        if isinstance(self.plan, CentralPlan):
+            return NoisyItems(self.counted, self.plan, key, **limits(inputs))
+        return TrieHeavyHitters(self.counted, self.sampling, key, **limits(inputs))
 
     def assembler(self) -> Assemble:
-        return trie_files
+        return central_files if isinstance(self.plan, CentralPlan) else trie_files
 
 
 def run(request: HistogramRequest, settings: RunnerSettings) -> int:

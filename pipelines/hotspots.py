@@ -1,4 +1,4 @@
-"""`sfumato hotspots`: popular places, words or codes, found level by level by TrieHH++ (sample and threshold)."""
+"""`sfumato hotspots`: popular places, words or codes, level by level, by a sample (TrieHH++) or with noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from sfumato.schemas.requests.sampled_counts import (
     DIGITS,
     HotspotsRequest,
 )
-from sfumato.transforms.histogram.sample_and_threshold import TrieHeavyHitters
+from sfumato.transforms.histogram.central_counts_release import central_files
+from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
 from sfumato.transforms.privacy.keys import RunKey
@@ -51,11 +53,13 @@ class HotspotsJob(SampledJob):
         column = self.request.column
         prefixes = self.prefixes(None if column is None else inputs.column_types[column])
         levels = spread_levels(prefixes.depth, self.plan.rounds)
-        sampling, top = self.plan.sampling, self.request.top
-        return TrieHeavyHitters(self.counted, sampling, key, prefixes, levels, top, **limits(inputs))
+        top = self.request.top
+        if isinstance(self.plan, CentralPlan):
+            return NoisyItems(self.counted, self.plan, key, prefixes, levels, top, **limits(inputs))
+        return TrieHeavyHitters(self.counted, self.sampling, key, prefixes, levels, top, **limits(inputs))
 
     def assembler(self) -> Assemble:
-        return trie_files
+        return central_files if isinstance(self.plan, CentralPlan) else trie_files
 
 
 def run(request: HotspotsRequest, settings: RunnerSettings) -> int:

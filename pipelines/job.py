@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, Context, Decimal
 from functools import cached_property
 from typing import Any, ClassVar, Self, get_args
 
@@ -32,7 +32,7 @@ from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import BYTES_PER_ROW, scratch
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
-from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reservation, parse_amount
+from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Charge, Cost, Reservation, format_amount, parse_amount
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.release import MANIFEST_FORMAT, PAGE_FILE
 from sfumato.schemas.requests.publish_request import PublishRequest, ReleaseRequest
@@ -43,6 +43,7 @@ from sfumato.transforms.logs import LATE_ROWS, log_event
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.ledger.input_files import file_digest, select_files
+from sfumato.transforms.privacy.mechanism import epsilon_for_delta
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
 from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, package_versions
 from sfumato.transforms.release.publishing import CommitRelease, published_digest, with_charge
@@ -65,9 +66,9 @@ class ReleaseJob(ABC):
     request: PublishRequest
 
     @classmethod
-    @abstractmethod
     def of(cls, request: Any) -> Self:
-        """The job of a request. Raises RequestError."""
+        """The job of a request. Jobs with more fields derive them here. Raises RequestError."""
+        return cls(request)
 
     @abstractmethod
     def columns(self) -> Columns:
@@ -172,8 +173,9 @@ class LedgerGate:
 
     def settle(self, epsilon: float, reason: str) -> None:
         """See ChargeGate.settle."""
+        spent, delta, rho = admission_cost(epsilon, self.planned.delta, self.planned.rho)
         self.accounting.open().settle(
-            self.planned.release_id, rounded_up(epsilon), 0, message_of(reason), binding=self.planned.binding
+            self.planned.release_id, spent, delta, message_of(reason), rho=rho, binding=self.planned.binding
         )
 
 
@@ -263,8 +265,14 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
 
 
 def trust_lines(job: ReleaseJob) -> list[str]:
-    """One line for each trust model, this run's first: who sees what, and the error to expect."""
-    kind, own = type(job.request), job.parameters()["trust"]
+    """One line for each trust model, this run's first: who sees what, and the error to expect.
+
+    None for a job that has no option --trust.
+    """
+    kind = type(job.request)
+    if "trust" not in kind.model_fields:
+        return []
+    own = job.parameters()["trust"]
     offered = get_args(kind.model_fields["trust"].annotation)
     given = job.request.given(kind.model_fields)
     lines = []
@@ -327,9 +335,24 @@ def select_input(
     return chosen, [filled[index] for index in selection.late], [digests[index] for index in selection.charged]
 
 
-def rounded_up(epsilon: float) -> str:
-    """Epsilon rounded up to six digits, as the ledger adds it up."""
-    return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(epsilon):f}"
+def rounded_up(amount: float) -> str:
+    """An amount rounded up to six digits, as the ledger adds it up."""
+    return format_amount(Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(amount))
+
+
+def admission_cost(cost: float, delta: Decimal, rho: Decimal | None) -> tuple[Decimal, Decimal, Decimal | None]:
+    """Returns epsilon, delta and rho that the admission of a release spends.
+
+    Args:
+        cost: of the noisy counts of users, an epsilon or a rho.
+        delta: of the complete release. With Gaussian noise the admission has the share of it that it has of rho.
+        rho: of the complete release; None unless its noise is Gaussian.
+    """
+    spent = parse_amount("epsilon", rounded_up(cost))
+    if rho is None:
+        return spent, Decimal(0), None
+    share = parse_amount("delta", rounded_up(float(delta) * cost / float(rho)))
+    return parse_amount("epsilon", rounded_up(epsilon_for_delta(float(spent), float(share)))), share, spent
 
 
 def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: AdmissionRule, refusal: RefusedError) -> None:
@@ -340,11 +363,9 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
     cost = job.cost()
     epsilon = parse_amount("epsilon", cost.epsilon)
     if isinstance(refusal, NotAdmittedError):  # only the noisy counts of users were drawn
-        spent, delta, adjacency = (
-            parse_amount("epsilon", rounded_up(rule.epsilon)),
-            parse_amount("delta", 0),
-            ADD_OR_REMOVE,
-        )
+        rho = None if cost.rho is None else parse_amount("rho", cost.rho)
+        spent, delta, _ = admission_cost(rule.epsilon, parse_amount("delta", cost.delta), rho)
+        adjacency = ADD_OR_REMOVE
     else:
         spent, delta, adjacency = epsilon, parse_amount("delta", cost.delta), cost.adjacency
     adjacency_text = guarantee.ZERO_OUT if adjacency == ZERO_OUT else guarantee.ADD_OR_REMOVE

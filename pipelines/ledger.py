@@ -123,12 +123,21 @@ def _windows(history: History, dataset: str | None) -> list[tuple[str, Limit, st
 def _text(location: str, history: History, dataset: str | None) -> str:
     """The ledger as two tables: charges, and limits with what is left of them."""
     reservations = _reservations(history, dataset)
-    charges = [["data of", "dataset", "release", "job", "epsilon", "delta", "charged", "state"]]
+    charges = [["data of", "dataset", "release", "job", "trust", "epsilon", "delta", "charged", "state"]]
     for entry in reservations:
         charge = entry.charge
         amounts = [format_amount(charge.epsilon), format_amount(charge.delta)]
         charges.append(
-            [str(charge.period), charge.dataset, charge.release_id, charge.job, *amounts, entry.time, state_of(entry)]
+            [
+                str(charge.period),
+                charge.dataset,
+                charge.release_id,
+                charge.job,
+                charge.trust,
+                *amounts,
+                entry.time,
+                state_of(entry),
+            ]
         )
     limits = [["dataset", "limit", "days to", "epsilon spent", "epsilon left", "most in any such window"]]
     for name, limit, last, spent in _windows(history, dataset):
@@ -169,6 +178,7 @@ def _json(history: History, dataset: str | None) -> str:
             "last_day": str(entry.charge.period.last),
             "release_id": entry.charge.release_id,
             "job": entry.charge.job,
+            "trust": entry.charge.trust,
             "epsilon": format_amount(entry.charge.epsilon),
             "delta": format_amount(entry.charge.delta),
             "starts_from": entry.charge.starts_from,

@@ -1,22 +1,26 @@
-"""`sfumato moments`: means, variances and moments of a number over users, each of whom sends one bit."""
+"""`sfumato moments`: means, variances and moments of a number over users, from one bit of each or from their sums."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import apache_beam as beam
 import numpy as np
 
 from sfumato.pipelines.job import Inputs, ReleaseJob, run_release
-from sfumato.pipelines.requested_moments import requested_moments
+from sfumato.pipelines.requested_moments import requested_moments, requested_sums
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.moments import ValueColumns
 from sfumato.schemas.requests.moments_request import MomentsRequest
+from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.allocation import by_variance
+from sfumato.transforms.moments.bernstein_sums import coefficients
+from sfumato.transforms.moments.central_moments import CentralPlan
+from sfumato.transforms.moments.central_moments_release import CentralMetadata, central_files
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
 from sfumato.transforms.moments.prior import PriorRelease
@@ -24,6 +28,7 @@ from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan
 from sfumato.transforms.moments.push_bits import PushBits
 from sfumato.transforms.moments.quantities import Quantity
+from sfumato.transforms.moments.sum_moments import SumMoments
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
@@ -49,27 +54,36 @@ class MomentsJob(ReleaseJob):
 
     request: MomentsRequest
     values: Values
-    plan: MomentsPlan
-    meter: PrivacyMeter
+    plan: MomentsPlan | CentralPlan
+    meter: PrivacyMeter | None = None
     grouping: Grouping | None = None
     warm_start: PriorRelease | None = None
 
     @classmethod
-    def of(cls, request: MomentsRequest) -> MomentsJob:
+    def of(cls, request: MomentsRequest) -> Self:
         """The job of a request. Raises RequestError."""
+        if request.trust == Trust.CENTRAL:
+            values, plan, grouping = requested_sums(request)
+            return cls(request, values, plan, grouping=grouping)
         return cls(request, *requested_moments(request))
 
     def columns(self) -> ValueColumns:
         return self.values.columns
 
     def plan_text(self) -> str:
+        if isinstance(self.plan, CentralPlan):
+            return central_plan_text(self.plan, self.grouping)
         return moments_plan_text(self.plan, self.grouping)
 
     def accuracy(self) -> str:
+        if isinstance(self.plan, CentralPlan) and (self.plan.finds_range or not self.plan.degree):
+            return f"noise of ±{significant(1.96 * self.plan.count_stddev)} users (95%) on a number of users"
         users, error = f"{TYPICAL_USERS:,}", dict(_mean_errors(self.plan))
         return f"the mean of values spread evenly errs by {error[users]} (95%), if {users} users take part"
 
     def cost(self) -> Cost:
+        if isinstance(self.plan, CentralPlan):
+            return Cost(self.plan.epsilon, trust=self.request.trust)
         if self.plan.epsilon is None:
             return Cost(math.inf, trust=self.request.trust)
         # One bounds what the collector of the reports learns of a user, the other what readers of the release learn.
@@ -77,14 +91,19 @@ class MomentsJob(ReleaseJob):
 
     def resolved(self) -> dict[str, Any]:
         plan, grouping = self.plan, self.grouping
-        return {
+        shared = {
             **asdict(self.values.columns),
-            **asdict(plan.form),
             "statistics": [statistic.name for statistic in plan.statistics],
             "epsilon": plan.epsilon,
+            "groups": None if grouping is None else asdict(grouping),
+        }
+        if isinstance(plan, CentralPlan):
+            return {**shared, "range": None if plan.span is None else [plan.span.low, plan.span.high]}
+        return {
+            **shared,
+            **asdict(plan.form),
             "release_epsilon": plan.released_epsilon,
             **asdict(plan.resolved_tuning),
-            "groups": None if grouping is None else asdict(grouping),
             "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
         }
 
@@ -92,23 +111,30 @@ class MomentsJob(ReleaseJob):
         return self.plan.admission(self.request.max_bad_fraction, self.min_users)
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        bounded = self.values.columns.user_id is not None
-        described = self.plan, self.grouping, self.meter, self.values.columns.column, bounded  # of MomentsMetadata
-        push = PushBits(
-            self.values,
-            self.plan,
-            key,
-            self.grouping,
-            cap=self.meter.cap,
-            spill=inputs.spill,
-            admit=inputs.admit,
-        )
+        column, bounded = self.values.columns.column, self.values.columns.user_id is not None
+        plan, grouping, meter, spill, admit = self.plan, self.grouping, self.meter, inputs.spill, inputs.admit
+        paths = root | "Files" >> beam.Create(inputs.files)
+        if isinstance(plan, CentralPlan):
+            measured = paths | "Sums" >> SumMoments(
+                self.values, plan, key, grouping, spill=spill, admit=admit
+            )  # CentralSums
+
+            def files_of(state: Any) -> dict[str, bytes]:
+                return central_files(state, CentralMetadata(with_charge(metadata), grouping, column, bounded))
+        else:
+            assert meter is not None
+            measured = paths | "Push" >> PushBits(
+                self.values, plan, key, grouping, cap=meter.cap, spill=spill, admit=admit
+            )  # MomentsState
+
+            def files_of(state: Any) -> dict[str, bytes]:
+                return moments_files(
+                    state, MomentsMetadata(with_charge(metadata), plan, grouping, meter, column, bounded)
+                )
+
         return (
-            root
-            | "Files" >> beam.Create(inputs.files)
-            | "Push" >> push  # MomentsState
-            | "Assemble"
-            >> beam.Map(lambda state: moments_files(state, MomentsMetadata(with_charge(metadata), *described)))
+            measured
+            | "Assemble" >> beam.Map(files_of)
             | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
 
@@ -139,18 +165,45 @@ def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
             f"epsilon {plan.released_epsilon:g} for adding or removing one user: "
             f"noise ±{significant(plan.noise_stddev)} on every count of reports"
         )
-    if grouping is not None:
-        lines.append(
-            f"{len(grouping.groups):,} groups, and `other`; a group is shown if it has {grouping.min_group:,} users by "
-            "noisy counts, and clearly more than none"
-        )
-    each = [("users", "error of the mean, 95%"), *_mean_errors(plan)]
-    table = markdown_table([list(row) for row in each], left=())
-    return "\n".join([*lines, "", "Error of the mean, for values spread evenly over the range:", "", table])
+    return "\n".join([*lines, *_group_lines(grouping), *_error_lines(plan)])
 
 
-def _mean_errors(plan: MomentsPlan) -> list[tuple[str, str]]:
-    """The error of the mean for some numbers of users, if all bits are set for half of them (Lemma 3.3)."""
+def central_plan_text(plan: CentralPlan, grouping: Grouping | None) -> str:
+    """The noise and the error of a release by a trusted server, as text for a terminal."""
+    shares = ", ".join(f"{name} {epsilon:.3g}" for name, epsilon in plan.shares.items())
+    lines = [
+        f"the operator adds up the value of one record a user, and adds noise once; parts of epsilon: {shares}",
+        f"noise ±{significant(plan.count_stddev)} on every number of users",
+    ]
+    if plan.span is not None:
+        lines.append(f"values lie in {plan.span.low:.10g} to {plan.span.high:.10g}; others count as an end")
+    elif plan.degree:
+        lines.append("the range follows from noisy counts of users by powers of two")
+    lines += _group_lines(grouping)
+    return "\n".join([*lines, *(_error_lines(plan) if plan.span is not None else [""])])
+
+
+def _group_lines(grouping: Grouping | None) -> list[str]:
+    if grouping is None:
+        return []
+    return [
+        f"{len(grouping.groups):,} groups, and `other`; a group is shown if it has {grouping.min_group:,} users by "
+        "noisy counts, and clearly more than none"
+    ]
+
+
+def _error_lines(plan: MomentsPlan | CentralPlan) -> list[str]:
+    table = markdown_table([["users", "error of the mean, 95%"], *map(list, _mean_errors(plan))], left=())
+    return ["", "Error of the mean, for values spread evenly over the range:", "", table]
+
+
+def _mean_errors(plan: MomentsPlan | CentralPlan) -> list[tuple[str, str]]:
+    """The error of the mean for some numbers of users: with bits, if all are set for half of them (Lemma 3.3)."""
+    if isinstance(plan, CentralPlan):
+        assert plan.span is not None
+        middle = (plan.span.high - plan.span.low) / 2
+        noise = plan.noise_stddev * float(np.linalg.norm(coefficients(1, plan.degree, -middle, middle)))
+        return [(f"{users:,}", f"±{significant(1.96 * noise / users)}") for users in EXAMPLE_USERS]
     slots = Quantity(plan.form, "value").slots
     half = np.full(len(slots), 0.5)
     probabilities = by_variance(slots, half, np.ones(len(slots)), plan.response, 0.5, plan.bits_per_client)

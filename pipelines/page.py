@@ -12,6 +12,7 @@ from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE
 from sfumato.schemas.requests.commands import PageRequest
 from sfumato.schemas.views import PageView
 from sfumato.transforms.heatmap.heatmap_view import heatmap_view
+from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.histogram.sampled_view import sampled_view
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.ranges.ranges_view import ranges_view
@@ -21,8 +22,8 @@ from sfumato.transforms.report.pages import page_files
 View = Callable[[Mapping[str, bytes]], PageView]
 VIEWS: dict[str, View] = {
     "heatmap": heatmap_view,
-    "histogram": sampled_view,
-    "hotspots": sampled_view,
+    "histogram": counts_view,
+    "hotspots": counts_view,
     "quantiles": sampled_view,
     "moments": moments_view,
     "ranges": ranges_view,

@@ -34,7 +34,7 @@ class QuantilesJob(SampledJob):
         return {**super().resolved(), "ranges": self.request.ranges or ()}
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
-        sampling, options = self.plan.sampling, limits(inputs)
+        sampling, options = self.sampling, limits(inputs)
         if self.request.method == "interactive":
             assert isinstance(self.counted, NumberItems)
             return InteractiveQuantiles(self.counted, sampling, key, self.request.quantiles, **options)

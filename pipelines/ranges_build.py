@@ -36,7 +36,6 @@ from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.build_ranges import BuildRanges
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.query_files import count_queries, read_queries
@@ -84,7 +83,7 @@ class RangesJob(ReleaseJob):
 
     def accuracy(self) -> str:
         counting = self.plan.counting
-        noise = discrete_laplace_stddev(counting.epsilon - counting.admission().epsilon)
+        noise = counting.count_noise.stddev(counting.budget.total - counting.admission().epsilon)
         if counting.is_central:
             return f"noise of ±{significant(1.96 * noise)} users (95%) on a cell's count"
         users = counting.population or TYPICAL_USERS
@@ -92,7 +91,8 @@ class RangesJob(ReleaseJob):
         return f"noise of ±{significant(1.96 * noise)} users (95%) on a cell's count, if {users:,} take part"
 
     def cost(self) -> Cost:
-        return Cost(self.plan.counting.epsilon, trust=self.plan.counting.trust)
+        counting = self.plan.counting
+        return Cost(counting.epsilon, counting.stated_delta, trust=counting.trust, rho=counting.rho)
 
     def admission(self) -> AdmissionRule:
         return self.plan.counting.admission(self.min_users)
@@ -162,13 +162,14 @@ def ranges_plan_text(plan: RangesPlan) -> str:
         width, height = (metres / (1 << heatmap.depth) for metres in plan.field.metres)
         lines.append(f"secure aggregation counts every cell of level {heatmap.depth}, {width:.3g} x {height:.3g} m:")
         return "\n".join([*lines, "", heatmap_plan_text(heatmap)])
-    spent = counting.admission().epsilon
-    lines.append(f"epsilon {counting.epsilon:g} in all, of which the count of users costs {spent:.3g}")
+    spent, kind = counting.admission().epsilon, counting.count_noise
+    delta = f", delta {counting.delta:g}: rho {counting.rho:.4g}" if counting.rho is not None else ""
+    lines.append(f"epsilon {counting.epsilon:g}{delta} in all, of which the count of users costs {spent:.3g}")
     chosen = plan.options.get("cell_width")
     if chosen is None:
         lines.append("a trusted server adds the noise; the cells follow from the number of users and epsilon")
     else:
-        noise = significant(discrete_laplace_stddev(counting.epsilon - spent))
+        noise = significant(kind.stddev(counting.budget.total - spent))
         lines.append(
             f"a trusted server adds noise ±{noise} to the users of every cell of about {chosen:g} x {chosen:g} m"
         )

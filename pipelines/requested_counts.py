@@ -1,4 +1,4 @@
-"""What a request to count by sample and threshold asks for. No Beam: contradictions are found before it is imported."""
+"""What a request to count items or values asks for. No Beam: contradictions are found before it is imported."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from sfumato.schemas.requests.sampled_counts import (
     QuantilesRequest,
     SampledRequest,
 )
+from sfumato.schemas.trust import Trust
+from sfumato.transforms.histogram.bounded_items import ItemBound
+from sfumato.transforms.histogram.central_plan import CentralPlan
 from sfumato.transforms.histogram.curve import check_shares
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
@@ -30,31 +33,40 @@ class RequestedCount:
     plan: its budget and rounds. counted: its items. levels: of the hierarchical method of quantiles.
     """
 
-    plan: SamplePlan
+    plan: SamplePlan | CentralPlan
     counted: Items
     levels: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _ = self.plan.sampling
+        _ = self.plan.noises if isinstance(self.plan, CentralPlan) else self.plan.sampling
 
 
 def requested_histogram(request: HistogramRequest) -> RequestedCount:
     """What a request of a histogram asks for. Raises RequestError."""
     if request.cells is not None:
-        return RequestedCount(_plan(request, 1, 4**request.cells), _cells(request, request.cells))
+        counted = _cells(request, request.cells)
+        return RequestedCount(_item_plan(request, (4**request.cells,)), counted)
     columns = ItemColumns(str(request.column), request.user_id_column, CATEGORIES)
-    return RequestedCount(_plan(request, 1), ColumnItems(columns))
+    return RequestedCount(_item_plan(request, (None,)), ColumnItems(columns))
 
 
 def requested_hotspots(request: HotspotsRequest) -> RequestedCount:
     """What a request of hot spots asks for. Raises RequestError."""
-    depth, levels = request.depth, request.levels
-    spread_levels(depth or CHARACTERS, levels)  # too many levels are a bad request, before any search
+    depth = request.depth
     if request.region is not None:
         cells = _cells(request, depth or CELL_DEPTH)
-        return RequestedCount(_plan(request, levels, 4**cells.grid.depth), cells)
+        levels = spread_levels(cells.grid.depth, hotspot_rounds(request))
+        return RequestedCount(_item_plan(request, tuple(4**level for level in levels)), cells)
+    levels = spread_levels(depth or CHARACTERS, hotspot_rounds(request))  # too many are refused before any search
     columns = ItemColumns(str(request.column), request.user_id_column, PREFIXES)
-    return RequestedCount(_plan(request, levels), ColumnItems(columns, digits=depth or DIGITS))
+    return RequestedCount(_item_plan(request, (None,) * len(levels)), ColumnItems(columns, digits=depth or DIGITS))
+
+
+def hotspot_rounds(request: HotspotsRequest) -> int:
+    """The number of levels: 3 unless given; with a trusted curator 2, where the depth has as many."""
+    if request.levels is not None:
+        return request.levels
+    return 3 if request.trust == Trust.SECAGG else min(2, request.depth or 2)
 
 
 def requested_quantiles(request: QuantilesRequest) -> RequestedCount:
@@ -66,6 +78,21 @@ def requested_quantiles(request: QuantilesRequest) -> RequestedCount:
         return RequestedCount(_plan(request, request.bits, len(request.quantiles) + 1), items)
     levels = spread_levels(request.bits, request.levels)
     return RequestedCount(_plan(request, request.levels, 1 << request.bits), items, levels)
+
+
+def _item_plan(request: ItemRequest, domains: tuple[int | None, ...]) -> SamplePlan | CentralPlan:
+    """A request's plan. domains: the number of items of each round, None where the data name them."""
+    if request.trust == Trust.SECAGG:
+        return _plan(request, len(domains), domains[-1])
+    return CentralPlan(
+        epsilon=request.epsilon,
+        delta=request.delta,
+        bound=ItemBound(request.max_items_per_user, request.max_records_per_item),
+        domains=domains,
+        noise=request.noise,
+        population=request.population,
+        max_bad_fraction=request.max_bad_fraction,
+    ).without_unused_delta()
 
 
 def _plan(request: SampledRequest, rounds: int, items: int | None = None) -> SamplePlan:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns
+from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns, ValueRange
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import BITS_FILE
 from sfumato.schemas.requests.moments_request import DEFAULT_MIN_GROUP, MomentsRequest
+from sfumato.schemas.trust import Trust
 from sfumato.transforms.files import read_file
 from sfumato.transforms.moments.allocation import Tuning
+from sfumato.transforms.moments.central_moments import CentralPlan
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.prior import PriorRelease
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
@@ -17,10 +19,31 @@ from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.release.published_release import open_release
 
 
+def check_moments(request: MomentsRequest) -> None:
+    """Raises RequestError where options contradict each other, or cannot be used."""
+    if request.trust == Trust.CENTRAL:
+        requested_sums(request)
+    else:
+        requested_moments(request)
+
+
+def requested_sums(request: MomentsRequest) -> tuple[Values, CentralPlan, Grouping | None]:
+    """Values, plan and groups of a request of a trusted server. Raises RequestError."""
+    assert request.epsilon is not None
+    grouping = grouping_of(request)
+    values = Values(_columns(request), None, None if grouping is None else grouping.groups)
+    span = None if request.range is None else ValueRange(*request.range)
+    if request.model_fields_set & {"bits", "fraction_bits", "signed"}:
+        form = form_of(request)
+        span = ValueRange(form.low, form.high)
+    plan = CentralPlan(statistics=tuple(map(Statistic, request.statistics)), epsilon=request.epsilon, span=span)
+    return values, plan, grouping
+
+
 def requested_moments(
     request: MomentsRequest,
 ) -> tuple[Values, MomentsPlan, PrivacyMeter, Grouping | None, PriorRelease | None]:
-    """Values, plan, meter, groups and earlier release of a request. Raises RequestError."""
+    """Values, plan, meter, groups and earlier release of a request of users' reports. Raises RequestError."""
     form, grouping = form_of(request), grouping_of(request)
     values = Values(_columns(request), form, None if grouping is None else grouping.groups)
     prior = open_prior(request.warm_start, request.column, form)

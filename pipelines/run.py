@@ -83,10 +83,10 @@ JOBS = {
         publishes=True,
     ),
     "moments": Job(
-        "publish means, variances and moments of a number; each user sends one bit of it",
+        "publish means, variances and moments of a number: from one bit of each user, or by a trusted server",
         "schemas.requests.moments_request:MomentsRequest",
         "pipelines.moments:run",
-        "pipelines.requested_moments:requested_moments",
+        "pipelines.requested_moments:check_moments",
         publishes=True,
     ),
     "ranges build": Job(

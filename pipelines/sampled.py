@@ -1,4 +1,4 @@
-"""The common part of the jobs that sample and threshold: histogram, hotspots and quantiles."""
+"""The common part of the jobs that count items, by a sample or with noise: histogram, hotspots and quantiles."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.requests.sampled_counts import SampledRequest
+from sfumato.transforms.histogram.central_counts_release import CentralMetadata, bound_text, noise_text
+from sfumato.transforms.histogram.central_plan import CentralPlan
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import CountOptions
 from sfumato.transforms.histogram.sampled_release import SampleMetadata
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
+from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.text_tables import significant
 
-# (published result, its metadata) -> {file name: content}
-Assemble = Callable[[Any, SampleMetadata], dict[str, bytes]]
+# (published result, its SampleMetadata or CentralMetadata) -> {file name: content}
+Assemble = Callable[[Any, Any], dict[str, bytes]]
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,15 @@ class SampledJob(ReleaseJob):
     requested: RequestedCount
 
     @property
-    def plan(self) -> SamplePlan:
+    def plan(self) -> SamplePlan | CentralPlan:
         """Its budget and rounds."""
         return self.requested.plan
+
+    @property
+    def sampling(self) -> Sampling:
+        """Of a count by sample and threshold."""
+        assert isinstance(self.plan, SamplePlan)
+        return self.plan.sampling
 
     @property
     def counted(self) -> Items:
@@ -70,22 +79,34 @@ class SampledJob(ReleaseJob):
         return replace(self.plan.admission_rule, min_users=self.min_users)
 
     def accuracy(self) -> str:
-        return f"an item of {self.plan.hidden_count() + 1:,} users is shown with a probability of 99%"
+        if isinstance(self.plan, SamplePlan):
+            return f"an item of {self.plan.hidden_count() + 1:,} users is shown with a probability of 99%"
+        noise = self.plan.noises[-1]
+        error = f"noise of ±{significant(1.96 * noise.stddev)} (95%) on a count"
+        if noise.threshold is None:
+            return f"every item is shown; {error}"
+        return f"an item of {noise.hidden_count() + 1:,} is shown with a probability of 99%; {error}"
 
     def resolved(self) -> dict[str, Any]:
-        return {**asdict(self.plan), "counted": asdict(self.counted)}  # type: ignore[call-overload]
+        counted = asdict(self.counted)  # type: ignore[call-overload]
+        return {**asdict(self.plan), "rounds": self.plan.rounds, "counted": counted}
 
     def plan_text(self) -> str:
-        return sample_plan_text(self.plan, self.counted)
+        return (
+            central_plan_text(self.plan)
+            if isinstance(self.plan, CentralPlan)
+            else sample_plan_text(self.plan, self.counted)
+        )
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         described = self.plan, self.counted
         assemble = self.assembler()
+        kind: Any = CentralMetadata if isinstance(self.plan, CentralPlan) else SampleMetadata
         return (
             root
             | "Files" >> beam.Create(inputs.files)
             | "Publish" >> self.count(inputs, key)  # published from here on
-            | "Assemble" >> beam.Map(lambda result: assemble(result, SampleMetadata(with_charge(metadata), *described)))
+            | "Assemble" >> beam.Map(lambda result: assemble(result, kind(with_charge(metadata), *described)))
             | "Write" >> WriteRelease(self.request.output, metadata, self.request.overwrite)
         )
 
@@ -125,6 +146,23 @@ def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
         f"an item of fewer than {sampling.threshold} users is never shown",
         f"an item of {plan.hidden_count() + 1:,} users or more is shown with a probability of at least 99%",
     ]
+    return "\n".join(lines) + "\n"
+
+
+def central_plan_text(plan: CentralPlan) -> str:
+    """The noise of a count with a trusted curator, and what the release shows. Raises RequestError."""
+    lines = [
+        f"trusted curator: epsilon {plan.rounds_epsilon:g}, delta {plan.delta_spent:.3g} of {plan.delta:g}",
+        f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users",
+        bound_text(plan.bound),
+    ]
+    for number, noise in enumerate(plan.noises):
+        where = "" if plan.rounds == 1 else f"level {number + 1} of {plan.rounds} (epsilon {noise.epsilon:.3g}): "
+        lines.append(f"{where}{noise_text(noise)}")
+        if noise.threshold is not None:
+            lines.append(
+                f"an item with a count of {noise.hidden_count() + 1:,} or more is shown with a probability of 99%"
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from sfumato.schemas.trust import Trust
 
 PRIVACY_UNIT = "user"
+NORMAL_SUMS = 1_000_000  # the sum of so many Laplace variables has the tails of a normal variable
 
 # Adjacency.
 ADD_OR_REMOVE = "add or remove one user: two datasets are neighbours if one is the other plus all records of one user"
@@ -38,6 +39,11 @@ TRUSTED_SERVER = (
     "The operator of this job is a trusted server. It sees the raw logs and the exact sums, and adds the noise; there "
     "is no secure aggregation, and the guarantee covers the release alone. A failed run publishes nothing. So the "
     "existence of a release shows that at least one user had a usable record."
+)
+CURATOR = (
+    "The operator of this job is a trusted curator. It sees the raw logs and the exact results, and adds noise to them "
+    "once. The guarantee covers the release alone. A failed run publishes nothing, and its error message is for the "
+    "operator alone."
 )
 WARM_START = (
     "The earlier release that this one starts from is treated as public. For a user with records in the logs of both "
@@ -73,6 +79,12 @@ PRIOR_BITS = (
 ROWS_ARE_USERS = (
     "Every row counts as a user of its own. A person with k rows sends k times as many bits and spends k times epsilon."
 )
+ROWS_SPEND_APART = "Every row counts as a user of its own. A person with k rows spends k times epsilon."
+VALUE_BOUND = {
+    True: "one record a user, chosen uniformly among their records by the key",
+    False: "every row counts as another user",
+}
+"""What a user adds to sums of a number, by whether user ids are read."""
 EXACT_NOISE = "The noise of the guarantee is drawn with integers against thresholds of 64 bits."
 FLOATING_NOISE = "Clients' shares of the noise were drawn in floating point: a demonstration of the protocol."
 
@@ -97,23 +109,32 @@ class SubQuery:
 
     Attributes:
         index: from 1.
-        epsilon: for one user who takes part.
+        epsilon: for one user who takes part; None with Gaussian noise.
         vector_length: entries that a client sends.
         noise_stddev: of one entry of the estimate, in users.
         shards: that were queried.
         shards_lost: those with too few survivors.
         modulus: of the secure sums.
         bits_per_client: vector_length times the bits of the modulus.
+        rho: of Gaussian noise, for one user who takes part; None with other noise.
     """
 
     index: int
-    epsilon: float
+    epsilon: float | None
     vector_length: int
     noise_stddev: float
     shards: int
     shards_lost: int
     modulus: int
     bits_per_client: int
+    rho: float | None = None
+
+    @property
+    def cost(self) -> float:
+        """Epsilon or rho, whichever the sub-query has."""
+        cost = self.epsilon if self.rho is None else self.rho
+        assert cost is not None  # one of the two
+        return cost
 
 
 @dataclass(frozen=True)
@@ -123,7 +144,7 @@ class Population:
     Attributes:
         users: the number that a run is planned for, at least 1.
         source: `public`, or `noisy` where it is the noisy user count.
-        epsilon: of the noisy user count, which every run draws.
+        epsilon: of the noisy user count, which every run draws; a rho with Gaussian noise.
         noise_stddev: of that count, in users.
         counted: that count, which may be negative; None without one.
     """
@@ -152,6 +173,40 @@ class SampleRound:
     sampling_rate: float
     threshold: int
     published: int
+
+
+@dataclass(frozen=True)
+class NoiseRound:
+    """The counts of one prefix length with a trusted curator's noise.
+
+    Attributes:
+        index: of the round.
+        level: length of the items' prefixes; 0 for complete items.
+        noise: laplace, truncated or gaussian.
+        epsilon: of the round.
+        delta: of the round.
+        noise_stddev: of every count.
+        sigma: of gaussian noise, else None.
+        limit: the largest absolute value of truncated noise, else None.
+        threshold: the smallest noisy count that is published; None where all items are public and published.
+        published: number of published items.
+        hidden_count: the largest count that an absent item can have at 99% confidence.
+        margin_at_once: half the width of 95% intervals that hold for all cells of the level at once; None where the
+            number of items is not public.
+    """
+
+    index: int
+    level: int
+    noise: str
+    epsilon: float
+    delta: float
+    noise_stddev: float
+    sigma: float | None
+    limit: int | None
+    threshold: int | None
+    published: int
+    hidden_count: int
+    margin_at_once: int | None
 
 
 def two_sentences(manifest: Mapping[str, Any]) -> str:

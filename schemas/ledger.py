@@ -28,7 +28,7 @@ UNIT = "user"  # the privacy unit of every charge: all records of one user
 ADD_OR_REMOVE, ZERO_OUT, REPLACE = ADJACENCIES = "add-or-remove-one-user", "zero-out", "replace"
 
 
-def parse_amount(name: str, value: float | str) -> Decimal:
+def parse_amount(name: str, value: float | str | Decimal) -> Decimal:
     """Reads an epsilon or delta. A float becomes the shortest decimal number that identifies it.
 
     Args:
@@ -209,6 +209,7 @@ class Cost:
     Attributes:
         epsilon: of everything published. With local privacy, of everything that a user's reports disclose together.
         delta: likewise.
+        rho: of Gaussian noise (see `privacy.mechanism`). Epsilon and delta follow from it. None for other noise.
         adjacency: one of ADJACENCIES.
         trust: the party that sees unprotected data.
     """
@@ -217,6 +218,7 @@ class Cost:
     delta: float = 0.0
     adjacency: str = ADD_OR_REMOVE
     trust: Trust = Trust.CENTRAL
+    rho: float | None = None
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,7 @@ class Charge:
         files: keyed digest of each input file's content (see `ledger.input_files`).
         also_charged: other datasets and days to which some of these files were charged before. This charge counts
             for them too.
+        rho: see Cost. Charges with a rho are composed by their rhos.
     """
 
     release_id: str
@@ -253,6 +256,7 @@ class Charge:
     trust: Trust = Trust.CENTRAL
     files: tuple[str, ...] = ()
     also_charged: tuple[tuple[str, Period], ...] = ()
+    rho: Decimal | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", dataset_name(self.dataset))
@@ -267,6 +271,8 @@ class Charge:
             raise RequestError(f"epsilon: a charge is a finite number above 0, got {self.epsilon}")
         if not (self.delta.is_finite() and 0 <= self.delta < 1):
             raise RequestError(f"delta: a charge is a number from 0 to below 1, got {self.delta}")
+        if self.rho is not None and not (self.rho.is_finite() and self.rho > 0 and self.delta > 0):
+            raise RequestError(f"rho: a charge of Gaussian noise has a rho and a delta above 0, got rho {self.rho}")
 
     def counted(self) -> list[Charge]:
         """Returns the charge for its own dataset and days, and for each other dataset and days that it counts for."""
@@ -295,13 +301,14 @@ class Reservation:
     refusal: str | None = None
     reserved_charge: Charge | None = None
 
-    def settled(self, epsilon: Decimal, delta: Decimal, reason: str) -> Reservation:
+    def settled(self, epsilon: Decimal, delta: Decimal, reason: str, rho: Decimal | None = None) -> Reservation:
         """Returns the reservation of a refused run that spent only these amounts.
 
         Raises:
             RequestError: the amounts are 0, or above what was reserved.
         """
-        if epsilon > self.charge.epsilon or delta > self.charge.delta:
+        reserved = self.charge
+        if epsilon > reserved.epsilon or delta > reserved.delta or (rho or 0) > (reserved.rho or 0):
             raise RequestError(f"settle: release {self.charge.release_id} cannot cost more than what was reserved")
-        spent = replace(self.charge, epsilon=epsilon, delta=delta)
-        return replace(self, charge=spent, refusal=reason, reserved_charge=self.charge)
+        spent = replace(reserved, epsilon=epsilon, delta=delta, rho=rho)
+        return replace(self, charge=spent, refusal=reason, reserved_charge=reserved)

@@ -18,6 +18,7 @@ from sfumato.schemas.release import CELLS_SCHEMA
 
 MAX_BITS = 52  # integers of so many bits are exact in a float64
 EVERYBODY, OTHER = "everybody", "other"  # names of groups
+SUMS = ("count", "sum", "log_product")  # statistics that grow with the number of users
 Signed = Literal["no", "shift", "split"]
 Method = Literal["adaptive", "weighted"]
 
@@ -73,6 +74,23 @@ class FixedPoint:
     def high(self) -> float:
         """The largest value, in the column's unit."""
         return self.max_magnitude * self.step - self.offset
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """The range that values are clipped to, in the column's unit. Raises RequestError unless low < high, and finite."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.high - self.low) and self.low < self.high):
+            raise RequestError(f"range: must be LOW,HIGH, finite and LOW < HIGH, got {self.low:g},{self.high:g}")
+
+    @property
+    def step(self) -> float:
+        """A difference that no result tells from 0, in the column's unit."""
+        return 2.0**-MAX_BITS * (self.high - self.low)
 
 
 @dataclass(frozen=True)

@@ -231,17 +231,37 @@ def rate_columns(name: str, rates: Sequence[str]) -> tuple[str, ...]:
     return columns if len(rates) == 1 else tuple(f"{column}_{name}" for column in columns)
 
 
-HOT_CELLS_SCHEMA = pa.schema(
-    [
-        *(CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")),
-        pa.field("count", pa.float64(), False, {"description": "estimated users: sampled / sampling rate"}),
-        pa.field("stddev", pa.float64(), False, {"description": "standard deviation of count, from sampling"}),
-        pa.field("sampled", pa.int64(), False, {"description": "sampled users seen in the cell"}),
-        pa.field("density", pa.float64(), False, {"unit": "users per square kilometre"}),
-        pa.field("geometry", pa.binary(), False, {"description": "WKB, the cell"}),
-    ],
-    metadata=CELLS_SCHEMA.metadata,
+_SAMPLED_COUNT = (
+    pa.field("count", pa.float64(), False, {"description": "estimated users: sampled / sampling rate"}),
+    pa.field("stddev", pa.float64(), False, {"description": "standard deviation of count, from sampling"}),
+    pa.field("sampled", pa.int64(), False, {"description": "sampled users seen in the cell or with the item"}),
 )
+_NOISY = (
+    "users with the item, or with --max_records_per_item their records, with noise. A threshold selects counts whose "
+    "noise is high, so counts near it are too high on average"
+)
+_NOISY_COUNT = (
+    pa.field("count", pa.float64(), False, {"description": _NOISY}),
+    pa.field("stddev", pa.float64(), False, {"description": "standard deviation of the noise"}),
+    pa.field("low", pa.int64(), False, {"description": "lower end of a 95% interval that allows for the threshold"}),
+    pa.field(
+        "high", pa.int64(), False, {"description": "upper end of the interval, which holds for each row by itself"}
+    ),
+)
+
+
+def hot_cells_schema(noisy: bool = False) -> pa.Schema:
+    """The columns of `cells.parquet` of counted cells. noisy: counted with noise, and not by sample and threshold."""
+    return pa.schema(
+        [
+            *(CELLS_SCHEMA.field(name) for name in ("cell_id", "depth", "west", "south", "east", "north")),
+            *(_NOISY_COUNT if noisy else _SAMPLED_COUNT),
+            pa.field("density", pa.float64(), False, {"unit": "users per square kilometre"}),
+            pa.field("geometry", pa.binary(), False, {"description": "WKB, the cell"}),
+        ],
+        metadata=CELLS_SCHEMA.metadata,
+    )
+
 
 QUANTILES_SCHEMA = pa.schema(
     [
@@ -279,14 +299,17 @@ BINS_SCHEMA = pa.schema(
 )
 
 
-def items_schema(item: pa.DataType) -> pa.Schema:
-    """The columns of `items.parquet`: one row a published item or prefix. item: type of the items, text or integers."""
+def items_schema(item: pa.DataType, noisy: bool = False) -> pa.Schema:
+    """The columns of `items.parquet`: one row a published item or prefix.
+
+    Args:
+        item: type of the items, text or integers.
+        noisy: counted with noise, and not by sample and threshold.
+    """
     return pa.schema(
         [
             pa.field("item", item, False),
             pa.field("level", pa.int64(), False, {"description": "length of the prefix, 0 for complete items"}),
-            pa.field("count", pa.float64(), False, {"description": "estimated users: sampled / sampling rate"}),
-            pa.field("stddev", pa.float64(), False, {"description": "standard deviation of count, from sampling"}),
-            pa.field("sampled", pa.int64(), False, {"description": "sampled users seen with the item"}),
+            *(_NOISY_COUNT if noisy else _SAMPLED_COUNT),
         ]
     )

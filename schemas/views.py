@@ -289,6 +289,8 @@ class MomentsBody(_Model):
     Attributes:
         limits: the least and the greatest value that counts.
         deviation: of the values, the square root of their variance; None where no variance was estimated.
+        reading: what the interval of everybody's statistic allows for, in a sentence or two.
+        bits: none where a trusted curator added up the values.
     """
 
     kind: Literal["moments"] = "moments"
@@ -296,6 +298,7 @@ class MomentsBody(_Model):
     limits: tuple[float, float]
     deviation: float | None = None
     statistics: list[StatisticRow]
+    reading: str = ""
     groups: list[BarsBody]  # one for each statistic; empty without groups
     map: MapBody | None = None
     bits: list[BitRow]

@@ -20,6 +20,8 @@ WITH_BEAM = {
     "transforms/heatmap/refine.py",
     "transforms/histogram/sample_and_threshold.py",
     "transforms/moments/push_bits.py",
+    "transforms/moments/sum_moments.py",
+    "transforms/moments/user_values.py",
     "transforms/locations/group.py",
     "transforms/beam_patch.py",
     "transforms/locations/read.py",

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import matplotlib as mpl
 import pandas as pd
@@ -18,6 +19,7 @@ import sfumato
 from sfumato.pipelines import cli
 from sfumato.pipelines.run import JOBS, Job, request_class
 from sfumato.schemas.errors import BudgetError, RequestError
+from sfumato.schemas.trust import Trust
 from sfumato.transforms.heatmap.methods import METHODS
 from sfumato.transforms.moments.derived_statistics import STATISTICS
 
@@ -230,3 +232,13 @@ def test_the_site_builds_and_needs_no_network(tmp_path: Path) -> None:
     for page in pages:
         loaded = re.findall(r'<(?:script|img|iframe)[^>]*\ssrc="([^"]+)"|<link[^>]*\shref="([^"]+)"', page.read_text())
         assert not [one for pair in loaded for one in pair if "://" in one], page
+
+
+def test_the_table_of_trust_models_is_what_the_jobs_offer() -> None:
+    rows = re.findall(r"^\| `([a-z ]+)` \| (.+?) \| (.+?) \| (.+?) \|$", text_of("docs/explanation/trust.md"), re.M)
+    shown = {job: dict(zip(Trust, cells, strict=True)) for job, *cells in rows if job in JOBS}
+    assert set(shown) == {job for job, one in JOBS.items() if one.publishes}
+    for job, cells in shown.items():
+        field = request_class(job).model_fields["trust"]
+        assert {trust for trust, cell in cells.items() if cell != "no"} == set(get_args(field.annotation))
+        assert [trust for trust, cell in cells.items() if cell == "default"] == [field.default]

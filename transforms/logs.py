@@ -52,12 +52,11 @@ class Event:
 
 READ_FILE = Event("read_file", "read file {file}")
 COUNTED_USERS = Event(
-    "read_logs", "read and grouped the logs: {users:,.0f} users (noisy user count, epsilon {epsilon:.4g})"
+    "read_logs", "read and grouped the logs: {users:,.0f} users (noisy user count, ±{noise_stddev:~})"
 )
 SAMPLED_USERS = Event("read_logs", "read and sampled the logs")
 _SUB_QUERY = (
-    "sub-query {sub_query}: {entries} entries, epsilon {epsilon:.4g}, {remaining:.4g} remaining, "
-    "noise ±{noise_stddev:~} users"
+    "sub-query {sub_query}: {entries} entries, {cost}, {remaining:.4g} remaining, noise ±{noise_stddev:~} users"
 )
 SUB_QUERY = Event("sub_query", _SUB_QUERY)
 SUB_QUERY_WITH_LOSS = Event("sub_query", f"{_SUB_QUERY}, {{shards_lost}} of {{shards}} shards lost")

@@ -18,17 +18,29 @@ from sfumato.schemas.requests.publish_request import (
     ReleaseRequest,
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import COLUMNS, GROUPS, INPUT, METHOD, PRIVACY, Several, option
+from sfumato.schemas.requests.sampled_counts import Pair
 from sfumato.schemas.trust import Trust
 
 DEFAULT_MIN_GROUP = 100
+OF_REPORTS = (  # options of what users report
+    "variance",
+    "method",
+    "bits_per_client",
+    "max_bits_per_client",
+    "group_epsilon",
+    "warm_start",
+)
 
 
 class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
-    """Means and other moments of a number. Each user sends one bit of their value."""
+    """Means and other moments of a number: each user sends one bit of their value, or a trusted server adds up."""
 
     JOB: ClassVar[str] = "moments"
     COMMAND: ClassVar[str] = "moments"
-    ABOUT: ClassVar[str] = "Publishes means, variances and moments of a number. Each user sends one bit of their value."
+    ABOUT: ClassVar[str] = (
+        "Publishes means, variances and moments of a number. Each user sends one bit of their value; with --trust "
+        "central, the operator adds the values up, and adds noise once."
+    )
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --column km_from_home --epsilon 2 --output moments"
 
     column: str = option(..., "column of integers or floating-point numbers", COLUMNS, common=True, metavar="NAME")
@@ -36,8 +48,8 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     fraction_bits: int = option(0, "how many of the bits are below the point", METHOD)
     signed: str | None = option(
         None,
-        "values may be negative. shift:OFFSET adds OFFSET first; split collects bits of positive and of negative "
-        "values apart, which is better where the range is not known well",
+        "values may be negative. shift:OFFSET adds OFFSET first; split collects bits of both signs apart, which is "
+        "better where the range is not known well",
         METHOD,
         common=True,
         metavar="HOW",
@@ -45,7 +57,7 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     statistics: Several[str] = option(
         ("mean",),
         "of mean, variance, moment:K (mean of the Kth power, K up to 8), geometric_mean, log_product; each quantity "
-        "that they need has its own part of the users",
+        "that they need has its own part of the users. With --trust central: count, sum, mean, variance, moment:K",
         METHOD,
         common=True,
         metavar="NAMES",
@@ -59,16 +71,24 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     method: Literal["adaptive", "weighted"] = option(
         "adaptive", "adaptive: a second round collects the bits that matter; weighted: one round", METHOD
     )
-    trust: Literal[Trust.LOCAL, Trust.SECAGG] = option(
+    range: Pair | None = option(
+        None,
+        "with --trust central: range of the numbers; values outside are moved to its ends (default: that of --bits, "
+        "--fraction_bits and --signed; without them, it is found from the data for a fifth of epsilon)",
+        METHOD,
+        common=True,
+        metavar="LOW,HIGH",
+    )
+    trust: Literal[Trust.LOCAL, Trust.SECAGG, Trust.CENTRAL] = option(
         Trust.LOCAL,
-        "who must be trusted. local: nobody, each bit is protected before it is sent; secagg: bits are sent as they "
-        "are, and a server sees sums over many users alone (needs --no_dp)",
+        "local: each bit is protected before it is sent; secagg: bits are sent as they are, in secure sums (with "
+        "--no_dp); central: the operator adds noise to sums of values, by far the most accurate",
         PRIVACY,
         common=True,
         metavar="HOW",
     )
     epsilon: float | None = option(
-        None, "privacy budget of all that a user sends (required, or --trust secagg --no_dp)", PRIVACY, common=True
+        None, "privacy budget of all that a user sends (required, or --no_dp)", PRIVACY, common=True
     )
     no_dp: bool = option(False, "with --trust secagg: metering alone, and no differential privacy", PRIVACY)
     bits_per_client: int = option(1, "bits of their value that a user sends", PRIVACY)
@@ -139,6 +159,14 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
             raise RequestError("no_dp: there is no epsilon that a ledger could be charged with; give --epsilon")
         if self.warm_start is not None and self.method != "adaptive":
             raise RequestError("warm_start: stands for the first of two rounds; use --method adaptive")
+        if self.trust == Trust.CENTRAL:
+            for name in OF_REPORTS:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise RequestError(f"{name}: is of users' reports, and with --trust central there are none")
+            if self.range is not None and (form := {"bits", "fraction_bits", "signed"} & self.model_fields_set):
+                raise RequestError(f"{min(form)}: sets the range of the numbers, as --range does; give one of them")
+        elif self.range is not None:
+            raise RequestError("range: needs --trust central; reports have --bits, --fraction_bits and --signed")
         _ = self.sign
         return self
 

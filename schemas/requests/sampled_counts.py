@@ -16,8 +16,10 @@ from sfumato.schemas.requests.publish_request import (
     ReleaseRequest,
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import COLUMNS, MAP, METHOD, PRIVACY, Several, option, parts_of
-from sfumato.schemas.trust import Trust
+from sfumato.schemas.trust import Curated, Trust
 
+_SAMPLE_OPTIONS = ("items", "contact")
+_NOISE_OPTIONS = ("noise", "max_items_per_user", "max_records_per_item")
 # Levels of the quadtree, digits of integers, characters of text and of dates, where --depth is not given.
 CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10
 
@@ -25,9 +27,10 @@ CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10
 class SampledRequest(UserColumn, ReleaseRequest):
     """A budget, and what is known from elsewhere that steers the sampling rate."""
 
-    trust: Literal[Trust.SECAGG] = option(
+    trust: Curated = option(
         Trust.SECAGG,
-        "who must be trusted. secagg: users draw themselves into a sample; a server sees sums over the sample alone",
+        "secagg: users draw themselves into a sample, without noise; central: all users count, and the operator adds "
+        "noise once, which is far more accurate",
         PRIVACY,
         common=True,
         metavar="HOW",
@@ -64,6 +67,32 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
 
     CELL_OPTIONS: ClassVar[str]
 
+    noise: Literal["auto", "laplace", "truncated", "gaussian"] = option(
+        "auto",
+        "with --trust central: noise on counts. laplace: discrete Laplace; truncated: within limits, which allows the "
+        "lowest threshold; gaussian: for many items a user; auto: the one that hides least",
+        METHOD,
+    )
+    max_items_per_user: int = option(
+        1,
+        "with --trust central: so many different items of a user count, drawn in proportion to the user's records",
+        PRIVACY,
+        common=True,
+        metavar="K",
+        ge=1,
+        le=1000,
+    )
+    max_records_per_item: int = option(
+        1,
+        "with --trust central: what a user adds to the count of one of their items at most. 1 counts users; more "
+        "counts their records of the item, up to so many",
+        PRIVACY,
+        common=True,
+        metavar="R",
+        ge=1,
+        le=1000,
+    )
+
     column: str | None = option(
         None, "column whose values are counted: text, integers, booleans or dates", MAP, common=True, metavar="NAME"
     )
@@ -77,6 +106,15 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
             raise RequestError(f"column, region: give --column NAME or {self.CELL_OPTIONS}, one of them")
         return self
 
+    @model_validator(mode="after")
+    def _of_its_trust(self) -> Self:
+        fields, central = type(self).model_fields, self.trust == Trust.CENTRAL
+        for name in _SAMPLE_OPTIONS if central else _NOISE_OPTIONS:
+            if getattr(self, name) != fields[name].default:
+                why = "everybody is counted, without a sample" if central else "it needs --trust central"
+                raise RequestError(f"{name}: has no meaning with --trust {self.trust}: {why}")
+        return self
+
 
 class HistogramRequest(ItemRequest):
     """How many users hold each category, or visit each map cell."""
@@ -84,8 +122,8 @@ class HistogramRequest(ItemRequest):
     JOB: ClassVar[str] = "histogram"
     COMMAND: ClassVar[str] = "histogram"
     ABOUT: ClassVar[str] = (
-        "Publishes how many users hold each category or visit each map cell, by sample and threshold: no noise is "
-        "added."
+        "Publishes how many users hold each category or visit each map cell, by sample and threshold, or with "
+        "a trusted curator's noise."
     )
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --column district --population 100000 --output histogram"
     CELL_OPTIONS: ClassVar[str] = "--cells DEPTH --region W,S,E,N"
@@ -109,8 +147,8 @@ class HotspotsRequest(ItemRequest):
     JOB: ClassVar[str] = "hotspots"
     COMMAND: ClassVar[str] = "hotspots"
     ABOUT: ClassVar[str] = (
-        "Publishes popular places, words or codes, found level by level by TrieHH++ (sample and threshold): no noise "
-        "is added."
+        "Publishes popular places, words or codes, found level by level by TrieHH++ (sample and threshold), or with a "
+        "trusted curator's noise."
     )
     EXAMPLE: ClassVar[str] = (
         "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --top 20 --population 100000 --output hotspots"
@@ -125,7 +163,12 @@ class HotspotsRequest(ItemRequest):
         common=True,
         ge=1,
     )
-    levels: int = option(3, "levels of the trie, spread evenly up to the depth; each costs a round", METHOD)
+    levels: int | None = option(
+        None,
+        "levels of the trie, spread evenly up to the depth; each costs a round (3). With --trust central the last has "
+        "96% of the budget, and the others show where hidden items are (2)",
+        METHOD,
+    )
     top: int | None = option(None, "publish so many items of the last level, the most frequent", MAP, common=True, ge=1)
 
 
@@ -172,6 +215,8 @@ class QuantilesRequest(SampledRequest):
     @model_validator(mode="after")
     def _within(self) -> Self:
         low, high = self.range
+        if self.trust != Trust.SECAGG:
+            raise RequestError("trust: quantiles are made by sample and threshold; give --trust secagg")
         if self.ranges and self.method == "interactive":
             raise RequestError("ranges: the interactive method answers quantiles alone; use --method hierarchical")
         for first, last in self.ranges or ():

@@ -30,10 +30,10 @@ from sfumato.transforms.privacy.admission import (
     UserCounts,
     check_admission,
     count_users,
-    noise_quantile,
 )
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from sfumato.transforms.privacy.mechanism import noise_quantile
 from tests.conftest import make_logs
 from tests.keys import write_key
 

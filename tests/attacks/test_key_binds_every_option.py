@@ -59,6 +59,13 @@ SAMPLED = [
     ("items", {}, 50),
     ("contact", {"population": 100_000}, "limited"),
 ]
+CENTRAL = {"trust": "central"}
+COUNTED_BY_CURATOR = [
+    ("trust", {}, "central"),
+    ("noise", CENTRAL, "gaussian"),
+    ("max_items_per_user", CENTRAL, 3),
+    ("max_records_per_item", CENTRAL, 3),
+]
 CELLS = {**ON_MAP, "cells": 3}
 GRID = {"method": "snh", "cell_width": 500}
 # Of each job: an option, what it needs beside it, another value than its own.
@@ -74,6 +81,7 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
     ],
     "histogram": [
         *SAMPLED,
+        *COUNTED_BY_CURATOR,
         ("user_id_column", {}, "u"),
         ("column", {}, "sort"),
         ("region", CELLS, THERE),
@@ -83,6 +91,7 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
     ],
     "hotspots": [
         *SAMPLED,
+        *COUNTED_BY_CURATOR,
         ("user_id_column", {}, "u"),
         ("column", {}, "sort"),
         ("region", ON_MAP, THERE),
@@ -118,6 +127,9 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("epsilon", {}, 3),
         ("no_dp", {"epsilon": None, "trust": "secagg"}, True),
         ("trust", {"epsilon": None, "no_dp": True}, "secagg"),
+        ("trust", {}, "central"),
+        ("range", {"trust": "central"}, (0, 6)),
+        ("bits", {"trust": "central"}, 12),
         ("bits_per_client", {"max_bits_per_client": 3}, 2),
         ("max_bits_per_client", {}, 2),
         ("group_by", {"groups": "a,b"}, "sort"),
@@ -137,6 +149,8 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("sizes", {}, (200, 300)),
         ("trust", {"method": "ug", "population": 5_000}, "secagg"),
         ("epsilon", {}, 2),
+        ("delta", {"method": "ug", "noise": "gaussian", "delta": 1e-6}, 1e-5),
+        ("noise", {"method": "ug", "delta": 1e-3, "epsilon": 0.01}, "gaussian"),
         ("population", {}, 5_000),
         ("population_share", {}, 0.02),
         ("shard_size", {"method": "adaptive", "trust": "secagg"}, 500),
@@ -159,9 +173,11 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
 OF_FILES = {"warm_start", "tuner", "workload", "release"}
 # No number depends on what is drawn around the cells: tests/pipelines/test_geography.py compares the published tables.
 DRAWN = {"basemap", "tiles"}
-ONE_VALUE = {"histogram": {"trust"}, "hotspots": {"trust"}, "quantiles": {"trust"}}
+ONE_VALUE = {"quantiles": {"trust"}}
 BESIDE: dict[str, dict[str, Any]] = {
+    "delta": {"noise": "gaussian", "delta": 1e-6},
     "gamma": {"contribution": "all"},
+    "noise": {"delta": 1e-6},
     "modulus": {"population": 900},
     "rounding": {"contribution": "all"},
     "interval_width": {"refine": "interval", "auxiliary": "flu"},
@@ -174,7 +190,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 FIRST = {"estimator": "bayes", "cohorts": "shared", "contribution": "one"}
 CHOSEN = {
-    "users": 900, "population": 900, "modulus": 1 << 40, "level": 3, "gamma": 7, "split_count": 50,
+    "delta": 1e-5, "users": 900, "population": 900, "modulus": 1 << 40, "level": 3, "gamma": 7, "split_count": 50,
     "sub_query_share": 0.2,
 }  # fmt: skip
 
@@ -192,7 +208,7 @@ def heatmap_changes() -> list[tuple[str, dict[str, Any], Any]]:
             other = next(value for value in reversed(one.among) if value != first)
         elif one.kind is bool:
             other = True
-        elif one.default is None:
+        elif one.default is None or name in CHOSEN:
             other = CHOSEN[name]
         elif one.kind is int:
             other = one.default // 2 if one.default > 1 else 2

@@ -29,11 +29,10 @@ from sfumato.transforms.privacy.admission import (
     FALSE_REFUSAL_PROBABILITY,
     NoisyUserCounts,
     check_admission,
-    noise_quantile,
 )
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, noise_quantile
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shards
 from tests.admitted import start

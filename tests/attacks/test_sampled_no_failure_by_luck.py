@@ -16,7 +16,8 @@ import pytest
 
 from sfumato.pipelines import cli
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
-from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, AdmissionRule, noise_quantile
+from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, AdmissionRule
+from sfumato.transforms.privacy.mechanism import noise_quantile
 from tests.conftest import write_files
 
 JOBS = {

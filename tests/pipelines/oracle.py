@@ -24,7 +24,9 @@ from sfumato.transforms.heatmap.private_heatmap import bind_key
 from sfumato.transforms.heatmap.schedule import advance, start
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.admission import Admit, UserCounts
+from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_bits
+from sfumato.transforms.privacy.mechanism import sigma_for_rho
 from sfumato.transforms.privacy.noise import discrete_laplace, polya_difference_events
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
 from tests.transforms.locations import oracle as users_oracle
@@ -193,4 +195,7 @@ def ask(
 
 def noise(key: RunKey, label: str, stream: int, query: ShardQuery) -> list[int]:
     streams = np.array([stream], dtype=np.uint64)
+    if query.noise.NAME == "gaussian":
+        sigma = sigma_for_rho(query.epsilon, query.gamma)
+        return discrete_gaussian(key, label, streams, query.encoding.length, sigma)[0].tolist()
     return discrete_laplace(key, label, streams, query.encoding.length, query.epsilon, query.gamma)[0].tolist()

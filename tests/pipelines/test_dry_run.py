@@ -17,7 +17,10 @@ import numpy as np
 import pytest
 
 from sfumato.pipelines import cli
+from sfumato.pipelines.heatmap import HeatmapJob
+from sfumato.pipelines.job import trust_lines
 from sfumato.pipelines.ranges_build import ranges_plan_text
+from sfumato.pipelines.run import request_of
 from sfumato.pipelines.sampled import sample_plan_text
 from sfumato.schemas.items import PREFIXES, ItemColumns
 from sfumato.schemas.locations import LocationColumns
@@ -241,7 +244,7 @@ def test_a_model_of_ranges_is_told_as_it_will_be_made() -> None:
     noise = discrete_laplace_stddev(0.198)
     assert f"noise ±{noise:.3g} to the users of every cell of about 900 x 900 m" in text
     assert "cells follow from the number of users" in ranges_plan_text(replace(grid, options={}))
-    shards = replace(grid, counting=HeatmapParameters(epsilon=0.2, population=50_000), trust="secagg")
+    shards = replace(grid, counting=HeatmapParameters(epsilon=0.2, population=50_000))
     text = ranges_plan_text(shards)
     assert shards.heatmap is not None
     assert "counts every cell of level 7, 1.11e+03 x 869 m:" in text
@@ -272,3 +275,15 @@ def test_what_is_wrong_with_a_request_is_wrong_before_it_runs(
     assert cli.main([*command, "--overwrite"]) == 0
     assert "in place of an existing release" in " ".join(capfd.readouterr().out.split())
     assert cli.main([*command, "--overwrite", "--input", str(tmp_path / "none*.parquet")]) == 2
+
+
+def test_trust_models_stand_side_by_side_the_runs_own_first() -> None:
+    request = request_of("heatmap", {"input": "in", "output": "out", "region": "3,1,3.1,1.1", "population": 1_000_000})
+    own, central, local = trust_lines(HeatmapJob.of(request))
+    assert own.startswith("secagg, this run: ")
+    assert local == "local: not offered"
+    noise = [float(re.findall(r"±([\d.]+) users", line)[0]) for line in (own, central)]
+    parameters = HeatmapParameters(population=1_000_000)
+    plans = [make_plan(replace(parameters, trust=trust)) for trust in ("secagg", "central")]
+    assert noise == [pytest.approx(1.96 * plan.noise_stddev, rel=0.01) for plan in plans]
+    assert noise[0] > 5 * noise[1]  # 100 shards, of two halves of the users, against one curator

@@ -87,6 +87,9 @@ def assert_same(state, expected) -> None:
         (40_000, 1, 3, "int", {"shard_size": 200, "dropout": 0.2, "depth": 12}),  # 200 shards in 4 shard groups
         (3000, 1, 3, "int", {"modulus": 150, "allow_overflow": True}),
         (3000, 2, 3, "int", {"trust": "central"}),
+        (3000, 2, 3, "int", {"trust": "central", "noise": "gaussian", "delta": 1e-6}),
+        (3000, 2, 3, "int", {"noise": "gaussian", "delta": 1e-6, "simulated_dropout": 0.2}),
+        (1500, 5, 3, "int", {"contribution": "all", "gamma": 1000, "noise": "gaussian", "delta": 1e-4}),
         (1500, 5, 3, "int", {"contribution": "all", "gamma": 1000}),
         (1500, 5, 3, "string", {"contribution": "all", "gamma": 7, "users": 900, "population": 1500}),
         (1500, 5, 4, "int", {"contribution": "all", "gamma": 100, "simulated_dropout": 0.2}),

@@ -18,6 +18,7 @@ from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 from sfumato.transforms.release.metadata import UNSAFE, manifest_bytes, package_versions, parquet_bytes
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.report.sections import noisy_sums
 
 _NOTE = (
     "Computed from two published heatmaps alone, so it costs no privacy budget beyond theirs. A person who is in the "
@@ -44,9 +45,8 @@ def map_counts(release: Release) -> MapCounts:
     try:
         last = manifest["privacy"]["sub_queries"][-1]
         measured = release.answered_tree(last["index"])
-        sums = 1 if last["shards"] is None else int(last["shards"]) - int(last["shards_lost"] or 0)
         counts = UnbiasedCounts.from_nodes(node, users, variance, release.grid.depth)
-        return MapCounts(release.grid.region, counts, measured, max(sums, 1))
+        return MapCounts(release.grid.region, counts, measured, noisy_sums(last))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise RequestError(f"{where}: the release is damaged ({error})") from None
 

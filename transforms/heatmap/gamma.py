@@ -36,7 +36,8 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.bisection import bisect_integers
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import Cohort, Participation
-from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, POPULATION_TOLERANCE, noise_quantile
+from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, POPULATION_TOLERANCE
+from sfumato.transforms.privacy.mechanism import noise_quantile
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, min_window
 from sfumato.transforms.secagg.rounding import Rounding, l1_sensitivity
@@ -54,7 +55,7 @@ class GammaInputs:
     """The public figures that gamma follows from.
 
     Attributes:
-        epsilon: of the whole release.
+        epsilon: of the whole release; with Gaussian noise that of as much Laplace noise, as for counting_epsilon.
         counting_epsilon: of the noisy user counts.
         max_rounds: the most sub-queries.
         max_cells: the most entries of a tree: cells of the finest grid, times the categories.

@@ -29,7 +29,7 @@ from sfumato.transforms.heatmap.parameters import HeatmapParameters
 
 _GROUPS = {
     **dict.fromkeys(("depth", "contribution", "gamma", "rounding"), MAP),
-    **dict.fromkeys(("epsilon", "population", "population_share", "max_bad_fraction"), PRIVACY),
+    **dict.fromkeys(("trust", "epsilon", "population", "population_share", "max_bad_fraction"), PRIVACY),
 }
 
 

@@ -151,7 +151,7 @@ def _map(files: Mapping[str, bytes], manifest: Manifest, grid: Grid) -> tuple[Ma
         few = cells.merged(max(room // (len(rounds) - done), 1), _deviations(manifest, query))
         room -= len(few.nodes)
         title = f"Sub-query {done + 1} of {len(rounds)}"
-        note = f"Its own answers, of {plural(len(cells.nodes), 'cell')}, for ε = {query['epsilon']:.3g}."
+        note = f"Its own answers, of {plural(len(cells.nodes), 'cell')}, for {_cost(query)}."
         layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, None)]))
     note = "All answers together make this map." if rounds else "The map as it was published."
     if len(shown.nodes) < len(published.nodes):
@@ -337,17 +337,22 @@ def _round_table(manifest: Manifest) -> Section:
     """What each sub-query cost, and how noisy its answers are."""
     queries, central = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.trust") == Trust.CENTRAL
     bins = get(manifest, "auxiliary.entries_per_node", 1)
-    heads = ["Round", "ε spent", "Entries asked", "Noise at 95%, users"]
+    heads = ["Round", "Spent", "Entries asked", "Noise at 95%, users"]
     heads += [] if central else ["Groups", "Groups lost", "Sent per phone, bytes"]
     rows = []
     for place, one in enumerate(queries):
-        row = [f"{place + 1}", f"{one['epsilon']:.3g}", f"{one['vector_length'] // bins:,}"]
+        row = [f"{place + 1}", _cost(one), f"{one['vector_length'] // bins:,}"]
         row.append(f"± {_deviations(manifest, one) * one['noise_stddev']:,.3g}")
         if not central:
             row += [f"{one['shards']:,}", f"{one['shards_lost']:,}", f"{math.ceil(one['bits_per_client'] / 8):,}"]
         rows.append(row)
     table = Table(title="Table of sub-queries", heads=heads, rows=rows, numeric=[False, *[True] * (len(heads) - 1)])
     return Section(title="Round by round", table=table)
+
+
+def _cost(query: Mapping[str, Any]) -> str:
+    """What a sub-query spent: an epsilon, or a rho with Gaussian noise."""
+    return f"ε = {query['epsilon']:.3g}" if "epsilon" in query else f"ρ = {query['rho']:.3g}"
 
 
 def _listed(rows: NDArray[np.int64], *values: Array) -> list[tuple[int, float, float, float]]:

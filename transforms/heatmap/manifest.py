@@ -17,6 +17,7 @@ from sfumato.schemas.guarantee import (
     TRUSTED_SERVER,
     WARM_START,
     ZERO_OUT,
+    Population,
     SubQuery,
 )
 from sfumato.schemas.region import Grid
@@ -24,12 +25,19 @@ from sfumato.schemas.release import TOTALS_FILE
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.rates import LEVEL, published_categories
 from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.privacy.additive_noise import AdditiveNoise
+from sfumato.transforms.privacy.mechanism import epsilon_for_delta
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 
 # Fields that are null with central noise.
 _SECURE_AGGREGATION_FIELDS = ("shards", "shards_lost", "required_survivors", "modulus", "bits_per_client")
-_MECHANISM = "distributed discrete Laplace (Polya shares) over secure-aggregation shards"
-_CENTRAL = "discrete Laplace, added once to the sums by a trusted server"
+_MECHANISMS = {  # by the noise, and whether a trusted curator adds it
+    ("laplace", False): "distributed discrete Laplace (Polya shares) over secure-aggregation shards",
+    ("laplace", True): "discrete Laplace, added once to the sums by a trusted server",
+    ("gaussian", False): "discrete Gaussian, added to the sums of each secure-aggregation shard; a user is in one "
+    "shard, whose noise alone gives the guarantee",
+    ("gaussian", True): "discrete Gaussian, added once to the sums by a trusted server",
+}
 _ONE = "one location a user, chosen {} by the key"
 _UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to the weights of the user's records"
 _TOP = "one location a user, the cell with most of their records or weight"
@@ -94,18 +102,14 @@ def heatmap_manifest(
             "contribution_bound": _contribution(parameters, metadata),
             "adjacency": ZERO_OUT if model == "paper" else ADD_OR_REMOVE,
             "trust": parameters.trust,
-            "epsilon": state.budget.total,
-            "epsilon_spent": state.budget.spent,
-            "delta": 0.0,
-            "mechanism": _CENTRAL if central else _MECHANISM,
+            "epsilon": parameters.epsilon,
+            "epsilon_spent": _epsilon_spent(state, parameters),
+            "delta": parameters.stated_delta,
+            **({} if parameters.rho is None else {"rho": parameters.rho, "rho_spent": state.budget.spent}),
+            "noise": state.noise.NAME,
+            "mechanism": _MECHANISMS[state.noise.NAME, central],
             "randomness": metadata.source,
-            "population": {
-                "source": population.source,
-                "users": population.users,
-                "epsilon": population.epsilon,
-                "noise_stddev": population.noise_stddev,
-                "counted": population.counted,
-            },
+            "population": population_entry(population, state.noise),
             "cohort": known(
                 {
                     "users": cohort.users,
@@ -116,7 +120,7 @@ def heatmap_manifest(
             ),
             "composition": composition,
             "composition_rule": COMPOSITIONS[composition],
-            "sub_queries": [known(asdict(one)) for one in spent],
+            "sub_queries": [known(_sub_query(one)) for one in spent],
             "participation": {
                 "model": model,
                 "protected": model == "planned",
@@ -137,6 +141,26 @@ def heatmap_manifest(
         **_auxiliary(parameters, metadata),
     }
     return release_manifest(metadata, content, _warnings(state, parameters))
+
+
+def population_entry(population: Population, noise: AdditiveNoise) -> dict[str, Any]:
+    """The manifest's entry on the number of users, with the cost of the noisy count in the unit of its noise."""
+    fields = asdict(population)
+    return {noise.UNIT: fields.pop("epsilon"), **fields}
+
+
+def _epsilon_spent(state: HeatmapState, parameters: HeatmapParameters) -> float:
+    """The epsilon of all charges; with Gaussian noise at the release's delta."""
+    spent = state.budget.spent
+    if parameters.rho is None:
+        return spent
+    return parameters.epsilon if spent == parameters.rho else epsilon_for_delta(spent, parameters.delta)
+
+
+def _sub_query(spent: SubQuery) -> dict[str, Any]:
+    """A sub-query's fields, with epsilon or rho, whichever it has."""
+    absent = "rho" if spent.rho is None else "epsilon"
+    return {name: value for name, value in asdict(spent).items() if name != absent}
 
 
 def category_names(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> tuple[str, ...]:
@@ -216,9 +240,11 @@ def combined_sub_query(state: HeatmapState) -> SubQuery:
     """The costs of one user over all sub-queries. With disjoint cohorts a user takes part in one of them."""
     spent = [result.spent for result in state.results]
     disjoint = state.has_disjoint_cohorts
+    cost = (max if disjoint else math.fsum)(one.cost for one in spent)
     return replace(
         spent[-1],
-        epsilon=(max if disjoint else math.fsum)(one.epsilon for one in spent),
+        epsilon=cost if spent[-1].rho is None else None,
+        rho=None if spent[-1].rho is None else cost,
         vector_length=state.per_user_total([one.vector_length for one in spent]),
         bits_per_client=state.per_user_total([one.bits_per_client for one in spent]),
         shards=sum(one.shards for one in spent) if disjoint else spent[-1].shards,

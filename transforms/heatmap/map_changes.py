@@ -51,7 +51,7 @@ class MapCounts:
         measured: the tree of the last sub-query. Its noise is independent of every tree, so a node is unbiased if it is
             a union of this tree's entries. What is finer has the counts of an earlier sub-query alone, whose noise
             decided where not to look again, or is spread by area.
-        noisy_sums: how many sums with a noise of their own were added up.
+        noisy_sums: see `report.sections.noisy_sums`.
     """
 
     region: Region

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import MAX_CATEGORIES
@@ -17,18 +17,19 @@ from sfumato.transforms.heatmap.methods import Adaptive, Method
 from sfumato.transforms.heatmap.methods.base import Contribution
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import Participation
+from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.mechanism import rho_for_delta
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.rounding import Rounding, stored_total
 from sfumato.transforms.secagg.shard_sums import NoiseSource
 
 MAX_USERS = 1 << 40
-TRUST_HELP = (
-    "who must be trusted. secagg: sums over shards of users have their noise before a server sees them; central: the "
-    "operator, who sees the exact sums and adds noise once (sqrt(shards) times less noise)"
-)
+MAX_DELTA = 1e-2
+NoiseName = Literal["auto", "laplace", "gaussian"]
+TRUST_HELP = "secagg: noise in the sum of each shard; central: the operator adds noise once, far less in all"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,14 @@ class HeatmapParameters:
     )
     trust: Curated = option(Trust.SECAGG, TRUST_HELP, common=True)
     epsilon: float = option(1.0, "privacy budget of the complete release", common=True, ge=1e-4, le=MAX_NOISE_EPSILON)
+    delta: float = option(
+        0.0, "delta of the complete release, which Gaussian noise needs; 0 for pure epsilon", ge=0, le=MAX_DELTA
+    )
+    noise: NoiseName = option(
+        "auto",
+        "distribution of the noise: laplace, with delta 0; gaussian, which adds up more slowly over many releases in a "
+        "ledger whose limit has a delta; auto: of these the one with less noise in a count at the whole budget",
+    )
     shard_size: int = option(10_000, "expected users a secure-aggregation shard (S)", ge=2, le=1 << 24)
     dropout: float = option(
         0.05, "largest share of a shard's clients that may fail to answer; below that the shard is lost", ge=0, le=0.9
@@ -65,8 +74,7 @@ class HeatmapParameters:
     )
     population: int | None = option(
         None,
-        "public number of users in the logs: the run is planned for it, and refused if the noisy user count differs by "
-        "more than a tenth",
+        "public number of users in the logs; a run is refused if its noisy count differs by more than a tenth",
         common=True,
         ge=1,
         le=MAX_USERS,
@@ -105,6 +113,7 @@ class HeatmapParameters:
 
     def __post_init__(self) -> None:
         check_declared(self)
+        self._check_noise()
         self.admission()  # which knows the bounds of max_bad_fraction
         if self.rounding != "systematic" and self.contributes != "all":
             raise RequestError(
@@ -126,8 +135,48 @@ class HeatmapParameters:
 
     def admission(self, min_users: int = 0) -> AdmissionRule:
         """The conditions under which a run continues. min_users: see AdmissionRule."""
-        epsilon = Budget(self.epsilon).affordable(self.epsilon * self.population_share)
-        return AdmissionRule(epsilon, self.max_bad_fraction, min_users, self.population)
+        budget = self.budget
+        cost = budget.affordable(budget.total * self.population_share)
+        return AdmissionRule(cost, self.max_bad_fraction, min_users, self.population, noise=self.count_noise)
+
+    @cached_property
+    def rho(self) -> float | None:
+        """The rho of the complete release; None unless its noise is Gaussian."""
+        rho = rho_for_delta(self.epsilon, self.delta) if self.delta else None
+        if rho is None or self.noise == "laplace":
+            return None
+        return rho if self.noise == "gaussian" or GAUSSIAN.stddev(rho) < LAPLACE.stddev(self.epsilon) else None
+
+    @property
+    def count_noise(self) -> AdditiveNoise:
+        """The distribution of the noise, chosen for `auto`."""
+        return LAPLACE if self.rho is None else GAUSSIAN
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of the complete release, in the unit of the noise, before the noisy user count."""
+        return Budget(self.epsilon if self.rho is None else self.rho)
+
+    @property
+    def stated_delta(self) -> float:
+        """The delta of the complete release: 0 with Laplace noise."""
+        return 0.0 if self.rho is None else self.delta
+
+    def laplace_epsilon(self, cost: float) -> float:
+        """The epsilon of as much Laplace noise as a cost has."""
+        return LAPLACE.cost(self.count_noise.stddev(cost)) if self.rho is not None else cost
+
+    def _check_noise(self) -> None:
+        """Raises RequestError where noise and delta contradict each other, or a protocol lacks this noise."""
+        if self.noise == "gaussian" and not self.delta:
+            raise RequestError("delta: gaussian noise needs one above 0, such as 1e-6")
+        if self.noise == "laplace" and self.delta:
+            raise RequestError("delta: laplace noise needs none; leave it out, or give --noise gaussian")
+        if self.rho is not None and (self.participation, self.noise_source) != ("planned", "shard"):
+            name = "noise_source" if self.participation == "planned" else "participation"
+            raise RequestError(
+                f"{name}: clients' shares do not add up to Gaussian noise; leave it out, or give --noise laplace"
+            )
 
     @property
     def is_central(self) -> bool:
@@ -152,8 +201,8 @@ class HeatmapParameters:
         if self.gamma is not None:
             return self.gamma
         return GammaInputs(
-            epsilon=self.epsilon,
-            counting_epsilon=self.admission().epsilon,
+            epsilon=self.laplace_epsilon(self.budget.total),
+            counting_epsilon=self.laplace_epsilon(self.admission().epsilon),
             max_rounds=self.method.max_rounds(self.depth),
             max_cells=self.categories << (2 * self.depth),
             users=min(self.users or UNKNOWN_USERS, self.population or UNKNOWN_USERS),

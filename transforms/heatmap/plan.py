@@ -17,8 +17,6 @@ from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import advance, plan, window_for
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState
-from sfumato.transforms.privacy.budget import Budget
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
@@ -59,7 +57,7 @@ class Plan:
 
     @property
     def spent(self) -> float:
-        """The epsilon of the sub-queries, for one user."""
+        """The cost of the sub-queries, for one user, in the unit of the noise."""
         return self.state.budget.spent - self.state.population.epsilon
 
     @property
@@ -125,8 +123,8 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
         raise ValueError("users: a plan needs the number of users")
     epsilon = parameters.admission().epsilon
     source = "noisy" if parameters.population is None else "public"
-    population = Population(float(users), source, epsilon, discrete_laplace_stddev(epsilon), float(users))
-    state = plan(population, Budget(parameters.epsilon).charge(epsilon), parameters, prior)
+    population = Population(float(users), source, epsilon, parameters.count_noise.stddev(epsilon), float(users))
+    state = plan(population, parameters.budget.charge(epsilon), parameters, prior)
     overflow = []
     while state.query is not None:
         query, cohort = state.query, state.cohort
@@ -151,7 +149,7 @@ def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
 def plan_details(plan: Plan) -> str:
     """The text of one plan, with a table of its sub-queries."""
     own, state, is_central = plan.parameters, plan.state, plan.is_central
-    cohort, counting_epsilon = state.cohort, state.budget.total - plan.spent
+    cohort, counting_cost = state.cohort, state.budget.total - plan.spent
     if is_central:
         shards = ", whose exact sums a trusted server sees"
     else:
@@ -174,8 +172,8 @@ def plan_details(plan: Plan) -> str:
             f"{max_entries:,} a sub-query\n(--max_entries)"
         )
     lines.append(
-        f"the noisy user count costs epsilon {counting_epsilon:.3g} of {own.epsilon:g}; its error is within "
-        f"±{significant(1.96 * state.population.noise_stddev)} users (95%)"
+        f"the noisy user count costs {state.noise.UNIT} {counting_cost:.3g} of {state.budget.total:.4g}; its error is "
+        f"within ±{significant(1.96 * state.population.noise_stddev)} users (95%)"
     )
     if plan.min_visible_users is not None:
         level = plan.visible_level
@@ -184,7 +182,7 @@ def plan_details(plan: Plan) -> str:
             "of the last sub-query's noise)"
             + ("" if level is None else f";\nspread evenly, users would be seen in {1 << level} x {1 << level} cells")
         )
-    header = ["sub-query", "epsilon", "entries", "noise, users"]
+    header = ["sub-query", state.noise.UNIT, "entries", "noise, users"]
     if not is_central:
         header += ["modulus", "bits a client", "overflow probability"]
     rows = [
@@ -207,7 +205,7 @@ def plan_details(plan: Plan) -> str:
 def _table_row(sub_query: SubQuery, overflow: float, is_central: bool) -> list[str]:
     row = [
         f"{sub_query.index}",
-        f"{sub_query.epsilon:.4g}",
+        f"{sub_query.cost:.4g}",
         f"{sub_query.vector_length:,}",
         significant(sub_query.noise_stddev),
     ]
@@ -259,9 +257,12 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
 def _bounds(parameters: HeatmapParameters) -> list[str]:
     """Lines that hold for any number of users in any places."""
     method, depth = parameters.method, parameters.depth
-    rounds, epsilon = method.max_rounds(depth), parameters.epsilon
+    rounds, delta = method.max_rounds(depth), ""
+    if parameters.rho is not None:
+        delta = f" and delta {parameters.delta:g}, with Gaussian noise"
     lines = [
-        f"- epsilon {epsilon:g} in all, of which the count of users costs {epsilon * parameters.population_share:.3g}"
+        f"- epsilon {parameters.epsilon:g} in all{delta}; the count of users costs {parameters.population_share:g} of "
+        f"{'it' if parameters.rho is None else f'its rho of {parameters.rho:.4g}'}"
     ]
     entries = method.max_query_entries()
     if entries is None and isinstance(method, Adaptive):

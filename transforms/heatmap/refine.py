@@ -62,7 +62,8 @@ class StartSubQueries(beam.PTransform):
             counted = admit(users + UserCounts(unusable=rows.without_id), key)
             with _request_errors_as_refusals():
                 state = start(counted, parameters, prior)
-            COUNTED_USERS.emit(users=counted.users, epsilon=counted.epsilon, noise_stddev=counted.noise_stddev)
+            cost = {state.noise.UNIT: counted.epsilon}
+            COUNTED_USERS.emit(users=counted.users, noise_stddev=counted.noise_stddev, **cost)
             return state
 
         total = users | "CountUsers" >> beam.CombineGlobally(sum_user_counts)
@@ -134,7 +135,8 @@ def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParame
     (SUB_QUERY_WITH_LOSS if spent.shards_lost else SUB_QUERY).emit(
         sub_query=spent.index,
         entries=spent.vector_length,
-        epsilon=spent.epsilon,
+        cost=f"{state.noise.UNIT} {spent.cost:.4g}",
+        **{state.noise.UNIT: spent.cost},
         remaining=state.next_query_budget.remaining,
         noise_stddev=spent.noise_stddev,
         shards=spent.shards,

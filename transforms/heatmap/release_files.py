@@ -100,5 +100,5 @@ def release_files(
 def _rates(estimate: Estimate, categories: Sequence[str], state: HeatmapState, result: NoisyCounts) -> Rates | None:
     """The rates of an estimate whose users by category are of this result; None without auxiliary data."""
     answered = result.spent.shards - result.spent.shards_lost
-    noisy_sums = 1 if state.is_central else answered
+    noisy_sums = state.noise.tail_sums(1 if state.is_central else answered)
     return estimate_rates(estimate, categories, noisy_sums, state.cohort.shards / answered)

@@ -19,11 +19,10 @@ from sfumato.transforms.heatmap.gamma import COUNT_SHARE, max_counted
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts, Query
 from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, Window, choose_window, min_window
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals, add_central_noise
@@ -37,7 +36,7 @@ def population_and_budget(counted: NoisyUserCounts, parameters: HeatmapParameter
     population = Population(users, "noisy", counted.epsilon, counted.noise_stddev, counted.users)
     if parameters.population is not None:  # `check_admission` has compared it with the noisy count
         population = replace(population, users=float(parameters.population), source="public")
-    return population, Budget(parameters.epsilon).charge(counted.epsilon)
+    return population, parameters.budget.charge(counted.epsilon)
 
 
 def start(counted: NoisyUserCounts, parameters: HeatmapParameters, prior: Estimate | None = None) -> HeatmapState:
@@ -73,6 +72,7 @@ def plan(
         categories=parameters.categories,
         rounding=parameters.rounding,
         prior=prior,
+        noise=parameters.count_noise,
     )
     return _with_next_query(state, parameters)
 
@@ -120,13 +120,14 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
     length = query.encoding.length
     spent = SubQuery(
         index=query.index,
-        epsilon=query.epsilon,
+        epsilon=query.epsilon if state.noise == LAPLACE else None,
         vector_length=length,
         noise_stddev=noise_stddev,
         shards=queried,
         shards_lost=queried - live,
         modulus=query.window.modulus,
         bits_per_client=length * query.window.bits,
+        rho=query.epsilon if state.noise == GAUSSIAN else None,
     )
     result = NoisyCounts(
         query.encoding, totals.sums.astype(np.float64) * (scale / state.gamma), spent, query.shard_range
@@ -152,9 +153,9 @@ def check_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> 
     epsilon = parameters.admission().epsilon
     # Without a number: two shards, the least that shard_fractions can split.
     users = float(parameters.population or parameters.users or 2 * parameters.shard_size)
-    most = max_counted(users, epsilon, parameters.overflow_probability)
-    population = Population(users, "public", epsilon, discrete_laplace_stddev(epsilon), most)
-    plan(population, Budget(parameters.epsilon).charge(epsilon), parameters, prior)
+    most = max_counted(users, parameters.laplace_epsilon(epsilon), parameters.overflow_probability)
+    population = Population(users, "public", epsilon, parameters.count_noise.stddev(epsilon), most)
+    plan(population, parameters.budget.charge(epsilon), parameters, prior)
 
 
 def _with_next_query(state: HeatmapState, parameters: HeatmapParameters) -> HeatmapState:
@@ -171,17 +172,18 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
     if shard_range is not None and parameters.is_central:
         raise ValueError("shard_fractions: central noise is added to one sum of all shards, not to parts of them")
     max_rounds = parameters.method.max_rounds(parameters.depth)
-    min_noise = MIN_NOISE_EPSILON * state.sensitivity(encoding.length, encoding.sensitivity)
+    min_noise = state.noise.min_cost(state.sensitivity(encoding.length, encoding.sensitivity))
     min_epsilon = _MIN_SHARE * budget.total + min_noise
     if not state.results and max_rounds * min_epsilon > available:
         raise RequestError(
-            f"gamma: {state.gamma} is too large for {max_rounds} sub-queries at epsilon {budget.total:g}: noise is "
-            f"drawn down to an epsilon of {MIN_NOISE_EPSILON:g} gamma; give a smaller gamma or a larger epsilon"
+            f"gamma: {state.gamma} is too large for {max_rounds} sub-queries at {state.noise.UNIT} {budget.total:g}: "
+            f"noise is drawn down to {state.noise.UNIT} {min_noise:.3g}; give a smaller gamma or a larger epsilon"
         )
     if available < min_noise:  # a long vector, with independent rounding
         raise RequestError(
             f"rounding: {state.rounding} rounding of {encoding.length:,} entries has a sensitivity for which no noise "
-            f"is drawn at the remaining epsilon of {available:.3g}; use systematic rounding, or a larger epsilon"
+            f"is drawn at the remaining {state.noise.UNIT} of {available:.3g}; use systematic rounding, or a larger "
+            "epsilon"
         )
     if cohort.users * state.gamma >= MAX_MODULUS:
         raise RequestError(f"gamma: {state.gamma} is too large, the users' sums would exceed 2^62; give a smaller one")
@@ -201,6 +203,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
         state.rounding,
         shard_range,
         cohort.planned_clients,
+        state.noise,
     )
 
 
@@ -234,4 +237,5 @@ def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, probabil
         entries=encoding.length,
         shards=cohort.shards,
         probability=(1 - COUNT_SHARE) * probability,
+        noise=state.noise,
     )

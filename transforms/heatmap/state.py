@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from sfumato.schemas.guarantee import Population, SubQuery
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.shards import Cohort
-from sfumato.transforms.privacy.admission import noise_quantile
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.budget import Budget
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
-from sfumato.transforms.secagg.rounding import Rounding, l1_sensitivity
+from sfumato.transforms.secagg.rounding import Rounding, l1_sensitivity, l2_sensitivity
 from sfumato.transforms.secagg.shard_sums import ShardQuery
 
 ALL_REMAINING = math.inf
@@ -31,7 +30,7 @@ class Query:
 
     Attributes:
         encoding: of what clients send.
-        epsilon: its cost; ALL_REMAINING spends the rest of the budget.
+        epsilon: its cost, in the unit of the budget; ALL_REMAINING spends the rest of the budget.
         shard_fractions: the part of the shards to query, as two fractions: (0, 0.1) is the first tenth. None is all.
             The parts of a run must not overlap. Each user then belongs to one of several disjoint cohorts, is queried
             once, and has the whole budget for it.
@@ -82,7 +81,7 @@ class HeatmapState:
     Attributes:
         population: the number of users that the run is planned for.
         cohort: how users are spread over shards.
-        budget: of the user who has spent most.
+        budget: of the user who has spent most, in the unit of the noise: epsilon or rho.
         gamma: the sum of a user's weights; 1 for one location a user.
         noisy_sums: number of sums with independent noise that are added up: the shards, or 1 with central noise.
         query: the sub-query to run next; None when the run is complete.
@@ -90,6 +89,7 @@ class HeatmapState:
         categories: of the auxiliary data; 1 without any.
         rounding: of the users' distributions.
         prior: the map of an earlier release that this one starts from.
+        noise: of every sum.
     """
 
     population: Population
@@ -102,6 +102,7 @@ class HeatmapState:
     categories: int = 1
     rounding: Rounding = "systematic"
     prior: Estimate | None = None
+    noise: AdditiveNoise = LAPLACE
 
     @property
     def next_query_budget(self) -> Budget:
@@ -119,6 +120,11 @@ class HeatmapState:
     def has_disjoint_cohorts(self) -> bool:
         """Whether each sub-query has shards of its own, so that a user takes part in one of them."""
         return any(result.shard_range is not None for result in self.results)
+
+    @property
+    def tail_sums(self) -> int:
+        """How many Laplace variables have a sum with the tails of the noise of a count."""
+        return self.noise.tail_sums(self.noisy_sums)
 
     @property
     def is_central(self) -> bool:
@@ -149,7 +155,7 @@ class HeatmapState:
         population = self.population
         if population.counted is None:
             return population.users
-        return max(1.0, population.counted + noise_quantile(population.epsilon, probability))
+        return max(1.0, population.counted + self.noise.quantile(population.epsilon, probability))
 
     @property
     def counted_users(self) -> float:
@@ -181,8 +187,8 @@ class HeatmapState:
         users, error = _weighted_mean([counted, summed], [variance, error + (1 - rate) * size])
         return max(users, 0.0), math.sqrt(error)
 
-    def sensitivity(self, length: int | None = None, entries: int = 1) -> int:
-        """The largest L1 norm of a user's vector.
+    def sensitivity(self, length: int | None = None, entries: int = 1) -> float:
+        """The largest norm of a user's vector, the one that the noise protects.
 
         Args:
             length: of the vector; None for that of the last result.
@@ -190,17 +196,18 @@ class HeatmapState:
         """
         if length is None:
             length = len(self.results[-1].counts) if self.results else 0
-        return l1_sensitivity(self.gamma, self.rounding, length, entries)
+        norm = l1_sensitivity if self.noise.NORM == 1 else l2_sensitivity
+        return norm(self.gamma, self.rounding, length, entries)
 
     def noise_stddev(self, epsilon: float, sensitivity: int = 1, length: int | None = None) -> float:
         """Standard deviation, in users, of an entry's sum over all shards (paper 000, Eq. 5).
 
         Args:
-            epsilon: of the sub-query.
+            epsilon: cost of the sub-query.
             sensitivity: how many entries a location adds to.
             length: of the vector; None for that of the last result.
         """
-        one = discrete_laplace_stddev(epsilon, self.sensitivity(length, sensitivity)) / self.gamma
+        one = self.noise.stddev(epsilon, self.sensitivity(length, sensitivity)) / self.gamma
         return math.sqrt(self.noisy_sums) * one
 
 

@@ -1,8 +1,9 @@
 """The users that the admission of a sampled job counts: their own Poisson sample, drawn by a keyed hash. Pure.
 
 A sampled job reads the records of the drawn users only, and the size of that draw has to stay secret. So the admission
-counts another Poisson sample at a public rate. Its random bits are independent of the rounds'. A user in it either has
-a usable record or has none. A row without a user id counts as a user and has its own random bits.
+counts another Poisson sample at a public rate; a job that counts everybody has a rate of 1. The sample's random bits
+are independent of the rounds'. A user in it either has a usable record or has none. A row without a user id counts as
+a user and has its own random bits.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.transforms.histogram.user_sample import Sampler
 from sfumato.transforms.locations.encode import hash_users
 from sfumato.transforms.locations.record_values import nulls, without_views
 from sfumato.transforms.locations.users import by_user_group
@@ -43,6 +44,8 @@ class AdmissionSampler:
 
     def drawn(self, users: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The drawn ones among users, uint64[n] keyed hashes."""
+        if self.rate == 1:
+            return users
         return users[random_bits(self._user_key, np.zeros_like(users), users)[:, 0] < self._limit]
 
     def drawn_rows(self, rows: int) -> int:
@@ -57,11 +60,23 @@ class AdmissionSampler:
         return AdmissionSampler, (self.key, self.rate)  # never the derived key
 
 
+class RoundDraw(Protocol):
+    """Decides whose records a job counts."""
+
+    @property
+    def key(self) -> RunKey:
+        """The key of the job's counts."""
+
+    def drawn_in_any_round(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Whether each user takes part in any round: bool[n]. users: uint64[n], their keyed hashes."""
+        ...
+
+
 @dataclass(frozen=True)
 class UserDraw:
     """Draws the users of a batch for the rounds of a job, and collects those drawn for its admission."""
 
-    rounds: Sampler
+    rounds: RoundDraw
     admission: AdmissionSampler | None
     _usable: list[NDArray[np.uint64]] = field(default_factory=list)
 

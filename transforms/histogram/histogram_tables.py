@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid, area_km2, deinterleave
-from sfumato.schemas.release import BINS_SCHEMA, HOT_CELLS_SCHEMA, items_schema
+from sfumato.schemas.release import BINS_SCHEMA, hot_cells_schema, items_schema
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.histogram.item_encoding import NumberItems
+from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram
 from sfumato.transforms.histogram.sampling_round import Histogram
 from sfumato.transforms.histogram.trie import WHOLE
 
 
-def cell_positions(histogram: Histogram, depth: int) -> tuple[int, NDArray[np.int64], NDArray[np.int64], list[str]]:
+def _measured(histogram: Histogram | NoisyHistogram) -> dict[str, NDArray[Any]]:
+    """The columns of the counts."""
+    columns = {"count": histogram.counts, "stddev": histogram.stddev}
+    if isinstance(histogram, Histogram):
+        return {**columns, "sampled": histogram.sampled}
+    low, high = histogram.intervals
+    return {**columns, "low": low, "high": high}
+
+
+def cell_positions(
+    histogram: Histogram | NoisyHistogram, depth: int
+) -> tuple[int, NDArray[np.int64], NDArray[np.int64], list[str]]:
     """Level, columns x and rows y (int64[m] each), and names of the published cells."""
     level = histogram.level or depth
     x, y = deinterleave(histogram.items)
     return level, x, y, node_names(histogram.items | np.uint64(1 << (2 * level)))
 
 
-def cells_table(histogram: Histogram, grid: Grid) -> pa.Table:
-    """Published cells of one level by HOT_CELLS_SCHEMA."""
+def cells_table(histogram: Histogram | NoisyHistogram, grid: Grid) -> pa.Table:
+    """Published cells of one level by hot_cells_schema."""
     level, x, y, names = cell_positions(histogram, grid.depth)
     levels = np.full(len(x), level)
     west, south, east, north = grid.bounds(x, y, levels)
@@ -34,16 +48,14 @@ def cells_table(histogram: Histogram, grid: Grid) -> pa.Table:
         "south": south,
         "east": east,
         "north": north,
-        "count": histogram.counts,
-        "stddev": histogram.stddev,
-        "sampled": histogram.sampled,
+        **_measured(histogram),
         "density": histogram.counts / area_km2(west, south, east, north),
         "geometry": shapely.to_wkb(shapely.box(west, south, east, north)),
     }
-    return pa.table(table, schema=HOT_CELLS_SCHEMA)
+    return pa.table(table, schema=hot_cells_schema(isinstance(histogram, NoisyHistogram)))
 
 
-def item_names(histogram: Histogram) -> list[str]:
+def item_names(histogram: Histogram | NoisyHistogram) -> list[str]:
     """Names of published items or prefixes: texts, integers, or the first digits of integers."""
     if histogram.texts is not None:
         return list(histogram.texts)
@@ -52,19 +64,17 @@ def item_names(histogram: Histogram) -> list[str]:
     return [f"{number:0{histogram.level}d}" for number in histogram.items.tolist()]
 
 
-def items_table(histogram: Histogram) -> pa.Table:
+def items_table(histogram: Histogram | NoisyHistogram) -> pa.Table:
     """Published items of one level, most frequent first. Whole items that are integers stay integers."""
-    histogram = histogram.only(np.argsort(-histogram.sampled, kind="stable"))
+    histogram = histogram.only(np.argsort(-histogram.counts, kind="stable"))
     integers = len(histogram) and histogram.texts is None and histogram.level == WHOLE
     names = pa.array(histogram.items.view(np.int64)) if integers else pa.array(item_names(histogram), pa.string())
     table = {
         "item": names,
         "level": np.full(len(histogram), histogram.level),
-        "count": histogram.counts,
-        "stddev": histogram.stddev,
-        "sampled": histogram.sampled,
+        **_measured(histogram),
     }
-    return pa.table(table, schema=items_schema(names.type))
+    return pa.table(table, schema=items_schema(names.type, isinstance(histogram, NoisyHistogram)))
 
 
 def bins_table(histogram: Histogram, items: NumberItems) -> pa.Table:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.charts import Curve, Quantile
 from sfumato.transforms.histogram.curve import DEVIATIONS, banded, bounds, quantile, unknown_curve
 from sfumato.transforms.histogram.sampling_round import Sampling, hidden_count
-from sfumato.transforms.histogram.user_sample import SampledCounts, threshold
+from sfumato.transforms.histogram.user_sample import ItemCounts, threshold
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 
 
@@ -39,7 +39,7 @@ class Search:
 
 
 def search_quantiles(
-    rounds: Sequence[SampledCounts], sampling: Sampling, shares: Sequence[float], low: float, high: float
+    rounds: Sequence[ItemCounts], sampling: Sampling, shares: Sequence[float], low: float, high: float
 ) -> Search:
     """Binary searches for several quantiles of values in [low, high], one step a round.
 
@@ -84,7 +84,7 @@ def search_quantiles(
 
 
 def _shares_below(
-    sampled: SampledCounts, sampling: Sampling, splits: NDArray[np.int64]
+    sampled: ItemCounts, sampling: Sampling, splits: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], int, int]:
     """One round's shares of users below n splits.
 
@@ -95,7 +95,7 @@ def _shares_below(
     bucket = np.searchsorted(splits, sampled.items.astype(np.int64), side="right")
     counts = np.zeros(len(splits) + 1, dtype=np.int64)
     np.add.at(counts, bucket, sampled.counts)
-    histogram = threshold(SampledCounts(np.arange(len(counts), dtype=np.uint64), counts), sampling, 0)
+    histogram = threshold(ItemCounts(np.arange(len(counts), dtype=np.uint64), counts), sampling, 0)
     if not len(histogram):
         return np.empty((3, len(splits))), 0, 0
     shown = np.zeros(len(counts), dtype=np.int64)

@@ -1,13 +1,15 @@
-"""Sample and threshold on Beam (paper 004).
+"""Counts of items on Beam: by sample and threshold (paper 004), or of all users with a trusted curator's noise.
 
 `SampleAndThreshold` is a CombineFn over Arrow batches. `CountSamples` counts by groups of users for large logs;
-`TrieHeavyHitters` and `InteractiveQuantiles` publish from its counts.
+`TrieHeavyHitters` and `InteractiveQuantiles` publish from its counts. `CountItems` counts all users in the same way,
+and `NoisyItems` publishes from its counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import apache_beam as beam
@@ -18,18 +20,22 @@ from apache_beam import typehints
 from sfumato.schemas.errors import DataError
 from sfumato.transforms.histogram.admission_sample import (
     AdmissionSampler,
+    RoundDraw,
     UserDraw,
     count_marked_users,
     merge_marked_users,
     split_marked_users,
 )
+from sfumato.transforms.histogram.bounded_items import Everybody, ItemBound, count_items
+from sfumato.transforms.histogram.central_plan import CentralPlan
 from sfumato.transforms.histogram.item_encoding import Items, NumberItems
+from sfumato.transforms.histogram.noisy_histogram import NoisyLevels, noisy_levels
 from sfumato.transforms.histogram.quantile_search import Search, search_quantiles
 from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
 from sfumato.transforms.histogram.trie import WHOLE, Prefixes, Trie, grow_trie
 from sfumato.transforms.histogram.user_sample import (
+    ItemCounts,
     Sample,
-    SampledCounts,
     Sampler,
     add_counts,
     count_rounds,
@@ -53,7 +59,7 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: neighbouring cod
 
 
 def bind_key(
-    key: RunKey, items: Items, sampling: Sampling, prefixes: Prefixes | None, levels: tuple[int, ...]
+    key: RunKey, items: Items, sampling: Sampling | ItemBound, prefixes: Prefixes | None, levels: tuple[int, ...]
 ) -> RunKey:
     """The key for one use: the same draws at another rate, or for other items, would reveal what a threshold hid."""
     metadata = {"items": items, "sampling": sampling, "prefixes": prefixes}
@@ -154,17 +160,17 @@ class SampleAndThreshold(MergeSamples):
 
 @typehints.with_input_types(FileSlice)
 class _SampleSliceFn(beam.DoFn):
-    def __init__(self, items: Items, sampler: Sampler, admission: AdmissionSampler | None):
+    def __init__(self, items: Items, draw: RoundDraw, admission: AdmissionSampler | None):
         self._items = items
-        self._sampler = sampler
+        self._draw = draw
         self._admission = admission
 
     def process(self, part: FileSlice) -> Iterator[Any]:
         counts, stopwatch = RowCounts(), Stopwatch()
         for batch in stopwatch.over(read_batches(part, self._items.columns)):
             with stopwatch:
-                draw = UserDraw(self._sampler, self._admission)
-                encoded = self._items.encode(batch, self._sampler.key, draw)
+                draw = UserDraw(self._draw, self._admission)
+                encoded = self._items.encode(batch, self._draw.key, draw)
                 dropped = sum(encoded.dropped) - encoded.dropped[NULL_USER]
                 marked = draw.admission_users(batch.column(self._items.columns.user_id), dropped)
             counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
@@ -186,29 +192,29 @@ def split_sample(sample: Sample) -> Iterator[tuple[int, Sample]]:
 
 
 class SumCounts(beam.CombineFn):
-    """SampledCounts -> their sum, without items of fewer than `min_users` sampled users."""
+    """ItemCounts -> their sum, without items of fewer than `min_users` sampled users."""
 
     def __init__(self, min_users: int = 1):
         self._min_users = min_users
 
-    def create_accumulator(self) -> list[SampledCounts]:
+    def create_accumulator(self) -> list[ItemCounts]:
         return []
 
-    def add_input(self, accumulator: list[SampledCounts], element: SampledCounts) -> list[SampledCounts]:
+    def add_input(self, accumulator: list[ItemCounts], element: ItemCounts) -> list[ItemCounts]:
         accumulator.append(element)
         return [add_counts(accumulator)] if len(accumulator) >= _SUMMED_AT_ONCE else accumulator
 
-    def merge_accumulators(self, accumulators: Iterable[list[SampledCounts]]) -> list[SampledCounts]:
+    def merge_accumulators(self, accumulators: Iterable[list[ItemCounts]]) -> list[ItemCounts]:
         return [counts for accumulator in accumulators for counts in accumulator]
 
-    def compact(self, accumulator: list[SampledCounts]) -> list[SampledCounts]:
+    def compact(self, accumulator: list[ItemCounts]) -> list[ItemCounts]:
         return [add_counts(accumulator)]
 
-    def extract_output(self, accumulator: list[SampledCounts]) -> SampledCounts:
+    def extract_output(self, accumulator: list[ItemCounts]) -> ItemCounts:
         return add_counts(accumulator).at_least(self._min_users)
 
 
-def split_by_item(counts: SampledCounts) -> Iterator[tuple[int, SampledCounts]]:
+def split_by_item(counts: ItemCounts) -> Iterator[tuple[int, ItemCounts]]:
     """Splits counts by item into parts that different workers can add up: (part, counts)."""
     part = (counts.items * _SPREAD) >> np.uint64(64 - _PART_BITS)  # multiplication wraps around
     for number in np.unique(part).tolist():
@@ -228,15 +234,98 @@ class CountOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, eq=False)
-class SampledRounds:
+class CountedRounds:
     """Raw counts of every round, for a step that thresholds them, and the run's admission, None without one."""
 
-    counts: list[SampledCounts]
+    counts: list[ItemCounts]
     admission: NoisyUserCounts | None
 
 
-class CountSamples(beam.PTransform):
-    """Paths of Parquet files -> one SampledRounds: raw counts, for a step that thresholds them.
+class CountRounds(beam.PTransform):
+    """Paths of Parquet files -> one CountedRounds: raw counts, for a step that protects them.
+
+    Args:
+        items: encodes batches.
+        draw: decides whose records count.
+        count: all records of a group of users -> the counts of every round.
+        rounds: how many rounds `count` has.
+        min_users: the smallest count of a counted item; 1 keeps all items.
+        options: see CountOptions.
+
+    Raises:
+        DataError: a file is damaged.
+        RefusedError: the run is not admitted.
+    """
+
+    def __init__(
+        self,
+        items: Items,
+        draw: RoundDraw,
+        count: Callable[[Sample], list[ItemCounts]],
+        rounds: int,
+        min_users: int = 1,
+        **options: Unpack[CountOptions],
+    ):
+        super().__init__()
+        self._items, self._draw, self._count, self._rounds = items, draw, count, rounds
+        self._min_users = min_users
+        self._admit = options.get("admit")
+        self._spill = Spill(options.get("spill"))
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        key, count_users, rounds, admit = self._draw.key, self._count, self._rounds, self._admit
+        admission_sampler = None if admit is None else AdmissionSampler(key, admit.rule.sampling_rate)
+
+        def count(group: tuple[int, Sample]) -> Iterator[tuple[tuple[int, int], ItemCounts]]:
+            with COUNT_TIME.timed():
+                counted = count_users(group[1])
+            for number, counts in enumerate(counted):
+                for part, some in split_by_item(counts):
+                    yield (number, part), some
+
+        def collect(
+            _: None, counts: dict[tuple[int, int], ItemCounts], rows: RowCounts, users: UserCounts
+        ) -> CountedRounds:
+            rows.emit()
+            admission = None
+            if admit is not None and admission_sampler is not None:
+                without_id = admission_sampler.drawn_rows(rows.without_id)
+                admission = admit(users + UserCounts(unusable=without_id), key)
+            SAMPLED_USERS.emit()
+            by_round: list[list[ItemCounts]] = [[] for _ in range(rounds)]
+            for (number, _part), part_counts in counts.items():
+                by_round[number].append(part_counts)
+            return CountedRounds(list(map(add_counts, by_round)), admission)
+
+        sampled = (
+            paths
+            | "Slice" >> beam.FlatMap(slice_file)  # FileSlice
+            | "SpreadSlices" >> beam.Reshuffle()
+            | "Sample"
+            >> beam.ParDo(_SampleSliceFn(self._items, self._draw, admission_sampler)).with_outputs(
+                ROW_COUNTS, _ADMISSION_USERS, main="samples"
+            )
+        )
+        counts = (
+            sampled.samples  # (user group, Sample)
+            | "MergeSamples" >> beam.CombinePerKey(MergeSamples(self._spill))  # (user group, Sample)
+            | "CountGroup"
+            >> beam.FlatMap(count).with_output_types(tuple[tuple[int, int], ItemCounts])  # ((round, part), counts)
+            | "SumCounts" >> beam.CombinePerKey(SumCounts(self._min_users))  # ((round, part of the items), ItemCounts)
+        )
+        rows = sampled[ROW_COUNTS] | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
+        users = (
+            sampled[_ADMISSION_USERS]  # (user group, marked hashes)
+            | "MergeAdmissionUsers" >> beam.CombinePerKey(merge_marked_users)  # (user group, marked hashes)
+            | "CountAdmissionUsers" >> beam.MapTuple(lambda _, users: count_marked_users(users))  # UserCounts
+            | "SumUserCounts" >> beam.CombineGlobally(sum_user_counts)
+        )
+        exact = [beam.pvalue.AsDict(counts), beam.pvalue.AsSingleton(rows), beam.pvalue.AsSingleton(users)]
+        return paths.pipeline | "Begin" >> beam.Create([None]) | "Collect" >> beam.Map(collect, *exact)
+
+
+class CountSamples(CountRounds):
+    """Paths of Parquet files -> one CountedRounds of sampled users, for a step that thresholds them.
 
     Args:
         items: encodes batches.
@@ -247,9 +336,7 @@ class CountSamples(beam.PTransform):
         min_users: the fewest sampled users of a counted item; 1 keeps all items.
         options: see CountOptions.
 
-    Raises:
-        DataError: a file is damaged.
-        RefusedError: the run is not admitted.
+    Raises: see CountRounds.
     """
 
     def __init__(
@@ -262,67 +349,43 @@ class CountSamples(beam.PTransform):
         min_users: int = 1,
         **options: Unpack[CountOptions],
     ):
-        super().__init__()
-        self._spill = Spill(options.get("spill"))
-        self._min_users = min_users
         levels = tuple(map(int, levels))
-        self._sampler = Sampler(bind_key(key, items, sampling, prefixes, levels), sampling, len(levels))
-        self._items = items
+        sampler = Sampler(bind_key(key, items, sampling, prefixes, levels), sampling, len(levels))
+        count = partial(count_rounds, sampler=sampler, prefixes=prefixes, levels=levels)
+        super().__init__(items, sampler, count, len(levels), min_users, **options)
         self.sampling, self.prefixes, self.levels = sampling, prefixes, levels
-        self._admit = options.get("admit")
 
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        sampler, prefixes, levels = self._sampler, self.prefixes, self.levels
-        admit = self._admit
-        admission_sampler = None if admit is None else AdmissionSampler(sampler.key, admit.rule.sampling_rate)
 
-        def count(group: tuple[int, Sample]) -> Iterator[tuple[tuple[int, int], SampledCounts]]:
-            with COUNT_TIME.timed():
-                rounds = count_rounds(group[1], sampler, prefixes, levels)
-            for number, counts in enumerate(rounds):
-                for part, some in split_by_item(counts):
-                    yield (number, part), some
+class CountItems(CountRounds):
+    """Paths of Parquet files -> one CountedRounds of all users' bounded contributions, for a step that adds noise.
 
-        def collect(
-            _: None, counts: dict[tuple[int, int], SampledCounts], rows: RowCounts, users: UserCounts
-        ) -> SampledRounds:
-            rows.emit()
-            admission = None
-            if admit is not None and admission_sampler is not None:
-                without_id = admission_sampler.drawn_rows(rows.without_id)
-                admission = admit(users + UserCounts(unusable=without_id), sampler.key)
-            SAMPLED_USERS.emit()
-            by_round: list[list[SampledCounts]] = [[] for _ in levels]
-            for (number, _part), part_counts in counts.items():
-                by_round[number].append(part_counts)
-            return SampledRounds(list(map(add_counts, by_round)), admission)
+    The counts are exact: they may be used only with noise added.
 
-        sampled = (
-            paths
-            | "Slice" >> beam.FlatMap(slice_file)  # FileSlice
-            | "SpreadSlices" >> beam.Reshuffle()
-            | "Sample"
-            >> beam.ParDo(_SampleSliceFn(self._items, sampler, admission_sampler)).with_outputs(
-                ROW_COUNTS, _ADMISSION_USERS, main="samples"
-            )
-        )
-        counts = (
-            sampled.samples  # (user group, Sample)
-            | "MergeSamples" >> beam.CombinePerKey(MergeSamples(self._spill))  # (user group, Sample)
-            | "CountGroup"
-            >> beam.FlatMap(count).with_output_types(tuple[tuple[int, int], SampledCounts])  # ((round, part), counts)
-            | "SumCounts"
-            >> beam.CombinePerKey(SumCounts(self._min_users))  # ((round, part of the items), SampledCounts)
-        )
-        rows = sampled[ROW_COUNTS] | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
-        users = (
-            sampled[_ADMISSION_USERS]  # (user group, marked hashes)
-            | "MergeAdmissionUsers" >> beam.CombinePerKey(merge_marked_users)  # (user group, marked hashes)
-            | "CountAdmissionUsers" >> beam.MapTuple(lambda _, users: count_marked_users(users))  # UserCounts
-            | "SumUserCounts" >> beam.CombineGlobally(sum_user_counts)
-        )
-        exact = [beam.pvalue.AsDict(counts), beam.pvalue.AsSingleton(rows), beam.pvalue.AsSingleton(users)]
-        return paths.pipeline | "Begin" >> beam.Create([None]) | "Collect" >> beam.Map(collect, *exact)
+    Args:
+        items: encodes batches.
+        bound: of each user's contributions to every round.
+        key: of the run; use each key for one input, once.
+        prefixes: the prefix code; None if all levels are whole items.
+        levels: the prefix length of each round; 0 (`WHOLE`) for whole items.
+        options: see CountOptions.
+
+    Raises: see CountRounds.
+    """
+
+    def __init__(
+        self,
+        items: Items,
+        bound: ItemBound,
+        key: RunKey,
+        prefixes: Prefixes | None = None,
+        levels: tuple[int, ...] = (WHOLE,),
+        **options: Unpack[CountOptions],
+    ):
+        levels = tuple(map(int, levels))
+        everybody = Everybody(bind_key(key, items, bound, prefixes, levels))
+        count = partial(count_items, bound=bound, key=everybody.key, prefixes=prefixes, levels=levels)
+        super().__init__(items, everybody, count, len(levels), **options)
+        self.key, self.prefixes, self.levels = everybody.key, prefixes, levels
 
 
 class TrieHeavyHitters(beam.PTransform):
@@ -349,11 +412,40 @@ class TrieHeavyHitters(beam.PTransform):
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         sampling, prefixes, levels, top = self._counts.sampling, self._counts.prefixes, self._counts.levels, self._top
 
-        def publish(rounds: SampledRounds) -> Trie:
+        def publish(rounds: CountedRounds) -> Trie:
             shown = threshold_rounds(rounds.counts, sampling, levels)
             return replace(grow_trie(shown, prefixes, top), admission=rounds.admission)
 
         return paths | "Count" >> self._counts | "Threshold" >> beam.Map(publish)
+
+
+class NoisyItems(beam.PTransform):
+    """Paths of Parquet files -> one NoisyLevels: counts of items with a trusted curator's noise.
+
+    plan: budget, bound and noise of every round. top: see `noisy_levels`. For the other arguments see CountItems.
+    """
+
+    def __init__(
+        self,
+        items: Items,
+        plan: CentralPlan,
+        key: RunKey,
+        prefixes: Prefixes | None = None,
+        levels: tuple[int, ...] = (WHOLE,),
+        top: int | None = None,
+        **options: Unpack[CountOptions],
+    ):
+        super().__init__()
+        self._counts = CountItems(items, plan.bound, key, prefixes, levels, **options)
+        self._plan, self._top = plan, top
+
+    def expand(self, paths: beam.PCollection) -> beam.PCollection:
+        plan, key, levels, top = self._plan, self._counts.key, self._counts.levels, self._top
+
+        def publish(rounds: CountedRounds) -> NoisyLevels:
+            return replace(noisy_levels(rounds.counts, plan, key, levels, top), admission=rounds.admission)
+
+        return paths | "Count" >> self._counts | "AddNoise" >> beam.Map(publish)
 
 
 class InteractiveQuantiles(beam.PTransform):
@@ -381,7 +473,7 @@ class InteractiveQuantiles(beam.PTransform):
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         sampling, shares, items = self._counts.sampling, self._shares, self._items
 
-        def search(rounds: SampledRounds) -> Search:
+        def search(rounds: CountedRounds) -> Search:
             quantiles = search_quantiles(rounds.counts, sampling, shares, items.low, items.high)
             return replace(quantiles, admission=rounds.admission)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,13 +24,16 @@ from sfumato.schemas.release import (
     RANGES_SCHEMA,
 )
 from sfumato.schemas.trust import Trust
+from sfumato.schemas.views import PageView
 from sfumato.transforms.histogram.curve import quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.histogram_tables import bins_table, cells_table, items_table
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
+from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram
 from sfumato.transforms.histogram.quantile_search import Search
 from sfumato.transforms.histogram.sampled_view import sampled_view
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
+from sfumato.transforms.histogram.sampling_round import Histogram
 from sfumato.transforms.histogram.trie import WHOLE, Trie
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
@@ -74,10 +77,7 @@ def sample_manifest(
     """
     plan, sampling = metadata.plan, metadata.plan.sampling
     rounds_composition = "one round, exact" if plan.rounds == 1 else "privacy loss distributions"
-    content: dict[str, Any] = {}
-    if isinstance(metadata.counted, CellItems):
-        grid = metadata.counted.grid
-        content = {"region": asdict(grid.region), "grid": {"depth": grid.depth, "side": grid.side}}
+    content = grid_entries(metadata.counted)
     shown = [
         SampleRound(number, level, sampling.rate, sampling.threshold, published)
         for number, (level, published) in enumerate(rounds)
@@ -109,18 +109,26 @@ def sample_manifest(
         "estimated_users": users,
         "hidden_count": plan.hidden_count(cut),
     }
-    return release_manifest(metadata.release, content, [*_warnings(plan, users), *warnings])
+    return release_manifest(
+        metadata.release, content, [*delta_warnings(plan.delta, plan.population or users), *warnings]
+    )
 
 
-def _warnings(plan: SamplePlan, users: float) -> list[str]:
-    warnings = []
-    population = plan.population if plan.population is not None else users
-    if population * plan.delta >= 1:
-        warnings.append(
-            f"delta {plan.delta:g} is not below 1 / {population:,.0f} users: such a guarantee allows a mechanism that "
-            "exposes one of them; lower --delta."
-        )
-    return warnings
+def grid_entries(counted: Items) -> dict[str, Any]:
+    """The manifest's entries on a map; none without one."""
+    if not isinstance(counted, CellItems):
+        return {}
+    return {"region": asdict(counted.grid.region), "grid": {"depth": counted.grid.depth, "side": counted.grid.side}}
+
+
+def delta_warnings(delta: float, users: float) -> list[str]:
+    """A warning where delta is not below 1 / users. users: a public or an estimated number."""
+    if users * delta < 1:
+        return []
+    return [
+        f"delta {delta:g} is not below 1 / {users:,.0f} users: such a guarantee allows a mechanism that exposes one of "
+        "them; lower --delta."
+    ]
 
 
 def _empty_level_warnings(trie: Trie, option: str) -> list[str]:
@@ -139,24 +147,33 @@ def _empty_level_warnings(trie: Trie, option: str) -> list[str]:
 def trie_files(trie: Trie, metadata: SampleMetadata) -> dict[str, bytes]:
     """The files of a histogram (a trie of one level) or of hot spots, by name; the manifest is the last."""
     manifest = sample_manifest(
-        metadata, _rounds(trie, metadata), trie.users, trie.admission, _empty_level_warnings(trie, "--depth"), trie.cut
+        metadata,
+        _rounds(trie.levels, metadata.counted),
+        trie.users,
+        trie.admission,
+        _empty_level_warnings(trie, "--depth"),
+        trie.cut,
     )
-    if isinstance(metadata.counted, CellItems):
-        grid = metadata.counted.grid
-        name, table = CELLS_FILE, pa.concat_tables([cells_table(one, grid) for one in trie.levels])
-    else:
-        name, table = ITEMS_FILE, pa.concat_tables([items_table(one) for one in trie.levels])
-    return _with_page({name: table}, manifest, metadata)
+    return with_page(count_tables(trie.levels, metadata.counted), manifest, metadata.release)
 
 
-def _with_page(
-    tables: Mapping[str, pa.Table], manifest: Mapping[str, Any], metadata: SampleMetadata
+def count_tables(levels: Sequence[Histogram | NoisyHistogram], counted: Items) -> dict[str, pa.Table]:
+    """The table of published cells or items of all levels, by file name."""
+    if isinstance(counted, CellItems):
+        return {CELLS_FILE: pa.concat_tables([cells_table(one, counted.grid) for one in levels])}
+    return {ITEMS_FILE: pa.concat_tables([items_table(one) for one in levels])}
+
+
+def with_page(
+    tables: Mapping[str, pa.Table],
+    manifest: Mapping[str, Any],
+    release: ReleaseMetadata,
+    view: Callable[[Mapping[str, bytes]], PageView] = sampled_view,
 ) -> dict[str, bytes]:
     """The files of a release: tables, and the picture and page that are made of them; the manifest is the last."""
     files = {name: parquet_bytes(table) for name, table in tables.items()}
     stated = {MANIFEST_FILE: manifest_bytes(manifest)}
-    view = sampled_view({**metadata.release.geography_files, **files, **stated})
-    return {**files, **page_files(view), **stated}
+    return {**files, **page_files(view({**release.geography_files, **files, **stated})), **stated}
 
 
 def search_files(search: Search, metadata: SampleMetadata) -> dict[str, bytes]:
@@ -166,13 +183,17 @@ def search_files(search: Search, metadata: SampleMetadata) -> dict[str, bytes]:
     nonempty = [users for users, published in zip(search.users, search.published, strict=True) if published]
     warnings = _border_warnings(search.curve, metadata.counted) if nonempty else [_EMPTY]
     manifest = sample_manifest(metadata, rounds, float(np.mean(nonempty or [0.0])), search.admission, warnings)
-    return _with_page(_quantile_tables(search.curve, list(search.quantiles)), manifest, metadata)
+    return with_page(_quantile_tables(search.curve, list(search.quantiles)), manifest, metadata.release)
 
 
-def _rounds(trie: Trie, metadata: SampleMetadata) -> list[tuple[int, int]]:
-    """(level, number of published items) of each round; the level of whole cells is the grid's depth."""
-    full_depth = metadata.counted.grid.depth if isinstance(metadata.counted, CellItems) else WHOLE
-    return [(histogram.level or full_depth, len(histogram)) for histogram in trie.levels]
+def _rounds(levels: Sequence[Histogram], counted: Items) -> list[tuple[int, int]]:
+    """(level, number of published items) of each round."""
+    return [(round_level(one.level, counted), len(one)) for one in levels]
+
+
+def round_level(level: int, counted: Items) -> int:
+    """The level as a manifest states it: that of whole cells is the grid's depth."""
+    return level or (counted.grid.depth if isinstance(counted, CellItems) else WHOLE)
 
 
 def _border_warnings(curve: Curve, items: NumberItems) -> list[str]:
@@ -197,12 +218,14 @@ def hierarchy_files(
     hierarchy = build_hierarchy(trie, items.bits, items.low, items.high)
     curve = hierarchy.curve()
     warnings = [*_empty_level_warnings(trie, "--bits"), *(_border_warnings(curve, items) if hierarchy.users else ())]
-    manifest = sample_manifest(metadata, _rounds(trie, metadata), hierarchy.users, trie.admission, warnings)
+    manifest = sample_manifest(
+        metadata, _rounds(trie.levels, metadata.counted), hierarchy.users, trie.admission, warnings
+    )
     quantiles = [quantile(curve, share) for share in shares] if hierarchy.users else []
     answers = [hierarchy.answer(low, high) for low, high in ranges] if hierarchy.users else []
     bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
     tables = {BINS_FILE: bins, **_quantile_tables(curve, quantiles, answers if ranges else None)}
-    return _with_page(tables, manifest, metadata)
+    return with_page(tables, manifest, metadata.release)
 
 
 def _quantile_tables(

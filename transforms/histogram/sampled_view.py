@@ -7,14 +7,14 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sfumato.schemas.charts import readable
-from sfumato.schemas.region import Grid, Region, ground_metres
+from sfumato.schemas.region import Grid, Region, area_km2, ground_metres
 from sfumato.schemas.release import (
     BINS_FILE,
     CELLS_FILE,
@@ -71,17 +71,17 @@ _FILES = {
     QUANTILES_PICTURE: "the distribution as a picture",
     MANIFEST_FILE: "the guarantee, every round, every parameter, every version",
 }
-_ONE_RECORD = "Each user counts once, for one of their records, drawn at random."
 
 
-def sampled_view(files: Mapping[str, bytes]) -> PageView:
+def sampled_view(files: Mapping[str, bytes], kind: type[SampledPage] | None = None) -> PageView:
     """The page of a release of `sfumato histogram`, `hotspots` or `quantiles`.
 
     Args:
         files: the release's files by name. Those that the page is not made of may be missing.
+        kind: the page's texts; None where the release was made by sample and threshold.
     """
     manifest = {name: entry for name, entry in json.loads(files[MANIFEST_FILE]).items() if name != "files"}
-    job, release = manifest["job"], _Release(files, manifest)
+    job, release = manifest["job"], (kind or SampledPage)(files, manifest)
     if CELLS_FILE in files:
         body, headline, sections = release.cells()
     elif ITEMS_FILE in files:
@@ -98,7 +98,7 @@ def sampled_view(files: Mapping[str, bytes]) -> PageView:
         created=manifest["created"],
         chips=chips(manifest, release.own_chip()),
         guarantee=guarantee(manifest),
-        alarm=alarm(manifest, "The draw of users"),
+        alarm=alarm(manifest, release.DRAWN),
         problems=problems(manifest),
         files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in {*files, picture}],
         picture=picture,
@@ -111,57 +111,85 @@ def sampled_view(files: Mapping[str, bytes]) -> PageView:
     )
 
 
-class _Release:
-    """A release's tables and what its manifest says of them."""
+class SampledPage:
+    """What the page says of a release by sample and threshold: of its tables, and of what its manifest says of them."""
+
+    DRAWN: ClassVar[str] = "The draw of users"
+    ONE_RECORD: str = "Each user counts once, for one of their records, drawn at random."
+    HEADLINE: str = "One drawn record per user"
+    UNIT: str = "users"
+    COUNTED: ClassVar[str] = (
+        "is what was counted among the drawn users, scaled up. Its interval holds the truth about 95 times in 100."
+    )
+    NEAR_THRESHOLD: ClassVar[str] = (
+        "that only just passed the threshold tends to be estimated a little high: had fewer of its users been drawn, "
+        "it would not be here."
+    )
 
     def __init__(self, files: Mapping[str, bytes], manifest: dict[str, Any]):
         self._files, self._manifest = files, manifest
-        self._parameters, self._results = manifest["parameters"], manifest["results"]
-        self._rounds: list[dict[str, Any]] = manifest["privacy"]["rounds"]
-        self._column = readable(str(self._parameters.get("column", "value")))
-        self._hidden = self._results["hidden_count"]
+        self.parameters, self._results = manifest["parameters"], manifest["results"]
+        self.rounds: list[dict[str, Any]] = manifest["privacy"]["rounds"]
+        self._column = readable(str(self.parameters.get("column", "value")))
+        self.hidden = self._results["hidden_count"]
         privacy = manifest["privacy"]
         counted = privacy["admission"] or {"users": 0.0, "noise_stddev": 0.0, "sampling_rate": 1.0}
         population = privacy["population"]["users"]
         # All users: those counted at the run's admission, a public number, or at least those of all published items.
-        self._all, self._all_stddev = (
-            float(self._results["estimated_users"]),
-            self._stddev(self._results["estimated_users"]),
-        )
+        self._all = float(self._results["estimated_users"])
+        self._all_stddev = self.stddev_of(self._all)
         if population is not None:
             self._all, self._all_stddev = float(population), 0.0
         elif counted["users"] > 3 * counted["noise_stddev"]:
-            excess = (1 - counted["sampling_rate"]) / counted["sampling_rate"]
+            excess = (1 - counted.get("sampling_rate", 1.0)) / counted.get("sampling_rate", 1.0)
             self._all = max(float(counted["users"]), 1.0)
             self._all_stddev = math.hypot(counted["noise_stddev"], math.sqrt(excess * self._all))
 
     def table(self, name: str) -> pa.Table:
         return pq.read_table(io.BytesIO(self._files[name]))
 
-    def _stddev(self, users: float) -> float:
-        """Of an estimated number of users, by sampling."""
-        rate = self._rounds[0]["sampling_rate"]
+    def stddev_of(self, users: float) -> float:
+        """Of an estimated number of users."""
+        rate = self.rounds[0]["sampling_rate"]
         return math.sqrt(max(users, 0.0) * (1 - rate) / rate)
 
-    def _users(self, users: float) -> str:
-        return about(users, self._stddev(users))
+    def ends(self, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of the 95% intervals of the rows' counts."""
+        count, stddev, sampled = (np.asarray(table[name]).astype(float) for name in ("count", "stddev", "sampled"))
+        return np.maximum(count - _Z * stddev, sampled), count + _Z * stddev
+
+    def ends_at_once(self, table: pa.Table, level: int) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of intervals that hold for all cells of a level at once, at 95%."""
+        count, stddev, sampled = (np.asarray(table[name]).astype(float) for name in ("count", "stddev", "sampled"))
+        wide = simultaneous_z(4**level) * stddev
+        return np.maximum(count - wide, sampled), count + wide
+
+    @staticmethod
+    def total(table: pa.Table) -> str:
+        """The sum of the rows' counts, rounded by its standard deviation."""
+        return about(float(np.asarray(table["count"]).sum()), float(np.linalg.norm(np.asarray(table["stddev"]))))
+
+    def held(self, table: pa.Table) -> str:
+        """The rows' users, beside all users."""
+        return f"about {self.total(table)} of {self.everybody} users"
 
     @property
-    def _everybody(self) -> str:
+    def everybody(self) -> str:
         return about(self._all, self._all_stddev or 10 ** max(math.floor(math.log10(max(self._all, 1))) - 2, 0))
 
     def own_chip(self) -> Fact:
         """The fact beside the title that other jobs do not have."""
         if CURVE_FILE in self._files:
-            counted = self._parameters["counted"]
+            counted = self.parameters["counted"]
             return Fact(term="Range", text=f"{counted['low']:g} to {counted['high']:g}".replace("-", "−"))
-        return Fact(term="May be hidden", text=f"up to {self._hidden:,} users")
+        return Fact(term="May be hidden", text=f"up to {self.hidden:,} users")
 
-    def _missing(self, one: str) -> str:
-        top = self._parameters.get("top")
+    def missing(self, one: str) -> str:
+        """What is known of what is not shown."""
+        top = self.parameters.get("top")
         kept = f" Of the last level only the {top:,} with most users are published." if top else ""
         return (
-            f"{one} that is not shown has at most {self._hidden:,} users at 99% confidence, or nobody.{kept} For users "
+            f"{one} that is not shown has at most {self.hidden:,} users at 99% confidence, or nobody.{kept} For users "
             "with many records, what is rare among them counts less."
         )
 
@@ -174,69 +202,62 @@ class _Release:
         present = np.unique(levels).tolist() or [grid.depth]
         layers = [self._layer(table.filter(pa.array(levels == level)), level, len(present)) for level in present]
         shown = layers[-1]
-        users = float(np.asarray(table["count"])[levels == present[-1]].sum())
+        finest = table.filter(pa.array(levels == present[-1]))
         wide, tall = ground_metres(region)
         size = f"{length(wide / (1 << present[-1]))} × {length(tall / (1 << present[-1]))}"
         hold = "no cell has enough users to be published"
         if shown.level:
             many = len(shown.level)
-            cells = f"the {many:,} busiest cells" if self._parameters.get("top") else plural(many, "cell")
-            hold = f"{cells} of {size} hold{'s'[: many == 1]} about {self._users(users)} of {self._everybody} users"
-        headline = f"One drawn record per user: {hold}"
+            cells = f"the {many:,} busiest cells" if self.parameters.get("top") else plural(many, "cell")
+            hold = f"{cells} of {size} hold{'s'[: many == 1]} {self.held(finest)}"
+        headline = f"{self.HEADLINE}: {hold}"
         body = MapBody(
             region=Bounds(**self._manifest["region"]),
             depth=grid.depth,
             layers=layers,
-            missing=f"Not published: at most {self._hidden:,} users, or nobody",
+            missing=f"Not published: at most {self.hidden:,} {self.UNIT}, or nobody",
             finest_metres=(wide / grid.side, tall / grid.side),
             start=_around(shown, region) if self._manifest["job"] == "hotspots" else None,
         )
-        measure = shown.measures[0]
-        order = np.argsort(-np.asarray(table["count"])[levels == present[-1]], kind="stable")[:_TABLE_ROWS].tolist()
-        rows = [[shown.cell_id[i], *self._estimate(measure.value[i] or 0.0)] for i in order]
+        estimates = self._estimates(finest)
+        order = np.argsort(-np.asarray(finest["count"]), kind="stable")[:_TABLE_ROWS].tolist()
+        rows = [[shown.cell_id[i], *estimates[i]] for i in order]
         reading = [
-            f"{_ONE_RECORD} The number of a cell is what was counted among the drawn users, scaled up.",
-            "Its interval holds the truth about 95 times in 100. Crowded cells are known well for their size, quiet "
-            "ones poorly; cells whose interval covers more than half of the colours are hatched.",
-            f"{self._missing('A cell')} The map leaves such cells empty: that is the ground, not a count of zero.",
-            "A cell that only just passed the threshold tends to be estimated a little high: had fewer of its users "
-            "been drawn, it would not be here.",
-        ]
-        return body, headline, [_reading(reading), self._item_table("The cells with most users", "Cell", rows)]
+            f"{self.ONE_RECORD} The number of a cell {self.COUNTED}",
+            "Crowded cells are known well for their size, quiet ones poorly; cells whose interval covers more than "
+            "half of the colours are hatched.",
+            *([f"{self.missing('A cell')} The map leaves such cells empty: that is the ground, not a count of zero.",
+               f"A cell {self.NEAR_THRESHOLD}"] if self.hidden else [self.missing("A cell")]),
+        ]  # fmt: skip
+        title = f"The cells with most {self.UNIT}"
+        return body, headline, [_reading(reading), self._item_table(title, "Cell", rows)]
 
     def _layer(self, table: pa.Table, level: int, levels: int) -> Layer:
         """The cells of one level, the most crowded listed first."""
         names = table["cell_id"].to_pylist()
         _, x, y = node_positions(nodes_from_names(names, level))
-        count, stddev, sampled, density = (
-            np.asarray(table[name]).astype(np.float64) for name in ("count", "stddev", "sampled", "density")
-        )
-        low, high = np.maximum(count - _Z * stddev, sampled), count + _Z * stddev
-        scale = published_scale(density)
-        area = count / density
-        wide = simultaneous_z(4**level) * stddev
-        least = np.maximum(count - wide, sampled)
+        count, density = (np.asarray(table[name]).astype(np.float64) for name in ("count", "density"))
+        low, high = self.ends(table)
+        scale = published_scale(density[density > 0])
+        area = area_km2(*(np.asarray(table[name]) for name in ("west", "south", "east", "north")))
+        least, most = self.ends_at_once(table, level)
         order = np.argsort(-least, kind="stable")[:_LISTED].tolist()
         measure = Measure(
-            name="Users",
+            name=self.UNIT.capitalize(),
             kind="count",
-            unit="users",
+            unit=self.UNIT,
             value=_rounded(count),
             low=_rounded(low),
             high=_rounded(high),
             uncertain=uncertain(scale, low / area, high / area).tolist(),
             scale=scale,
-            listed=[
-                (i, float(count[i]), float(max(count[i] - wide[i], sampled[i])), float(count[i] + wide[i]))
-                for i in order
-            ],
+            listed=[(i, float(count[i]), float(least[i]), float(most[i])) for i in order],
             listed_note="The intervals hold for all cells of the grid at once, at 95%.",
         )
-        round_ = next((one for one in self._rounds if (one["level"] or level) == level), self._rounds[-1])
-        users = self._users(float(count.sum()))
+        round_ = next((one for one in self.rounds if (one["level"] or level) == level), self.rounds[-1])
         return Layer(
             title=f"Level {level}" if levels > 1 else "Published cells",
-            note=f"{plural(len(names), 'cell')} with about {users} users. {_drawn(round_)}",
+            note=f"{plural(len(names), 'cell')} with about {self.total(table)} {self.UNIT}. {self.round_text(round_)}",
             level=[level] * len(names),
             x=x.tolist(),
             y=y.tolist(),
@@ -251,18 +272,19 @@ class _Release:
         table = self.table(ITEMS_FILE)
         names = [str(item) for item in table["item"].to_pylist()]
         level = table["level"].to_pylist()
-        count, stddev, sampled = (np.asarray(table[name]).astype(np.float64) for name in ("count", "stddev", "sampled"))
+        count = np.asarray(table["count"]).astype(np.float64)
+        low, high = self.ends(table)
         present = sorted(set(level), key=lambda one: one or math.inf)
         finest = present[-1] if present else 0
-        last = self._rounds[-1]["level"]
-        parents, cut = _parents(names, level, present), _cut(names, level, [one["level"] for one in self._rounds])
+        last = self.rounds[-1]["level"]
+        parents, cut = _parents(names, level, present), _cut(names, level, [one["level"] for one in self.rounds])
         bars = [
             Bar(
                 name=readable(names[i]),
                 value=float(count[i]),
-                low=float(max(count[i] - _Z * stddev[i], sampled[i])),
-                high=float(count[i] + _Z * stddev[i]),
-                share=float(count[i] / self._all) if self._all > 0 else None,
+                low=float(low[i]),
+                high=float(high[i]),
+                share=float(count[i] / self._all) if self._all > 0 and self.UNIT == "users" else None,
                 parent=parents[i],
                 level=level[i],
                 cut=cut[i],
@@ -273,37 +295,35 @@ class _Release:
         noun, many = ("item", "items") if finest == last else ("prefix", "prefixes")
         hold = "no item has enough users to be published"
         if shown:
-            users = self._users(float(count[shown].sum()))
-            hold = f"{plural(len(shown), noun, many)} of {self._column} stand{'s'[: len(shown) == 1]} for about {users}"
-            hold += f" of {self._everybody} users"
+            held = self.held(table.take(pa.array(shown)))
+            hold = f"{plural(len(shown), noun, many)} of {self._column} stand{'s'[: len(shown) == 1]} for {held}"
         body = BarsBody(
-            unit="users",
+            unit=self.UNIT,
             noun=noun,
-            explanation=f"{_ONE_RECORD} Shares are of all {self._everybody} users.",
+            explanation=f"{self.ONE_RECORD} Shares are of all {self.everybody} users.",
             bars=bars,
         )
+        estimates, shares = self._estimates(table), ["Share of all users"] if self.UNIT == "users" else []
         rows = [
-            [bars[i].name + ("…" if cut[i] else ""), *self._estimate(count[i]), percent(bars[i].share or 0)]
+            [bars[i].name + ("…" if cut[i] else ""), *estimates[i], *(percent(bars[i].share or 0) for _ in shares)]
             for i in sorted(shown, key=lambda i: -count[i])[:_TABLE_ROWS]
         ]
         reading = [
-            f"{_ONE_RECORD} The estimate is what was counted among the drawn users, scaled up.",
-            "Its interval holds the truth about 95 times in 100. Large items are known well for their size, small ones "
-            "poorly.",
-            self._missing("An item"),
-            "An item that only just passed the threshold tends to be estimated a little high: had fewer of its users "
-            "been drawn, it would not be here.",
+            f"{self.ONE_RECORD} The estimate {self.COUNTED}",
+            "Large items are known well for their size, small ones poorly.",
+            self.missing("An item"),
+            f"An item {self.NEAR_THRESHOLD}",
         ]
-        listed = self._item_table(f"The {many} with most users", noun.capitalize(), rows, "Share of all users")
-        return body, f"One drawn record per user: {hold}", [_reading(reading), listed]
+        listed = self._item_table(f"The {many} with most {self.UNIT}", noun.capitalize(), rows, *shares)
+        return body, f"{self.HEADLINE}: {hold}", [_reading(reading), listed]
 
-    def _estimate(self, users: float) -> tuple[str, str]:
-        stddev = self._stddev(users)
-        return figures(users, stddev), f"± {figures(_Z * stddev, stddev)}"
+    def _estimates(self, table: pa.Table) -> list[tuple[str, str]]:
+        """For each row its count and the half-width of the interval around it."""
+        pairs = zip(table["count"].to_pylist(), table["stddev"].to_pylist(), strict=True)
+        return [(figures(count, stddev), f"± {figures(_Z * stddev, stddev)}") for count, stddev in pairs]
 
-    @staticmethod
-    def _item_table(title: str, noun: str, rows: list[list[str]], *more: str) -> Section:
-        heads = [noun, "Users", "At 95%", *more]
+    def _item_table(self, title: str, noun: str, rows: list[list[str]], *more: str) -> Section:
+        heads = [noun, self.UNIT.capitalize(), "At 95%", *more]
         table = Table(title=title, heads=heads, rows=rows, numeric=[False, *[True] * (len(heads) - 1)])
         return Section(title=title, table=table, folded=True)
 
@@ -312,7 +332,7 @@ class _Release:
     def curve(self) -> tuple[Body, str, list[Section]]:
         curve, quantiles = self.table(CURVE_FILE), self.table(QUANTILES_FILE).to_pylist()
         ranges = self.table(RANGES_FILE).to_pylist() if RANGES_FILE in self._files else []
-        interactive = self._parameters["method"] == "interactive"
+        interactive = self.parameters["method"] == "interactive"
         columns = {name: [float(f"{one:.12g}") for one in curve[name].to_pylist()] for name in curve.column_names}
         share, low, high = (np.array(columns[name]) for name in ("share", "low", "high"))
         inner = sorted(set(columns["value"]))[1:-1]
@@ -331,7 +351,7 @@ class _Release:
             ranges=[_range_row(one["low"], one["high"], one["users"], one["stddev"]) for one in ranges],
             points=inner if interactive else [],
             histogram=self._histogram() if BINS_FILE in self._files else [],
-            hidden=float(self._hidden) if BINS_FILE in self._files else None,
+            hidden=float(self.hidden) if BINS_FILE in self._files else None,
             note=note,
         )
         sections = []
@@ -351,11 +371,11 @@ class _Release:
             heads = ["From", "To below", "Users", "At 95%", "Share of all users"]
             sections.append(table_section("The ranges", heads, rows))
         reading = [
-            f"{_ONE_RECORD} The curve says what share of the users lie below a value. Where it is steep there are many "
-            "users; where it is flat there are few or none.",
+            f"{self.ONE_RECORD} The curve says what share of the users lie below a value. Where it is steep there are "
+            "many users; where it is flat there are few or none.",
             "The band shows what the draw alone leaves open: it holds the true curve at a value about 95 times in 100. "
             "A quantile's interval is read off in the same way.",
-            f"An interval of values that too few drawn users share is not seen. It has at most {self._hidden:,} users "
+            f"An interval of values that too few drawn users share is not seen. It has at most {self.hidden:,} users "
             "at 99% confidence, so the curve can run a little low or high beside rare values.",
             "Values outside the range count as its nearest end.",
         ]
@@ -368,7 +388,7 @@ class _Release:
         share = "half" if middle["share"] == 0.5 else f"{100 * middle['share']:g}%"
         value, low, high = with_interval(middle["value"], middle["low"], middle["high"])
         return (
-            f"One drawn record per user: {share} of about {self._everybody} users have {self._column} below {value} "
+            f"One drawn record per user: {share} of about {self.everybody} users have {self._column} below {value} "
             f"(between {low} and {high})"
         )
 
@@ -384,12 +404,19 @@ class _Release:
 
     # ---------------------------------------------------------------- how it was made
 
+    def round_text(self, round_: dict[str, Any]) -> str:
+        """How a round protects its counts."""
+        return (
+            f"Each user was drawn with probability {percent(round_['sampling_rate'])}. What fewer than "
+            f"{round_['threshold']:,} of the drawn users share was dropped. Nothing was added."
+        )
+
     def made(self) -> Section:
-        first = self._rounds[0]
+        first = self.rounds[0]
         contact = self._manifest["privacy"]["contact"]
-        rounds = len(self._rounds)
+        rounds = len(self.rounds)
         paragraphs = [
-            _drawn(first),
+            self.round_text(first),
             "What is shown was really seen: nothing is invented, and rare things vanish. Each estimate is the number "
             f"of drawn users times {1 / first['sampling_rate']:.3g}.",
         ]
@@ -402,10 +429,13 @@ class _Release:
         if contact["kind"] == "limited":
             each = "Each round" if rounds > 1 else "The round"
             paragraphs.append(f"{each} asked about {contact['contacted_users']:,} users, chosen at random.")
-        rows = [[str(one["index"] + 1), str(one["level"] or "whole"), f"{one['published']:,}"] for one in self._rounds]
+        return Section(title="How it was made", paragraphs=paragraphs, table=self.rounds_table())
+
+    def rounds_table(self) -> Table | None:
+        """What each of several rounds published."""
+        rows = [[str(one["index"] + 1), str(one["level"] or "whole"), f"{one['published']:,}"] for one in self.rounds]
         heads = ["Round", "Level", "Published"]
-        table = Table(title="Round by round", heads=heads, rows=rows, numeric=[True] * 3) if rounds > 1 else None
-        return Section(title="How it was made", paragraphs=paragraphs, table=table)
+        return Table(title="Round by round", heads=heads, rows=rows, numeric=[True] * 3) if len(rows) > 1 else None
 
 
 def _around(layer: Layer, region: Region) -> Bounds | None:
@@ -426,13 +456,6 @@ def _around(layer: Layer, region: Region) -> Bounds | None:
         east=region.west + east * wide,
         north=region.north - north * tall,
         south=region.north - south * tall,
-    )
-
-
-def _drawn(round_: dict[str, Any]) -> str:
-    return (
-        f"Each user was drawn with probability {percent(round_['sampling_rate'])}. What fewer than "
-        f"{round_['threshold']:,} of the drawn users share was dropped. Nothing was added."
     )
 
 

@@ -120,15 +120,21 @@ def merge(samples: Sequence[Sample]) -> Sample:
     records = np.concatenate([sample.records for sample in samples])
     texts = {code: text for sample in samples for code, text in sample.texts.items()}
     column_types = frozenset().union(*(sample.column_types for sample in samples))
-    if any_repeated(users):
-        order = np.lexsort((items, users))
-        users, items, records = users[order], items[order], records[order]
-        starts = _run_starts((users[1:] != users[:-1]) | (items[1:] != items[:-1]))
-        users, items, records = users[starts], items[starts], np.add.reduceat(records, starts, dtype=np.uint64)
-    return Sample.from_arrays(users, items, records, texts, column_types)
+    return add_pairs(Sample.from_arrays(users, items, records, texts, column_types))
 
 
-def _run_starts(changes: NDArray[np.bool_]) -> NDArray[np.int64]:
+def add_pairs(sample: Sample) -> Sample:
+    """The sample with the records of equal (user, item) pairs added up."""
+    if not any_repeated(sample.users):
+        return sample
+    order = np.lexsort((sample.items, sample.users))
+    users, items = sample.users[order], sample.items[order]
+    starts = run_starts((users[1:] != users[:-1]) | (items[1:] != items[:-1]))
+    records = np.add.reduceat(sample.records[order], starts, dtype=np.uint64)
+    return Sample.from_arrays(users[starts], items[starts], records, sample.texts, sample.column_types)
+
+
+def run_starts(changes: NDArray[np.bool_]) -> NDArray[np.int64]:
     """First indices of runs of equal values. changes: whether each value but the first differs from the previous."""
     return np.flatnonzero(np.concatenate(([True], changes)))
 
@@ -148,7 +154,7 @@ def one_item_per_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.un
         return sample.users, sample.items
     order = np.lexsort((sample.items, sample.users))
     users, items = sample.users[order], sample.items[order]
-    starts = _run_starts(users[1:] != users[:-1])
+    starts = run_starts(users[1:] != users[:-1])
     ends = np.cumsum(sample.records[order], dtype=np.int64)
     before = np.concatenate(([0], ends))[starts]
     total = np.concatenate((ends[starts[1:] - 1], ends[-1:])) - before
@@ -158,14 +164,14 @@ def one_item_per_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.un
 
 
 @dataclass(frozen=True, eq=False)
-class SampledCounts:
-    """Raw numbers of sampled users by item.
+class ItemCounts:
+    """Raw counts by item: of sampled users, or of all users' bounded contributions.
 
     Attributes:
         items: uint64[m] ascending, item codes.
-        counts: int64[m], sampled users.
+        counts: int64[m], sampled users, or the sum of contributions.
         texts: object[m], the texts of the codes; None if codes are numbers.
-        dropped_users: sampled users of items that are no longer in the list.
+        dropped_users: counts of items that are no longer in the list.
     """
 
     items: NDArray[np.uint64]
@@ -178,11 +184,11 @@ class SampledCounts:
         """All sampled users."""
         return int(self.counts.sum()) + self.dropped_users
 
-    def only(self, kept: NDArray[np.bool_]) -> SampledCounts:
+    def only(self, kept: NDArray[np.bool_]) -> ItemCounts:
         """The counts of some items."""
-        return SampledCounts(self.items[kept], self.counts[kept], None if self.texts is None else self.texts[kept])
+        return ItemCounts(self.items[kept], self.counts[kept], None if self.texts is None else self.texts[kept])
 
-    def at_least(self, min_users: int) -> SampledCounts:
+    def at_least(self, min_users: int) -> ItemCounts:
         """The items with at least this many sampled users. The users of the others move to `dropped_users`."""
         kept = self.only(self.counts >= min_users)
         return replace(kept, dropped_users=self.users - kept.users)
@@ -190,7 +196,7 @@ class SampledCounts:
 
 def count_rounds(
     sample: Sample, sampler: Sampler, prefixes: Prefixes | None, levels: Sequence[int]
-) -> list[SampledCounts]:
+) -> list[ItemCounts]:
     """The counts of every round, one for each level.
 
     Args:
@@ -204,56 +210,56 @@ def count_rounds(
     item_key = sampler.key.subkey("items")
     rounds = []
     for number, level in enumerate(levels):
-        counted = _sum_by_item(items[drawn[:, number]].astype(np.uint64))
+        counted = sum_by_item(items[drawn[:, number]].astype(np.uint64))
         if sample.texts:
             texts = np.array([sample.texts[code] for code in counted.items.tolist()], dtype=object)
             counted = replace(counted, texts=texts)
         if prefixes is not None:
             codes, shorter = prefixes.cut(counted.items, counted.texts, level, item_key)
-            counted = add_counts([SampledCounts(codes, counted.counts, shorter)])
+            counted = add_counts([ItemCounts(codes, counted.counts, shorter)])
         rounds.append(counted)
     return rounds
 
 
-def add_counts(counts: Iterable[SampledCounts]) -> SampledCounts:
+def add_counts(counts: Iterable[ItemCounts]) -> ItemCounts:
     """The sum, item by item."""
     counts = list(counts)
     dropped_users = sum(part.dropped_users for part in counts)
     parts = [part for part in counts if len(part.items)]
     if not parts:
-        return SampledCounts(np.empty(0, np.uint64), np.empty(0, np.int64), None, dropped_users)
+        return ItemCounts(np.empty(0, np.uint64), np.empty(0, np.int64), None, dropped_users)
     items, numbers = (
         np.concatenate(arrays) for arrays in zip(*((part.items, part.counts) for part in parts), strict=True)
     )
     texts = [part.texts for part in parts if part.texts is not None]
-    total = _sum_by_item(items, numbers, np.concatenate(texts) if texts else None)
+    total = sum_by_item(items, numbers, np.concatenate(texts) if texts else None)
     return replace(total, dropped_users=dropped_users)
 
 
-def _sum_by_item(
+def sum_by_item(
     items: NDArray[np.uint64], counts: NDArray[np.int64] | None = None, texts: NDArray[np.object_] | None = None
-) -> SampledCounts:
+) -> ItemCounts:
     """Sums counts over equal items, which have equal texts. counts: None for one each."""
     if texts is None and len(items) and int(items.max()) < 2 * len(items):  # few codes: a table is faster than a sort
         dense = np.bincount(items.astype(np.int64), counts).astype(np.int64)  # exact: far below 2^53
         present = np.flatnonzero(dense)
-        return SampledCounts(present.astype(np.uint64), dense[present])
+        return ItemCounts(present.astype(np.uint64), dense[present])
     if counts is None:
         items, counts = np.unique(items, return_counts=True)
-        return SampledCounts(items, counts.astype(np.int64))
+        return ItemCounts(items, counts.astype(np.int64))
     order = np.argsort(items, kind="stable")
     items = items[order]
-    starts = _run_starts(items[1:] != items[:-1])
+    starts = run_starts(items[1:] != items[:-1])
     sums = np.add.reduceat(counts[order], starts)
-    return SampledCounts(items[starts], sums, None if texts is None else texts[order][starts])
+    return ItemCounts(items[starts], sums, None if texts is None else texts[order][starts])
 
 
-def threshold_rounds(counts: Sequence[SampledCounts], sampling: Sampling, levels: Sequence[int]) -> list[Histogram]:
+def threshold_rounds(counts: Sequence[ItemCounts], sampling: Sampling, levels: Sequence[int]) -> list[Histogram]:
     """The published part of every round; see `threshold`."""
     return [threshold(sampled, sampling, level) for sampled, level in zip(counts, levels, strict=True)]
 
 
-def threshold(counts: SampledCounts, sampling: Sampling, level: int) -> Histogram:
+def threshold(counts: ItemCounts, sampling: Sampling, level: int) -> Histogram:
     """The published part of a round: the items with at least tau sampled users, and their sampled counts."""
     shown = counts.at_least(sampling.threshold)
     texts = tuple(shown.texts.tolist()) if shown.texts is not None else None

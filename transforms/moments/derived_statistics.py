@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.moments import EVERYBODY, FixedPoint, MomentEstimate, Statistic
+from sfumato.schemas.moments import EVERYBODY, SUMS, FixedPoint, MomentEstimate, Statistic, ValueRange
 from sfumato.transforms.moments.bit_means import Z_95
 from sfumato.transforms.moments.statistic_kinds import (
     GEOMETRIC_MEAN,
@@ -91,21 +91,21 @@ def evaluate(
     return Result(value, (high - low) / (2 * z), low, high, clients)
 
 
-def value_range(statistic: Statistic, form: FixedPoint) -> tuple[float, float]:
+def value_range(statistic: Statistic, form: FixedPoint | ValueRange) -> tuple[float, float]:
     """The smallest and the largest value of a statistic, for values in the form's range."""
     return find_kind(statistic).value_range(form, statistic.power)
 
 
-def shrunk(estimates: Sequence[MomentEstimate], form: FixedPoint) -> list[MomentEstimate]:
+def shrunk(estimates: Sequence[MomentEstimate], form: FixedPoint | ValueRange) -> list[MomentEstimate]:
     """The same estimates in the same order, those of groups shrunk towards everybody's according to their noise.
 
-    The largest of many noisy numbers is mostly large by chance. A page may sort and colour the shrunk ones. Sums
-    (log_product) stay unchanged.
+    The largest of many noisy numbers is mostly large by chance. A page may sort and colour the shrunk ones. SUMS stay
+    unchanged.
     """
     found = list(estimates)
     for name in dict.fromkeys(one.statistic for one in estimates):
         places = [i for i, one in enumerate(estimates) if one.statistic == name and one.group != EVERYBODY]
-        if name == "log_product" or not places:
+        if name in SUMS or not places:
             continue
         everybody = next(one for one in estimates if one.statistic == name and one.group == EVERYBODY)
         rows = [estimates[i] for i in places]

@@ -22,7 +22,6 @@ from sfumato.schemas.moments import EVERYBODY, OTHER
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.locations.record_values import without_views
-from sfumato.transforms.shrinkage import simultaneous_z
 
 MAX_GROUPS = 1 << 14
 _MAX_CHARACTERS = 500_000  # the job's graph has them several times, and services bound its size
@@ -136,7 +135,7 @@ class Grouping:
         """The number of rows of a tally."""
         return len(self.groups) + 1
 
-    def published_groups(self, clients: NDArray[np.float64], stddev: float) -> tuple[list[str], NDArray[np.int64]]:
+    def published_groups(self, clients: NDArray[np.float64], margin: float) -> tuple[list[str], NDArray[np.int64]]:
         """Decides which groups are published by themselves; all others are merged into `other`.
 
         A published group has at least min_group clients by the noisy count, and clearly more than none: the probability
@@ -144,14 +143,14 @@ class Grouping:
 
         Args:
             clients: float64[G + 1], by the rows of the noisy tallies.
-            stddev: of the noise on each of these numbers.
+            margin: a number that the noise of any of them exceeds with probability 5% in all.
 
         Returns:
             The names of the published groups with `other` as the last; and int64[G + 1], the published group of each
             row of the tallies.
         """
         names = self.groups.names()
-        min_clients = max(self.min_group, simultaneous_z(len(names)) * stddev)
+        min_clients = max(self.min_group, margin)
         large = np.flatnonzero(clients[:-1] >= min_clients)
         published = np.full(len(clients), len(large))
         published[large] = np.arange(len(large))

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import shapely
-from numpy.typing import NDArray
 
-from sfumato.schemas.errors import RefusedError
 from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
     LOCAL_ASSUMPTIONS,
@@ -25,40 +22,33 @@ from sfumato.schemas.guarantee import (
     PRIVATE_GROUPS,
     REPLACE_VALUE,
     ROWS_ARE_USERS,
+    VALUE_BOUND,
 )
 from sfumato.schemas.moments import (
     BITS_SCHEMA,
     EVERYBODY,
-    MOMENTS_SCHEMA,
     OTHER,
     BitMeans,
     MomentEstimate,
     Statistic,
-    moment_cells_schema,
 )
-from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.release import (
     BITS_FILE,
-    CELLS_FILE,
     MANIFEST_FILE,
-    MOMENTS_FILE,
 )
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.moments.derived_statistics import shrunk, value_range
+from sfumato.transforms.moments.derived_statistics import value_range
 from sfumato.transforms.moments.groups import CellGroups, Grouping
+from sfumato.transforms.moments.moment_tables import moment_tables
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.report.pages import page_files
+from sfumato.transforms.shrinkage import simultaneous_z
 
-_BOUND = {
-    True: "one record a user, chosen uniformly among their records by the key",
-    False: "every row counts as another user",
-}
 _RANDOMISED_RESPONSE = "randomised response on single bits (integers against thresholds of 64 bits)"
 _NOISE = "discrete Laplace noise on every count of reports (integers against thresholds of 64 bits)"
-_EVERYBODY_ERROR = 0.01  # the probability that everybody's interval misses, of the 5% that a listed cell is wrong
 
 
 @dataclass(frozen=True)
@@ -85,62 +75,16 @@ class MomentsMetadata:
 def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, bytes]:
     """The files of a release by name; the manifest is the last. Raises RefusedError if an estimate is not finite."""
     plan, grouping = metadata.plan, metadata.grouping
-    estimates, bits = list(state.estimates(plan)), state.bit_charts(plan)
+    bits = state.bit_charts(plan)
     clients, stddev = state.clients(plan), float(np.sqrt(state.clients_variance(plan).item()))
-    names: list[str] = []
-    if grouping is not None:
-        published, published_group = grouping.published_groups(clients, stddev / math.sqrt(len(clients)))
-        sizes = np.bincount(published_group, clients).tolist()
-        # All but `other` are large enough.
-        names = [name for name, size in zip(published, sizes, strict=True) if size >= grouping.min_group]
-        kept = set(names)
-        estimates += [row for row in state.estimates(plan, published, published_group) if row.group in kept]
-    if not np.isfinite([[estimate.value, estimate.stddev] for estimate in estimates]).all():
-        raise RefusedError("an estimate is beyond what a number can hold; ask for fewer --bits or a lower moment")
-    manifest = _manifest(state, metadata, bits, names, (max(float(clients.sum()), 0.0), stddev), estimates)
-    shown = shrunk(estimates, plan.form)
-    tables = {
-        MOMENTS_FILE: pa.Table.from_pylist([asdict(estimate) for estimate in estimates], MOMENTS_SCHEMA),
-        BITS_FILE: pa.concat_tables([_bits_table(bit_means) for bit_means in bits]),
-    }
-    if grouping is not None and isinstance(grouping.groups, CellGroups):
-        grid = grouping.groups.grid
-        located = {name: code for code, name in enumerate(grouping.groups.names())}
-        codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
-        compared = simultaneous(state, plan, published, published_group, estimates[0].statistic)
-        tables[CELLS_FILE] = _cells_table(estimates, shown, compared, codes, grid)
+    margin = 0.0 if grouping is None else simultaneous_z(len(grouping.groups)) * stddev / math.sqrt(len(clients))
+    found = moment_tables(partial(state.estimates, plan), plan.form, grouping, clients, margin)
+    manifest = _manifest(state, metadata, bits, found.groups, (max(float(clients.sum()), 0.0), stddev), found.estimates)
+    tables = {**found.tables, BITS_FILE: pa.concat_tables([_bits_table(bit_means) for bit_means in bits])}
     files = {name: parquet_bytes(table) for name, table in tables.items()}
     stated = {MANIFEST_FILE: manifest_bytes(manifest)}
     view = moments_view({**metadata.release.geography_files, **files, **stated})
     return {**files, **page_files(view), **stated}
-
-
-def simultaneous(
-    state: MomentsState, plan: MomentsPlan, names: Sequence[str], published_group: NDArray[np.int64], statistic: str
-) -> tuple[NDArray[np.int8], NDArray[np.float64], NDArray[np.float64]]:
-    """Intervals of the shown cells' first statistic that hold for all of them at once.
-
-    The probability that any cell is wrongly said to differ from everybody is 5%.
-
-    Args:
-        state: the public tallies.
-        plan: the plan.
-        names: of the groups; `other` is the last.
-        published_group: int64[tally rows], the published group of each row of the tallies.
-        statistic: name of the first statistic.
-
-    Returns:
-        1 or -1 if a cell is clearly above or below everybody, else 0, int8[cells]; the ends of the intervals,
-        float64[cells] each, NaN for a statistic that is not compared.
-    """
-    cells = max(len(names) - 1, 0)
-    if statistic == "log_product" or not cells:
-        return np.zeros(cells, np.int8), np.full(cells, np.nan), np.full(cells, np.nan)
-    everybody = next(state.estimates(plan, level=1 - _EVERYBODY_ERROR))
-    level = 1 - (0.05 - _EVERYBODY_ERROR) / cells
-    rows = list(itertools.islice(state.estimates(plan, names, published_group, level), cells))
-    low, high = (np.array([getattr(row, end) for row in rows], np.float64) for end in ("low", "high"))
-    return (low > everybody.high).astype(np.int8) - (high < everybody.low), low, high
 
 
 def _manifest(
@@ -171,7 +115,7 @@ def _manifest(
     content["method"] = plan.method
     content["privacy"] = {
         "unit": PRIVACY_UNIT,
-        "contribution_bound": _BOUND[metadata.bounded],
+        "contribution_bound": VALUE_BOUND[metadata.bounded],
         "adjacency": ADD_OR_REMOVE,
         "trust": Trust.LOCAL if local else Trust.SECAGG,
         "epsilon": plan.released_epsilon if local else None,
@@ -245,40 +189,3 @@ def _unseen(bits: BitMeans) -> bool:
 def _bits_table(bits: BitMeans) -> pa.Table:
     columns = {name: getattr(bits, name) for name in BITS_SCHEMA.names if name != "quantity"}
     return pa.table({"quantity": [bits.quantity] * len(bits.weight), **columns}, schema=BITS_SCHEMA)
-
-
-def _cells_table(
-    estimates: Sequence[MomentEstimate],
-    shown: Sequence[MomentEstimate],
-    compared: tuple[NDArray[np.int8], NDArray[np.float64], NDArray[np.float64]],
-    codes: NDArray[np.uint64],
-    grid: Grid,
-) -> pa.Table:
-    """Published cells, one row each, with all statistics. shown: the shrunk estimates. compared: see simultaneous."""
-    x, y = deinterleave(codes)
-    west, south, east, north = grid.bounds(x, y, np.full(len(x), grid.depth))
-    rows = [estimate for estimate in estimates if estimate.group not in (EVERYBODY, OTHER)]
-    statistics = list(dict.fromkeys(estimate.statistic for estimate in estimates))
-    table: dict[str, Any] = {
-        "cell_id": [row.group for row in rows if row.statistic == statistics[0]],
-        "depth": np.full(len(x), grid.depth, np.int8),
-        "west": west,
-        "south": south,
-        "east": east,
-        "north": north,
-    }
-    for statistic in statistics:
-        of_statistic = [row for row in rows if row.statistic == statistic]
-        for name in ("value", "stddev", "low", "high", "clients"):
-            table[f"{statistic}_{name}"] = np.array([getattr(row, name) for row in of_statistic], np.float64)
-    drawn = [
-        estimate
-        for estimate in shown
-        if estimate.group not in (EVERYBODY, OTHER) and estimate.statistic == statistics[0]
-    ]
-    for name, field in (("shrunk", "value"), ("shrunk_stddev", "stddev")):
-        table[f"{statistics[0]}_{name}"] = np.array([getattr(row, field) for row in drawn], np.float64)
-    for name, column in zip(("differs", "simultaneous_low", "simultaneous_high"), compared, strict=True):
-        table[f"{statistics[0]}_{name}"] = pa.array(column, from_pandas=True)  # NaN becomes null
-    table["geometry"] = shapely.to_wkb(shapely.box(west, south, east, north))
-    return pa.table(table, schema=moment_cells_schema(statistics))

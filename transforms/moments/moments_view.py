@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
-from sfumato.schemas.moments import EVERYBODY, OTHER, FixedPoint, MomentEstimate
+from sfumato.schemas.moments import EVERYBODY, OTHER, SUMS, FixedPoint, MomentEstimate, ValueRange
 from sfumato.schemas.region import Region, ground_metres
 from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MANIFEST_FILE, MOMENTS_FILE, MOMENTS_PICTURE
 from sfumato.schemas.tree import node_positions, nodes_from_names
+from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import (
     Bar,
     BarsBody,
@@ -36,6 +37,7 @@ from sfumato.schemas.views import (
     StatisticRow,
     Table,
 )
+from sfumato.transforms.moments.central_moments_view import PROMISE, made, measured, reading, values_chip
 from sfumato.transforms.moments.derived_statistics import shrunk
 from sfumato.transforms.report.numbers import about, between, figures, length, percent, plural, raised, with_interval
 from sfumato.transforms.report.scales import uncertain, value_scale
@@ -44,6 +46,7 @@ from sfumato.transforms.report.sections import alarm, chips, facts, get, guarant
 _Z = 1.96  # standard deviations on each side of a 95% interval
 _VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
 _LISTED = 50
+_INTERVAL = "The interval holds the truth 95 times in 100. It allows for {}the noise."
 _ORDINALS = {2: "2nd", 3: "3rd"}
 _FILES = {
     MOMENTS_FILE: "one row for each statistic of everybody and of each group, with its 95% interval",
@@ -70,14 +73,13 @@ class _Release:
     def __init__(self, files: Mapping[str, bytes], manifest: dict[str, Any]):
         self._files, self._manifest, self._privacy = files, manifest, manifest["privacy"]
         self._column = readable(str(manifest["column"]))
-        form = manifest["fixed_point"]
-        self._form = FixedPoint(*(form[name] for name in ("bits", "fraction_bits", "signed", "offset")))
+        self._form = _form(manifest)
         measured = [MomentEstimate(**row) for row in self._table(MOMENTS_FILE).to_pylist()]
         self._estimates = shrunk(measured, self._form)  # those of groups drawn towards everybody's
         self._overall = [one for one in measured if one.group == EVERYBODY]
-        results, bits = manifest["results"], self._privacy["meter"]["bits_per_client"]
+        results, bits = manifest["results"], get(manifest, "privacy.meter.bits_per_client")
         self._clients = about(results["clients"], max(results["clients_stddev"], results["clients"] / 1000))
-        self._sent = "one bit" if bits == 1 else f"{bits} bits"
+        self._sent = "one record" if bits is None else "one bit" if bits == 1 else f"{bits} bits"
 
     def _table(self, name: str) -> pa.Table:
         return pq.read_table(io.BytesIO(self._files[name]))
@@ -97,9 +99,12 @@ class _Release:
         groups = self._groups()
         body = MomentsBody(
             column=self._column,
-            limits=(self._form.low, self._form.high),
+            limits=(min(answer.low, 0.0), answer.high)
+            if answer.statistic in SUMS
+            else (self._form.low, self._form.high),
             deviation=None if variance is None else math.sqrt(max(variance, 0.0)),
             statistics=[_statistic(one) for one in self._overall],
+            reading=_INTERVAL.format("" if self._is_central else "which users were asked about which bit, and for "),
             groups=[] if on_map else groups,
             map=self._map() if on_map else None,
             bits=bits,
@@ -112,7 +117,7 @@ class _Release:
             release_id=self._manifest["release_id"],
             created=self._manifest["created"],
             chips=self._chips(),
-            guarantee=f"{self._promise()} {guarantee(self._manifest)}" if self._is_local else self._promise(),
+            guarantee=f"{self._promise()} {guarantee(self._manifest)}" if self._is_private else self._promise(),
             alarm=alarm(self._manifest, "The randomisation of the reports"),
             problems=problems(self._manifest),
             files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in present],
@@ -123,8 +128,8 @@ class _Release:
                 self._statistic_table(),
                 *self._group_tables(groups),
                 self._reading(bits),
-                self._made(),
-                self._sending(),
+                made() if self._is_central else self._made(),
+                measured(self._manifest) if self._is_central else self._sending(),
             ],
             timeline=get(self._manifest, "timeline"),
             manifest=self._manifest,
@@ -132,15 +137,23 @@ class _Release:
         )
 
     @property
-    def _is_local(self) -> bool:
-        return self._privacy["collector"] is not None
+    def _is_private(self) -> bool:
+        return self._privacy["epsilon"] is not None
+
+    @property
+    def _is_central(self) -> bool:
+        return bool(self._privacy["trust"] == Trust.CENTRAL)
 
     def _promise(self) -> str:
-        if not self._is_local:
+        if self._is_central:
+            return PROMISE
+        if not self._is_private:
             return f"Each user sent {self._sent} of their value as it is: no differential privacy."
         return f"Each user sent {self._sent} of their value, flipped with a known probability."
 
     def _chips(self) -> list[Fact]:
+        if self._is_central:
+            return chips(self._manifest, *facts(("Values", values_chip(self._manifest))))
         form, collector = self._manifest["fixed_point"], self._privacy["collector"]
         values = f"{form['bits']} bits{' and a sign' if form['signed'] == 'split' else ''}"
         sent: str | None = "sent as they are" if collector is None else f"ε = {collector['epsilon']:g}"
@@ -161,20 +174,23 @@ class _Release:
             if rows:
                 found.append(
                     BarsBody(
-                        unit=self._column,
+                        unit=self._unit(overall.statistic),
                         noun="cell" if CELLS_FILE in self._files else "group",
-                        explanation="Ordered by the lower end of the interval: what is surely high comes first. The "
-                        "line is everybody's value.",
+                        explanation="Ordered by the lower end of the interval: what is surely high comes first."
+                        + " The line is everybody's value." * (overall.statistic not in SUMS),
                         bars=[
                             Bar(
                                 name=readable(one.group), value=one.value, low=one.low, high=one.high, users=one.clients
                             )
                             for one in rows
                         ],
-                        reference=overall.value,
+                        reference=None if overall.statistic in SUMS else overall.value,
                     )
                 )
         return found
+
+    def _unit(self, statistic: str) -> str:
+        return "users" if statistic == "count" else self._column
 
     def _map(self) -> MapBody:
         cells = self._table(CELLS_FILE)
@@ -209,10 +225,11 @@ class _Release:
         value, low, high = (
             np.array([getattr(rows[name], field) for name in names], np.float64) for field in ("value", "low", "high")
         )
-        scale = value_scale(value, self._column)
+        unit = self._unit(overall.statistic)
+        scale = value_scale(value, unit)
         listed: list[tuple[int, float, float, float]] = []
         note = ""
-        if cells is not None:
+        if cells is not None and overall.statistic not in SUMS:
             differs, least, most = (
                 cells[f"{overall.statistic}_{name}"].to_numpy(zero_copy_only=False)
                 for name in ("differs", "simultaneous_low", "simultaneous_high")
@@ -228,7 +245,7 @@ class _Release:
         return Measure(
             name=statistic_title(overall.statistic),
             kind="value",
-            unit=self._column,
+            unit=unit,
             value=_numbers(value),
             low=_numbers(low),
             high=_numbers(high),
@@ -242,6 +259,8 @@ class _Release:
 
     def _bits(self) -> list[BitRow]:
         """Bits of each quantity in the order of their place values, those of negative values first."""
+        if BITS_FILE not in self._files:
+            return []
         rows = self._table(BITS_FILE).to_pylist()
         order = {name: place for place, name in enumerate(dict.fromkeys(row["quantity"] for row in rows))}
         found = []
@@ -289,7 +308,10 @@ class _Release:
         return found
 
     def _reading(self, bits: Sequence[BitRow]) -> Section:
-        form, local, groups = self._manifest["fixed_point"], self._privacy["collector"], self._privacy["groups"]
+        groups = self._privacy["groups"]
+        if self._is_central:
+            return Section(title="How to read it", paragraphs=[*reading(self._manifest), *self._drawn(groups)])
+        form, local = self._manifest["fixed_point"], self._privacy["collector"]
         offset = f", less {form['offset']:.15g}, which was added to every value first" if form["offset"] else ""
         coins = ", the randomisation of every answer, and the noise on every count" if local else ""
         paragraphs = [
@@ -299,13 +321,7 @@ class _Release:
             f"{coins}. Where high bits do not stand out from chance, the interval reaches as far as they may add, if "
             "larger values are rarer from bit to bit. A few values far above all others are not in it.",
         ]
-        if groups:
-            what = "Cells" if CELLS_FILE in self._files else "Groups"
-            paragraphs.append(
-                f"{what} are drawn towards everybody's value, the more the less is known of them: the highest of many "
-                f"noisy numbers is high by chance for the most part. {MOMENTS_FILE} has them as they were measured. "
-                f"{what} of fewer than {groups['min_group']:,} users, by a noisy count, are not shown."
-            )
+        paragraphs += self._drawn(groups)
         if local:
             paragraphs.append(
                 "Because answers are randomised, the share of a bit can come out below 0% or above 100%. That is "
@@ -321,6 +337,19 @@ class _Release:
             "were moved to the nearest end."
         )
         return Section(title="How to read it", paragraphs=paragraphs)
+
+    def _drawn(self, groups: Mapping[str, Any] | None) -> list[str]:
+        """How groups are shown. groups: the manifest's entry."""
+        if groups is None:
+            return []
+        what = "Cells" if CELLS_FILE in self._files else "Groups"
+        found = []
+        if any(one.statistic not in SUMS for one in self._overall):
+            found.append(
+                f"{what} are drawn towards everybody's value, the more the less is known of them: the highest of many "
+                f"noisy numbers is high by chance for the most part. {MOMENTS_FILE} has them as they were measured."
+            )
+        return [*found, f"{what} of fewer than {groups['min_group']:,} users, by a noisy count, are not shown."]
 
     def _made(self) -> Section:
         rounds = self._manifest["results"]["rounds"]
@@ -371,6 +400,13 @@ class _Release:
         arrives = "always" if truth is None else f"with probability {percent(math.ceil(truth * 1000) / 1000)}"
         found.append(Fact(term="It arrived true", text=arrives))
         return Section(title="What each user sent", facts=found)
+
+
+def _form(manifest: Mapping[str, Any]) -> FixedPoint | ValueRange:
+    """The form of the values that a manifest states; any where no value was used."""
+    if "fixed_point" in manifest:
+        return FixedPoint(*(manifest["fixed_point"][name] for name in ("bits", "fraction_bits", "signed", "offset")))
+    return ValueRange(get(manifest, "range.low", 0.0), get(manifest, "range.high", 1.0))
 
 
 def statistic_title(name: str) -> str:

@@ -7,77 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
 
 import apache_beam as beam
 import numpy as np
-from apache_beam import typehints
 
-from sfumato.transforms.locations.read import ROW_COUNTS, FileSlice, RowCounts, read_batches, slice_file, sum_row_counts
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.locations.users import count_unusable, split_unusable
-from sfumato.transforms.logs import COUNTED_USERS, ROUND
-from sfumato.transforms.metrics import REPORTED_BITS, TALLY_TIME, Stopwatch
+from sfumato.transforms.logs import ROUND
+from sfumato.transforms.metrics import REPORTED_BITS, TALLY_TIME
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.tally import Query, Tally, count_reports, queried_clients
-from sfumato.transforms.moments.value_encoding import Values, pack, row_blocks, split_by_user, unpack, user_blocks
-from sfumato.transforms.privacy.admission import Admit, UserCounts, sum_user_counts
+from sfumato.transforms.moments.user_values import read_user_values
+from sfumato.transforms.moments.value_encoding import Values, unpack
+from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
-
-_USERS = "users"
-
-
-@typehints.with_input_types(FileSlice)
-@typehints.with_output_types(tuple[int, bytes])
-class _EncodeSliceFn(beam.DoFn):
-    """A slice -> (user group, its stored records), or where rows are users (0, a stored block of them)."""
-
-    def __init__(self, values: Values, key: RunKey, spill: Spill):
-        self._values = values
-        self._key = key
-        self._spill = spill
-
-    def process(self, part: FileSlice) -> Iterator[Any]:
-        counts, stopwatch = RowCounts(), Stopwatch()
-        for batch in stopwatch.over(read_batches(part, self._values.columns)):
-            with stopwatch:
-                encoded = self._values.encode(batch, self._key)
-            if encoded.users is None:
-                # Identifies the block for the random draws: unique, and the same when Beam retries.
-                name = f"{part.file.name or part.path}:{part.row_groups[0]}:{counts.rows}"
-                for block in row_blocks(encoded, name, self._key):
-                    yield 0, pack(block, self._spill)
-            else:
-                yield from split_by_user(encoded, self._spill)
-            counts += RowCounts.from_batch(encoded.rows, encoded.text_ids, encoded.dropped, encoded.clamped)
-        counts.report(part, stopwatch)
-        yield beam.pvalue.TaggedOutput(ROW_COUNTS, counts)
-
-
-@typehints.with_input_types(tuple[int, Iterable[bytes]])
-class _OneRecordPerUserFn(beam.DoFn):
-    """(user group, stored records) -> stored blocks with one client a user; as a side output the group's UserCounts."""
-
-    def __init__(self, values: Values, key: RunKey, spill: Spill):
-        self._values = values
-        self._key = key
-        self._spill = spill
-
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Any]:
-        records, unusable = split_unusable(element[1])
-        users = 0
-        if records:
-            for block in user_blocks(records, self._values, self._key):
-                users += len(block)
-                yield pack(block, self._spill)
-        yield beam.pvalue.TaggedOutput(_USERS, UserCounts(users, count_unusable(records, unusable)))
-
-
-def _rows_as_users(rows: RowCounts) -> UserCounts:
-    unusable = sum(rows.dropped)
-    return UserCounts(rows.rows - unusable, unusable)
 
 
 class SumTallies(beam.CombineFn):
@@ -152,12 +96,8 @@ class PushBits(beam.PTransform):
         self._admit = admit or Admit(plan.admission())
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        blocks, rows, users = self._blocks(paths)
-        state = (
-            paths.pipeline
-            | "Begin" >> beam.Create([None])
-            | "Admit" >> beam.Map(self._begin, _side(rows), _side(users))  # MomentsState
-        )
+        blocks, admitted = read_user_values(paths, self._values, self._key, self._spill, self._admit)
+        state = admitted | "Start" >> beam.Map(lambda _: MomentsState())
         for number in range(len(self._plan.stages)):
             # One worker plans for all: floating-point results may differ between machines.
             queries = state | f"Plan{number}" >> beam.Map(self._plan.next_queries)
@@ -168,37 +108,6 @@ class PushBits(beam.PTransform):
             )
             state = state | f"AddNoise{number}" >> beam.Map(self._add_noise, _side(queries), _side(tallies))
         return state
-
-    def _blocks(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection, beam.PCollection]:
-        """(stored blocks, RowCounts of all files, UserCounts)."""
-        values, key, spill = self._values, self._key, self._spill
-        encoded = (
-            paths
-            | "Slice" >> beam.FlatMap(slice_file)  # FileSlice
-            | "SpreadSlices" >> beam.Reshuffle()
-            | "Encode" >> beam.ParDo(_EncodeSliceFn(values, key, spill)).with_outputs(ROW_COUNTS, main="records")
-        )
-
-        rows = encoded[ROW_COUNTS] | "SumRowCounts" >> beam.CombineGlobally(sum_row_counts)
-        if values.columns.user_id is None:
-            # The reshuffle keeps the blocks, so that no later stage reads the files again.
-            blocks = encoded.records | "Blocks" >> beam.Values() | "KeepBlocks" >> beam.Reshuffle()
-            return blocks, rows, rows | "RowsAreUsers" >> beam.Map(_rows_as_users)
-        bounded = (
-            encoded.records
-            | "GroupUsers" >> beam.GroupByKey()  # (user group, records)
-            | "OneRecordPerUser"
-            >> beam.ParDo(_OneRecordPerUserFn(values, key, spill)).with_outputs(_USERS, main="blocks")
-        )
-        without_id = rows | "WithoutId" >> beam.Map(lambda counts: UserCounts(unusable=counts.without_id))
-        users = (bounded[_USERS], without_id) | beam.Flatten() | "Users" >> beam.CombineGlobally(sum_user_counts)
-        return bounded.blocks, rows, users
-
-    def _begin(self, _: None, rows: RowCounts, counts: UserCounts) -> MomentsState:
-        rows.emit()
-        admission = self._admit(counts, self._key)
-        COUNTED_USERS.emit(users=admission.users, epsilon=admission.epsilon, noise_stddev=admission.noise_stddev)
-        return MomentsState()
 
     def _add_noise(self, state: MomentsState, queries: list[Query], exact: list[Tally]) -> MomentsState:
         """Adds a stage with noise on its tallies: from here on they are public."""

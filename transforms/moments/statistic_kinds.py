@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.moments import FixedPoint
+from sfumato.schemas.moments import FixedPoint, ValueRange
 
 Variance = Literal["centred", "raw"]
 Parts = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
@@ -75,7 +75,7 @@ class StatisticKind:
     name: str
     quantities: Callable[[int, Variance], tuple[str, ...]]
     evaluate: Callable[[Sequence[Means], StatisticContext], Parts]
-    value_range: Callable[[FixedPoint, int], tuple[float, float]]
+    value_range: Callable[[FixedPoint | ValueRange, int], tuple[float, float]]
     powers: range = range(0)
 
 
@@ -111,7 +111,7 @@ def variance_quantities(power: int, variance: Variance) -> tuple[str, ...]:
     return ("value", "square") if variance == "centred" else ("value", "power:2")
 
 
-def _moment_range(form: FixedPoint, power: int) -> tuple[float, float]:
+def _moment_range(form: FixedPoint | ValueRange, power: int) -> tuple[float, float]:
     ends = (form.low**power, form.high**power)
     return (0.0 if form.low < 0 < form.high and power % 2 == 0 else min(ends)), max(ends)
 

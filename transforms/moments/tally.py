@@ -30,7 +30,7 @@ class Block:
     """Some clients, in the order of their positions.
 
     Attributes:
-        codes: unsigned[n], values.
+        codes: unsigned[n], values in fixed point; float64[n], where they have no form.
         random_bits: uint64[n], 64 random bits of each client. The upper 32 are the position in units of 2^-32,
             ascending.
         groups: unsigned[n]; None if there is only one group.

@@ -35,7 +35,7 @@ class EncodedValues:
 
     Attributes:
         users: uint64[n], keyed hashes; None if rows are users.
-        codes: unsigned[n], fixed-point values.
+        codes: unsigned[n], fixed-point values; or float64[n], where they have no form.
         groups: uint16[n]; None if there is only one group.
         rows: all rows of the batch.
         dropped: dropped rows by reason, in the order of DROP_REASONS.
@@ -56,10 +56,16 @@ class EncodedValues:
 
 @dataclass(frozen=True)
 class Values:
-    """The source of values: columns, their fixed-point form, and the groups of clients (None for one group)."""
+    """The source of values.
+
+    Attributes:
+        columns: of the logs.
+        form: fixed point; None to keep floating-point numbers of either sign.
+        groups: of clients; None for one group.
+    """
 
     columns: ValueColumns
-    form: FixedPoint
+    form: FixedPoint | None
     groups: Groups | None = None
 
     def encode(self, batch: pa.RecordBatch, key: RunKey) -> EncodedValues:
@@ -71,7 +77,7 @@ class Values:
             column = column.dictionary_decode()
         numbers = column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
         # The last reason that applies counts.
-        if self.form.signed == "no":
+        if self.form is not None and self.form.signed == "no":
             bad[numbers < 0] = _NEGATIVE
         bad[~np.isfinite(numbers)] = _NOT_FINITE
         if column.null_count:
@@ -90,7 +96,7 @@ class Values:
             plain = pa.RecordBatch.from_arrays(list(map(without_views, batch.columns)), batch.schema.names)
             batch, numbers = plain.filter(pa.array(good)), numbers[good]
             ids = None if self.columns.user_id is None else batch.column(self.columns.user_id)
-        codes, clamped = encode(numbers, self.form)
+        codes, clamped = (numbers, 0) if self.form is None else encode(numbers, self.form)
         return EncodedValues(
             None if ids is None else hash_users(ids, key.subkey("users")),
             codes,
@@ -139,7 +145,8 @@ def user_blocks(chunks: Iterable[bytes], values: Values, key: RunKey) -> Iterato
 
     chunks: from `split_by_user`, of one user group.
     """
-    dtypes: tuple[np.dtype[Any], ...] = (np.dtype(np.uint64), code_type(values.form), np.dtype(np.uint16))
+    code: np.dtype[Any] = np.dtype(np.float64) if values.form is None else code_type(values.form)
+    dtypes: tuple[np.dtype[Any], ...] = (np.dtype(np.uint64), code, np.dtype(np.uint16))
     users, codes, *rest = join(chunks, dtypes[: 2 if values.groups is None else 3])
     groups = rest[0] if rest else None
     if any_repeated(users):

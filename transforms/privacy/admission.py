@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from sfumato.schemas.errors import LedgerError, NotAdmittedError, RequestError, TooFewUsersError
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, discrete_laplace
+from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 
 # Probability that the noise of one count exceeds the margin of a refusal. A clean run is refused with at most a few
 # times this probability.
@@ -50,11 +50,13 @@ class AdmissionRule:
     """The conditions under which a run continues.
 
     Attributes:
-        epsilon: cost of both noisy counts together.
+        epsilon: cost of both noisy counts together, in the unit of the noise.
         max_bad_fraction: largest share of users without a usable record, in 0..1.
         min_users: smallest number of users; 0 for any.
         population: a public number of users; None if there is none.
-        sampling_rate: share of the users who are counted: a secret Poisson sample, drawn with the run's key.
+        sampling_rate: share of the users who are counted: a secret Poisson sample, drawn with the run's key. Such a
+            sample has Laplace noise.
+        noise: of the counts.
 
     Raises:
         RequestError: max_bad_fraction is out of range.
@@ -65,6 +67,7 @@ class AdmissionRule:
     min_users: int = 0
     population: int | None = None
     sampling_rate: float = 1.0
+    noise: AdditiveNoise = LAPLACE
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_bad_fraction <= 1:
@@ -72,7 +75,7 @@ class AdmissionRule:
 
     @property
     def noise_epsilon(self) -> float:
-        """The noise's epsilon. On a secret sample with rate r it costs ln(1 + r (e^noise_epsilon - 1)) = epsilon."""
+        """The noise's cost. On a secret sample with rate r it costs ln(1 + r (e^noise_epsilon - 1)) = epsilon."""
         epsilon = min(self.epsilon, MAX_NOISE_EPSILON)
         if self.sampling_rate == 1:
             return epsilon
@@ -86,7 +89,7 @@ class NoisyUserCounts:
     Attributes:
         users: noisy number of users with a usable record.
         unusable: noisy number of users without one.
-        epsilon: cost of both counts together.
+        epsilon: cost of both counts together, in the unit of the rule's noise.
         noise_stddev: standard deviation of either count, in users.
     """
 
@@ -148,15 +151,15 @@ class Admit:
 
 
 def count_users(counts: UserCounts, rule: AdmissionRule, key: RunKey) -> NoisyUserCounts:
-    """Adds discrete Laplace noise to both counts and scales them from the sample to all users."""
+    """Adds noise to both counts and scales them from the sample to all users."""
     streams = np.zeros(1, dtype=np.uint64)
-    noise = discrete_laplace(key, "admission", streams, 2, rule.noise_epsilon)[0]
+    noise = rule.noise.draw(key, "admission", streams, 2, rule.noise_epsilon)[0]
     rate = rule.sampling_rate
     return NoisyUserCounts(
         users=(counts.usable + int(noise[0])) / rate,
         unusable=(counts.unusable + int(noise[1])) / rate,
         epsilon=rule.epsilon,
-        noise_stddev=discrete_laplace_stddev(rule.noise_epsilon) / rate,
+        noise_stddev=rule.noise.stddev(rule.noise_epsilon) / rate,
     )
 
 
@@ -166,7 +169,7 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
     Bad records or a wrong population are a reason only beyond what noise and sampling explain, except with probability
     FALSE_REFUSAL_PROBABILITY. The minimum number of users is compared with the noisy count itself.
     """
-    margin = noise_quantile(rule.noise_epsilon, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
+    margin = rule.noise.quantile(rule.noise_epsilon, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
     users, unusable = counted.users, counted.unusable
     error = 2 * counted.noise_stddev  # two standard deviations, for messages
     limit = rule.max_bad_fraction
@@ -207,10 +210,3 @@ def _sampling_slack(squares: float, rate: float) -> float:
         return 0.0
     exponent = -math.log(FALSE_REFUSAL_PROBABILITY)
     return math.sqrt(2 * exponent * squares * (1 - rate) / rate) + exponent / (3 * rate)
-
-
-def noise_quantile(epsilon: float, probability: float, sensitivity: int = 1) -> int:
-    """Returns the least t with P[Z > t] <= probability. Z is discrete Laplace: P[Z > t] = beta^(t + 1) / (1 + beta)."""
-    rate = epsilon / sensitivity
-    log_tail = math.log(probability) + math.log1p(math.exp(-rate))
-    return max(0, math.ceil(-log_tail / rate) - 1)

@@ -133,7 +133,8 @@ def _collect(
     rows.check_ids()
     rows.emit()
     admission = admit(counts + UserCounts(unusable=rows.without_id), key)
-    COUNTED_USERS.emit(users=admission.users, epsilon=admission.epsilon, noise_stddev=admission.noise_stddev)
+    cost = {plan.counting.count_noise.UNIT: admission.epsilon}
+    COUNTED_USERS.emit(users=admission.users, noise_stddev=admission.noise_stddev, **cost)
     return collect(exact, admission, plan, key)
 
 

@@ -6,7 +6,7 @@ ExactCounts, or a heatmap's final state -> Collected -> trainings, trained one a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,9 @@ class Built:
 def collect(exact: ExactCounts, admission: NoisyUserCounts, plan: RangesPlan, key: RunKey) -> Collected:
     """Collects noisy counts with a trusted server. It is the only access to the exact counts."""
     population, budget = population_and_budget(admission, plan.counting)
-    spec = plan.collection_spec(population.users, budget.remaining)
+    left = budget.remaining
+    rho = None if plan.counting.rho is None else left
+    spec = replace(plan.collection_spec(population.users, plan.counting.laplace_epsilon(left)), rho=rho)
     method = make_method(plan.method, plan.options, spec)
     return Collected(method.collect(exact, spec, key), spec, method, population)
 
@@ -95,7 +97,8 @@ def collected_from_heatmap(state: HeatmapState, plan: RangesPlan) -> Collected:
     population = state.population
     if plan.method == ADAPTIVE:
         estimate = parameters.method.decode(state, parameters.depth)
-        spec = plan.collection_spec(population.users, state.budget.spent - population.epsilon)
+        spent = parameters.laplace_epsilon(state.budget.spent - population.epsilon)
+        spec = plan.collection_spec(population.users, spent)
         return Collected(estimate, spec, None, population, state)
     grid = _grid_from_estimate(state.results[-1].to_estimate())
     # The noise of all shards together equals that of a trusted server with a smaller epsilon.

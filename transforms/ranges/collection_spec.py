@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from sfumato.schemas.ranges import PSI, Field, Sizes
+from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 
 _WIDTH_CONSTANT = 46.0  # metres^(1/4)
 
@@ -17,14 +18,27 @@ class CollectionSpec:
     Attributes:
         field: the base cells.
         users: the number of users, public or noisy; noise can take it below 0.
-        epsilon: the whole budget. Adding or removing one user changes the count of one base cell by 1.
+        epsilon: of as much Laplace noise as the whole budget buys. Adding or removing one user changes the count of one
+            base cell by 1.
         sizes: sides of the squares to be queried, in metres.
+        rho: the whole budget with Gaussian noise; None with Laplace noise, where epsilon is.
     """
 
     field: Field
     users: float
     epsilon: float
     sizes: Sizes
+    rho: float | None = None
+
+    @property
+    def noise(self) -> AdditiveNoise:
+        """The noise of the counts of a grid."""
+        return LAPLACE if self.rho is None else GAUSSIAN
+
+    @property
+    def cost(self) -> float:
+        """The whole budget, in the unit of the noise."""
+        return self.epsilon if self.rho is None else self.rho
 
     @property
     def smoothing(self) -> float:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import Boxes
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.ranges.summed_area_table import SummedAreaTable, paint_rectangles
 
 MIN_CLUMPING = 0.3
@@ -18,16 +18,19 @@ MIN_CLUMPING = 0.3
 _COUNTS_PER_STREAM = 4096  # another number would give other noise for the same key
 
 
-def add_noise(counts: NDArray[np.int64], epsilon: float, key: RunKey, label: str) -> NDArray[np.float64]:
-    """Adds discrete Laplace noise of scale 1 / epsilon to each count.
+def add_noise(
+    counts: NDArray[np.int64], cost: float, key: RunKey, label: str, kind: AdditiveNoise = LAPLACE
+) -> NDArray[np.float64]:
+    """Adds noise to each count.
 
-    The result is epsilon-differentially private if adding or removing a user changes at most one count, by at most 1.
+    The result has this cost if adding or removing a user changes at most one count, by at most 1.
 
     Args:
         counts: of any shape.
-        epsilon: the budget.
+        cost: the budget, in the unit of the noise.
         key: of the run.
         label: names the noise. The same key and label give the same noise, so a label must name one set of counts.
+        kind: of the noise.
 
     Returns:
         The noisy counts, float64 of the same shape.
@@ -35,7 +38,7 @@ def add_noise(counts: NDArray[np.int64], epsilon: float, key: RunKey, label: str
     flat = counts.ravel()
     length = min(_COUNTS_PER_STREAM, max(flat.size, 1))
     streams = np.arange(-(-max(flat.size, 1) // length), dtype=np.uint64)
-    noise = discrete_laplace(key, f"ranges {label}", streams, length, epsilon).ravel()
+    noise = kind.draw(key, f"ranges {label}", streams, length, cost).ravel()
     return np.asarray(flat + noise[: flat.size], dtype=np.float64).reshape(counts.shape)
 
 

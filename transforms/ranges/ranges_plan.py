@@ -21,7 +21,7 @@ from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.methods.flat import Flat
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.locations.shards import Cohort
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev
+from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.methods.automatic import Automatic
@@ -112,6 +112,11 @@ class RangesPlan:
                 f"trust: method {self.method} needs several passes over exact counts, or cells that are not known "
                 f"beforehand; with secagg use {', '.join(SECAGG_METHODS)}"
             )
+        if self.counting.rho is not None and self.method not in SECAGG_METHODS:
+            raise RequestError(
+                f"delta: method {self.method} spends epsilon in several passes; Gaussian noise, which needs a delta, "
+                f"is of {', '.join(SECAGG_METHODS)}"
+            )
         self.heatmap  # noqa: B018  (raises if it cannot be planned)
 
     @cached_property
@@ -134,7 +139,10 @@ class RangesPlan:
 
     def metadata(self) -> dict[str, Any]:
         """The plan in JSON's types. The run's key is bound to it."""
-        counting = {name: getattr(self.counting, name) for name in ("epsilon", "population", "population_share")}
+        counting = {
+            name: getattr(self.counting, name)
+            for name in ("epsilon", "delta", "noise", "population", "population_share")
+        }
         return {
             "region": asdict(self.region),
             "sizes": [self.sizes.low, self.sizes.high],
@@ -192,7 +200,7 @@ class RangesPlan:
         """The epsilon of a trusted server whose noise equals that of all shards together."""
         counting = self.counting
         shards = Cohort.plan(self._population, None, counting.shard_size, counting.dropout).shards
-        return epsilon_for_stddev(math.sqrt(shards) * discrete_laplace_stddev(counting.epsilon))
+        return LAPLACE.cost(math.sqrt(shards) * counting.count_noise.stddev(counting.budget.total))
 
 
 def _json_value(value: Any) -> Any:

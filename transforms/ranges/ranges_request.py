@@ -23,7 +23,7 @@ from sfumato.transforms.heatmap.heatmap_options import heatmap_options
 from sfumato.transforms.heatmap.heatmap_request import request_fields
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, method_options, method_texts
 
-COUNTING = ("epsilon", "population", "population_share", "max_bad_fraction")
+COUNTING = ("epsilon", "delta", "noise", "population", "population_share", "max_bad_fraction")
 SHARDS = ("shard_size", "dropout")
 _OF_RELEASE = {
     "release", "output", "method", "sizes", "release_id", "overwrite", "log_format", "verbose", "dry_run",
@@ -50,8 +50,7 @@ class RangesOptions(LogColumns, MapGeography, ReleaseRequest):
     sizes: SizeRangeOption = option(SIZE_RANGE, SIZE_RANGE_HELP, MAP, common=True, metavar="LOW,HIGH")
     trust: Curated = option(
         Trust.CENTRAL,
-        "who must be trusted. central: the operator, who sees the exact counts and adds noise once; secagg: sums over "
-        "shards of users have their noise before a server sees them",
+        "central: the operator adds noise once; secagg: noise in the sum of each shard",
         PRIVACY,
         common=True,
         metavar="HOW",

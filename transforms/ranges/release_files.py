@@ -16,7 +16,7 @@ from sfumato.schemas.guarantee import (
 )
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE
-from sfumato.transforms.heatmap.manifest import heatmap_manifest
+from sfumato.transforms.heatmap.manifest import heatmap_manifest, population_entry
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.ranges.build_steps import Built, Counts
 from sfumato.transforms.ranges.methods.grid import PlainGrid
@@ -30,7 +30,7 @@ from sfumato.transforms.ranges.ranges_view import ranges_view
 from sfumato.transforms.release.metadata import UNSAFE, ReleaseMetadata, manifest_bytes, release_manifest
 from sfumato.transforms.report.pages import page_files
 
-_MECHANISM = "discrete Laplace noise on counts of disjoint parts of the region, added once by a trusted server"
+_MECHANISM = "discrete {} noise on counts of disjoint parts of the region, added once by a trusted server"
 _BOUND = "one location a user, chosen {} by the key"
 _FROM_RELEASE = (
     "This model is computed from a published heatmap alone (post-processing). It costs nothing beyond that release, "
@@ -66,7 +66,7 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
             **privacy,
             "trust": plan.counting.trust,
             "noise_stddev": noise,
-            "population": asdict(collected.population),
+            "population": population_entry(collected.population, plan.counting.count_noise),
         },
         "results": {**_results(built.model.model, counts), **_training_versions(built.model.model)},
     }
@@ -141,8 +141,10 @@ def _central_privacy(plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, A
         "contribution_bound": _BOUND.format(chosen),
         "adjacency": ADD_OR_REMOVE,
         "epsilon": plan.counting.epsilon,
-        "delta": 0.0,
-        "mechanism": _MECHANISM,
+        "delta": plan.counting.stated_delta,
+        **({} if plan.counting.rho is None else {"rho": plan.counting.rho}),
+        "noise": plan.counting.count_noise.NAME,
+        "mechanism": _MECHANISM.format(plan.counting.count_noise.NAME.capitalize()),
         "randomness": metadata.source,
         "assumptions": [TRUSTED_SERVER, *ASSUMPTIONS[2:], EXACT_NOISE],
     }

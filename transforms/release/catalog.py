@@ -81,14 +81,16 @@ def disagreement(release: Release, history: History) -> str | None:
         # With local privacy the collector of the reports may learn more than readers of the release. The larger counts.
         collector = privacy.get("collector") or {"epsilon": 0}
         epsilon = max(parse_amount("epsilon", privacy["epsilon"]), parse_amount("epsilon", collector["epsilon"]))
-        cost = epsilon, parse_amount("delta", privacy.get("delta", 0))
+        rho = privacy.get("rho")
+        cost = epsilon, parse_amount("delta", privacy.get("delta", 0)), rho and parse_amount("rho", rho)
         participation = privacy.get("participation") or {"protected": True}
         adjacency = ADD_OR_REMOVE if participation["protected"] else ZERO_OUT
     except (KeyError, TypeError, AttributeError, RequestError):
         return f"release {release_id} does not state its cost"
-    if cost != (reservation.charge.epsilon, reservation.charge.delta):
+    charge = reservation.charge
+    if cost != (charge.epsilon, charge.delta, charge.rho):
         return f"release {release_id} states another cost than it was charged"
-    if adjacency != reservation.charge.adjacency:
+    if adjacency != charge.adjacency:
         return f"release {release_id} states another adjacency than it was charged for"
     return None
 

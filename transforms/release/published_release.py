@@ -114,7 +114,7 @@ class Release:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """One row a cell, by CELLS_SCHEMA or HOT_CELLS_SCHEMA; see `table`."""
+        """One row a cell, by CELLS_SCHEMA or hot_cells_schema; see `table`."""
         return self.table("cells")
 
     def total(self, cells: NDArray[Any]) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from sfumato.schemas.guarantee import NORMAL_SUMS
 from sfumato.schemas.trust import SEES
 from sfumato.schemas.views import Fact, Section, Table
 from sfumato.transforms.report.numbers import tiny
@@ -45,11 +46,14 @@ def facts(*rows: tuple[str, str | None]) -> list[Fact]:
 
 
 def noisy_sums(query: Manifest) -> int:
-    """How many sums with a noise of their own answered a sub-query; 1 with central noise, and where it is not said.
+    """How many Laplace variables have a sum with the tails of a sub-query's noise: the sums with a noise of their own.
+
+    1 with central noise, and where it is not said. With Gaussian noise many.
 
     query: an entry of the manifest's `privacy.sub_queries`.
     """
-    return max(int(number(query, "shards") or 1) - int(number(query, "shards_lost") or 0), 1)
+    sums = max(int(number(query, "shards") or 1) - int(number(query, "shards_lost") or 0), 1)
+    return sums if number(query, "rho") is None else NORMAL_SUMS
 
 
 def table_section(title: str, heads: list[str], rows: list[list[str]], *, names: int = 0) -> Section:

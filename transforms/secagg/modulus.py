@@ -9,7 +9,7 @@ import numpy as np
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.bisection import bisect
-from sfumato.transforms.privacy.admission import noise_quantile
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 
 MAX_MODULUS = 1 << 62  # sums modulo m, and what is added to them on the way, are 64-bit integers
 
@@ -61,11 +61,12 @@ def min_window(
     expected_size: float,
     required_survivors: int | None,
     epsilon: float,
-    sensitivity: int,
+    sensitivity: float,
     gamma: int,
     entries: int,
     shards: int,
     probability: float,
+    noise: AdditiveNoise = LAPLACE,
 ) -> Window:
     """The smallest window that wraps with at most this probability anywhere in a sub-query.
 
@@ -73,20 +74,21 @@ def min_window(
 
     Args:
         expected_size: an upper bound of the expected number of users in a shard.
-        required_survivors: in the paper's model, where all survivors add noise; None for discrete Laplace noise.
-        epsilon: of the sub-query.
-        sensitivity: largest L1 norm of a client's vector.
+        required_survivors: in the paper's model, where all survivors add noise; None for the noise of a shard.
+        epsilon: cost of the sub-query, in the unit of the noise.
+        sensitivity: largest norm of a client's vector.
         gamma: the largest value that one client adds to one entry.
         entries: of the vector.
         shards: that are queried.
         probability: that any sum wraps around.
+        noise: of a shard.
     """
     users = size_bound(expected_size, probability / (2 * shards))
     tail = probability / (4 * shards * entries)
     if required_survivors is None:
-        bound = noise_quantile(epsilon, tail, sensitivity)
+        bound = noise.quantile(epsilon, tail, sensitivity)
     else:
-        bound = noise_bound(epsilon, sensitivity, max(users / required_survivors, 1.0), tail)
+        bound = noise_bound(epsilon, int(sensitivity), max(users / required_survivors, 1.0), tail)
     return Window(users * gamma + 2 * bound + 1, bound)
 
 

@@ -16,6 +16,7 @@ independent of the data.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -47,6 +48,11 @@ def stored_total(gamma: int, rounding: Rounding) -> int:
 def l1_sensitivity(gamma: int, rounding: Rounding, length: int, entries: int = 1) -> int:
     """The largest L1 norm of one user's vector of `length` entries, where a location adds to `entries` of them."""
     return gamma * entries + (length if rounding == "independent" else 0)
+
+
+def l2_sensitivity(gamma: int, rounding: Rounding, length: int, entries: int = 1) -> float:
+    """The largest L2 norm of such a vector, by the triangle inequality: over locations, and over the rounding."""
+    return gamma * math.sqrt(entries) + (math.sqrt(length) if rounding == "independent" else 0)
 
 
 def rounded_sums(group: ShardGroup, block: slice, encoding: Encoding, bits: int, subkey: bytes) -> NDArray[np.int64]:

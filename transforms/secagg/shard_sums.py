@@ -14,11 +14,12 @@ import scipy
 from numpy.typing import NDArray
 
 from sfumato.transforms.locations.shards import ShardGroup
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey, random_bits
-from sfumato.transforms.privacy.noise import discrete_laplace, polya_difference_events
+from sfumato.transforms.privacy.noise import polya_difference_events
 from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.modulus import Window
-from sfumato.transforms.secagg.rounding import Rounding, fraction_bits, l1_sensitivity, rounded_sums
+from sfumato.transforms.secagg.rounding import Rounding, fraction_bits, l1_sensitivity, l2_sensitivity, rounded_sums
 
 NoiseSource = Literal["shard", "client"]
 # A block of shards has about so many vector entries and users, which fit the cache.
@@ -32,7 +33,7 @@ class ShardQuery:
     Attributes:
         index: of the sub-query in the run, from 1.
         encoding: of the clients' vectors.
-        epsilon: that it costs.
+        epsilon: that it costs; a rho if the noise is Gaussian.
         window: of the secure sums.
         required_survivors: a client's share of the noise is Polya(1 / required_survivors).
         gamma: the sum of a client's vector, for each entry that a location adds to: 1 for one location a user.
@@ -41,6 +42,7 @@ class ShardQuery:
         planned_clients: clients that a shard is planned for. Its noise is then that of required_survivors clients,
             whatever the number of its users, and a shard is lost only by simulated dropout. None is the paper's model:
             every survivor adds noise, and a shard with fewer than required_survivors reveals nothing.
+        noise: of a shard's sums, or of the sums of all users.
     """
 
     index: int
@@ -52,11 +54,13 @@ class ShardQuery:
     rounding: Rounding = "systematic"
     shard_range: tuple[int, int] | None = None
     planned_clients: int | None = None
+    noise: AdditiveNoise = LAPLACE
 
     @property
-    def sensitivity(self) -> int:
-        """Largest L1 norm of one user's vector."""
-        return l1_sensitivity(self.gamma, self.rounding, self.encoding.length, self.encoding.sensitivity)
+    def sensitivity(self) -> float:
+        """Largest norm of one user's vector, the one that the noise protects."""
+        norm = l1_sensitivity if self.noise.NORM == 1 else l2_sensitivity
+        return norm(self.gamma, self.rounding, self.encoding.length, self.encoding.sensitivity)
 
     def bind(self, key: RunKey) -> RunKey:
         """The key for this query. Any other query under the same run's key gets other noise.
@@ -148,8 +152,8 @@ def count_vectors(group: ShardGroup, block: slice, query: ShardQuery, key: RunKe
 
 
 def add_central_noise(totals: ShardTotals, query: ShardQuery, key: RunKey) -> ShardTotals:
-    """The exact totals of all shards plus the discrete Laplace noise that a trusted server adds once."""
-    noise = discrete_laplace(
+    """The exact totals of all shards plus the noise that a trusted server adds once."""
+    noise = query.noise.draw(
         query.bind(key),
         f"central noise {query.index}",
         np.zeros(1, dtype=np.uint64),
@@ -212,11 +216,11 @@ def shard_noise(
 ) -> NDArray[np.int64]:
     """The noise of each shard in closed form: int64[shards, T].
 
-    For planned shards it is exact discrete Laplace noise. In the paper's model, the survivors above the required number
-    add more. Rows of shards with fewer survivors lack noise and must not be used.
+    For planned shards it is the query's noise, one exact variate an entry. In the paper's model, the survivors above
+    the required number add more. Rows of shards with fewer survivors lack noise and must not be used.
     """
     entries = query.encoding.length
-    noise = discrete_laplace(key, f"shard noise {query.index}", shards, entries, query.epsilon, query.sensitivity)
+    noise = query.noise.draw(key, f"shard noise {query.index}", shards, entries, query.epsilon, query.sensitivity)
     if query.planned_clients is not None:
         return noise
     surplus = np.maximum(sizes / query.required_survivors - 1, 0.0)
@@ -227,7 +231,7 @@ def shard_noise(
         surplus,
         np.full(len(shards), entries),
         query.epsilon,
-        query.sensitivity,
+        int(query.sensitivity),
     )
     np.add.at(noise, (events.row, events.slot), events.value)
     return noise
@@ -251,7 +255,7 @@ def client_noise(
         np.full(len(offsets), 1 / query.required_survivors),
         (sizes if query.planned_clients is None else np.full_like(sizes, query.required_survivors)) * entries,
         query.epsilon,
-        query.sensitivity,
+        int(query.sensitivity),
     )
     client, entry = np.divmod(events.slot, entries)
     kept = np.ones(len(client), dtype=bool)

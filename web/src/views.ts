@@ -284,6 +284,8 @@ export interface RangeRow {
  * Attributes:
  *     limits: the least and the greatest value that counts.
  *     deviation: of the values, the square root of their variance; None where no variance was estimated.
+ *     reading: what the interval of everybody's statistic allows for, in a sentence or two.
+ *     bits: none where a trusted curator added up the values.
  */
 export interface MomentsBody {
   kind: "moments";
@@ -295,6 +297,7 @@ export interface MomentsBody {
   limits: [number, number];
   deviation: number | null;
   statistics: StatisticRow[];
+  reading: string;
   groups: BarsBody[];
   map: MapBody | null;
   bits: BitRow[];

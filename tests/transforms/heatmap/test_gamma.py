@@ -21,10 +21,9 @@ from sfumato.transforms.heatmap.plan import make_plan
 from sfumato.transforms.heatmap.schedule import check_plan, plan
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.locations.distributions import MAX_GAMMA
-from sfumato.transforms.privacy.admission import noise_quantile
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, noise_quantile
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import choose_window, min_window

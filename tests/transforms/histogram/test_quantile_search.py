@@ -12,18 +12,18 @@ from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.quantile_search import search_quantiles
 from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
 from sfumato.transforms.histogram.trie import NumberPrefixes, grow_trie
-from sfumato.transforms.histogram.user_sample import SampledCounts, threshold
+from sfumato.transforms.histogram.user_sample import ItemCounts, threshold
 
 BITS = 8
 NEARLY_ALL = Sampling(2**32 - 1, 1)  # what is left of sampling's error is 1.5e-5 of a user's square root
 
 
-def counts_of(values: np.ndarray) -> SampledCounts:
+def counts_of(values: np.ndarray) -> ItemCounts:
     items, counts = np.unique(values, return_counts=True)
-    return SampledCounts(items.astype(np.uint64), counts)
+    return ItemCounts(items.astype(np.uint64), counts)
 
 
-def draw(values: np.ndarray, sampling: Sampling, rng: np.random.Generator) -> SampledCounts:
+def draw(values: np.ndarray, sampling: Sampling, rng: np.random.Generator) -> ItemCounts:
     return counts_of(values[rng.random(len(values)) < sampling.rate])
 
 
@@ -114,8 +114,8 @@ def test_a_search_over_samples_errs_as_it_says(values: np.ndarray) -> None:
 def test_a_search_reads_only_what_passes_the_threshold() -> None:
     """Nine users below every split are not published by a threshold of ten, so they cannot move the search."""
     sampling = Sampling(2**31, 10)
-    few = [SampledCounts(np.array([0, 255], np.uint64), np.array([9, 500]))] * BITS
-    none = [SampledCounts(np.array([255], np.uint64), np.array([500]))] * BITS
+    few = [ItemCounts(np.array([0, 255], np.uint64), np.array([9, 500]))] * BITS
+    none = [ItemCounts(np.array([255], np.uint64), np.array([500]))] * BITS
     found, expected = (search_quantiles(r, sampling, (0.01,), 0.0, 256.0) for r in (few, none))
     assert found.quantiles == expected.quantiles
     assert np.array_equal(found.curve.share, expected.curve.share)
@@ -124,12 +124,12 @@ def test_a_search_reads_only_what_passes_the_threshold() -> None:
 def test_a_search_ends_where_a_round_publishes_nothing() -> None:
     """It says what it has found: nothing at all, or the part of the range that it has come to."""
     sampling = Sampling(2**31, 10)
-    nothing = SampledCounts(np.array([0], np.uint64), np.array([9]))
+    nothing = ItemCounts(np.array([0], np.uint64), np.array([9]))
     empty = search_quantiles([nothing] * BITS, sampling, (0.5,), 0.0, 1.0)
     assert (empty.quantiles, empty.users, empty.published) == ((), (0.0,) * BITS, (0,) * BITS)
     assert (empty.curve.low == 0).all()
     assert (empty.curve.high == 1).all()
-    some = SampledCounts(np.array([10, 200], np.uint64), np.array([100, 300]))  # a quarter lies below 128
+    some = ItemCounts(np.array([10, 200], np.uint64), np.array([100, 300]))  # a quarter lies below 128
     search = search_quantiles([some, some, *[nothing] * (BITS - 2)], sampling, (0.5,), 0.0, 256.0)
     (found,) = search.quantiles
     assert found.value == 224  # the middle of [192, 256), the second half of the second half

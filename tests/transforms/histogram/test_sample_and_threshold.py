@@ -31,7 +31,7 @@ from sfumato.transforms.histogram.sample_and_threshold import (
 )
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.histogram.trie import NumberPrefixes, TextPrefixes
-from sfumato.transforms.histogram.user_sample import SampledCounts, Sampler
+from sfumato.transforms.histogram.user_sample import ItemCounts, Sampler
 from sfumato.transforms.locations.encode import hash_users
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -197,8 +197,8 @@ def test_ids_or_items_of_two_kinds_are_refused_whoever_is_drawn() -> None:
 
 
 def test_rare_items_are_left_out_of_sums_and_their_users_are_not() -> None:
-    some = SampledCounts(np.array([1, 2, 3], np.uint64), np.array([5, 2, 1]))
-    more = SampledCounts(np.array([2, 3], np.uint64), np.array([2, 1]))
+    some = ItemCounts(np.array([1, 2, 3], np.uint64), np.array([5, 2, 1]))
+    more = ItemCounts(np.array([2, 3], np.uint64), np.array([2, 1]))
     fn = SumCounts(min_users=4)
     total = fn.extract_output(fn.add_input(fn.add_input(fn.create_accumulator(), some), more))
     assert total.items.tolist() == [1, 2]
@@ -226,7 +226,7 @@ def test_searches_on_beam_are_searches_in_memory(tmp_path: Path) -> None:
 
     counts = expected_counts(table, sampler, Bins(), levels)
     rounds = [
-        SampledCounts(np.array(sorted(one), np.uint64), np.array([one[bin_] for bin_ in sorted(one)])) for one in counts
+        ItemCounts(np.array(sorted(one), np.uint64), np.array([one[bin_] for bin_ in sorted(one)])) for one in counts
     ]
     wanted = search_quantiles(rounds, SAMPLING, (0.25, 0.5), 0.0, 16.0)
     found = run(pattern, InteractiveQuantiles(items, SAMPLING, KEY, (0.25, 0.5)))

@@ -25,7 +25,7 @@ from sfumato.transforms.histogram.sampled_view import sampled_view
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
 from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, Trie, grow_trie, hash_texts
-from sfumato.transforms.histogram.user_sample import SampledCounts
+from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.release_folder import with_digests
@@ -245,7 +245,7 @@ def test_a_search_is_known_at_its_points_alone() -> None:
     rounds = []
     for _ in range(8):
         items, counts = np.unique(codes[rng.random(len(codes)) < sampling.rate], return_counts=True)
-        rounds.append(SampledCounts(items, counts.astype(np.int64)))
+        rounds.append(ItemCounts(items, counts.astype(np.int64)))
     search = replace(search_quantiles(rounds, sampling, (0.25, 0.5), -4.0, 28.0), admission=ADMITTED)
     files = search_files(search, made)
     body = sampled_view(files).body

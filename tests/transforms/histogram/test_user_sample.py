@@ -17,8 +17,8 @@ from sfumato.transforms.histogram.composition import rounds_delta
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.histogram.trie import NumberPrefixes
 from sfumato.transforms.histogram.user_sample import (
+    ItemCounts,
     Sample,
-    SampledCounts,
     Sampler,
     add_counts,
     count_rounds,
@@ -152,7 +152,7 @@ def test_adding_counts_adds_them_item_by_item(spread: int, named: bool) -> None:
         counts = rng.integers(1, 100, len(items))
         expected.update(dict(zip(items.tolist(), counts.tolist(), strict=True)))
         texts = np.array([f"item {i}" for i in items.tolist()], dtype=object)
-        parts.append(SampledCounts(items, counts, texts if named else None))
+        parts.append(ItemCounts(items, counts, texts if named else None))
     total = add_counts([*parts, add_counts([])])
     assert dict(zip(total.items.tolist(), total.counts.tolist(), strict=True)) == expected
     assert total.users == sum(expected.values())
@@ -162,7 +162,7 @@ def test_adding_counts_adds_them_item_by_item(spread: int, named: bool) -> None:
 
 
 def test_the_threshold_lets_tau_pass_and_tau_minus_one_not() -> None:
-    counts = SampledCounts(np.array([3, 5, 9], np.uint64), np.array([7, 8, 6]), np.array(["a", "b", "c"], object))
+    counts = ItemCounts(np.array([3, 5, 9], np.uint64), np.array([7, 8, 6]), np.array(["a", "b", "c"], object))
     shown = threshold(counts, Sampling.from_rate(0.5, 7), 2)
     assert shown.items.tolist() == [3, 5]
     assert shown.sampled.tolist() == [7, 8]

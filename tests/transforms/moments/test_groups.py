@@ -19,6 +19,7 @@ from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.tally import Tally, count_reports, with_noise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.shrinkage import simultaneous_z
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.transforms.moments.blocks import block_of, without
 
@@ -198,9 +199,10 @@ def test_a_local_epsilon_above_what_noise_can_keep_is_capped_for_the_release() -
 def test_groups_that_may_be_empty_are_not_shown() -> None:
     """Of 100 groups without a client the noise lifts any over the line in 5% of the runs: so many of 400."""
     rng, grouping, stddev = np.random.default_rng(0), Grouping(ColumnGroups("g", tuple(map(str, range(100)))), 1), 50.0
-    shown = sum(len(grouping.published_groups(rng.normal(0, stddev, 101), stddev)[0]) > 1 for _ in range(400))
+    margin = simultaneous_z(100) * stddev
+    shown = sum(len(grouping.published_groups(rng.normal(0, stddev, 101), margin)[0]) > 1 for _ in range(400))
     assert stats.binomtest(shown, 400, 0.05, "greater").pvalue > FLAKE_RATE
-    assert "7" in grouping.published_groups(np.where(np.arange(101) == 7, 400.0, 0.0), stddev)[0]
+    assert "7" in grouping.published_groups(np.where(np.arange(101) == 7, 400.0, 0.0), margin)[0]
 
 
 def test_small_groups_are_merged_into_other() -> None:

@@ -18,6 +18,7 @@ from sfumato.transforms.moments.moments_view import moments_view, place_value, q
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.release.release_folder import with_digests
 from sfumato.transforms.report.report import render_page
+from sfumato.transforms.shrinkage import simultaneous_z
 from tests.transforms.moments.test_moments_release import (
     BY_PLACE,
     FACTS,
@@ -89,7 +90,7 @@ def test_groups_are_shrunk_and_ranked_by_what_is_surely_high() -> None:
     raw = {one["group"]: one for one in published if one["statistic"] == "mean"}
     assert body.groups[0].reference == raw[EVERYBODY]["value"]
     names, places = BY_PLACE.published_groups(
-        state.clients(asked), float(np.sqrt(state.clients_variance(asked).item() / 5))
+        state.clients(asked), simultaneous_z(4) * float(np.sqrt(state.clients_variance(asked).item() / 5))
     )
     oracle = {
         one.group: one

@@ -31,7 +31,6 @@ from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.push_bits import PushBits, SumTallies
 from sfumato.transforms.moments.tally import Query, Tally, with_noise
 from sfumato.transforms.moments.value_encoding import Values
-from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from tests.conftest import REGION, make_logs, write_files
 
@@ -361,7 +360,7 @@ def test_users_without_a_usable_value_are_counted_and_refused(
 def test_tallies_of_nobody_are_noise_alone(grouping: Grouping | None) -> None:
     """Without blocks there are no tallies, but there is noise: an empty input looks like a small one."""
     push = transform(grouping=grouping)
-    start = push._begin(None, read.RowCounts(rows=100), UserCounts(100))
+    start = MomentsState()
     queries = push._plan.next_queries(start)
     none = push._add_noise(start, queries, [])
     ((query, counted),) = none.tallies

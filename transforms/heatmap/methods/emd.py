@@ -15,13 +15,12 @@ from sfumato.transforms.checks import option
 from sfumato.transforms.heatmap.methods.base import MIN_LEVEL_SHARE, Contribution, Method
 from sfumato.transforms.heatmap.methods.emd_program import Cells, children, reconstruct
 from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
-from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 FITS = ("all", "refined")
 MAX_WIDTH = 4096  # up to here the program is solved in seconds
 # A sub-query costs at least 1e-5 of the budget and 1e-8 of gamma (`schedule`): the finest level's share is above both.
-_MIN_RATIO = 2 * MIN_NOISE_EPSILON
+_MIN_RATIO = 2  # of the cost of a level to the least cost of its noise
 
 
 @dataclass(frozen=True)
@@ -119,10 +118,11 @@ class Emd(Method):
 
     def _check_gamma(self, state: HeatmapState, depth: int) -> None:
         finest = self.finest_share(depth) * state.budget.remaining
-        if finest / state.sensitivity(4 * self.emd_width + 1) < _MIN_RATIO:
+        least = _MIN_RATIO * state.noise.min_cost(state.sensitivity(4 * self.emd_width + 1))
+        if finest < least:
             raise RequestError(
-                f"gamma: {state.gamma} is too large for the finest level's epsilon {finest:.3g}: their ratio must be "
-                f"at least {_MIN_RATIO:g}; give a smaller gamma or depth, or a larger epsilon or emd_decay"
+                f"gamma: {state.gamma} is too large for the finest level's {state.noise.UNIT} {finest:.3g}: it must be "
+                f"at least {least:.3g}; give a smaller gamma or depth, or a larger epsilon or emd_decay"
             )
 
 

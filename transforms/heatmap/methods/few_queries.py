@@ -161,7 +161,7 @@ class FewQueries:
 
         A new node is assumed to have a quarter of its parent's users in each category.
         """
-        stddev, sums = math.sqrt(variance / state.categories), state.noisy_sums
+        stddev, sums = math.sqrt(variance / state.categories), state.tail_sums
         known = state.results[-1].to_estimate()
         while True:  # each pass collapses one level
             _, collapse = split_by_interval(known, stddev, width, sums, math.inf)

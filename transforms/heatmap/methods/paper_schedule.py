@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.heatmap.rates import split_by_interval
 from sfumato.transforms.heatmap.state import ALL_REMAINING, HeatmapState, Query
-from sfumato.transforms.privacy.mechanism import epsilon_for_stddev
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 _COLLAPSE_SHARE = 0.25  # a node at a quarter of the splitting threshold is collapsed (Algorithm 2, line 24)
@@ -82,7 +81,7 @@ class PaperSchedule:
         by_noise = self.split_threshold * math.sqrt(state.categories) * stddev
         threshold = by_noise if self.split_count is None else self.split_count
         if self.interval_width is not None:
-            tree = last.tree.refine(*split_by_interval(last, stddev, self.interval_width, state.noisy_sums, threshold))
+            tree = last.tree.refine(*split_by_interval(last, stddev, self.interval_width, state.tail_sums, threshold))
         else:
             tree = update_tree(last.tree, last.counts, threshold)
         # A tree that was queried before does not get finer. The rest of the budget improves its counts.
@@ -112,7 +111,7 @@ def target_epsilon(state: HeatmapState, length: int, calibration: float, target:
     stddev = calibration * state.cohort.users / length / reading.deviations
     # A user's weights sum to gamma, so the noise of a shard is drawn in units of 1 / gamma users.
     shard_stddev = stddev * state.gamma / math.sqrt(state.noisy_sums if reading.divides else 1)
-    return epsilon_for_stddev(shard_stddev, state.sensitivity(length))
+    return state.noise.cost(shard_stddev, state.sensitivity(length))
 
 
 def update_tree(tree: Tree, counts: NDArray[np.float64], threshold: float) -> Tree:

@@ -14,6 +14,7 @@ from typing import Any
 
 from sfumato.schemas.errors import LedgerError, RequestError
 from sfumato.schemas.ledger import UNIT, Charge, Limit, Period, dataset_name, format_amount, parse_amount, parse_day
+from sfumato.transforms.privacy.ledger.windows import check_rho
 
 FORMAT = "sfumato-ledger/2"
 KINDS = RESERVE, SETTLE, COMMIT, LIMITS = "reserve", "settle", "commit", "limits"
@@ -96,7 +97,18 @@ def charge_content(charge: Charge) -> dict[str, Any]:
         "trust": charge.trust,
         "files": list(charge.files),
         "also_charged": [[dataset, str(period)] for dataset, period in charge.also_charged],
+        **_rho_content(charge.rho),
     }
+
+
+def _rho_content(rho: Decimal | None) -> dict[str, str]:
+    """The rho of Gaussian noise. Other charges have none, and neither have those of earlier versions."""
+    return {} if rho is None else {"rho": format_amount(rho)}
+
+
+def rho_of(content: Mapping[str, Any]) -> Decimal | None:
+    """Reads the rho of a charge or a settlement, None without one. Raises RequestError."""
+    return parse_amount("rho", content["rho"]) if "rho" in content else None
 
 
 def charge_of(content: Mapping[str, Any]) -> Charge:
@@ -107,7 +119,7 @@ def charge_of(content: Mapping[str, Any]) -> Charge:
         texts = [content[name] for name in ("release_id", "job", "dataset", "request", "binding")]
         if not all(isinstance(one, str) for one in texts):
             raise ValueError("a name or digest is no text")
-        return Charge(
+        charge = Charge(
             release_id=content["release_id"],
             job=content["job"],
             dataset=content["dataset"],
@@ -121,14 +133,19 @@ def charge_of(content: Mapping[str, Any]) -> Charge:
             trust=content["trust"],
             files=tuple(content["files"]),
             also_charged=tuple((str(dataset), Period.parse(days)) for dataset, days in content["also_charged"]),
+            rho=rho_of(content),
         )
+        check_rho(charge)
+        return charge
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise LedgerError(f"ledger: a charge cannot be read ({error})") from None
 
 
-def settle_content(release_id: str, epsilon: Decimal, delta: Decimal, reason: str) -> dict[str, Any]:
+def settle_content(
+    release_id: str, epsilon: Decimal, delta: Decimal, reason: str, rho: Decimal | None = None
+) -> dict[str, Any]:
     """Returns what a refused run spent, in JSON's types."""
-    amounts = {"epsilon": format_amount(epsilon), "delta": format_amount(delta)}
+    amounts = {"epsilon": format_amount(epsilon), "delta": format_amount(delta), **_rho_content(rho)}
     return {"release_id": release_id, **amounts, "reason": reason}
 
 

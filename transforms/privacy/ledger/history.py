@@ -17,8 +17,9 @@ from sfumato.transforms.privacy.ledger.entries import (
     charge_of,
     limits_of,
     read_entries,
+    rho_of,
 )
-from sfumato.transforms.privacy.ledger.windows import find_overrun, is_bounded
+from sfumato.transforms.privacy.ledger.windows import check_rho, find_overrun, is_bounded
 
 
 @dataclass(frozen=True)
@@ -94,19 +95,21 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
         elif kind == SETTLE:
             existing = reservations.get(str(content.get("release_id")))
             if existing is None or existing.manifest is not None or existing.refusal is not None:
-                raise LedgerError(f"ledger: entry {index} settles {content.get('release_id')!r}, which is not reserved")
+                raise LedgerError(
+                    f"ledger: entry {index} settles {content.get('release_id')!r:.120}, which is not reserved"
+                )
             reservations[existing.charge.release_id] = _settled(existing, index, content)
         elif kind == COMMIT:
             release_id, manifest = str(content.get("release_id")), content.get("manifest")
             if release_id not in reservations or reservations[release_id].manifest is not None:
-                raise LedgerError(f"ledger: entry {index} publishes {release_id!r}, of which nothing is reserved")
+                raise LedgerError(f"ledger: entry {index} publishes {release_id!r:.120}, of which nothing is reserved")
             if reservations[release_id].refusal is not None:
-                raise LedgerError(f"ledger: entry {index} publishes {release_id!r}, which was refused")
+                raise LedgerError(f"ledger: entry {index} publishes {release_id!r:.120}, which was refused")
             if not (isinstance(manifest, str) and manifest):
                 raise LedgerError(f"ledger: entry {index} does not say what was published")
             reservations[release_id] = replace(reservations[release_id], manifest=manifest)
         else:
-            raise LedgerError(f"ledger: entry {index} is of an unknown kind, {kind!r}")
+            raise LedgerError(f"ledger: entry {index} is of an unknown kind, {kind!r:.120}")
     return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals))
 
 
@@ -128,6 +131,8 @@ def _check_limits(index: int, earlier: list[Charge], new: Charge, limits: Mappin
 def _settled(reservation: Reservation, index: int, content: Mapping[str, Any]) -> Reservation:
     try:
         epsilon, delta = (parse_amount(name, content[name]) for name in ("epsilon", "delta"))
-        return reservation.settled(epsilon, delta, str(content["reason"]))
+        settled = reservation.settled(epsilon, delta, str(content["reason"]), rho_of(content))
+        check_rho(settled.charge)
+        return settled
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:  # RequestError is a ValueError
         raise LedgerError(f"ledger: entry {index} cannot be read ({error})") from None

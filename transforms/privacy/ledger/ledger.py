@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from sfumato.schemas.errors import BudgetError, LedgerError, NotReadyError, RequestError
@@ -26,7 +27,7 @@ from sfumato.transforms.privacy.ledger.entries import (
 from sfumato.transforms.privacy.ledger.history import History, replay
 from sfumato.transforms.privacy.ledger.input_files import charged_elsewhere
 from sfumato.transforms.privacy.ledger.stores import LedgerStore, open_store
-from sfumato.transforms.privacy.ledger.windows import find_overrun, first_fit, is_bounded
+from sfumato.transforms.privacy.ledger.windows import check_rho, find_overrun, first_fit, is_bounded
 
 _MAX_WAIT_S = 600.0  # while other writers are faster
 
@@ -110,7 +111,14 @@ class Ledger:
         return existing
 
     def settle(
-        self, release_id: str, epsilon: float | str, delta: float | str, reason: str, *, binding: str | None = None
+        self,
+        release_id: str,
+        epsilon: float | str | Decimal,
+        delta: float | str | Decimal,
+        reason: str,
+        *,
+        rho: Decimal | None = None,
+        binding: str | None = None,
     ) -> Reservation:
         """Records that a reserved release was refused on noisy values and cost only this much. Safe to repeat.
 
@@ -119,6 +127,7 @@ class Ledger:
             epsilon: cost of the refusal, above 0 and at most what was reserved.
             delta: cost of the refusal, at most what was reserved.
             reason: why it was refused, from noisy values and public figures alone.
+            rho: cost of the refusal where the charge has a rho.
             binding: of the refused charge, in case the release was charged again since; None for any.
 
         Returns:
@@ -137,13 +146,14 @@ class Ledger:
             if binding not in (None, existing.charge.binding):
                 raise LedgerError(f"ledger: release {release_id} was charged anew since it was refused")
             if existing.refusal is not None:
-                if (existing.charge.epsilon, existing.charge.delta, existing.refusal) != (*spent, reason):
+                known = existing.charge
+                if (known.epsilon, known.delta, known.rho, existing.refusal) != (*spent, rho, reason):
                     raise LedgerError(f"ledger: release {release_id} was refused before, at another cost or reason")
                 return existing
             if existing.manifest is not None:
                 raise LedgerError(f"ledger: release {release_id} was published, so its whole charge is spent")
-            existing.settled(*spent, reason)  # raises RequestError for impossible amounts
-            return SETTLE, settle_content(release_id, *spent, reason)
+            check_rho(existing.settled(*spent, reason, rho).charge)  # both raise RequestError for impossible amounts
+            return SETTLE, settle_content(release_id, *spent, reason, rho)
 
         reservation: Reservation = self._append_until_done(decide)
         return reservation
@@ -289,8 +299,9 @@ def check_budget(history: History, charge: Charge, limits: Sequence[Limit] | Non
 
     Raises:
         BudgetError: the charge exceeds a limit. The message says when it would fit.
-        RequestError: no limit bounds the charge.
+        RequestError: no limit bounds the charge, or its rho contradicts its epsilon and delta.
     """
+    check_rho(charge)
     charges = history.charges
     for one in charge.counted():
         own = limits if one.dataset == charge.dataset else None

@@ -7,17 +7,23 @@ in every window that shares a day with the period.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from decimal import Context, Decimal, localcontext
+from decimal import ROUND_CEILING, Context, Decimal, localcontext
+from functools import lru_cache
 
-from sfumato.schemas.ledger import ADD_OR_REMOVE, REPLACE, ZERO_OUT, Charge, Limit, Period
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import ADD_OR_REMOVE, REPLACE, ZERO_OUT, Charge, Limit, Period, format_amount
+from sfumato.transforms.bisection import bisect
+from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_delta, rho_for_delta
 
 # Smaller deltas disappear in the rounding errors of the convolutions behind a privacy loss distribution.
 _MIN_DELTA = Decimal("1e-12")
 _SLACK = 1 + 1e-9  # bounds the floating-point error of a composed delta
+_RHO_TOLERANCE = 1e-4  # epsilon, delta and rho of a charge are rounded numbers
 _EXACT = Context(prec=250)  # amounts have 28 digits and are at least 1e-100, so sums are not rounded
 # Steps of the first adjacency that make one step of the second. For other pairs no bound is known.
 _STEPS = {(ADD_OR_REMOVE, ZERO_OUT): 1, (ADD_OR_REMOVE, REPLACE): 2, (ZERO_OUT, REPLACE): 2}
@@ -26,7 +32,7 @@ _MAX_DELTA = 1 - Decimal("1e-28")
 
 @dataclass(frozen=True)
 class Overrun:
-    """A window in which a new charge exceeds a limit. spent: epsilon spent there before the new charge."""
+    """A window in which a new charge exceeds a limit. spent: epsilon spent there before it, see `spent_epsilon`."""
 
     limit: Limit
     window: Period
@@ -43,7 +49,7 @@ def find_overrun(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]
         for window in _windows(same, new.period, limit.days):
             within = [charge for charge in same if charge.period.overlaps(window)]
             if not fits([*within, counted], limit):
-                return Overrun(limit, window, _total(within))
+                return Overrun(limit, window, spent_epsilon(within, limit))
     return None
 
 
@@ -63,7 +69,25 @@ def convert_adjacency(charge: Charge, adjacency: str) -> Charge | None:
     if steps == 2 and delta:
         # A delta of 1 protects nothing; a charge needs a delta below 1.
         delta = _MAX_DELTA if charge.epsilon > 1000 else min(delta * (1 + charge.epsilon.exp()), _MAX_DELTA)
-    return replace(charge, epsilon=steps * charge.epsilon, delta=delta, adjacency=adjacency)
+    rho = None if charge.rho is None else steps**2 * charge.rho
+    return replace(charge, epsilon=steps * charge.epsilon, delta=delta, adjacency=adjacency, rho=rho)
+
+
+def check_rho(charge: Charge) -> None:
+    """Checks that a charge's rho is the one of its epsilon and delta, so that no charge understates one of them.
+
+    Raises:
+        RequestError: they contradict each other.
+    """
+    if charge.rho is None:
+        return
+    epsilon, rho = float(charge.epsilon), float(charge.rho)
+    low, high = (gaussian_delta(rho * factor, epsilon) for factor in (1 - _RHO_TOLERANCE, 1 + _RHO_TOLERANCE))
+    if not low <= charge.delta <= high:
+        raise RequestError(
+            f"rho: {format_amount(charge.rho)} is not the rho of epsilon {format_amount(charge.epsilon)} and delta "
+            f"{format_amount(charge.delta)}"
+        )
 
 
 def is_bounded(charge: Charge, limits: Sequence[Limit]) -> bool:
@@ -79,36 +103,93 @@ def _counted(charges: Sequence[Charge], dataset: str, adjacency: str) -> list[Ch
 def fits(charges: Sequence[Charge], limit: Limit) -> bool:
     """Returns whether charges on the same data stay within a limit, by their sum or else by tighter composition.
 
-    The sum is valid even if each charge was chosen after looking at earlier releases. Composition with privacy loss
-    distributions is valid for charges fixed in advance, and needs a limit with a delta. Each charge is represented by
-    the worst (epsilon, delta) mechanism: randomised response that reveals everything with probability delta (Kairouz,
-    Oh and Viswanath, ICML 2015).
+    The sum is valid even if each charge was chosen after looking at earlier releases. So is the sum of the rhos, where
+    all charges have one. Composition with privacy loss distributions is valid for charges fixed in advance. Both need a
+    limit with a delta. A charge without a rho is represented by the worst (epsilon, delta) mechanism: randomised
+    response that reveals everything with probability delta (Kairouz, Oh and Viswanath, ICML 2015). With delta 0 that is
+    discrete Laplace noise of sensitivity 1.
     """
-    epsilon, delta = _total(charges), _sum([charge.delta for charge in charges])
-    if epsilon <= limit.epsilon and delta <= limit.delta:
+    added_up = _sum([charge.epsilon for charge in charges]), _sum([charge.delta for charge in charges])
+    if added_up[0] <= limit.epsilon and added_up[1] <= limit.delta:
         return True
-    if limit.delta < _MIN_DELTA or delta > limit.delta:
+    others = [charge for charge in charges if charge.rho is None]
+    if limit.delta < _MIN_DELTA or _sum([charge.delta for charge in others]) > limit.delta:
         return False
-    if max(charge.epsilon for charge in charges) > limit.epsilon:
+    if others and max(charge.epsilon for charge in others) > limit.epsilon:
         return False
     return composed_delta(charges, float(limit.epsilon)) * _SLACK <= float(limit.delta)
 
 
+def spent_epsilon(charges: Sequence[Charge], limit: Limit) -> Decimal:
+    """Returns an upper bound of the charges' epsilon together at the limit's delta; tighter composition may give less.
+
+    Epsilons are added up. The charges with a rho count as one, at the delta that the others leave, rounded up to six
+    digits.
+    """
+    epsilon = _sum([charge.epsilon for charge in charges])
+    others = [charge for charge in charges if charge.rho is None]
+    left = limit.delta - _sum([charge.delta for charge in others])
+    if left <= 0 or len(others) == len(charges):
+        return epsilon
+    together = Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(
+        epsilon_for_delta(_total_rho(charges), float(left))
+    )
+    return min(epsilon, _sum([*(charge.epsilon for charge in others), together]))
+
+
 def composed_delta(charges: Sequence[Charge], epsilon: float) -> float:
-    """Returns the delta of all charges together at this epsilon, rounded up, computed by dp-accounting."""
+    """Returns the delta of all charges together at this epsilon, rounded up.
+
+    Charges with a rho are one normal distribution. The others are composed with it by dp-accounting.
+    """
+    rho = _total_rho(charges)
+    others = Counter((float(charge.epsilon), float(charge.delta)) for charge in charges if charge.rho is None)
+    return _composed_delta(rho, tuple(sorted(others.items())), epsilon) if others else gaussian_delta(rho, epsilon)
+
+
+@lru_cache(maxsize=4096)  # most windows of a check hold equal charges
+def _composed_delta(rho: float, others: tuple[tuple[tuple[float, float], int], ...], epsilon: float) -> float:
+    """Returns the delta of a normal distribution of this rho and of others: ((epsilon, delta), number of charges)."""
     # Imported here because it loads SciPy, and only limits with a delta need it.
     from dp_accounting.pld import common, privacy_loss_distribution
 
-    amounts = Counter((float(charge.epsilon), float(charge.delta)) for charge in charges)
     # Losses are rounded up to a grid. This one adds a thousandth of the smallest charge's epsilon.
-    interval = max(min(*(one[0] / 1000 for one in amounts), 1e-3), 1e-5)
-    composed = privacy_loss_distribution.identity(value_discretization_interval=interval)
-    for (one_epsilon, one_delta), number in amounts.items():
+    interval = max(min(*(one[0] / 1000 for one, _ in others), 1e-3), 1e-5)
+    if rho:
+        composed = privacy_loss_distribution.from_gaussian_mechanism(
+            1.0, sensitivity=math.sqrt(2 * rho), value_discretization_interval=interval
+        )
+    else:
+        composed = privacy_loss_distribution.identity(value_discretization_interval=interval)
+    for (one_epsilon, one_delta), number in others:
         one = privacy_loss_distribution.from_privacy_parameters(
             common.DifferentialPrivacyParameters(one_epsilon, one_delta), value_discretization_interval=interval
         )
         composed = composed.compose(one.self_compose(number))
     return float(composed.get_delta_for_epsilon(epsilon))
+
+
+def daily_epsilon(limit: Limit, delta: float) -> float:
+    """Returns the largest epsilon at which a release of each day of a limit's window fits, if nothing else is charged.
+
+    Args:
+        limit: of the dataset.
+        delta: of each release, of Gaussian noise; 0 for other noise.
+    """
+    epsilon, most = float(limit.epsilon), float(limit.delta)
+    added_up = epsilon / limit.days
+    if limit.delta < _MIN_DELTA:
+        return 0.0 if delta else added_up
+    if delta:
+        return epsilon_for_delta(rho_for_delta(epsilon, most / _SLACK) / limit.days, delta)
+
+    def fits_together(each: float) -> bool:
+        return _composed_delta(0.0, (((each, 0.0), limit.days),), epsilon) * _SLACK <= most
+
+    high = 2 * added_up
+    while fits_together(high):
+        high *= 2
+    return bisect(fits_together, high / 2, high, 10)[0]
 
 
 def first_fit(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) -> date | None:
@@ -122,13 +203,14 @@ def first_fit(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) -
 
 
 def spent_in_window(charges: Sequence[Charge], dataset: str, last: date, limit: Limit) -> Decimal:
-    """Returns the sum of epsilons that count towards a dataset's limit in the window that ends on day `last`."""
+    """Returns `spent_epsilon` of what counts towards a dataset's limit in the window that ends on day `last`."""
     window = Period(last - timedelta(days=limit.days - 1), last)
-    return _total([one for one in _counted(charges, dataset, limit.adjacency) if one.period.overlaps(window)])
+    within = [one for one in _counted(charges, dataset, limit.adjacency) if one.period.overlaps(window)]
+    return spent_epsilon(within, limit)
 
 
 def max_spent(charges: Sequence[Charge], dataset: str, limit: Limit) -> tuple[Period, Decimal] | None:
-    """Returns the window of a limit with the largest sum of epsilons, and that sum; None without charges.
+    """Returns the window of a limit with the largest `spent_epsilon`, and that epsilon; None without charges.
 
     Any window can be moved later until it begins on the last day of a charge without losing a charge. So only windows
     that begin on such days are compared.
@@ -136,12 +218,12 @@ def max_spent(charges: Sequence[Charge], dataset: str, limit: Limit) -> tuple[Pe
     same = _counted(charges, dataset, limit.adjacency)
     starts = sorted({one.period.last for one in same})
     found = [Period(start, start + timedelta(days=limit.days - 1)) for start in starts]
-    spent = [(window, _total([one for one in same if one.period.overlaps(window)])) for window in found]
+    spent = [(window, spent_epsilon([one for one in same if one.period.overlaps(window)], limit)) for window in found]
     return max(spent, key=lambda one: one[1], default=None)
 
 
-def _total(charges: Sequence[Charge]) -> Decimal:
-    return _sum([charge.epsilon for charge in charges])
+def _total_rho(charges: Sequence[Charge]) -> float:
+    return float(_sum([charge.rho for charge in charges if charge.rho is not None]))
 
 
 def _sum(amounts: Sequence[Decimal]) -> Decimal:

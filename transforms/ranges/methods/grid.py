@@ -7,22 +7,30 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sfumato.transforms.checks import option
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.collection_spec import CollectionSpec
 from sfumato.transforms.ranges.exact_counts import ExactCounts
 from sfumato.transforms.ranges.methods.range_method import RangeMethod
 from sfumato.transforms.ranges.noisy_counts import NoisyGrid, add_noise, strip_edges
 
 
-def collect_grid(exact: ExactCounts, width: float, height: float, epsilon: float, key: RunKey, label: str) -> NoisyGrid:
-    """Noisy counts of cells of about width x height base cells. It spends the whole of epsilon.
+def collect_grid(
+    exact: ExactCounts,
+    width: float,
+    height: float,
+    cost: float,
+    key: RunKey,
+    label: str,
+    noise: AdditiveNoise = LAPLACE,
+) -> NoisyGrid:
+    """Noisy counts of cells of about width x height base cells, at a cost in the unit of the noise.
 
     label: names the noise (see `add_noise`).
     """
     x_edges, y_edges = strip_edges(exact.side, width), strip_edges(exact.side, height)
-    counts = add_noise(exact.on_grid(x_edges, y_edges), epsilon, key, label)
-    return NoisyGrid(x_edges, y_edges, counts, discrete_laplace_stddev(epsilon))
+    counts = add_noise(exact.on_grid(x_edges, y_edges), cost, key, label, noise)
+    return NoisyGrid(x_edges, y_edges, counts, noise.stddev(cost))
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,8 @@ class PlainGrid(RangeMethod):
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         width, height = spec.field.cell_metres
-        return collect_grid(exact, self.cell_width / width, self.cell_width / height, spec.epsilon, key, self.NAME)
+        wide, high = self.cell_width / width, self.cell_width / height
+        return collect_grid(exact, wide, high, spec.cost, key, self.NAME, spec.noise)
 
 
 @dataclass(frozen=True)
@@ -54,4 +63,4 @@ class UniformGrid(RangeMethod):
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         width = exact.side / self.cells_per_side(spec.users, spec.epsilon)
-        return collect_grid(exact, width, width, spec.epsilon, key, self.NAME)
+        return collect_grid(exact, width, width, spec.cost, key, self.NAME, spec.noise)

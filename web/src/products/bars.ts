@@ -155,7 +155,7 @@ export function barTable(body: BarsBody, key: string, value: string, tools: Tool
     heads.querySelectorAll("[data-by]").forEach((one) => one.setAttribute("aria-sort", one.getAttribute("data-by") === rows.by ? (rows.down ? "descending" : "ascending") : "none"));
     const one = rows.level === rows.levels[rows.levels.length - 1] ? body.noun : "prefix";
     const noun = `${one}${roots.length === 1 ? "" : one.endsWith("x") ? "es" : "s"}`;
-    status.textContent = shown.length ? `${whole(roots.length)} ${noun}${rows.filter ? " match" : ""}` : rows.filter ? "No published name holds this text. What is not here may still exist." : "Nothing was published: nothing was shared by enough of the drawn users.";
+    status.textContent = shown.length ? `${whole(roots.length)} ${noun}${rows.filter ? " match" : ""}` : rows.filter ? "No published name holds this text. What is not here may still exist." : "Nothing was published: nothing was shared by enough users.";
     more.hidden = shown.length <= most;
   }
   search.addEventListener("input", () => {

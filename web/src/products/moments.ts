@@ -94,12 +94,12 @@ export const showMoments: Product = (view: PageView, root: HTMLElement, tools: T
     inner.append(panel);
     tools.addButton("Picture", async () => offer(`${view.release_id}.png`, await figure.toPNG(view.headline)));
     tools.addButton("Table", () => offer(`${view.release_id}.csv`, layerCsv(figure, current()[0])));
-    root.append(h("div", { class: "board" }, bitSection(body, tools, false)));
+    if (body.bits.length) root.append(h("div", { class: "board" }, bitSection(body, tools, false)));
     return;
   }
   const board = h("div", { class: "board" }, answer(body));
   const reading = body.groups.length ? "The dot is the estimate. The line reaches over where the truth lies 95 times in 100. A group whose line stays off the dashed one differs from everybody, as far as one group by itself can tell."
-    : "The interval holds the truth 95 times in 100. It allows for which users were asked about which bit, and for the noise.";
+    : body.reading;
   root.append(board, h("aside", { class: "panel", "aria-label": "Guarantee" }, h("section", {}, h("h2", {}, "How to read it"), h("p", { class: "quiet" }, reading)), pledge));
   const [first] = body.statistics;
   if (!body.groups.length) {
@@ -126,5 +126,5 @@ export const showMoments: Product = (view: PageView, root: HTMLElement, tools: T
     tools.addButton("Table", () => offer(`${view.release_id}.csv`, toCsv()));
     addPicture(view, tools);
   }
-  board.append(bitSection(body, tools, !body.groups.length));
+  if (body.bits.length) board.append(bitSection(body, tools, !body.groups.length));
 };

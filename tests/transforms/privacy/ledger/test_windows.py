@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
 
+import mpmath
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.schemas.ledger import Charge, Limit, Period
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import REPLACE, Charge, Limit, Period, format_amount
 from sfumato.transforms.privacy.ledger.windows import (
+    check_rho,
     composed_delta,
+    convert_adjacency,
+    daily_epsilon,
     find_overrun,
     first_fit,
     fits,
     max_spent,
+    spent_epsilon,
     spent_in_window,
 )
+from sfumato.transforms.privacy.mechanism import gaussian_delta, gaussian_rho, rho_for_delta
 from tests.transforms.privacy.ledger.helpers import charge
 
 ORIGIN = date(2026, 1, 1)
@@ -167,3 +177,125 @@ def test_a_period_counts_in_each_window_that_it_touches() -> None:
         assert find_overrun([month], charge("day", inside, "0.1"), [limit]) is not None
     assert find_overrun([month], charge("day", "2026-12-01"), [limit]) is None
     assert Period.parse("2026-11-01:2026-11-30").length == 30
+
+
+# --- charges with a rho ---
+
+
+def gaussian(release_id: str, epsilon: str, delta: str, period: str = "2026-11-20", factor: float = 1.0) -> Charge:
+    """A charge of Gaussian noise. factor: by which its rho is misstated."""
+    rho = Decimal(repr(factor * rho_for_delta(float(epsilon), float(delta))))
+    return replace(charge(release_id, period, epsilon, delta), rho=rho)
+
+
+def exact_delta(rho: float, others: list[tuple[float, int]], epsilon: float) -> float:
+    """The delta of a normal distribution and randomised responses: ((epsilon, number), ...). By enumeration."""
+    with mpmath.workdps(40):
+        mu, found = mpmath.sqrt(2 * mpmath.mpf(rho)), mpmath.mpf(0)
+        choices = [range(number + 1) for _, number in others]
+        for flips in itertools.product(*choices):
+            loss, probability = mpmath.mpf(0), mpmath.mpf(1)
+            for (each, number), flipped in zip(others, flips, strict=True):
+                loss += (number - 2 * flipped) * mpmath.mpf(each)
+                kept = 1 / (1 + mpmath.exp(-mpmath.mpf(each)))
+                probability *= math.comb(number, flipped) * kept ** (number - flipped) * (1 - kept) ** flipped
+            rest = epsilon - loss
+            found += probability * (
+                mpmath.ncdf(mu / 2 - rest / mu) - mpmath.exp(rest) * mpmath.ncdf(-mu / 2 - rest / mu)
+            )
+        return float(found)
+
+
+@pytest.mark.parametrize(
+    ("rho", "others", "target"),
+    [
+        (0.02, [(0.1, 20)], 1.0),
+        (0.5, [(0.05, 3), (0.4, 4)], 3.0),
+        (0.001, [(0.01, 30)], 0.3),
+        (1.0, [(1.0, 2)], 6.0),
+    ],
+)
+def test_mixed_charges_compose_to_the_exact_delta_rounded_up(
+    rho: float, others: list[tuple[float, int]], target: float
+) -> None:
+    mixed = [replace(charge("g", delta="1e-6"), rho=Decimal(str(rho / 2)))] * 2
+    mixed += [charge("l", epsilon=str(each)) for each, number in others for _ in range(number)]
+    exact = exact_delta(rho, others, target)
+    assert exact <= composed_delta(mixed, target) <= 1.05 * exact + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("sigma", "nights", "target", "most"), [(10.34, 365, 10.0, 1.02), (3.0, 30, 6.0, 1.1), (2.0, 1, 2.0, 1.3)]
+)
+def test_rhos_compose_no_lower_than_the_discrete_noise_by_dp_accounting(
+    sigma: float, nights: int, target: float, most: float
+) -> None:
+    """The library composes the discrete Gaussian mechanism itself, with its optimistic grid below the truth.
+
+    most: rho is above 1 / (2 sigma^2) by 1 / (12 sigma^2) of it, and delta by more.
+    """
+    rho = Decimal(repr(gaussian_rho(sigma)))
+    found = composed_delta([replace(charge("g", delta="1e-6"), rho=rho)] * nights, target)
+    low, high = (
+        privacy_loss_distribution.from_discrete_gaussian_mechanism(
+            sigma, pessimistic_estimate=pessimistic, value_discretization_interval=1e-4
+        )
+        .self_compose(nights)
+        .get_delta_for_epsilon(target)
+        for pessimistic in (False, True)
+    )
+    assert low <= found <= most * high
+
+
+def test_nights_of_gaussian_noise_fit_as_their_rhos_add_up() -> None:
+    limit = Limit.parse("10:1e-6/365d")
+    epsilon = f"{daily_epsilon(limit, 1e-6) * (1 - 1e-6):.7f}"
+    nights = [gaussian(f"r{number}", epsilon, "1e-6", at(number)) for number in range(365)]
+    assert find_overrun(nights[:-1], nights[-1], [limit]) is None
+    over = find_overrun(nights, gaussian("more", "0.01", "1e-6", at(180)), [limit])
+    assert over is not None
+    assert 9.99 < over.spent <= 10.0001
+    assert find_overrun(nights, gaussian("later", epsilon, "1e-6", at(365)), [limit]) is None
+    assert spent_epsilon(nights, limit) == over.spent
+    assert spent_epsilon(nights, Limit.parse("10/365d")) == sum(one.epsilon for one in nights)  # no delta, no rho
+
+
+@pytest.mark.parametrize("text", ["10:1e-6/365d", "1:1e-9/7d", "3:1e-4/30d"])
+def test_a_day_of_each_noise_fits_exactly_as_often_as_it_should(text: str) -> None:
+    limit = Limit.parse(text)
+    for delta in (0.0, float(limit.delta)):
+        most = daily_epsilon(limit, delta)
+        for factor, fitting in ((0.999, True), (1.01, False)):
+            if delta:
+                one = gaussian("one", f"{factor * most:.9f}", format_amount(limit.delta))
+            else:
+                one = charge("one", epsilon=f"{factor * most:.9f}")
+            assert fits([one] * limit.days, limit) is fitting
+    assert daily_epsilon(Limit.parse("10/365d"), 0.0) == 10 / 365
+    assert daily_epsilon(Limit.parse("10/365d"), 1e-6) == 0  # without a delta nothing of it fits
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.999, 1.001, 2.0])
+def test_a_rho_must_be_that_of_epsilon_and_delta(factor: float) -> None:
+    check_rho(gaussian("one", "0.4", "1e-6"))
+    check_rho(charge("one"))
+    with pytest.raises(RequestError, match="is not the rho of epsilon"):
+        check_rho(gaussian("one", "0.4", "1e-6", factor=factor))
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [("0.4", "1e-6"), ("2", "1e-4"), ("0.01", "1e-3")])
+def test_replacing_a_user_costs_four_times_the_rho(epsilon: str, delta: str) -> None:
+    one = gaussian("one", epsilon, delta)
+    two = convert_adjacency(one, REPLACE)
+    assert two is not None
+    assert one.rho is not None
+    assert two.rho == 4 * one.rho
+    assert gaussian_delta(float(two.rho), float(two.epsilon)) <= two.delta
+
+
+@pytest.mark.parametrize("rho", ["0", "-1", "NaN", "Infinity"])
+def test_a_charge_without_a_proper_rho_is_refused(rho: str) -> None:
+    with pytest.raises(RequestError, match="rho: a charge of Gaussian noise has a rho and a delta above 0"):
+        replace(charge("one", delta="1e-6"), rho=Decimal(rho))
+    with pytest.raises(RequestError, match="rho"):
+        replace(charge("one"), rho=Decimal("0.1"))  # no delta

@@ -1,0 +1,102 @@
+"""Central counts: one user's items, enumerated; a singleton that shows; what the threshold hid; other users' choices.
+
+Each test also runs the opposite, such as noise for one item where a user adds three, and sees it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sfumato.schemas.items import ItemColumns
+from sfumato.transforms.histogram.bounded_items import ItemBound, count_items
+from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.central_release import CentralMetadata, central_files
+from sfumato.transforms.histogram.count_noise import choose_noise
+from sfumato.transforms.histogram.item_encoding import ColumnItems
+from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram, add_noise, noisy_levels
+from sfumato.transforms.histogram.user_sample import ItemCounts, Sample
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
+from sfumato.transforms.release.metadata import ReleaseMetadata
+from tests.statistics import FLAKE_RATE
+from tests.transforms.histogram.oracle import counts_delta
+
+KEY = RunKey.derive(FixedSecret(b"attack on counts" * 2), {"job": "attack"})
+KINDS = ("laplace", "truncated", "gaussian")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("true_bound", [ItemBound(3, 1), ItemBound(1, 3), ItemBound(2, 2)])
+def test_noise_for_a_smaller_bound_is_not_private(kind: str, true_bound: ItemBound) -> None:
+    delta = 1e-3
+    enough = choose_noise(2.0, delta, true_bound, kind)
+    assert counts_delta(enough, true_bound, 2.0, 160) <= delta
+    for smaller in (ItemBound(true_bound.max_items, 1), ItemBound(1, true_bound.max_records)):
+        if smaller != true_bound:
+            ignored = choose_noise(2.0, delta, smaller, kind)
+            assert counts_delta(ignored, true_bound, 2.0, 160) > 1.5 * delta
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_items_of_one_user_appear_as_seldom_as_delta_allows(kind: str) -> None:
+    """100,000 items that one user each holds, at delta 1e-3; and as many with a threshold that is 1 lower."""
+    items = keyed_hash(KEY.subkey(kind), np.arange(100_000))
+    lonely = ItemCounts(np.sort(items), np.ones(len(items), np.int64))
+    noise = choose_noise(1.0, 1e-3, ItemBound(), kind)
+
+    def shown(threshold: int) -> int:
+        return len(add_noise(lonely, replace(noise, threshold=threshold), KEY, "attack", 0, None))
+
+    allowed = stats.binom.ppf(1 - FLAKE_RATE, len(items), noise.delta)  # at most 1e-3
+    assert shown(noise.threshold) <= allowed
+    assert shown(noise.threshold) > 0
+    assert shown(noise.threshold - 1) > allowed
+    assert shown(1) > 100 * allowed
+
+
+@pytest.mark.parametrize("bound", [ItemBound(1), ItemBound(3), ItemBound(2, 3)])
+def test_a_user_more_changes_the_published_counts_of_their_items_alone(bound: ItemBound) -> None:
+    """Under one key: neither the noise nor the choice of others' items depends on who else is there."""
+    rng = np.random.default_rng(1)
+    numbers, items = rng.integers(0, 120, 6000), rng.zipf(1.3, 6000) % 60
+    users = keyed_hash(KEY.subkey("users"), np.arange(120))
+    plan = CentralPlan(epsilon=8.0, delta=1e-3, bound=bound)
+
+    def published(present: np.ndarray) -> dict[int, int]:
+        sample = Sample.from_arrays(users[numbers[present]], items[present].astype(np.uint64))
+        (shown,) = noisy_levels(count_items(sample, bound, KEY, None, (0,)), plan, KEY, (0,)).levels
+        return dict(zip(shown.items.tolist(), shown.noisy.tolist(), strict=True))
+
+    everybody = published(np.full(6000, True))
+    assert len(everybody) > 10
+    for user in range(20):
+        without = published(numbers != user)
+        changed = {item for item in {*everybody, *without} if everybody.get(item) != without.get(item)}
+        assert len(changed) <= bound.max_items
+        assert changed <= set(items[numbers == user].tolist())
+        for item in changed & everybody.keys() & without.keys():
+            assert 1 <= everybody[item] - without[item] <= bound.max_records
+
+
+def test_no_file_tells_how_many_items_the_threshold_hid() -> None:
+    plan = CentralPlan(epsilon=1.0, delta=1e-6)
+    metadata = CentralMetadata(
+        ReleaseMetadata("histogram", "attack", "2026-11-22T00:00:00", "test", True, _parameters(plan)),
+        plan,
+        ColumnItems(ItemColumns("kind")),
+    )
+    large = ItemCounts(np.arange(5, dtype=np.uint64), np.full(5, 1000))
+    some = ItemCounts(np.arange(2000, dtype=np.uint64), np.append(large.counts, np.ones(1995, np.int64)))
+    # A key under which no singleton appears: that happens with a probability of delta each.
+    few, many = (noisy_levels([one], plan, KEY, (0,)) for one in (large, some))
+    assert [len(one.levels[0]) for one in (few, many)] == [5, 5]
+    assert central_files(few, metadata) == central_files(many, metadata)
+    more = replace(many, levels=(NoisyHistogram(0, plan.noises[0], some.items, some.counts),))
+    assert central_files(more, metadata) != central_files(few, metadata)
+
+
+def _parameters(plan: CentralPlan) -> dict:
+    return {"column": "kind", "bound": {"max_items": plan.bound.max_items, "max_records": plan.bound.max_records}}

@@ -1,0 +1,213 @@
+"""`--trust central` of histogram and hotspots: what they publish against the in-memory answer, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from sfumato.pipelines import cli
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.histogram.bounded_items import ItemBound
+from sfumato.transforms.histogram.count_noise import choose_noise
+from sfumato.transforms.release.published_release import open_release
+from tests.conftest import make_logs, write_files
+from tests.digests import page_text
+
+REGION = ["--region", "-1,50,1,51"]
+CENTRAL = ["--trust", "central"]
+
+
+def table() -> pa.Table:
+    logs = make_logs(4000, 3, 0)
+    rng = np.random.default_rng(2)
+    kinds = rng.geometric(0.15, logs.num_rows)
+    return logs.append_column("kind", pa.array([f"kind-{'abc'[k % 3]}-{k:02d}" for k in kinds.tolist()])).append_column(
+        "code", pa.array(100 * kinds)
+    )
+
+
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_files(table(), tmp_path_factory.mktemp("central") / "logs", 4)
+
+
+def run(job: str, pattern: str, output: Path, *more: str) -> int:
+    return cli.main([job, "--input", pattern, "--output", str(output), "--seed", "1", *more])
+
+
+def exact_counts(frame: pd.DataFrame, item: str, most: int) -> dict:
+    """Counts of users, or of their records up to `most`; for bounds of items that no user reaches."""
+    pairs = frame.groupby(["user_id", item]).size().clip(upper=most)
+    return pairs.groupby(level=item).sum().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "most"), [("kind", CENTRAL, 1), ("code", [*CENTRAL, "--max_records_per_item", "2"], 2)]
+)
+def test_counts_are_exact_but_for_the_stated_noise(
+    pattern: str, tmp_path: Path, column: str, options: list[str], most: int
+) -> None:
+    more = ["--column", column, "--epsilon", "4", "--delta", "1e-6", "--max_items_per_user", "3", *options]
+    assert run("histogram", pattern, tmp_path / "out", *more) == 0
+    release = open_release(tmp_path / "out")
+    privacy, items = release.manifest["privacy"], release.items
+    assert list(items.columns) == ["item", "level", "count", "stddev", "low", "high"]
+    noise = choose_noise(0.99 * 4, 1e-6, ItemBound(3, most))
+    (stated,) = privacy["rounds"]
+    assert (stated["noise"], stated["threshold"]) == (noise.kind, noise.threshold)
+    assert stated["delta"] == privacy["delta_spent"] == noise.delta <= privacy["delta"] == 1e-6
+    assert privacy["epsilon_spent"] == stated["epsilon"] + privacy["admission"]["epsilon"] == 4
+    assert privacy["trust"] == "central"
+    assert abs(privacy["admission"]["users"] - 4000) < 21 * 25  # P[|Z| > 21 / 0.04] < 1e-9
+    assert "at most 3 different items a user" in privacy["contribution_bound"]
+    # Every user has three records, so at most three items: the drawn items are all of them.
+    exact = exact_counts(table().to_pandas(), column, most)
+    errors = items["count"].to_numpy() - items["item"].map(exact).to_numpy()
+    bound = noise.simultaneous(10**8)  # probability of an excess: 0.05 * 40 / 10^8
+    assert 0 < np.abs(errors).max() <= bound
+    assert (items["count"] >= noise.threshold).all()
+    assert {name for name, count in exact.items() if count >= noise.threshold + bound} <= set(items["item"])
+    assert release.manifest["results"]["hidden_count"] == noise.hidden_count()
+
+
+@pytest.mark.drawn
+def test_small_maps_have_noise_everywhere_and_no_delta(pattern: str, tmp_path: Path) -> None:
+    more = ["--cells", "4", *REGION, *CENTRAL, "--max_items_per_user", "3"]
+    assert run("histogram", pattern, tmp_path / "out", *more) == 0
+    assert set(os.listdir(tmp_path / "out")) == {"index.html", "manifest.json", "cells.parquet", "histogram.png"}
+    release = open_release(tmp_path / "out")
+    assert (release.manifest["privacy"]["delta"], release.manifest["results"]["hidden_count"]) == (0, 0)
+    cells = release.cells
+    assert len(cells) == 256
+    frame = table().to_pandas()
+    grid = Grid(Region(-1, 50, 1, 51), 4)
+    frame["cell"] = grid.codes(frame["longitude"].to_numpy(), frame["latitude"].to_numpy())
+    exact = exact_counts(frame, "cell", 1)
+    truth = np.array([exact.get(code, 0) for code in range(256)])
+    codes = [int(name[1:], 4) for name in cells["cell_id"]]
+    errors = cells["count"].to_numpy() - truth[codes]
+    assert (truth == 0).any()
+    assert 0.3 < errors.std() / cells["stddev"].iloc[0] < 3
+    assert ((cells["low"] <= truth[codes]) & (truth[codes] <= cells["high"])).mean() > 0.85
+    assert "Negative counts are noise" in page_text((tmp_path / "out" / "index.html").read_text())
+    assert cli.main(["page", str(tmp_path / "out")]) == 0
+
+
+@pytest.mark.drawn
+def test_hot_cells_are_found_by_their_own_counts(pattern: str, tmp_path: Path) -> None:
+    for name, more in (("all", []), ("top", ["--top", "5"])):
+        assert (
+            run("hotspots", pattern, tmp_path / name, *REGION, "--depth", "7", "--epsilon", "4", *CENTRAL, *more) == 0
+        )
+    release, top = open_release(tmp_path / "all"), open_release(tmp_path / "top")
+    coarse, fine = release.manifest["privacy"]["rounds"]
+    assert [(one["level"], one["threshold"] is None) for one in (coarse, fine)] == [(4, True), (7, False)]
+    assert fine["epsilon"] == pytest.approx(0.96 * release.manifest["privacy"]["rounds_guarantee"]["epsilon"])
+    cells = release.cells
+    assert (cells["depth"] == 4).sum() == 256
+    finest = cells[cells["depth"] == 7]
+    assert len(finest) > 5
+    assert (finest["count"] >= fine["threshold"]).all()
+    kept = top.cells[top.cells["depth"] == 7]
+    assert len(kept) == 5
+    assert set(kept["cell_id"]) - set(finest["cell_id"]) != set(kept["cell_id"])
+    assert top.manifest["results"]["hidden_count"] >= release.manifest["results"]["hidden_count"]
+    page = page_text((tmp_path / "all" / "index.html").read_text())
+    for text in ("trusted: it saw the logs", "was dropped", "One item per user, with noise"):
+        assert text in page
+    assert "sampl" not in page.split('"manifest"')[0]
+
+
+def test_prefixes_show_where_hidden_items_are(pattern: str, tmp_path: Path) -> None:
+    more = ["--column", "kind", "--depth", "9", "--levels", "3", "--epsilon", "3", *CENTRAL]
+    assert run("hotspots", pattern, tmp_path / "out", *more) == 0
+    release = open_release(tmp_path / "out")
+    assert [one["level"] for one in release.manifest["privacy"]["rounds"]] == [3, 6, 9]
+    prefixes = release.items[release.items["level"] == 6]
+    assert set(prefixes["item"]) == {"kind-a", "kind-b", "kind-c"}
+    kinds = Counter(name[:6] for name in table()["kind"].to_pylist())
+    for item, low, high in prefixes[["item", "low", "high"]].itertuples(index=False):
+        # One of three records of each user is drawn: a standard deviation of less than sqrt(rows / 3).
+        slack = 6.2 * (kinds[item] / 3) ** 0.5
+        assert low - slack <= kinds[item] / 3 <= high + slack
+
+
+def test_a_retried_bundle_and_other_runners_draw_the_same(pattern: str, tmp_path: Path) -> None:
+    more = ["--column", "kind", "--max_items_per_user", "2", *CENTRAL]
+    for name in ("direct", "direct_threads"):
+        assert run("histogram", pattern, tmp_path / name, *more, "--runner_config", name) == 0
+    one, two = ((tmp_path / name / "items.parquet").read_bytes() for name in ("direct", "direct_threads"))
+    assert one == two
+
+
+def test_a_dry_run_says_noise_threshold_and_what_is_hidden(
+    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("histogram", pattern, tmp_path / "out", "--column", "kind", *CENTRAL, "--dry_run") == 0
+    text = capsys.readouterr().out
+    noise = choose_noise(0.99, 1e-8, ItemBound())
+    assert f"noisy counts from {noise.threshold} on are published" in text
+    assert f"an item with a count of {noise.hidden_count() + 1} or more is shown with a probability of 99%" in text
+    assert run("histogram", pattern, tmp_path / "out", "--cells", "3", *REGION, *CENTRAL, "--dry_run") == 0
+    text = capsys.readouterr().out
+    assert "on every item, present or not; all are published" in text
+    assert "the epsilon 1 that it costs" in text  # and no delta
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_raw_is_in_the_release(tmp_path: Path) -> None:
+    """An item of one user and the exact number of users are nowhere."""
+    logs = pa.table({"user_id": range(7001), "kind": [*["common"] * 7000, "unique"]})
+    output = tmp_path / "out"
+    assert run("histogram", write_files(logs, tmp_path / "logs", 2), output, "--column", "kind", *CENTRAL) == 0
+    assert open_release(output).items["item"].tolist() == ["common"]
+    text = (output / "manifest.json").read_text() + page_text((output / "index.html").read_text())
+    assert "unique" not in text
+    assert "7001" not in text.replace(",", "")
+
+
+def test_nobody_is_an_empty_release_that_says_so(tmp_path: Path) -> None:
+    lonely = pa.table({"user_id": range(300), "x": [f"{i:03}" for i in range(300)]})
+    pattern = write_files(lonely, tmp_path / "logs", 2)
+    for job in ("histogram", "hotspots"):
+        assert run(job, pattern, tmp_path / job, "--column", "x", *CENTRAL) == 0
+        release = open_release(tmp_path / job)
+        assert any("above the threshold" in warning for warning in release.manifest["warnings"])
+        assert json.loads((tmp_path / job / "manifest.json").read_text())["results"]["published"] == 0
+
+
+KIND = ["--column", "kind"]
+WRONG = [
+    ("histogram", [*KIND, *CENTRAL, "--contact", "limited"], "contact: has no meaning with --trust central"),
+    ("histogram", [*KIND, *CENTRAL, "--items", "5"], "items: has no meaning with --trust central"),
+    ("histogram", [*KIND, "--noise", "gaussian"], "noise: has no meaning with --trust secagg"),
+    ("histogram", [*KIND, "--max_items_per_user", "3"], "max_items_per_user: has no meaning with --trust secagg"),
+    ("histogram", [*KIND, "--max_records_per_item", "2"], "max_records_per_item: has no meaning with --trust secagg"),
+    ("histogram", [*KIND, *CENTRAL, "--max_items_per_user", "0"], "max_items_per_user: must be"),
+    ("histogram", [*KIND, *CENTRAL, "--max_items_per_user", "1001"], "max_items_per_user: must be"),
+    ("histogram", [*KIND, *CENTRAL, "--max_records_per_item", "0"], "max_records_per_item: must be"),
+    ("histogram", [*KIND, *CENTRAL, "--noise", "uniform"], "noise: must be"),
+    ("histogram", [*KIND, *CENTRAL, "--delta", "0"], "delta: 0 needs noise on every item"),
+    ("histogram", [*KIND, *CENTRAL, "--delta", "1"], "delta: must be a number"),
+    ("histogram", [*KIND, *CENTRAL, "--epsilon", "nan"], "epsilon: must be a finite number > 0"),
+    ("histogram", [*REGION, "--cells", "5", *CENTRAL, "--noise", "truncated"], "noise: truncated noise is for items"),
+    ("hotspots", [*REGION, "--depth", "4", "--levels", "5", *CENTRAL], "levels: must lie in 1..4"),
+    ("hotspots", [*KIND, *CENTRAL, "--contact", "fixed"], "contact: has no meaning with --trust central"),
+    ("hotspots", [*KIND, "--trust", "local"], "trust: must be"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("job", "options", "message"), WRONG)
+def test_wrong_requests_end_before_any_work(
+    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], job: str, options: list[str], message: str
+) -> None:
+    assert run(job, pattern, tmp_path / "out", *options) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,123 @@
+"""What the pages of counts with a trusted curator's noise show, made of a release's published files alone. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from sfumato.schemas.release import CURVE_FILE, MANIFEST_FILE
+from sfumato.schemas.trust import Trust
+from sfumato.schemas.views import PageView, Section, Table
+from sfumato.transforms.histogram.sampled_view import SampledPage, sampled_view
+from sfumato.transforms.report.numbers import plural
+from sfumato.transforms.report.sections import get
+
+_NOISE = {
+    "laplace": "discrete Laplace",
+    "truncated": "discrete Laplace, within limits",
+    "gaussian": "discrete Gaussian",
+}
+
+
+def central_view(files: Mapping[str, bytes]) -> PageView:
+    """The page of a release of `sfumato histogram --trust central` or `hotspots --trust central`.
+
+    Args:
+        files: the release's files by name. Those that the page is not made of may be missing.
+    """
+    return sampled_view(files, CentralPage)
+
+
+def counts_view(files: Mapping[str, bytes]) -> PageView:
+    """The page of a release of `sfumato histogram` or `hotspots`. files: see `central_view`."""
+    trust = get(json.loads(files[MANIFEST_FILE]), "privacy.trust")
+    return central_view(files) if trust == Trust.CENTRAL and CURVE_FILE not in files else sampled_view(files)
+
+
+class CentralPage(SampledPage):
+    """What the page says of noisy counts."""
+
+    DRAWN: ClassVar[str] = "The noise"
+    COUNTED: ClassVar[str] = (
+        "is the exact count with noise. Its interval holds the truth at least 95 times in 100, also for counts that "
+        "the threshold selected."
+    )
+    NEAR_THRESHOLD: ClassVar[str] = (
+        "near the threshold is likely to be too high, because it is shown only if its noise did not take it below. Its "
+        "interval reaches down accordingly."
+    )
+
+    def __init__(self, files: Mapping[str, bytes], manifest: dict[str, Any]):
+        parameters = manifest["parameters"]
+        most, records = parameters["bound"]["max_items"], parameters["bound"]["max_records"]
+        self.UNIT = "users" if records == 1 else "records"
+        kept = "one item" if most == 1 else f"at most {most} different items"
+        drawn = "drawn at random in proportion to their records"
+        self.ONE_RECORD = f"Of each user {kept} count{'s'[: most == 1]}, {drawn}" + (
+            "." if records == 1 else f", with at most {records} records each."
+        )
+        self.HEADLINE = f"{kept[0].upper()}{kept[1:]} per user, with noise"
+        self._added_up = most > 1 or records > 1
+        super().__init__(files, manifest)
+
+    def stddev_of(self, users: float) -> float:
+        return 0.0
+
+    def ends(self, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+        low, high = (np.asarray(table[name]).astype(float) for name in ("low", "high"))
+        return low, high
+
+    def ends_at_once(self, table: pa.Table, level: int) -> tuple[np.ndarray, np.ndarray]:
+        margin = next(one["margin_at_once"] for one in self.rounds if one["level"] == level)
+        count = np.asarray(table["count"])
+        return count - margin, count + margin
+
+    def held(self, table: pa.Table) -> str:
+        if not self._added_up:
+            return super().held(table)
+        what = "records" if self.UNIT == "records" else "pairs of a user and an item"
+        return f"about {self.total(table)} {what}, of {self.everybody} users"
+
+    def missing(self, one: str) -> str:
+        if not self.hidden:
+            return f"{one} of nobody is shown too, with noise as on any other. Negative counts are noise."
+        top = self.parameters.get("top")
+        kept = f" Of the last level only the {top:,} with the highest counts are published." if top else ""
+        return f"{one} that is not shown has a count of at most {self.hidden:,} at 99% confidence, or of 0.{kept}"
+
+    def made(self) -> Section:
+        trust = (
+            "The operator of the job was trusted: it saw the logs and the exact counts, and added noise to them once."
+        )
+        paragraphs = [trust, self.round_text(self.rounds[-1])]
+        if len(self.rounds) > 1:
+            above = plural(len(self.rounds) - 1, "coarser level")
+            paragraphs.append(
+                f"A small part of the budget went to {above}, which show where the users are whose items stay hidden. "
+                "Every level has noise of its own, so its counts do not add up to those of the level above."
+            )
+        return Section(title="How it was made", paragraphs=paragraphs, table=self.rounds_table())
+
+    def round_text(self, round_: dict[str, Any]) -> str:
+        noise = f"{_NOISE[round_['noise']]} with a standard deviation of {round_['noise_stddev']:.3g}"
+        if round_["threshold"] is None:
+            return f"The noise ({noise}) is on every count, also where nobody was."
+        return f"The noise ({noise}) is on every count above 0. What stayed below {round_['threshold']:,} was dropped."
+
+    def rounds_table(self) -> Table | None:
+        heads = ["Level", "Published", "Standard deviation", "Threshold", "May be hidden"]
+        rows = [
+            [
+                str(one["level"] or "whole"),
+                f"{one['published']:,}",
+                f"{one['noise_stddev']:.3g}",
+                "none" if one["threshold"] is None else f"{one['threshold']:,}",
+                f"up to {one['hidden_count']:,}",
+            ]
+            for one in self.rounds
+        ]
+        return Table(title="Level by level", heads=heads, rows=rows, numeric=[True] * len(heads))

@@ -1,0 +1,325 @@
+"""Central counts: noise on exact counts by item, a threshold for items that only the data name, their exact guarantee.
+
+A user adds at most R = max_records to each of at most K = max_items counts (ItemBound). An item with a count of 0 is
+never published, because only the data name the items; an item with a count is published if its noisy count reaches the
+threshold T (Korolova et al. 2009; Bun, Nissim and Stemmer 2016). The guarantee compares data with one user and without.
+Each of the user's K items is one of two kinds:
+
+- others hold it too: two copies of the noise, one of them shifted by at most R;
+- nobody else holds it: with probability p = P[R + Z >= T] at most it appears, which shows that the user is there.
+
+So with j items of the second kind and H_m(eps) the hockey-stick divergence of m shifted pairs (both directions agree,
+as the noise is symmetric), the delta at epsilon is the largest over j in 0..K of
+
+    with against without   1 - (1 - p)^j + (1 - p)^j H_{K-j}(eps - j ln(1 - p))
+    without against with   H_{K-j}(eps + j ln(1 - p)).
+
+This is exact: log-concave noise is told apart best at the largest shift, and items of large counts have no threshold in
+effect. The noise is one of:
+
+- laplace: discrete Laplace, P[Z = k] proportional to e^(-a |k|), a = epsilon / (K R). H_m is 0, and so is the second
+  line (where p <= 1 - e^(-a R)). Delta is 1 - (1 - p)^K.
+- truncated: the same within -A..A. A shift is certain with probability t = P[Z > A - R]. With T = A + 1, p = t and
+  delta is 1 - (1 - t)^K. For K = R = 1 every item is published with the largest probability that any mechanism of this
+  epsilon and delta t allows (Desfontaines, Voss, Gipson and Mandayam 2022; A is an integer, so t may be below delta).
+- gaussian: discrete Gaussian. H_m is bounded by Gaussian differential privacy (`mechanism.gaussian_rho`), which is
+  exact but for a factor 1 + 1 / (24 sigma^2) of the noise. Delta is a maximum over j and hardly a sum, so the least
+  sigma for K shifted items leaves nearly all of delta to the threshold; a larger one hides more (a test compares).
+
+Where the items are public, every item gets noise, there is no threshold, and delta is 0 with Laplace noise.
+
+Correlated noise (Lebeda and Retschmeier, The correlated Gaussian sparse histogram mechanism, FORC 2025) pays where a
+user may hold a large part of all counted items. Its shared term helps by a share of about K / (number of items):
+nothing for thousands of items of which a user adds a few. It is left out. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, Literal, get_args
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.bisection import bisect_integers
+from sfumato.transforms.histogram.accountant import check_delta
+from sfumato.transforms.histogram.bounded_items import ItemBound
+from sfumato.transforms.privacy.budget import check_epsilon
+from sfumato.transforms.privacy.discrete_gaussian import (
+    discrete_gaussian,
+    discrete_gaussian_pmf,
+    discrete_variance,
+)
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.mechanism import (
+    gaussian_delta,
+    gaussian_rho,
+    rho_for_delta,
+    sigma_for_rho,
+)
+from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON, discrete_laplace
+
+NoiseKind = Literal["laplace", "truncated", "gaussian"]
+NOISES = ("auto", *get_args(NoiseKind))
+_SAFETY = 1 - 1e-9  # of probabilities that must not be above a bound; floats are exact within 1e-12
+_SIGMAS = 10.1  # no Gaussian draw is above this many sigma
+_MAX_SUMMED_SIGMA = 1000
+_LOW_ERROR, _HIGH_ERROR = 0.025, 0.024  # of an interval's ends; see CountNoise.intervals
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CountNoise:
+    """The noise of one round's counts, and its threshold.
+
+    Attributes:
+        kind: of the noise.
+        epsilon: of the round.
+        delta: of the round, the exact one of this noise and threshold; 0 for pure differential privacy.
+        bound: of a user's contributions.
+        sigma: of gaussian noise; None for the others.
+        limit: of truncated noise, the largest absolute value A; None for the others.
+        threshold: the smallest noisy count that is published; None where the items are public and all are published.
+    """
+
+    kind: NoiseKind
+    epsilon: float
+    delta: float
+    bound: ItemBound
+    sigma: float | None = None
+    limit: int | None = None
+    threshold: int | None = None
+
+    @property
+    def stddev(self) -> float:
+        """The standard deviation of the noise."""
+        if self.sigma is not None:
+            return math.sqrt(discrete_variance(self.sigma))
+        a = self.decay
+        if self.limit is None:
+            return 1 / (math.sqrt(2) * math.sinh(a / 2))
+        k = np.arange(1, self.limit + 1, dtype=np.float64)
+        weights = np.exp(-a * k)
+        return math.sqrt(2 * float((k * k * weights).sum()) / (1 + 2 * float(weights.sum())))
+
+    @property
+    def decay(self) -> float:
+        """a of Laplace noise: the privacy loss of one unit of one count."""
+        return self.epsilon / (self.bound.max_items * self.bound.max_records)
+
+    def survival(self, k: NDArray[np.int64]) -> NDArray[np.float64]:
+        """P[Z >= k], for integers of any shape."""
+        if self.sigma is not None:
+            return _gaussian_survival(self.sigma, k)
+        whole = _laplace_survival(self.decay, k)
+        if self.limit is None:
+            return whole
+        beyond = float(_laplace_survival(self.decay, np.array(self.limit + 1)))
+        return np.asarray(np.clip((whole - beyond) / (1 - 2 * beyond), 0, 1))
+
+    def quantile(self, probability: float) -> int:
+        """The smallest k with P[Z >= k] <= probability, for a probability in (1e-300, 1)."""
+        end = 1
+        while self.survival(np.array(end)) > probability or self.survival(np.array(-end)) <= probability:
+            end *= 2
+        return 1 + bisect_integers(lambda k: bool(self.survival(np.array(k)) > probability), -end, end)
+
+    def hidden_count(self, confidence: float = 0.99, threshold: int | None = None) -> int:
+        """The largest count that an absent item may have at this confidence; 0 where the items are public.
+
+        That is the largest c with P[c + Z >= T] <= confidence.
+
+        Args:
+            confidence: in 0..1.
+            threshold: in place of the round's own, where `top` removed more items.
+        """
+        threshold = self.threshold if threshold is None else threshold
+        return 0 if threshold is None else max(0, threshold - self.quantile(confidence))
+
+    def intervals(self, values: Counts) -> tuple[Counts, Counts]:
+        """95% intervals of the counts behind published noisy counts: lower and upper ends, int64[n] each.
+
+        They hold for each published item, given that it was published: the threshold selects noisy counts that came out
+        high. The lower end is the smallest count c with P[c + Z >= y | c + Z >= T] >= 2.5%, at least 1, since an item
+        without a count is never published. The upper end is y + q with P[Z < -q] <= 2.4%; given that c + Z >= T, a
+        noisy count below c - q > T is at most 2.5% likely.
+        """
+        high = values + self._spread(_HIGH_ERROR)
+        if self.threshold is None:
+            return values - self._spread(_LOW_ERROR), high
+        distinct, places = np.unique(values, return_inverse=True)
+        outside, inside = np.zeros_like(distinct), distinct.copy()  # at c = y the probability is above 2.5%
+        while ((gap := inside - outside) > 1).any():
+            middle = outside + gap // 2
+            published = self.survival(self.threshold - middle)
+            held = self.survival(distinct - middle) >= _LOW_ERROR * np.maximum(published, 1e-300)
+            held &= (gap > 1) & (published > 0)
+            inside = np.where(held, middle, inside)
+            outside = np.where(held, outside, middle)
+            outside = np.where(gap > 1, outside, inside - 1)
+        return inside[places], high
+
+    def simultaneous(self, items: int) -> int:
+        """The least d such that |Z| <= d for this many items at once, with probability 95%."""
+        return self._spread(0.025 / items)
+
+    def _spread(self, error: float) -> int:
+        """The least q with P[Z > q] <= error."""
+        return self.quantile(error) - 1
+
+    def draw(self, key: RunKey, label: str, items: NDArray[np.uint64]) -> Counts:
+        """The noise of each item, int64[n]: a function of the key, the label and the item alone."""
+        if self.sigma is not None:
+            return discrete_gaussian(key, label, items, 1, self.sigma)[:, 0]
+        sensitivity = self.bound.max_items * self.bound.max_records
+        noise = discrete_laplace(key, label, items, 1, self.epsilon, sensitivity)[:, 0]
+        if self.limit is None:
+            return noise
+        attempt = 0
+        while len(rows := np.flatnonzero(np.abs(noise) > self.limit)):
+            attempt += 1
+            noise[rows] = discrete_laplace(key, f"{label} again {attempt}", items[rows], 1, self.epsilon, sensitivity)[
+                :, 0
+            ]
+        return noise
+
+    def metadata(self) -> dict[str, Any]:
+        """The noise as JSON's types."""
+        return {**asdict(self), "stddev": self.stddev}
+
+
+def _laplace_survival(a: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
+    """P[Z >= k] of discrete Laplace noise: beta^k / (1 + beta) for k >= 1, by symmetry for others; beta = e^-a."""
+    tail = np.exp(-a * np.where(k >= 1, k, 1 - k)) / (1 + math.exp(-a))
+    return np.asarray(np.where(k >= 1, tail, 1 - tail))
+
+
+@lru_cache(maxsize=16)
+def _gaussian_tails(sigma: float) -> NDArray[np.float64]:
+    """P[Z >= k] of discrete Gaussian noise for k = 1, 2, ..., as far as it is drawn."""
+    k = np.arange(1, math.ceil(_SIGMAS * sigma) + 2)
+    return discrete_gaussian_pmf(sigma, k)[::-1].cumsum()[::-1]
+
+
+def _gaussian_survival(sigma: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
+    """P[Z >= k] of discrete Gaussian noise; see `discrete_gaussian_survival`, the same for one k."""
+    if sigma > _MAX_SUMMED_SIGMA:
+        return np.asarray(scipy.special.ndtr((0.5 - k) / sigma))
+    tails = _gaussian_tails(sigma)
+    at = np.where(k >= 1, k, 1 - k)
+    tail = np.where(at <= len(tails), tails[np.minimum(at, len(tails)) - 1], 0.0)
+    return np.asarray(np.where(k >= 1, tail, 1 - tail))
+
+
+def choose_noise(
+    epsilon: float, delta: float, bound: ItemBound, kind: str = "auto", public: bool = False
+) -> CountNoise:
+    """The noise and threshold with the least hidden count at 99%, and of these with the least standard deviation.
+
+    Args:
+        epsilon: of the round, > 0.
+        delta: of the round, 0 <= delta < 1; above 0 unless the items are public.
+        bound: of a user's contributions.
+        kind: one of NOISES; auto takes the best.
+        public: whether the items are public, so that all are published.
+
+    Raises:
+        RequestError: an argument is out of range, or the noise would be.
+    """
+    check_epsilon("epsilon", epsilon)
+    if kind not in NOISES:
+        raise RequestError(f"noise: must be one of {', '.join(NOISES)}, got {kind!r}")
+    if delta or not public:
+        check_delta(delta)
+    per_unit = epsilon / (bound.max_items * bound.max_records)
+    if per_unit < MIN_NOISE_EPSILON:
+        raise RequestError(
+            f"epsilon: {epsilon:g} is too small for {bound.max_items} x {bound.max_records} contributions"
+        )
+    found = [one for one in _candidates(epsilon, delta, bound, public) if kind in ("auto", one.kind)]
+    if not found:
+        why = (
+            "truncated noise is for items with a threshold" if kind == "truncated" else "gaussian noise needs delta > 0"
+        )
+        raise RequestError(f"noise: {why}; use --noise auto")
+    return min(found, key=lambda one: (one.hidden_count(), one.stddev))
+
+
+def _candidates(epsilon: float, delta: float, bound: ItemBound, public: bool) -> Iterator[CountNoise]:
+    """The best choice of every kind of noise that the arguments allow."""
+    items, shift = bound.max_items, bound.max_records
+    # Beyond this epsilon the noise is 0 but for a probability of 1e-13 for each unit of the bound.
+    laplace = CountNoise("laplace", min(epsilon, MAX_NOISE_EPSILON * items * shift), 0.0, bound)
+    if public:
+        yield laplace
+    else:
+        yield from _with_threshold(laplace, delta)
+    if delta:
+        sigma = sigma_for_rho(rho_for_delta(epsilon, delta * _SAFETY), shift * math.sqrt(items))
+        gaussian = CountNoise("gaussian", epsilon, delta, bound, sigma)
+        yield gaussian if public else gaussian_with_threshold(gaussian)
+
+
+def _with_threshold(laplace: CountNoise, delta: float) -> Iterator[CountNoise]:
+    """Discrete Laplace noise with a threshold, complete and truncated."""
+    epsilon, bound, a = laplace.epsilon, laplace.bound, laplace.decay
+    items, shift = bound.max_items, bound.max_records
+    allowed = min(-math.expm1(math.log1p(-delta) / items), -math.expm1(-a * shift)) * _SAFETY  # p, of one item
+
+    def spent(probability: float) -> float:
+        return min(delta, -math.expm1(items * math.log1p(-probability)) / _SAFETY)
+
+    at = max(1, laplace.quantile(allowed))
+    shown = float(laplace.survival(np.array(at)))
+    yield CountNoise("laplace", epsilon, spent(shown), bound, threshold=shift + at)
+
+    def certain(limit: int) -> float:
+        """t = P[Z > A - R] of noise within -A..A."""
+        noise = CountNoise("truncated", epsilon, delta, bound, limit=limit)
+        return float(noise.survival(np.array(limit - shift + 1)))
+
+    limit = bisect_integers(lambda one: certain(one) <= allowed, 2 * (shift + at), shift - 1)
+    yield CountNoise("truncated", epsilon, spent(certain(limit)), bound, limit=limit, threshold=limit + 1)
+
+
+def gaussian_with_threshold(noise: CountNoise) -> CountNoise:
+    """Discrete Gaussian noise with the least threshold within its delta."""
+    assert noise.sigma is not None
+    spent = _GaussianDelta(noise.epsilon, noise.bound, noise.sigma)
+
+    def delta(above: int) -> float:
+        return spent.with_threshold(float(noise.survival(np.array(above))))
+
+    above = 1 + bisect_integers(lambda one: delta(one) > noise.delta, 0, math.ceil(_SIGMAS * noise.sigma))
+    return replace(noise, delta=delta(above), threshold=noise.bound.max_records + above)
+
+
+@dataclass(frozen=True)
+class _GaussianDelta:
+    """The delta of discrete Gaussian noise with thresholds, at one epsilon."""
+
+    epsilon: float
+    bound: ItemBound
+    sigma: float
+
+    @cached_property
+    def _rhos(self) -> list[float]:
+        """Of 0..K items that a user shifts by R."""
+        unit = gaussian_rho(self.sigma, self.bound.max_records)
+        return [unit * shifted for shifted in range(self.bound.max_items + 1)]
+
+    def with_threshold(self, appears: float) -> float:
+        """The largest delta over j (see the module). appears: p, that an item of one user alone is published."""
+        worst = 0.0
+        hidden = math.log1p(-min(appears, 0.5))
+        for alone, rho in enumerate(reversed(self._rhos)):
+            stay = math.exp(alone * hidden)
+            more = -math.expm1(alone * hidden) + stay * gaussian_delta(rho, self.epsilon - alone * hidden)
+            worst = max(worst, more, gaussian_delta(rho, max(self.epsilon + alone * hidden, 0.0)))
+        return worst

@@ -1,0 +1,114 @@
+"""Exact sums from which a trusted server computes counts, sums, means and moments of a clipped number. Pure.
+
+A value lies at t in [0, 1] of the range. Its user adds `scale` B_j(t) to slot j of their group, j = 0..K, where B_j(t)
+= C(K, j) t^j (1 - t)^(K - j) are the Bernstein polynomials of degree K. They are at least 0, and their sum is 1. So a
+user adds exactly `scale` to all slots of all groups together, whatever the value: the L1 sensitivity of all sums is
+`scale`. The mean of every polynomial of degree K or less is a linear function of the slots: one noise serves the count,
+the sum and all powers.
+
+For K = 1 the slots are the sums of 1 - t and of t. What one user can add, and take away, spans exactly the L1 ball. So
+Laplace noise on the slots is the K-norm mechanism of a count with a sum (Hardt and Talwar 2010, On the geometry of
+differential privacy). Count and sum each have half the variance that they have from half of the budget each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.moments import ValueRange
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ExactSums:
+    """Exact sums over users. They may be used only with noise added.
+
+    Attributes:
+        slots: int64[G, K + 1], by group and slot.
+        outside: int64[2], users with a value below and above the range.
+    """
+
+    slots: NDArray[np.int64]
+    outside: NDArray[np.int64]
+
+    @classmethod
+    def zeros(cls, groups: int, degree: int) -> ExactSums:
+        """The sums of no user."""
+        return cls(np.zeros((groups, degree + 1), np.int64), np.zeros(2, np.int64))
+
+    def total(self, others: Iterable[ExactSums]) -> ExactSums:
+        """This and others together; for `beam.CombineGlobally`, from `zeros`."""
+        slots, outside = self.slots.copy(), self.outside.copy()
+        for other in others:
+            slots += other.slots
+            outside += other.outside
+        return ExactSums(slots, outside)
+
+
+def bernstein(t: Array, degree: int) -> Array:
+    """The Bernstein polynomials of a degree: float64[degree + 1, n].
+
+    By sums and products alone, whose results are the same on every machine.
+    """
+    basis = np.ones((1, len(t)))
+    for k in range(1, degree + 1):
+        raised = np.zeros((k + 1, len(t)))
+        raised[:-1] = basis * (1 - t)
+        raised[1:] += basis * t
+        basis = raised
+    return basis
+
+
+def coefficients(power: int, degree: int, low: float, high: float) -> Array:
+    """The Bernstein coefficients c_j of x^power over [low, high]: x^power = sum of c_j B_j(t). float64[degree + 1].
+
+    They are the values of the polynomial's blossom: Farouki (2012), The Bernstein polynomial basis, Section 3.
+    """
+    return np.array(
+        [
+            math.fsum(
+                math.comb(j, i) * math.comb(degree - j, power - i) * high**i * low ** (power - i)
+                for i in range(power + 1)
+            )
+            / math.comb(degree, power)
+            for j in range(degree + 1)
+        ]
+    )
+
+
+def sum_values(
+    values: Array, uniforms: Array, groups: NDArray[Any] | None, rows: int, span: ValueRange, degree: int, scale: int
+) -> ExactSums:
+    """The sums of some users.
+
+    What a user adds is rounded to integers by systematic rounding: at random and without bias, so that its total stays
+    exactly `scale`.
+
+    Args:
+        values: float64[n], finite.
+        uniforms: float64[n] in [0, 1), one keyed random number a user.
+        groups: unsigned[n], below `rows`; None for one group.
+        rows: number of groups.
+        span: the range. Values outside it count as an end.
+        degree: K.
+        scale: what one user adds, an integer.
+    """
+    with np.errstate(over="ignore"):  # an infinite distance is clipped
+        t = np.clip((values - span.low) / (span.high - span.low), 0, 1)
+    below = np.cumsum(bernstein(t, degree)[:-1], axis=0)  # of slots 0..j together; of all, it is 1
+    edges = np.full((degree + 2, len(t)), scale, np.int64)
+    edges[0] = 0
+    edges[1:-1] = np.floor(scale * np.minimum(below, 1) + uniforms)
+    added = np.diff(edges, axis=0)
+    group = np.zeros(len(t), np.int64) if groups is None else groups
+    # Sums of a block stay far below 2^53, so they are exact as floats.
+    slots = [np.bincount(group, column, rows).astype(np.int64) for column in added]
+    outside = [np.count_nonzero(values < span.low), np.count_nonzero(values > span.high)]
+    return ExactSums(np.stack(slots, axis=1), np.array(outside, np.int64))

@@ -1,0 +1,277 @@
+"""Counts, sums, means, variances and moments by a trusted server: a plan, the released sums, the estimates. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.moments import EVERYBODY, MomentEstimate, Statistic, ValueRange
+from sfumato.transforms.moments.automatic_range import count_magnitudes, find_range
+from sfumato.transforms.moments.bernstein_sums import Array, ExactSums, coefficients, sum_values
+from sfumato.transforms.moments.statistic_kinds import MEAN, MOMENT, VARIANCE
+from sfumato.transforms.moments.tally import Block
+from sfumato.transforms.privacy.admission import AdmissionRule
+from sfumato.transforms.privacy.keys import RunKey, random_bits
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON, discrete_laplace
+
+_ADMISSION_SHARE = 0.01  # of epsilon, for the two counts of users that admit a run
+_OUTSIDE_SHARE = 0.01  # for the two counts of users outside the range
+_RANGE_SHARE = 0.2  # for the range, where none is given: the least error over benchmarks/moments_central.py
+_MIN_EPSILON = 1000 * MIN_NOISE_EPSILON
+_MAX_SCALE_BITS = 20  # what one user adds, in bits: finer than any noise, and sums of 2^43 users fit 63 bits
+_DEGREES = {"count": 0, "sum": 1, "mean": 1, "variance": 2}
+
+
+def degree_of(statistic: Statistic) -> int:
+    """The degree of the polynomials that a statistic is computed from. Raises RequestError for an unknown one."""
+    name, colon, _ = statistic.name.partition(":")
+    if not colon and name in _DEGREES:
+        return _DEGREES[name]
+    if statistic.name in [f"moment:{power}" for power in MOMENT.powers]:
+        return statistic.power
+    raise RequestError(
+        "statistics: with --trust central there are count, sum, mean, variance and moment:K (K from "
+        f"{MOMENT.powers[0]} to {MOMENT.powers[-1]}); got {statistic.name!r}"
+    )
+
+
+def laplace_z(level: float) -> float:
+    """The half width of an interval of this level for Laplace noise, in standard deviations.
+
+    A weighted sum of independent Laplace variates of the same standard deviation has lighter tails, so an interval
+    of this width holds it with at least this probability: 95.0% to 96.6% at the level 0.95.
+    """
+    return -math.log(1 - level) / math.sqrt(2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentralPlan:
+    """The statistics of a column by a trusted server, and their privacy.
+
+    Attributes:
+        statistics: to estimate; each name once.
+        epsilon: of the whole release, for adding or removing one user.
+        span: the range that values are clipped to; None to find it.
+
+    Raises:
+        RequestError: a value is out of range.
+    """
+
+    statistics: tuple[Statistic, ...] = (Statistic("mean"),)
+    epsilon: float = 1.0
+    span: ValueRange | None = None
+
+    def __post_init__(self) -> None:
+        names = [statistic.name for statistic in self.statistics]
+        if not names or len(set(names)) < len(names):
+            raise RequestError(f"statistics: name one or more, each once, got {','.join(names)!r}")
+        if not _MIN_EPSILON <= self.epsilon <= MAX_NOISE_EPSILON:
+            raise RequestError(f"epsilon: must lie in {_MIN_EPSILON:g}..{MAX_NOISE_EPSILON:g}, got {self.epsilon:g}")
+        if self.span is not None and not self.degree:
+            raise RequestError("range: numbers of users need none; leave it out, or ask for other --statistics")
+
+    @cached_property
+    def degree(self) -> int:
+        """The degree of the polynomials that users add up; 0 where no value is used."""
+        return max(map(degree_of, self.statistics))
+
+    @property
+    def finds_range(self) -> bool:
+        """Whether a part of epsilon pays for the range."""
+        return self.span is None and self.degree > 0
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """The epsilon of each part: admission, range, users outside the range, and the sums. They add up to epsilon."""
+        parts = {"admission": _ADMISSION_SHARE * self.epsilon}
+        if self.finds_range:
+            parts["range"] = _RANGE_SHARE * self.epsilon
+        if self.degree:
+            parts["outside"] = _OUTSIDE_SHARE * self.epsilon
+        return {**parts, "sums": (self.epsilon - math.fsum(parts.values())) * (1 - 2**-50)}
+
+    def admission(self, max_bad_fraction: float = 0.1, min_users: int = 0) -> AdmissionRule:
+        """The rule for the two noisy counts of users that admit a run."""
+        return AdmissionRule(self.shares["admission"], max_bad_fraction, min_users)
+
+    @cached_property
+    def scale(self) -> int:
+        """What one user adds to the sums: as much as the noise can be drawn for, a power of two."""
+        if not self.degree:
+            return 1
+        return 1 << min(_MAX_SCALE_BITS, math.floor(math.log2(self.shares["sums"] / MIN_NOISE_EPSILON)))
+
+    @property
+    def noise_stddev(self) -> float:
+        """Standard deviation of the noise on every released sum, in users."""
+        return discrete_laplace_stddev(self.shares["sums"], self.scale) / self.scale
+
+    @property
+    def count_stddev(self) -> float:
+        """Standard deviation of the noise on a number of users."""
+        return self.noise_stddev * math.sqrt(self.degree + 1)
+
+    def exact_sums(self, block: Block, span: ValueRange, rows: int) -> ExactSums:
+        """The exact sums of a block, whose codes are the values. rows: of groups."""
+        uniforms = (block.random_bits & np.uint64(0xFFFFFFFF)) * np.float64(2.0**-32)
+        return sum_values(block.codes, uniforms, block.groups, rows, span, self.degree, self.scale)
+
+    def choose_range(self, magnitudes: NDArray[np.int64] | None, key: RunKey) -> CentralSums:
+        """The state before the sums: with the range that was given, or that noisy counts by magnitude choose."""
+        if not self.finds_range:
+            return CentralSums(self, self.span or ValueRange(0.0, 1.0))
+        assert magnitudes is not None
+        return CentralSums(self, *find_range(magnitudes, self.shares["range"], key))
+
+
+@dataclass(frozen=True, eq=False)
+class CentralSums:
+    """What a run has released: the range, then the sums. Every number but the plan's is noisy or follows from noise.
+
+    Attributes:
+        plan: the plan.
+        span: the range; any where no value is used.
+        span_is_sure: whether the range rests on a bin that is surely not empty, or was given.
+        slots: float64[G, K + 1], the sums by group and slot (see bernstein_sums.py), in users.
+        outside: float64[2], users below and above the range; both empty before the sums.
+    """
+
+    plan: CentralPlan
+    span: ValueRange
+    span_is_sure: bool = True
+    slots: Array = field(default_factory=lambda: np.empty((0, 0)))
+    outside: Array = field(default_factory=lambda: np.empty(0))
+
+    def release(self, exact: ExactSums, key: RunKey) -> CentralSums:
+        """Adds noise to exact sums over this range, drawn once. A user changes them by `plan.scale` and by 1 in all."""
+        plan, rows = self.plan, np.arange(len(exact.slots), dtype=np.uint64)
+        used = key.narrowed({"span": [self.span.low.hex(), self.span.high.hex()]})
+        noise = discrete_laplace(used, "sums", rows, exact.slots.shape[1], plan.shares["sums"], plan.scale)
+        outside = np.empty(0)
+        if plan.degree:
+            outside = exact.outside + discrete_laplace(used, "outside", rows[:1], 2, plan.shares["outside"])[0]
+        return replace(self, slots=(exact.slots + noise) / plan.scale, outside=outside)
+
+    @property
+    def clients(self) -> Array:
+        """Estimated users by row of the sums: float64[G]."""
+        return np.asarray(self.slots.sum(axis=1))
+
+    def estimates(
+        self, names: Sequence[str] = (EVERYBODY,), groups: NDArray[np.int64] | None = None, level: float = 0.95
+    ) -> Iterator[MomentEstimate]:
+        """Every statistic, of everybody or by group.
+
+        Args:
+            names: of the groups.
+            groups: int64[G], the published group of each row of the sums; None for everybody.
+            level: of the intervals.
+        """
+        published = np.zeros(len(self.slots), np.int64) if groups is None else groups
+        slots = np.zeros((len(names), self.slots.shape[1]))
+        np.add.at(slots, published, self.slots)
+        # Every row has its own noise.
+        noise = self.plan.noise_stddev * np.sqrt(np.bincount(published, minlength=len(names)))
+        means, z = _Means(slots, noise, laplace_z(level)), laplace_z(level)
+        for statistic in self.plan.statistics:
+            value, low, high = self._evaluate(statistic, means)
+            smallest, largest = self.value_range(statistic)
+            value, low, high = (np.clip(column, smallest, largest) for column in (value, low, high))
+            columns = value, (high - low) / (2 * z), low, high, means.users
+            for name, *row in zip(names, *(column.tolist() for column in columns), strict=True):
+                yield MomentEstimate(name, statistic.name, *row)
+
+    def _evaluate(self, statistic: Statistic, means: _Means) -> tuple[Array, Array, Array]:
+        degree = self.plan.degree
+        if statistic.name == "count":
+            return means.total(np.ones(degree + 1))
+        low, high = self.span.low, self.span.high
+        if statistic.name == "sum":
+            return means.total(coefficients(1, degree, low, high))
+        if statistic.name != "variance":
+            return means.mean(coefficients(max(statistic.power, 1), degree, low, high))
+        return means.variance(degree, low, high)
+
+    def value_range(self, statistic: Statistic) -> tuple[float, float]:
+        """The smallest and the largest value of a statistic."""
+        if statistic.name in ("count", "sum"):
+            return (0.0 if statistic.name == "count" else -math.inf), math.inf
+        kind = {"mean": MEAN, "variance": VARIANCE}.get(statistic.name, MOMENT)
+        return kind.value_range(self.span, statistic.power)
+
+
+@dataclass(frozen=True, eq=False)
+class _Means:
+    """Sums and means of polynomials from released slots, with intervals.
+
+    Attributes:
+        slots: float64[G, K + 1], in users.
+        noise: float64[G], standard deviation of the noise on each slot.
+        z: half width of the intervals, in standard deviations.
+    """
+
+    slots: Array
+    noise: Array
+    z: float
+
+    @property
+    def users(self) -> Array:
+        """Estimated users: float64[G]."""
+        return np.asarray(self.slots.sum(axis=1))
+
+    def total(self, polynomial: Array) -> tuple[Array, Array, Array]:
+        """The sum of a polynomial over users, with its interval: float64[G] each. polynomial: its coefficients."""
+        value, margin = self.slots @ polynomial, self.z * self.noise * np.sqrt((polynomial**2).sum())
+        return value, value - margin, value + margin
+
+    def mean(self, polynomial: Array) -> tuple[Array, Array, Array]:
+        """The mean of a polynomial over users, with its interval: float64[..., G] each.
+
+        The interval is Fieller's (1954): all means m for which the sum of the polynomial minus m lies within the noise
+        of 0. Where the number of users lies within the noise of 0 nothing is known, and the interval is infinite. There
+        the estimate moves towards the middle of the coefficients.
+
+        polynomial: float64[K + 1], or float64[G, K + 1] where each group has its own.
+        """
+        middle = (polynomial.max(axis=-1) + polynomial.min(axis=-1)) / 2
+        about = polynomial - np.expand_dims(middle, -1)  # small numbers, for accuracy
+        users, spread = self.users, (self.z * self.noise) ** 2
+        total, ones = (self.slots * about).sum(axis=1), np.float64(polynomial.shape[-1])
+        value = total / np.maximum(users, np.sqrt(spread * ones))
+        a = users**2 - spread * ones
+        b = total * users - spread * about.sum(axis=-1)
+        c = total**2 - spread * (about**2).sum(axis=-1)
+        known = (a > 0) & (users > 0)
+        root = np.sqrt(np.maximum(b**2 - a * c, 0))
+        divisor = np.where(known, a, 1.0)
+        low, high = np.where(known, (b - root) / divisor, -np.inf), np.where(known, (b + root) / divisor, np.inf)
+        return middle + value, middle + low, middle + high
+
+    def variance(self, degree: int, low: float, high: float) -> tuple[Array, Array, Array]:
+        """The variance with its interval: float64[G] each.
+
+        About the estimated mean c, E[(x - c)^2] exceeds the variance by (mean - c)^2. That is 0 up to the mean's own
+        error, whose variance is added to the estimate, and whose largest square the lower end allows for.
+        """
+        mean, least, most = (np.clip(one, low, high) for one in self.mean(coefficients(1, degree, low, high)))
+        squares = np.stack([coefficients(2, degree, low - c, high - c) for c in mean.tolist()])
+        value, below, above = self.mean(squares)
+        error = np.maximum(mean - least, most - mean)
+        return value + (error / self.z) ** 2, below - error**2, above
+
+
+def run_centrally(
+    values: Array, plan: CentralPlan, key: RunKey, groups: NDArray[np.int64] | None = None, rows: int = 1
+) -> CentralSums:
+    """Runs the whole plan in memory. values: float64[n], finite. groups: int64[n], below rows; None for one group."""
+    state = plan.choose_range(count_magnitudes(values) if plan.finds_range else None, key)
+    numbers = np.arange(len(values), dtype=np.uint64)
+    client_bits = random_bits(key.subkey("clients"), np.zeros_like(numbers), numbers)[:, 0]
+    return state.release(plan.exact_sums(Block(values, client_bits, groups), state.span, rows), key)

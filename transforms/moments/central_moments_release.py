@@ -1,0 +1,136 @@
+"""The files and the manifest of sums, means and moments by a trusted server: post-processing of noisy sums. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sfumato.schemas.guarantee import (
+    ADD_OR_REMOVE,
+    ASSUMPTIONS,
+    CURATOR,
+    EXACT_NOISE,
+    ONE_ID,
+    PRIVACY_UNIT,
+    ROWS_SPEND_APART,
+    VALUE_BOUND,
+)
+from sfumato.schemas.moments import EVERYBODY, OTHER, SUMS, MomentEstimate, Statistic
+from sfumato.schemas.release import MANIFEST_FILE
+from sfumato.schemas.trust import Trust
+from sfumato.transforms.moments.central_moments import CentralPlan, CentralSums, laplace_z
+from sfumato.transforms.moments.groups import CellGroups, Grouping
+from sfumato.transforms.moments.moment_tables import moment_tables
+from sfumato.transforms.moments.moments_view import moments_view
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
+from sfumato.transforms.report.pages import page_files
+
+_CLIPPED_SHARE = 0.01  # of the users; clearly more of them outside the range bring a warning
+
+
+@dataclass(frozen=True)
+class CentralMetadata:
+    """The release's identity and what is known before the run, beside the plan.
+
+    Attributes:
+        release: the release's identity.
+        grouping: the groups; None for everybody together.
+        column: of the values.
+        bounded: whether one record of each user counts; otherwise rows are users.
+    """
+
+    release: ReleaseMetadata
+    grouping: Grouping | None
+    column: str
+    bounded: bool
+
+
+def central_files(state: CentralSums, metadata: CentralMetadata) -> dict[str, bytes]:
+    """The files of a release by name; the manifest is the last. Raises RefusedError if an estimate is not finite."""
+    grouping = metadata.grouping
+    margin = 0.0 if grouping is None else groups_margin(state.plan, grouping)
+    found = moment_tables(state.estimates, state.span, grouping, state.clients, margin)
+    manifest = _manifest(state, metadata, found.groups, found.estimates)
+    files = {name: parquet_bytes(table) for name, table in found.tables.items()}
+    stated = {MANIFEST_FILE: manifest_bytes(manifest)}
+    view = moments_view({**metadata.release.geography_files, **files, **stated})
+    return {**files, **page_files(view), **stated}
+
+
+def groups_margin(plan: CentralPlan, grouping: Grouping) -> float:
+    """The users that noise adds to any empty group with a probability of 5% in all groups together."""
+    return laplace_z(1 - 0.1 / len(grouping.groups)) * plan.count_stddev  # 10% at both sides
+
+
+def _manifest(
+    state: CentralSums, metadata: CentralMetadata, groups: Sequence[str], estimates: Sequence[MomentEstimate]
+) -> dict[str, Any]:
+    plan, grouping = state.plan, metadata.grouping
+    content: dict[str, Any] = {"column": metadata.column}
+    if grouping is not None and isinstance(grouping.groups, CellGroups):
+        grid = grouping.groups.grid
+        content |= {"region": asdict(grid.region), "grid": {"depth": grid.depth, "side": grid.side}}
+    if plan.degree:
+        content["range"] = {**asdict(state.span), "source": "noisy counts" if plan.finds_range else "given"}
+    assumptions = [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE]
+    if not metadata.bounded:
+        assumptions = [ROWS_SPEND_APART if one == ONE_ID else one for one in assumptions]
+    content["privacy"] = {
+        "unit": PRIVACY_UNIT,
+        "contribution_bound": VALUE_BOUND[metadata.bounded],
+        "adjacency": ADD_OR_REMOVE,
+        "trust": Trust.CENTRAL,
+        "epsilon": plan.epsilon,
+        "delta": 0.0,
+        "shares": plan.shares,
+        "noise_stddev": plan.count_stddev,
+        "mechanism": f"discrete Laplace noise on {plan.degree + 1} sum{'s'[: plan.degree]} of Bernstein polynomials "
+        "over the range, in every group, which one user changes by 1 in all (integers against thresholds of 64 bits)",
+        "randomness": metadata.release.source,
+        "groups": None if grouping is None else {"min_group": grouping.min_group},
+        "assumptions": assumptions,
+    }
+    users = float(state.clients.sum())
+    users_stddev = plan.count_stddev * math.sqrt(len(state.clients))
+    content["results"] = {
+        "clients": max(users, 0.0),
+        "clients_stddev": users_stddev,
+        "groups_published": None if grouping is None else len(groups),
+    }
+    warnings = []
+    if plan.degree:
+        outside_stddev = discrete_laplace_stddev(plan.shares["outside"])
+        shares = [max(float(count) / max(users, 1.0), 0.0) for count in state.outside]
+        content["results"]["clipped"] = {
+            "below": shares[0],
+            "above": shares[1],
+            "stddev": outside_stddev / max(users, 1.0),
+        }
+        margin = laplace_z(0.99) * outside_stddev / max(users - laplace_z(0.99) * users_stddev, 1.0)
+        warnings += [
+            f"About {share:.1%} of the users have values {side} the range and count as its end"
+            f"{'' if plan.finds_range else '; give a wider --range'}."
+            for side, share in zip(("below", "above"), shares, strict=True)
+            if share - margin > _CLIPPED_SHARE
+        ]
+    if not state.span_is_sure:
+        warnings.append(
+            "No power of two has clearly more users than the noise, so the range is a guess: give --range, use more "
+            "users or a larger epsilon."
+        )
+    for estimate in estimates:
+        if estimate.group == EVERYBODY and estimate.statistic not in SUMS:
+            smallest, largest = state.value_range(Statistic(estimate.statistic))
+            if estimate.high - estimate.low > 0.5 * (largest - smallest):
+                warnings.append(
+                    f"The {estimate.statistic} is not known: its interval covers most of the possible range. Use more "
+                    "users, or a larger epsilon."
+                )
+    if grouping is not None and not [name for name in groups if name != OTHER]:
+        warnings.append(
+            f"No group has {grouping.min_group:,} users by the noisy count: are their names written as in the logs?"
+        )
+    return release_manifest(metadata.release, content, warnings)

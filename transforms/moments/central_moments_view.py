@@ -1,0 +1,64 @@
+"""What the page of moments says of a release by a trusted server, from its manifest alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sfumato.schemas.views import Fact, Section
+from sfumato.transforms.report.numbers import figures, percent
+from sfumato.transforms.report.sections import facts, get
+
+PROMISE = "A trusted server added up the values, one record of each user, and added noise to the sums once."
+
+
+def reading(manifest: Mapping[str, Any]) -> list[str]:
+    """What the intervals hold, and the range."""
+    found = [
+        "A 95% interval holds the value for the counted records, one of each user, about 95 times in 100 or a little "
+        "more often. It allows for the noise, which is its only error; another choice of the users' records, or other "
+        "users, would give another value.",
+    ]
+    if get(manifest, "range") is not None:
+        low, high = (f"{get(manifest, f'range.{end}'):.15g}" for end in ("low", "high"))
+        chosen = "The range was chosen from noisy counts of users by powers of two. " * (
+            get(manifest, "range.source") != "given"
+        )
+        found.append(f"Values lie in {low} to {high}; others were moved to the nearest end. {chosen}".strip())
+    return found
+
+
+def values_chip(manifest: Mapping[str, Any]) -> str | None:
+    """The range, beside the title; None where no value was used."""
+    if get(manifest, "range") is None:
+        return None
+    return f"{get(manifest, 'range.low'):.6g} to {get(manifest, 'range.high'):.6g}".replace("-", "−")
+
+
+def made() -> Section:
+    """How the sums were made."""
+    return Section(
+        title="How it was made",
+        paragraphs=[
+            "The place of a value within the range sets what its user adds to each of a few sums, together always 1. "
+            "So one noise protects the number of users, their sum and all powers.",
+            "A mean is a ratio of noisy sums. Its interval holds all means for which the sums are within the noise "
+            "(Fieller's method). Where the number of users is within the noise of 0, nothing is known of a mean.",
+            "The sums of everybody are those of all groups together, so totals agree.",
+        ],
+    )
+
+
+def measured(manifest: Mapping[str, Any]) -> Section:
+    """The noise, and the users outside the range."""
+    noise = get(manifest, "privacy.noise_stddev")
+    clipped = get(manifest, "results.clipped")
+    rows: list[Fact] = facts(
+        ("Noise on a number of users", f"± {figures(2 * noise, noise)}, twice its standard deviation"),
+        *(
+            (f"Users with values {side} the range", f"about {percent(clipped[side])}")
+            for side in ("below", "above")
+            if clipped is not None
+        ),
+    )
+    return Section(title="What was measured", facts=rows)

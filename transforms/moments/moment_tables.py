@@ -1,0 +1,159 @@
+"""The tables of statistics of everybody, by group and by cell: post-processing of published numbers. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import shapely
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RefusedError
+from sfumato.schemas.moments import (
+    EVERYBODY,
+    MOMENTS_SCHEMA,
+    OTHER,
+    SUMS,
+    FixedPoint,
+    MomentEstimate,
+    ValueRange,
+    moment_cells_schema,
+)
+from sfumato.schemas.region import Grid, deinterleave
+from sfumato.schemas.release import CELLS_FILE, MOMENTS_FILE
+from sfumato.transforms.moments.derived_statistics import shrunk
+from sfumato.transforms.moments.groups import CellGroups, Grouping
+
+_EVERYBODY_ERROR = 0.01  # the probability that everybody's interval misses, of the 5% that a listed cell is wrong
+
+
+class Estimates(Protocol):
+    """Every statistic of everybody or by group, from published numbers."""
+
+    def __call__(
+        self, names: Sequence[str] = ..., groups: NDArray[np.int64] | None = ..., level: float = ...
+    ) -> Iterator[MomentEstimate]:
+        """The estimates. groups: int64[rows], the published group of each row. level: of the intervals."""
+
+
+@dataclass(frozen=True)
+class MomentTables:
+    """The published statistics.
+
+    Attributes:
+        estimates: of everybody, then by group.
+        groups: names of the published groups.
+        tables: by file name.
+    """
+
+    estimates: list[MomentEstimate]
+    groups: list[str]
+    tables: dict[str, pa.Table]
+
+
+def moment_tables(
+    estimates: Estimates,
+    form: FixedPoint | ValueRange,
+    grouping: Grouping | None,
+    clients: NDArray[np.float64],
+    margin: float,
+) -> MomentTables:
+    """Chooses the groups that are published, and makes the tables.
+
+    Args:
+        estimates: of the release.
+        form: of the values.
+        grouping: the groups; None for everybody together.
+        clients: float64[rows], estimated users of each row.
+        margin: see Grouping.published_groups.
+
+    Raises:
+        RefusedError: an estimate is not finite.
+    """
+    found, names = list(estimates()), list[str]()
+    if grouping is not None:
+        published, published_group = grouping.published_groups(clients, margin)
+        sizes = np.bincount(published_group, clients).tolist()
+        # All but `other` are large enough.
+        names = [name for name, size in zip(published, sizes, strict=True) if size >= grouping.min_group]
+        kept = set(names)
+        found += [row for row in estimates(published, published_group) if row.group in kept]
+    if not np.isfinite([[estimate.value, estimate.stddev] for estimate in found]).all():
+        raise RefusedError(
+            "an estimate is beyond what a number can hold; ask for fewer --bits, a smaller --range or a lower moment"
+        )
+    tables = {MOMENTS_FILE: pa.Table.from_pylist([asdict(estimate) for estimate in found], MOMENTS_SCHEMA)}
+    if grouping is not None and isinstance(grouping.groups, CellGroups):
+        located = {name: code for code, name in enumerate(grouping.groups.names())}
+        codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
+        compared = simultaneous(estimates, published, published_group, found[0].statistic)
+        tables[CELLS_FILE] = _cells_table(found, shrunk(found, form), compared, codes, grouping.groups.grid)
+    return MomentTables(found, names, tables)
+
+
+def simultaneous(
+    estimates: Estimates, names: Sequence[str], published_group: NDArray[np.int64], statistic: str
+) -> tuple[NDArray[np.int8], NDArray[np.float64], NDArray[np.float64]]:
+    """Intervals of the shown cells' first statistic that hold for all of them at once.
+
+    The probability that any cell is wrongly said to differ from everybody is 5%.
+
+    Args:
+        estimates: of the release.
+        names: of the groups; `other` is the last.
+        published_group: int64[tally rows], the published group of each row of the tallies.
+        statistic: name of the first statistic.
+
+    Returns:
+        1 or -1 if a cell is clearly above or below everybody, else 0, int8[cells]; the ends of the intervals,
+        float64[cells] each, NaN for a statistic that is not compared.
+    """
+    cells = max(len(names) - 1, 0)
+    if statistic in SUMS or not cells:
+        return np.zeros(cells, np.int8), np.full(cells, np.nan), np.full(cells, np.nan)
+    everybody = next(estimates(level=1 - _EVERYBODY_ERROR))
+    level = 1 - (0.05 - _EVERYBODY_ERROR) / cells
+    rows = list(itertools.islice(estimates(names, published_group, level), cells))
+    low, high = (np.array([getattr(row, end) for row in rows], np.float64) for end in ("low", "high"))
+    return (low > everybody.high).astype(np.int8) - (high < everybody.low), low, high
+
+
+def _cells_table(
+    estimates: Sequence[MomentEstimate],
+    shown: Sequence[MomentEstimate],
+    compared: tuple[NDArray[np.int8], NDArray[np.float64], NDArray[np.float64]],
+    codes: NDArray[np.uint64],
+    grid: Grid,
+) -> pa.Table:
+    """Published cells, one row each, with all statistics. shown: the shrunk estimates. compared: see simultaneous."""
+    x, y = deinterleave(codes)
+    west, south, east, north = grid.bounds(x, y, np.full(len(x), grid.depth))
+    rows = [estimate for estimate in estimates if estimate.group not in (EVERYBODY, OTHER)]
+    statistics = list(dict.fromkeys(estimate.statistic for estimate in estimates))
+    table: dict[str, Any] = {
+        "cell_id": [row.group for row in rows if row.statistic == statistics[0]],
+        "depth": np.full(len(x), grid.depth, np.int8),
+        "west": west,
+        "south": south,
+        "east": east,
+        "north": north,
+    }
+    for statistic in statistics:
+        of_statistic = [row for row in rows if row.statistic == statistic]
+        for name in ("value", "stddev", "low", "high", "clients"):
+            table[f"{statistic}_{name}"] = np.array([getattr(row, name) for row in of_statistic], np.float64)
+    drawn = [
+        estimate
+        for estimate in shown
+        if estimate.group not in (EVERYBODY, OTHER) and estimate.statistic == statistics[0]
+    ]
+    for name, field in (("shrunk", "value"), ("shrunk_stddev", "stddev")):
+        table[f"{statistics[0]}_{name}"] = np.array([getattr(row, field) for row in drawn], np.float64)
+    for name, column in zip(("differs", "simultaneous_low", "simultaneous_high"), compared, strict=True):
+        table[f"{statistics[0]}_{name}"] = pa.array(column, from_pandas=True)  # NaN becomes null
+    table["geometry"] = shapely.to_wkb(shapely.box(west, south, east, north))
+    return pa.table(table, schema=moment_cells_schema(statistics))

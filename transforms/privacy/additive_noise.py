@@ -1,0 +1,132 @@
+"""The noise of counts by its distribution: how much a cost buys, and how it is drawn.
+
+A cost is a part of a privacy budget: an epsilon for discrete Laplace noise, a rho for discrete Gaussian noise. Costs of
+sub-queries add up, in the same way for both (see `mechanism`).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.guarantee import NORMAL_SUMS
+from sfumato.transforms.privacy.discrete_gaussian import (
+    discrete_gaussian,
+    discrete_gaussian_quantile,
+    discrete_variance,
+)
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.mechanism import (
+    MAX_SIGMA,
+    discrete_laplace_stddev,
+    epsilon_for_stddev,
+    gaussian_rho,
+    noise_quantile,
+    sigma_for_rho,
+)
+from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON, discrete_laplace
+
+
+@dataclass(frozen=True)
+class AdditiveNoise(ABC):
+    """A distribution of noise. Its instances are LAPLACE and GAUSSIAN.
+
+    Attributes:
+        NAME: of the option and the manifest.
+        UNIT: of a cost.
+        NORM: of one user's change of the counts, whose largest value is the sensitivity: 1 for L1, 2 for L2.
+    """
+
+    NAME: ClassVar[str]
+    UNIT: ClassVar[str]
+    NORM: ClassVar[int]
+
+    @abstractmethod
+    def stddev(self, cost: float, sensitivity: float = 1) -> float:
+        """Returns the standard deviation of the noise of a cost."""
+
+    @abstractmethod
+    def cost(self, stddev: float, sensitivity: float = 1) -> float:
+        """Returns the cost of noise of this standard deviation."""
+
+    @abstractmethod
+    def min_cost(self, sensitivity: float = 1) -> float:
+        """Returns the smallest cost for which noise can be drawn."""
+
+    @abstractmethod
+    def quantile(self, cost: float, probability: float, sensitivity: float = 1) -> int:
+        """Returns the least t >= 0 with P[Z > t] <= probability."""
+
+    @abstractmethod
+    def tail_sums(self, sums: int) -> int:
+        """Returns how many Laplace variables have a sum with the tails of the sum of so many variables."""
+
+    @abstractmethod
+    def draw(
+        self, key: RunKey, label: str, streams: NDArray[np.uint64], count: int, cost: float, sensitivity: float = 1
+    ) -> NDArray[np.int64]:
+        """Draws noise, int64[s, count]. See `noise.geometric` for the arguments."""
+
+
+class LaplaceNoise(AdditiveNoise):
+    """Discrete Laplace noise. Its sensitivities are integers."""
+
+    NAME: ClassVar[str] = "laplace"
+    UNIT: ClassVar[str] = "epsilon"
+    NORM: ClassVar[int] = 1
+
+    def stddev(self, cost: float, sensitivity: float = 1) -> float:
+        return discrete_laplace_stddev(cost, int(sensitivity))
+
+    def cost(self, stddev: float, sensitivity: float = 1) -> float:
+        return epsilon_for_stddev(stddev, int(sensitivity))
+
+    def min_cost(self, sensitivity: float = 1) -> float:
+        return MIN_NOISE_EPSILON * sensitivity
+
+    def quantile(self, cost: float, probability: float, sensitivity: float = 1) -> int:
+        return noise_quantile(cost, probability, int(sensitivity))
+
+    def tail_sums(self, sums: int) -> int:
+        return sums
+
+    def draw(
+        self, key: RunKey, label: str, streams: NDArray[np.uint64], count: int, cost: float, sensitivity: float = 1
+    ) -> NDArray[np.int64]:
+        return discrete_laplace(key, label, streams, count, cost, int(sensitivity))
+
+
+class GaussianNoise(AdditiveNoise):
+    """Discrete Gaussian noise."""
+
+    NAME: ClassVar[str] = "gaussian"
+    UNIT: ClassVar[str] = "rho"
+    NORM: ClassVar[int] = 2
+
+    def stddev(self, cost: float, sensitivity: float = 1) -> float:
+        return math.sqrt(discrete_variance(sigma_for_rho(cost, sensitivity)))
+
+    def cost(self, stddev: float, sensitivity: float = 1) -> float:
+        return gaussian_rho(stddev, sensitivity)  # sigma is at least the standard deviation
+
+    def min_cost(self, sensitivity: float = 1) -> float:
+        return gaussian_rho(MAX_SIGMA / 2, sensitivity)
+
+    def quantile(self, cost: float, probability: float, sensitivity: float = 1) -> int:
+        return max(0, discrete_gaussian_quantile(sigma_for_rho(cost, sensitivity), probability))
+
+    def tail_sums(self, sums: int) -> int:
+        return NORMAL_SUMS
+
+    def draw(
+        self, key: RunKey, label: str, streams: NDArray[np.uint64], count: int, cost: float, sensitivity: float = 1
+    ) -> NDArray[np.int64]:
+        return discrete_gaussian(key, label, streams, count, sigma_for_rho(cost, sensitivity))
+
+
+LAPLACE, GAUSSIAN = LaplaceNoise(), GaussianNoise()
