@@ -11,6 +11,7 @@ a run costs, and none of them has to be installed.
 
 from __future__ import annotations
 
+import bisect
 import json
 import sys
 import tempfile
@@ -85,6 +86,14 @@ def pydp_counts(folder: Path, epsilon: float, delta: float, bound: int, noise: s
     strategy = create_partition_strategy(noise, epsilon, delta, bound)
     noisy = ((item, strategy.noised_value_if_should_keep(int(users))) for item, users in counts.items())
     return {item: value for item, value in noisy if value is not None}
+
+
+def pydp_shown(epsilon: float, delta: float, bound: int, noise: str, probability: float) -> int:
+    """The least number of users of an item that is published with this probability; PipelineDP's is the same."""
+    from pydp.algorithms.partition_selection import create_partition_strategy
+
+    strategy = create_partition_strategy(noise, epsilon, delta, bound)
+    return bisect.bisect_left(range(1 << 24), probability, key=strategy.probability_of_keep)
 
 
 def pydp_quantiles(folder: Path, epsilon: float, **_: float) -> list[float]:
