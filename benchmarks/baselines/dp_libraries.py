@@ -26,7 +26,7 @@ GROUPS = tuple(f"group {number:02d}" for number in range(20))
 RANGE = (0.0, 100.0)  # of `value`
 QUANTILES = tuple(tenth / 10 for tenth in range(1, 10))
 TREE_HEIGHT, TREE_BRANCHES = 4, 16  # of PyDP's tree: what PipelineDP takes
-CANDIDATES = 4096  # of OpenDP's exponential mechanism
+CANDIDATES = 65_536  # of OpenDP's exponential mechanism
 UNIT = 2.0**-16  # of OpenDP's sums: their noise on floats grows with the largest number of records
 
 Task = Callable[..., Any]
@@ -47,13 +47,17 @@ def duckdb_counts(folder: Path, **_: float) -> dict[str, float]:
 def duckdb_quantiles(folder: Path, **_: float) -> list[float]:
     """Quantiles of the users' values."""
     shares = ", ".join(map(str, QUANTILES))
-    return list(_duckdb(f"select quantile_cont(value, [{shares}]) from ({_one_record(folder)})").fetchone()[0])
+    return list(_duckdb(f"select quantile_cont(value, [{shares}]) from ({_one_record(folder, 'value')})").fetchone()[0])
 
 
 def duckdb_moments(folder: Path, **_: float) -> pd.DataFrame:
     """Mean and variance of the users' values, by group."""
     statistics = "avg(value) as mean, var_pop(value) as variance"
-    return _duckdb(f'select "group", {statistics} from ({_one_record(folder)}) group by all').df().set_index("group")
+    return (
+        _duckdb(f'select "group", {statistics} from ({_one_record(folder, "group", "value")}) group by all')
+        .df()
+        .set_index("group")
+    )
 
 
 def _duckdb(query: str) -> Any:
@@ -67,10 +71,9 @@ def _duckdb_items(query: str) -> dict[str, float]:
     return dict(zip(found["item"], found["users"], strict=True))
 
 
-def _one_record(folder: Path) -> str:
-    return (
-        f'select any_value("group") as "group", any_value(value) as value from \'{_pattern(folder)}\' group by user_id'
-    )
+def _one_record(folder: Path, *columns: str) -> str:
+    kept = ", ".join(f'any_value("{name}") as "{name}"' for name in columns)
+    return f"select {kept} from '{_pattern(folder)}' group by user_id"
 
 
 # PyDP: Google's C++ building blocks
@@ -101,7 +104,7 @@ def pydp_quantiles(folder: Path, epsilon: float, **_: float) -> list[float]:
     from pydp.algorithms.quantile_tree import QuantileTree
 
     tree = QuantileTree(*RANGE, tree_height=TREE_HEIGHT, branching_factor=TREE_BRANCHES)
-    for value in _duckdb(f"select value from ({_one_record(folder)})").fetchnumpy()["value"]:
+    for value in _duckdb(f"select value from ({_one_record(folder, 'value')})").fetchnumpy()["value"]:
         tree.add_entry(value)
     return list(tree.compute_quantiles(epsilon, 0, 1, 1, list(QUANTILES), "laplace"))
 
@@ -111,7 +114,7 @@ def pydp_moments(folder: Path, epsilon: float, statistics: Sequence[str] = ("mea
     from pydp.algorithms.laplacian import BoundedMean, BoundedVariance
 
     algorithms = {"mean": BoundedMean, "variance": BoundedVariance}
-    values = _duckdb(_one_record(folder)).df()
+    values = _duckdb(_one_record(folder, "group", "value")).df()
     rows = {}
     for group in GROUPS:
         entries = values.loc[values["group"] == group, "value"].tolist()
