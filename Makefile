@@ -28,6 +28,8 @@ demo: $(VENV)/.installed
 	  --column km_from_home --range -1,15 --quantiles 0.5,0.9,0.99 --ranges 0:1,1:5,5:15 --epsilon 1 --delta 1e-8
 	$(BIN)/sfumato moments --input 'demo/logs/*.parquet' --output demo/moments --overwrite \
 	  --column km_from_home --bits 16 --fraction_bits 8 --statistics mean,variance --epsilon 2
+	$(BIN)/sfumato moments --input 'demo/logs/*.parquet' --output demo/moments_central --overwrite \
+	  --column km_from_home --trust central --statistics mean,variance,count --epsilon 2
 	$(BIN)/sfumato moments --input 'demo/logs/*.parquet' --output demo/moments_map --basemap demo/penumbra.geojson --overwrite \
 	  --column km_from_home --bits 16 --fraction_bits 8 --epsilon 2 --cells 4 --region $(REGION)
 	$(BIN)/sfumato ranges build --input 'demo/logs/*.parquet' --output demo/ranges --basemap demo/penumbra.geojson --overwrite \
@@ -50,7 +52,7 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato ledger show --ledger demo/nightly/ledger.db
 	$(BIN)/sfumato ledger verify --ledger demo/nightly/ledger.db --releases demo/nightly/published
 	@echo "Open demo/release/index.html in a browser, and those in demo/rates, demo/next_day, demo/histogram, demo/hotspots, demo/quantiles,"
-	@echo "demo/moments, demo/moments_map, demo/ranges, demo/compare, demo/changes, demo/nightly/published."
+	@echo "demo/moments, demo/moments_central, demo/moments_map, demo/ranges, demo/compare, demo/changes, demo/nightly/published."
 
 # The documents as a site. Search needs a server, such as `python -m http.server --directory build/site`.
 docs: $(VENV)/.documented

@@ -174,6 +174,8 @@ PAPER_CLEAR = Pushing("adaptive, paper", paper(0.5))  # what nobody was seen to 
 PAPER_PLAIN = Pushing("adaptive, paper, no squashing", paper(0))
 PAPER = Pushing("adaptive, paper, squashing", paper(2.5))
 OURS = Pushing("adaptive, ours")
+THRESHOLD = Pushing("threshold", method="threshold")
+AUTO = Pushing("auto", method="auto")
 DITHERING = Beside("dithering", SubtractiveDithering)
 ROUNDING = Beside("rounding", RandomisedRounding)
 PIECEWISE = Beside("piecewise", lambda epsilon: Piecewise(epsilon or math.nan))
@@ -454,6 +456,34 @@ def pooling() -> str:
     return "\n".join(lines)
 
 
+HEAVY = Data("log-normal, sigma 1.5", 16, lambda count, generator: generator.lognormal(4, 1.5, count))
+PARETO = Data("Pareto, exponent 1.5", 20, lambda count, generator: 20 * (1 + generator.pareto(1.5, count)))
+RARE = Data("600 for one in twenty", 10, lambda count, generator: 600.0 * (generator.random(count) < 0.05))
+FAR = normal(60_000)
+
+
+def methods(epsilon: float | None) -> Callable[[Bench], str]:
+    """The methods of the command line side by side. In brackets: times the error of `adaptive`."""
+
+    def figure(bench: Bench) -> str:
+        kinds = [(NORMAL, 0), (NORMAL, 6), (NORMAL, 10), (normal(2400), 0), (normal(3600), 0), (FAR, 0), (UNIFORM, 0)]
+        kinds += [(EXPONENTIAL, 0), (EXPONENTIAL, 6), (HEAVY, 0), (PARETO, 0), (RARE, 0)]
+        if (found := ages()) is not None:
+            kinds += [(found, 0), (found, 5)]
+        names = [contender.name for contender in (OURS, WEIGHTED_ONE, THRESHOLD, AUTO)]
+        lines = [f"| data, bits | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
+        for data, loose in kinds:
+            task = Task(data, data.bits + loose, epsilon=epsilon)
+            base, weighted, threshold, auto = (
+                bench.score(contender, task) for contender in (OURS, WEIGHTED_ONE, THRESHOLD, AUTO)
+            )
+            beside = [f"{one} ({one.error / base.error:.2f})" for one in (weighted, threshold, auto)]
+            lines.append(f"| {data.name}, {task.bits} | {' | '.join([str(base), *beside])} |")
+        return "\n".join(lines)
+
+    return figure
+
+
 def intervals(bench: Bench) -> str:
     """How often a 95% interval holds the clients' own mean, and its median half width over the RMSE."""
     lines = ["| data, clients, epsilon | 0 bits loose | 4 bits loose | 8 bits loose |", "|---|---|---|---|"]
@@ -502,6 +532,10 @@ FIGURES: dict[str, tuple[str, Callable[[Bench], str]]] = {
     "5a": ("The squashing threshold, 8 bits loose", thresholds),
     "5c": ("Mean of normal values at epsilon 2, against the bit depth", private_depths),
     "goals": ("What the issue asks for", goals),
+    **{
+        f"methods-{epsilon or 'clear'}": (f"The methods at epsilon {epsilon}, 10,000 clients", methods(epsilon))
+        for epsilon in (None, 4.0, 2.0, 1.0, 0.5, 0.1)
+    },
     "intervals": ("95% intervals: how often they hold the truth, and how wide they are", intervals),
     "parts": ("What helped and what did not", parts),
 }

@@ -33,14 +33,15 @@ from sfumato.transforms.synth.people import record_schema
 REFERENCE = Path(__file__).parent / "reference"
 COMMANDS = sorted(JOBS, key=lambda name: not JOBS[name].publishes)  # those that publish come first
 REGION = "3.00,1.00,3.13,1.13"
-RELEASES = {
-    "heatmap": ["--region", REGION, "--depth", "4", "--shard_size", "500"],
-    "histogram": ["--region", REGION, "--cells", "2"],
-    "hotspots": ["--region", REGION, "--depth", "4", "--top", "5"],
-    "quantiles": ["--column", "km_from_home", "--range", "-1,15", "--ranges", "0:1"],
-    "moments": ["--column", "km_from_home", "--bits", "8", "--fraction_bits", "4", "--epsilon", "2"],
-    "ranges build": ["--region", REGION, "--method", "grid", "--epsilon", "1"],
-}
+RELEASES = (
+    ("heatmap", ["--region", REGION, "--depth", "4", "--shard_size", "500"]),
+    ("histogram", ["--region", REGION, "--cells", "2"]),
+    ("hotspots", ["--region", REGION, "--depth", "4", "--top", "5"]),
+    ("quantiles", ["--column", "km_from_home", "--range", "-1,15", "--ranges", "0:1"]),
+    ("moments", ["--column", "km_from_home", "--bits", "8", "--fraction_bits", "4", "--epsilon", "2"]),
+    ("moments", ["--trust", "central", "--column", "km_from_home", "--range", "0,15", "--epsilon", "2"]),
+    ("ranges build", ["--region", REGION, "--method", "grid", "--epsilon", "1"]),
+)
 """Small releases that show which fields a manifest has."""
 
 MANIFEST = {
@@ -54,6 +55,8 @@ MANIFEST = {
     "grid.side": "cells along one side, 2^depth",
     "column": "the column whose values were collected",
     "fixed_point": "how values are represented: bits, bits below the point, treatment of signs",
+    "range": "the range that values are clipped to, with `--trust central`",
+    "range.source": "`given`, or `noisy counts` by powers of two",
     "fixed_point.step": "distance between two representable values",
     "fixed_point.low": "smallest representable value; smaller values count as it",
     "fixed_point.high": "largest representable value; larger values count as it",
@@ -68,6 +71,7 @@ MANIFEST = {
     "privacy.epsilon_spent": "what the release cost",
     "privacy.delta": "δ of the guarantee; 0 for pure differential privacy",
     "privacy.delta_spent": "δ of what was published",
+    "privacy.noise": "`laplace` or `gaussian`; with `gaussian` there is `privacy.rho`, and each part has a `rho` in place of `epsilon`",
     "privacy.mechanism": "what makes the release private",
     "privacy.randomness": "where the key came from",
     "privacy.randomness.safe": "false if anybody can guess the key",
@@ -313,10 +317,10 @@ def _below(base: type[SfumatoError]) -> Iterator[type[SfumatoError]]:
 
 def manifest_page() -> str:
     """reference/manifest.md, from the manifests of small releases."""
-    jobs: dict[str, list[str]] = {}
-    for command, manifest in _manifests().items():
+    jobs: dict[str, dict[str, None]] = {}  # the commands of each field, in their order
+    for command, manifest in _manifests():
         for path in _paths(manifest):
-            jobs.setdefault(path, []).append(command.split()[0])
+            jobs.setdefault(path, {})[command] = None
     seen = {path: number for number, path in enumerate(jobs)}
     parts = {path: path.split(".") for path in jobs}
     # A field follows the object that holds it.
@@ -339,20 +343,24 @@ def manifest_page() -> str:
     for path in order:
         mine = jobs[path]
         lines.append(
-            _row(f"`{path}`", "all" if len(mine) == len(RELEASES) else ", ".join(mine), MANIFEST.get(path, ""))
+            _row(
+                f"`{path}`",
+                "all" if len(mine) == len({command for command, _ in RELEASES}) else ", ".join(mine),
+                MANIFEST.get(path, ""),
+            )
         )
     return _page(lines)
 
 
-def _manifests() -> dict[str, dict[str, Any]]:
-    found, shown = {}, io.StringIO()
+def _manifests() -> list[tuple[str, dict[str, Any]]]:
+    found, shown = [], io.StringIO()
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(shown), redirect_stderr(shown):
         logs = f"{folder}/logs"
         _run(["synth", "--users", "5000", "--output", logs], shown)
-        for command, options in RELEASES.items():
-            output = f"{folder}/{command}"
+        for number, (command, options) in enumerate(RELEASES):
+            output = f"{folder}/{number}"
             _run([*command.split(), "--input", f"{logs}/*.parquet", "--seed", "1", "--output", output, *options], shown)
-            found[command] = json.loads(Path(output, release.MANIFEST_FILE).read_text())
+            found.append((command.split()[0], json.loads(Path(output, release.MANIFEST_FILE).read_text())))
     return found
 
 

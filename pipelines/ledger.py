@@ -123,10 +123,11 @@ def _windows(history: History, dataset: str | None) -> list[tuple[str, Limit, st
 def _text(location: str, history: History, dataset: str | None) -> str:
     """The ledger as two tables: charges, and limits with what is left of them."""
     reservations = _reservations(history, dataset)
-    charges = [["data of", "dataset", "release", "job", "trust", "epsilon", "delta", "charged", "state"]]
+    charges = [["data of", "dataset", "release", "job", "trust", "epsilon", "delta", "rho", "charged", "state"]]
     for entry in reservations:
         charge = entry.charge
-        amounts = [format_amount(charge.epsilon), format_amount(charge.delta)]
+        rho = "" if charge.rho is None else format_amount(charge.rho)
+        amounts = [format_amount(charge.epsilon), format_amount(charge.delta), rho]
         charges.append(
             [
                 str(charge.period),
@@ -141,7 +142,7 @@ def _text(location: str, history: History, dataset: str | None) -> str:
         )
     limits = [["dataset", "limit", "days to", "epsilon spent", "epsilon left", "most in any such window"]]
     for name, limit, last, spent in _windows(history, dataset):
-        # A lower bound: epsilons are added up, and tighter composition may let more fit.
+        # A lower bound: epsilons are added up, but for rhos, and tighter composition may let more fit.
         remaining = max(limit.epsilon - spent, parse_amount("epsilon", 0))
         peak = max_spent(history.charges, name, limit)
         amounts = [format_amount(spent), format_amount(remaining), "" if peak is None else format_amount(peak[1])]
@@ -149,7 +150,7 @@ def _text(location: str, history: History, dataset: str | None) -> str:
     number = f"{len(reservations)} charge{'s'[: len(reservations) != 1]}"
     return (
         f"{location}: {_entries(history.entries)}, {number}\n\n"
-        f"{markdown_table(charges, (0, 1, 2, 3, 6, 7))}\n{markdown_table(limits, (0, 1, 2))}"
+        f"{markdown_table(charges, (0, 1, 2, 3, 4, 8, 9))}\n{markdown_table(limits, (0, 1, 2))}"
         f"{limit_changes(history, dataset)}"
     )
 
@@ -181,6 +182,7 @@ def _json(history: History, dataset: str | None) -> str:
             "trust": entry.charge.trust,
             "epsilon": format_amount(entry.charge.epsilon),
             "delta": format_amount(entry.charge.delta),
+            "rho": None if entry.charge.rho is None else format_amount(entry.charge.rho),
             "starts_from": entry.charge.starts_from,
             "state": state_of(entry),
         }

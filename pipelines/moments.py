@@ -48,6 +48,8 @@ class MomentsJob(ReleaseJob):
         "longitude_column": "longitude",
         "group_by": "group",
         "no_dp": "epsilon",
+        "weight_power": "weighted_power",
+        "tuning": "first_share",
         "group_epsilon": "release_epsilon",
         **dict.fromkeys(("groups_file", "cells", "region", "min_group"), "groups"),
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns, ValueRange
 from sfumato.schemas.region import Grid
@@ -51,18 +53,24 @@ def requested_moments(
     plan = MomentsPlan(
         form=form,
         statistics=tuple(map(Statistic, request.statistics)),
-        method=request.method,
+        method="adaptive" if request.method == "auto" and (grouping or prior) else request.method,
         epsilon=request.epsilon,
         release_epsilon=1.0 if release_epsilon is None and request.no_dp and grouping else release_epsilon,
         bits_per_client=request.bits_per_client,
         variance=request.variance,
-        tuning=Tuning(),
+        tuning=_tuning(request),
         prior={} if prior is None else prior.bits,
     )
     meter = PrivacyMeter(plan.response, request.max_bits_per_client)
     if prior is not None:
         _check_prior(request, plan, prior)
     return values, plan, meter, grouping, prior
+
+
+def _tuning(request: MomentsRequest) -> Tuning:
+    tuning = Tuning.from_paper(request.epsilon is not None) if request.tuning == "paper" else Tuning()
+    squash = tuning.squash if request.squash is None else request.squash
+    return replace(tuning, weighted_power=request.weight_power, squash=squash)
 
 
 def _check_prior(request: MomentsRequest, plan: MomentsPlan, prior: PriorRelease) -> None:

@@ -20,7 +20,7 @@ MAX_BITS = 52  # integers of so many bits are exact in a float64
 EVERYBODY, OTHER = "everybody", "other"  # names of groups
 SUMS = ("count", "sum", "log_product")  # statistics that grow with the number of users
 Signed = Literal["no", "shift", "split"]
-Method = Literal["adaptive", "weighted"]
+Method = Literal["threshold", "adaptive", "weighted", "auto"]
 
 
 @dataclass(frozen=True)

@@ -283,6 +283,23 @@ class BitRow(_Model):
     dropped: bool
 
 
+class BitTexts(_Model):
+    """What the chart of bits says: of bits of values, or of answers on thresholds.
+
+    Attributes:
+        title, about: above the chart; about is a sentence or two.
+        share: what a bar's height is.
+        place: what its place is, of which quantity apart.
+    """
+
+    title: str = "The bits that it was made of"
+    about: str = (
+        "A value is a sum of place values, one for each bit that is set. Each user sent only one or a few of them."
+    )
+    share: str = "Share of users whose bit is set"
+    place: str = "what a set bit adds to"
+
+
 class MomentsBody(_Model):
     """Statistics of everybody, of groups or cells, and the bits that they were computed from.
 
@@ -302,6 +319,7 @@ class MomentsBody(_Model):
     groups: list[BarsBody]  # one for each statistic; empty without groups
     map: MapBody | None = None
     bits: list[BitRow]
+    bit_texts: BitTexts = BitTexts()
 
 
 class RangesBody(_Model):

@@ -25,11 +25,16 @@ DEFAULT_MIN_GROUP = 100
 OF_REPORTS = (  # options of what users report
     "variance",
     "method",
+    "weight_power",
+    "squash",
+    "tuning",
     "bits_per_client",
     "max_bits_per_client",
     "group_epsilon",
     "warm_start",
 )
+
+_METHODS_OF = {"weight_power": ("weighted",), "squash": ("adaptive", "weighted"), "tuning": ("adaptive",)}
 
 
 class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
@@ -68,8 +73,26 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
         "near 0",
         METHOD,
     )
-    method: Literal["adaptive", "weighted"] = option(
-        "adaptive", "adaptive: a second round collects the bits that matter; weighted: one round", METHOD
+    method: Literal["auto", "threshold", "adaptive", "weighted"] = option(
+        "auto",
+        "threshold: a user says if their value reaches a threshold, in two rounds; adaptive: a user sends a bit, the "
+        "second round collects those that matter; weighted: bits in one round; auto: by epsilon, --bits and a noisy "
+        "count of users, and adaptive with groups or an earlier release",
+        METHOD,
+    )
+    weight_power: float | None = option(
+        None,
+        "a: one round asks for bit j with probability proportional to 2^(a j) (method weighted; default: 1)",
+        METHOD,
+    )
+    squash: float | None = option(
+        None,
+        "bits above the highest one whose share exceeds this multiple of its standard deviation count as empty; 0: "
+        "none (methods adaptive and weighted; default: adaptive weighs bits by their probability to be in use)",
+        METHOD,
+    )
+    tuning: Literal["ours", "paper"] = option(
+        "ours", "paper: a third of the users first, by 2^(j/2), and squashing at 2.5, without DP 0.5", METHOD
     )
     range: Pair | None = option(
         None,
@@ -157,7 +180,10 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
             raise RequestError("no_dp: not allowed with --epsilon; give one of them")
         if self.ledger is not None and self.epsilon is None:
             raise RequestError("no_dp: there is no epsilon that a ledger could be charged with; give --epsilon")
-        if self.warm_start is not None and self.method != "adaptive":
+        for name, methods in _METHODS_OF.items():
+            if getattr(self, name) != type(self).model_fields[name].default and self.method not in methods:
+                raise RequestError(f"{name}: is of bits; give --method {' or '.join(methods)}")
+        if self.warm_start is not None and self.method not in ("adaptive", "auto"):
             raise RequestError("warm_start: stands for the first of two rounds; use --method adaptive")
         if self.trust == Trust.CENTRAL:
             for name in OF_REPORTS:
@@ -172,6 +198,11 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
 
     @model_validator(mode="after")
     def _grouped(self) -> Self:
+        if self.method == "threshold" and (self.cells is not None or self.group_by is not None):
+            raise RequestError(
+                "method: thresholds are asked of everybody together, as every group's counts have noise of their own; "
+                "use --method adaptive with groups"
+            )
         lists = [name for name in ("groups", "groups_file") if getattr(self, name) is not None]
         if self.cells is not None:
             if self.group_by is not None or lists:

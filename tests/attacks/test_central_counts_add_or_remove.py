@@ -13,8 +13,8 @@ from scipy import stats
 
 from sfumato.schemas.items import ItemColumns
 from sfumato.transforms.histogram.bounded_items import ItemBound, count_items
+from sfumato.transforms.histogram.central_counts_release import CentralMetadata, central_files
 from sfumato.transforms.histogram.central_plan import CentralPlan
-from sfumato.transforms.histogram.central_release import CentralMetadata, central_files
 from sfumato.transforms.histogram.count_noise import choose_noise
 from sfumato.transforms.histogram.item_encoding import ColumnItems
 from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram, add_noise, noisy_levels

@@ -36,6 +36,7 @@ USERS, RECORDS = 1877, 3
 FILES = {"index.html", "manifest.json", "model.npz", "ranges.png"}
 REGION = ["--region", "-1,50,1,51"]
 SIZES = ["--sizes", "500,4000"]
+GAUSSIAN = ["--noise", "gaussian", "--delta", "1e-6"]
 GRID = ["--method", "grid", "--cell_width", "4000"]
 BUDGET = ["--dataset", "rides", "--period", "2026-11-20", "--budget", "0.5/1d"]
 
@@ -109,6 +110,8 @@ def test_the_release_answers_where_people_are(folder: Path, published: Path) -> 
         (["adaptive", "--depth", "7", "--trust", "secagg", "--dropout", "0.3", "--shard_size", "300"], "tree"),
         (["grid", "--cell_width", "4000", "--trust", "secagg", "--population", str(USERS), "--dropout", "0.3"], "grid"),
         (["ug", "--trust", "secagg", "--population", str(USERS), "--dropout", "0.3"], "grid"),
+        (["ug", *GAUSSIAN], "grid"),
+        (["ug", "--trust", "secagg", "--population", str(USERS), *GAUSSIAN], "grid"),
     ],
     ids=lambda one: " ".join(one),
 )
@@ -116,7 +119,11 @@ def test_every_method_publishes(folder: Path, tmp_path: Path, method: list[str],
     assert build(folder, tmp_path / "out", "--method", *method) == 0
     manifest = open_release(tmp_path / "out").manifest
     assert (manifest["method"], manifest["results"]["kind"]) == (method[0], kind)
-    assert manifest["privacy"]["trust"] == ("secagg" if "secagg" in method else "central")
+    privacy = manifest["privacy"]
+    assert privacy["trust"] == ("secagg" if "secagg" in method else "central")
+    assert (privacy["noise"], privacy["delta"], "rho" in privacy) == (
+        ("gaussian", 1e-6, True) if "gaussian" in method else ("laplace", 0.0, False)
+    )
     model = open_model(tmp_path / "out")
     everywhere, _ = model.answer(np.array([0.0]), np.array([50.5]), np.array([300_000.0]))
     assert everywhere.users[0] > 0.5 * USERS

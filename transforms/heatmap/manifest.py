@@ -145,8 +145,7 @@ def heatmap_manifest(
 
 def population_entry(population: Population, noise: AdditiveNoise) -> dict[str, Any]:
     """The manifest's entry on the number of users, with the cost of the noisy count in the unit of its noise."""
-    fields = asdict(population)
-    return {noise.UNIT: fields.pop("epsilon"), **fields}
+    return {noise.UNIT if name == "epsilon" else name: value for name, value in asdict(population).items()}
 
 
 def _epsilon_spent(state: HeatmapState, parameters: HeatmapParameters) -> float:

@@ -48,6 +48,11 @@ class Tuning:
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise RequestError(f"{name}: must be a finite number >= 0, got {value}")
 
+    @classmethod
+    def from_paper(cls, local: bool) -> Tuning:
+        """Section 4.2: a third of the clients first, by 2^(j/2). local: with randomised response."""
+        return cls(first_share=1 / 3, first_power=0.5, squash=2.5 if local else 0.5)
+
     def resolved(self, method: Method) -> Tuning:
         """The tuning with defaults for every None but squash; docs/explanation/moments.md has the measurements.
 
@@ -64,9 +69,12 @@ class Tuning:
 
 
 def by_weight(slots: Slots, power: float, reports: int) -> NDArray[np.float64]:
-    """Query probabilities proportional to |weight|^power: float64[S], see `capped`."""
-    weights = np.abs(slots.weight)
-    return capped((weights / weights.max()) ** power, reports)
+    """Query probabilities proportional to 2^(power j), j a bit: float64[S], see `capped`.
+
+    Those of thresholds add up to the same from each power of two to the next.
+    """
+    octave = slots.octave_weight
+    return capped((octave / octave.max()) ** power * (np.abs(slots.weight) / octave), reports)
 
 
 def by_variance(

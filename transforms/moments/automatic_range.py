@@ -25,6 +25,7 @@ _LOW = 0.0 - _HIGH[::-1]
 FALSE_SEED_PROBABILITY = 1e-6  # that any empty bin looks surely filled
 _FALSE_STEP_PROBABILITY = 0.05  # that the range grows by an empty bin
 _WINDOW = 4  # adjacent bins, for few users
+_NEAR_ZERO = 1 / 16  # an end so near 0, as a share of the other, is moved to 0: a few small values cost little
 
 
 def count_magnitudes(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -58,5 +59,9 @@ def find_range(counts: NDArray[np.int64], epsilon: float, key: RunKey) -> tuple[
         last += 1
     while filled[first]:
         first -= 1
-    low = float(_LOW[first])
-    return ValueRange(low, max(float(_HIGH[last]), low + 2.0**_SMALLEST)), bool(len(seeds))
+    low, high = float(_LOW[first]), float(_HIGH[last])
+    if 0 < low <= _NEAR_ZERO * high:
+        low = 0.0
+    if _NEAR_ZERO * low <= high < 0:
+        high = 0.0
+    return ValueRange(low, max(high, low + 2.0**_SMALLEST)), bool(len(seeds))

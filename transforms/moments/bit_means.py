@@ -78,11 +78,11 @@ class BitEstimates:
         spread = self.variance + (self.bits_per_client - 1) * share * (1 - share) / np.maximum(self.reports, 1)
         used = self.used_bits.weighted().bit_probabilities() * slots.weight
         everybody = self if self.everybody is None else self.everybody
-        z, half = _quantile(1 - level), _quantile((1 - level) / 2)
+        z, half = normal_quantile(1 - level), normal_quantile((1 - level) / 2)
         unseen = [
             (len(cases) - 1, 0.0)
             if cases[-1] == 1  # the highest bit is in use
-            else _unseen(
+            else unseen_bits(
                 everybody.mean[0, side], everybody.variance[0, side], np.abs(slots.weight[side]), cases, half, empty
             )
             for side, cases in zip(slots.sides(), self.used_bits.highest, strict=True)
@@ -103,12 +103,12 @@ class BitEstimates:
         return MeanEstimate(value, spread @ used**2, np.minimum(low, value), np.maximum(high, value))
 
 
-def _quantile(outside: float) -> float:
+def normal_quantile(outside: float) -> float:
     """Standard deviations on each side of a normal distribution that leave this share outside."""
     return float(-ndtri(outside / 2))
 
 
-def _unseen(
+def unseen_bits(
     mean: NDArray[np.float64],
     variance: NDArray[np.float64],
     weight: NDArray[np.float64],

@@ -56,7 +56,7 @@ def measured(manifest: Mapping[str, Any]) -> Section:
     rows: list[Fact] = facts(
         ("Noise on a number of users", f"± {figures(2 * noise, noise)}, twice its standard deviation"),
         *(
-            (f"Users with values {side} the range", f"about {percent(clipped[side])}")
+            (f"Users with values {side} the range", f"{percent(clipped[side])} ± {percent(2 * clipped['stddev'], 2)}")
             for side in ("below", "above")
             if clipped is not None
         ),

@@ -112,7 +112,7 @@ def _manifest(
         grid = grouping.groups.grid
         content |= {"region": asdict(grid.region), "grid": {"depth": grid.depth, "side": grid.side}}
     content["fixed_point"] = {**asdict(form), "step": form.step, "low": form.low, "high": form.high}
-    content["method"] = plan.method
+    content["method"] = plan.method_of(state)
     content["privacy"] = {
         "unit": PRIVACY_UNIT,
         "contribution_bound": VALUE_BOUND[metadata.bounded],

@@ -24,6 +24,7 @@ from sfumato.schemas.views import (
     Bar,
     BarsBody,
     BitRow,
+    BitTexts,
     Bounds,
     Fact,
     FileLink,
@@ -46,6 +47,14 @@ from sfumato.transforms.report.sections import alarm, chips, facts, get, guarant
 _Z = 1.96  # standard deviations on each side of a 95% interval
 _VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
 _LISTED = 50
+_THRESHOLD_TEXTS = BitTexts(
+    title="The thresholds that it was made of",
+    about="A mean is a sum of shares of users, one for each threshold that they may reach. Each user said of one or a "
+    "few thresholds whether their value reaches it. A bar is the mean share over the thresholds from one power of two "
+    "to the next.",
+    share="Share of users who reach the thresholds",
+    place="lowest threshold of an octave, in",
+)
 _INTERVAL = "The interval holds the truth 95 times in 100. It allows for {}the noise."
 _ORDINALS = {2: "2nd", 3: "3rd"}
 _FILES = {
@@ -108,6 +117,7 @@ class _Release:
             groups=[] if on_map else groups,
             map=self._map() if on_map else None,
             bits=bits,
+            bit_texts=_THRESHOLD_TEXTS if get(self._manifest, "method") == "threshold" else BitTexts(),
         )
         return PageView(
             title="Private moments",
@@ -118,7 +128,7 @@ class _Release:
             created=self._manifest["created"],
             chips=self._chips(),
             guarantee=f"{self._promise()} {guarantee(self._manifest)}" if self._is_private else self._promise(),
-            alarm=alarm(self._manifest, "The randomisation of the reports"),
+            alarm=alarm(self._manifest, "The noise" if self._is_central else "The randomisation of the reports"),
             problems=problems(self._manifest),
             files=[FileLink(name=name, description=text) for name, text in _FILES.items() if name in present],
             picture=MOMENTS_PICTURE,
@@ -357,6 +367,8 @@ class _Release:
         method = {
             "adaptive": "Bits were asked about in two rounds. In the first, by their place value. From the answers, "
             "the second learnt which bits are set in some values and not in others, and asked about those most.",
+            "threshold": "Users were asked if their value reaches a threshold, in two rounds. In the first, thresholds "
+            "were spread over the powers of two. In the second, most lay where some users answer yes and others no.",
             "weighted": "Bits were asked about in one round: the greater a bit's place value, the more users sent it.",
         }[self._manifest["method"]]
         if learnt and self._manifest["method"] == "adaptive":

@@ -90,6 +90,11 @@ class PriorRelease:
                 f"warm_start: the release has other --bits, --fraction_bits or --signed, {_form_text(prior_form)}, "
                 f"this one {_form_text(form)}; give the same"
             )
+        if manifest.get("method") == "threshold":
+            raise RequestError(
+                "warm_start: the release has answers about thresholds, and not bits; start from one that was made with "
+                "--method adaptive or weighted"
+            )
         if not bits.schema.equals(BITS_SCHEMA):
             raise RequestError("warm_start: the release's table of bits has other columns; it is of another version")
         means = bits["mean"].to_numpy()

@@ -1,8 +1,8 @@
 """The protocol of bit pushing: a plan, and a state that advances round by round (paper 002, Algorithms 1 and 2). Pure.
 
-A query asks clients for bits of one quantity, in the paper's round 1 or 2. A stage is the queries that need only the
-tallies of earlier stages, so they run at the same time. The next queries depend on the plan and the state alone. So
-Beam and a loop in memory run the same protocol.
+A query asks clients about one quantity, in the paper's round 1 or 2: for a bit, or whether it reaches a threshold. A
+stage is the queries that need only the tallies of earlier stages, so they run at the same time. The next queries depend
+on the plan and the state alone. So Beam and a loop in memory run the same protocol.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, BitMeans, FixedPoint, Method, MomentEstimate, Statistic
 from sfumato.transforms.moments.allocation import Tuning, by_variance, by_weight, with_uniform_share
-from sfumato.transforms.moments.bit_means import EMPTY, BitEstimates, bit_means, evidence
+from sfumato.transforms.moments.bit_means import EMPTY, BitEstimates, MeanEstimate, bit_means, evidence
 from sfumato.transforms.moments.derived_statistics import evaluate, quantities_of
+from sfumato.transforms.moments.method_choice import chosen_method
 from sfumato.transforms.moments.prior import Prior
-from sfumato.transforms.moments.quantities import Quantity, Slots, encode
+from sfumato.transforms.moments.quantities import Quantity, Slots, Thresholds, encode
 from sfumato.transforms.moments.randomised_response import RandomisedResponse
 from sfumato.transforms.moments.statistic_kinds import Means, Variance
 from sfumato.transforms.moments.tally import Block, Query, Tally, count_reports, sum_tallies, with_noise
+from sfumato.transforms.moments.threshold_means import ThresholdEstimates
 from sfumato.transforms.moments.used_bits import UsedBits, above_threshold, posterior
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey, random_bits
@@ -42,7 +44,8 @@ class MomentsPlan:
     Attributes:
         form: of the values.
         statistics: to estimate; each name once.
-        method: `adaptive` (two rounds) or `weighted` (one).
+        method: `threshold` (two rounds), `adaptive` (two) or `weighted` (one); `auto` chooses by the number of users
+            (method_choice.py). Thresholds are for everybody, not for groups.
         epsilon: local, of all that a client reports; None: no randomised response.
         release_epsilon: of the whole release, for adding or removing one user. None: the same as epsilon; if that is
             None too, counts are exact.
@@ -71,7 +74,7 @@ class MomentsPlan:
             raise RequestError(f"statistics: name one or more, each once, got {','.join(names)!r}")
         for name, value, choices in (("method", self.method, Method), ("variance", self.variance, Variance)):
             if value not in get_args(choices):
-                raise RequestError(f"{name}: there are {' and '.join(get_args(choices))}, got {value!r}")
+                raise RequestError(f"{name}: there are {', '.join(get_args(choices))}, got {value!r}")
         for statistic in self.statistics:
             if "log2" in quantities_of(statistic, self.variance) and self.form.signed != "no":
                 raise RequestError(f"statistics: {statistic.name} is of positive values, so it goes without --signed")
@@ -128,6 +131,10 @@ class MomentsPlan:
         """The tuning with its defaults for the method."""
         return self.tuning.resolved(self.method)
 
+    def method_of(self, state: MomentsState) -> Method:
+        """The method of a run: as planned, or chosen by its number of users."""
+        return chosen_method(state.users, self.epsilon, self.form.bits) if self.method == "auto" else self.method
+
     @cached_property
     def quantities(self) -> tuple[str, ...]:
         """The kinds of the queried quantities, in the order of their parts of the clients."""
@@ -158,6 +165,7 @@ class MomentsPlan:
         variances: NDArray[np.float64],
         slots: Slots,
         reported: tuple[NDArray[np.float64], NDArray[np.float64]],
+        multiple: float | None,
     ) -> UsedBits:
         """The distribution of the highest bit in use.
 
@@ -166,20 +174,24 @@ class MomentsPlan:
             variances: float64[S], of means.
             slots: of the quantity.
             reported: shares of reported 1s and numbers of reports, as `evidence` returns them.
+            multiple: `squash` of the resolved tuning.
         """
-        multiple = self.resolved_tuning.squash
         if multiple is None:
             return posterior(*reported, slots, self.response)
         return above_threshold(means, variances, slots, multiple)
 
     def next_queries(self, state: MomentsState) -> list[Query]:
-        """The queries of the next stage."""
-        return [self._query(kind, number, state) for kind, number in self.stages[state.finished_stages]]
+        """The queries of the next stage; none if it is a second round and `auto` has chosen one round."""
+        one_round = self.method_of(state) == "weighted"
+        stage = self.stages[state.finished_stages]
+        return [self._query(kind, number, state) for kind, number in stage if number == 1 or not one_round]
 
     def _query(self, kind: str, number: int, state: MomentsState) -> Query:
-        """The query for a quantity in round `number`: its interval of clients and its probability for each bit."""
-        tuning, reports = self.resolved_tuning, self.bits_per_client
-        quantity = Quantity(self.form, kind, state.centre(self) if kind == "square" else 0.0)
+        """The query for a quantity in round `number`: its interval of clients and the probability of each question."""
+        method, reports = self.method_of(state), self.bits_per_client
+        tuning = self.tuning.resolved(method)
+        centre = state.centre(self) if kind == "square" else 0.0
+        quantity = Quantity(self.form, kind, centre, by_thresholds=method == "threshold")
         slots = quantity.slots
         part = 1 / len(self.quantities)
         first, last = self.quantities.index(kind) * part, (self.quantities.index(kind) + 1) * part
@@ -188,11 +200,13 @@ class MomentsPlan:
         assert tuning.first_share is not None
         assert tuning.first_power is not None
         assert tuning.weighted_power is not None
-        if self.method == "weighted":
+        if method == "weighted":
             return Query(quantity, 1, first, last, by_weight(slots, tuning.weighted_power, reports))
         border = first + tuning.first_share * part
         if number == 1:
             return Query(quantity, 1, first, border, by_weight(slots, tuning.first_power, reports))
+        if quantity.by_thresholds:
+            return Query(quantity, 2, border, last, state.thresholds(self, kind).probabilities(reports))
         prior = self.prior.get(kind)
         if prior is None:
             bits = state.bits(self, kind)
@@ -200,7 +214,8 @@ class MomentsPlan:
         else:
             means, variances = prior.for_slots(slots)
             shares = np.clip(means * self.response.gain + 1 - self.response.truth_probability, 0, 1)
-            used_bits = self.used_bits(means, variances, slots, (shares, self.response.variance(shares) / variances))
+            reported = shares, self.response.variance(shares) / variances
+            used_bits = self.used_bits(means, variances, slots, reported, tuning.squash)
         # A bit that was never, or always, set may still be a little different.
         margin = np.minimum(np.sqrt(variances), 0.5)
         guess, used = np.clip(means, margin, 1 - margin), used_bits.weighted().bit_probabilities()
@@ -217,14 +232,17 @@ class MomentsState:
     Attributes:
         tallies: every query so far, with its tally.
         finished_stages: their number.
+        users: their number, public or noisy, by which `auto` chooses the method.
     """
 
     tallies: tuple[tuple[Query, Tally], ...] = ()
     finished_stages: int = 0
+    users: float = 0.0
 
     def advance(self, queries: Sequence[Query], tallies: Sequence[Tally]) -> MomentsState:
         """The state after a stage. tallies: public, one for each query."""
-        return MomentsState((*self.tallies, *zip(queries, tallies, strict=True)), self.finished_stages + 1)
+        joined = (*self.tallies, *zip(queries, tallies, strict=True))
+        return MomentsState(joined, self.finished_stages + 1, self.users)
 
     def tallies_of(self, kind: str) -> list[tuple[Query, Tally]]:
         """The queries of one quantity with their tallies, by round."""
@@ -245,8 +263,10 @@ class MomentsState:
         total, noise_variance = all_rounds.joined(one_group), plan.noise_stddev**2
         total_noise = noise_variance * len(rounds) * len(one_group)
         mean, variance = bit_means(total, plan.response, total_noise)
-        used_bits = plan.used_bits(mean[0], variance[0], slots, evidence(total, plan.response, total_noise))
-        counted, added = (all_rounds, len(rounds)) if plan.resolved_tuning.caching else (last, 1)
+        tuning = plan.tuning.resolved(plan.method_of(self))
+        reported = evidence(total, plan.response, total_noise)
+        used_bits = plan.used_bits(mean[0], variance[0], slots, reported, tuning.squash)
+        counted, added = (all_rounds, len(rounds)) if tuning.caching else (last, 1)
 
         def estimates_of(published_group: NDArray[np.int64], everybody: BitEstimates | None = None) -> BitEstimates:
             sums = counted.joined(published_group)
@@ -259,10 +279,31 @@ class MomentsState:
         everybody = estimates_of(one_group)
         return everybody if groups is None else estimates_of(groups, everybody)
 
+    def thresholds(self, plan: MomentsPlan, kind: str) -> ThresholdEstimates:
+        """The answers on the thresholds of a quantity, of both rounds."""
+        rounds = self.tallies_of(kind)
+        slots = rounds[0][0].quantity.slots
+        assert isinstance(slots, Thresholds)
+        counted = sum_tallies([tally for _, tally in rounds])
+        return ThresholdEstimates(counted, slots, plan.response, plan.noise_stddev**2 * len(rounds))
+
+    def quantity_mean(
+        self,
+        plan: MomentsPlan,
+        kind: str,
+        groups: NDArray[np.int64] | None = None,
+        level: float = 0.95,
+        empty: float = EMPTY,
+    ) -> MeanEstimate:
+        """A quantity's mean, up to its base. groups: see `bits`; level, empty: see BitEstimates.quantity_mean."""
+        quantity = self.tallies_of(kind)[0][0].quantity
+        if quantity.by_thresholds:
+            return self.thresholds(plan, kind).quantity_mean(level, empty)
+        return self.bits(plan, kind, groups).quantity_mean(quantity.slots, level, empty)
+
     def centre(self, plan: MomentsPlan) -> float:
         """Everybody's estimated mean, clipped to the range: the centre of `square`."""
-        quantity = self.tallies_of("value")[0][0].quantity
-        mean = self.bits(plan, "value").quantity_mean(quantity.slots)
+        quantity, mean = self.tallies_of("value")[0][0].quantity, self.quantity_mean(plan, "value")
         return float(np.clip(mean.value[0] - quantity.base, plan.form.low, plan.form.high))
 
     def clients(self, plan: MomentsPlan, kind: str | None = None) -> NDArray[np.float64]:
@@ -285,7 +326,7 @@ class MomentsState:
             quantity = self.tallies_of(kind)[0][0].quantity
             # Under randomised response rare bits look empty, and they make up much of the mean of a power.
             empty = 0.0 if quantity.is_rounded and plan.epsilon is not None else EMPTY
-            mean = self.bits(plan, kind, groups).quantity_mean(quantity.slots, level, empty)
+            mean = self.quantity_mean(plan, kind, groups, level, empty)
             clients = _by_group(self.clients(plan, kind), groups)
             value, low, high = (column - quantity.base for column in (mean.value, mean.low, mean.high))
             means[kind] = Means(value, mean.variance, low, high, clients)
@@ -310,17 +351,21 @@ class MomentsState:
                 yield MomentEstimate(name, statistic.name, *row)
 
     def bit_charts(self, plan: MomentsPlan) -> list[BitMeans]:
-        """Everybody's bit means, one record a quantity."""
+        """Everybody's bit means, one record a quantity. An octave of thresholds stands for a bit."""
         charts = []
         for kind in plan.quantities:
-            queries, bits = [query for query, _ in self.tallies_of(kind)], self.bits(plan, kind)
-            weight = queries[0].quantity.slots.weight
+            queries = [query for query, _ in self.tallies_of(kind)]
+            slots = queries[0].quantity.slots
             probability = np.sum([(query.last - query.first) * query.probabilities for query in queries], axis=0)
-            stddev = np.sqrt(bits.variance[0])
-            reports = np.maximum(bits.reports[0], 0)
-            squashed = bits.used_bits.weighted().bit_probabilities() < 0.5
-            read_probability = plan.bits_per_client * probability
-            charts.append(BitMeans(kind, weight, bits.mean[0], stddev, reports, squashed, read_probability))
+            if isinstance(slots, Thresholds):
+                columns = self.thresholds(plan, kind).octaves()
+                probability = np.bincount(slots.octave, probability)
+            else:
+                bits = self.bits(plan, kind)
+                squashed = bits.used_bits.weighted().bit_probabilities() < 0.5
+                reports = np.maximum(bits.reports[0], 0)
+                columns = slots.weight, bits.mean[0], np.sqrt(bits.variance[0]), reports, squashed
+            charts.append(BitMeans(kind, *columns, read_probability=plan.bits_per_client * probability))
         return charts
 
 
@@ -343,7 +388,7 @@ def run_in_memory(values: NDArray[np.float64], plan: MomentsPlan, key: RunKey) -
     codes, _ = encode(values, plan.form)
     numbers = np.arange(len(codes), dtype=np.uint64)
     block = Block.from_clients(codes, random_bits(key.subkey("clients"), np.zeros_like(numbers), numbers)[:, 0])
-    state = MomentsState()
+    state = MomentsState(users=len(codes))
     for _ in plan.stages:
         queries = plan.next_queries(state)
         tallies = [count_reports(block, query, 1, plan.response, key) for query in queries]

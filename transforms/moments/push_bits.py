@@ -97,7 +97,7 @@ class PushBits(beam.PTransform):
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         blocks, admitted = read_user_values(paths, self._values, self._key, self._spill, self._admit)
-        state = admitted | "Start" >> beam.Map(lambda _: MomentsState())
+        state = admitted | "Start" >> beam.Map(lambda admission: MomentsState(users=admission.users))
         for number in range(len(self._plan.stages)):
             # One worker plans for all: floating-point results may differ between machines.
             queries = state | f"Plan{number}" >> beam.Map(self._plan.next_queries)

@@ -1,8 +1,12 @@
-"""Values as fixed-point codes, and the quantities whose bits clients report. Pure.
+"""Values as fixed-point codes, and the quantities about which clients report. Pure.
 
 A quantity is the value itself, a power of its distance from a centre, or its logarithm. Every statistic is a function
 of means of quantities (paper 002, Section 3.4). A quantity is an integer number of units, so bit pushing applies to it
 as it does to the value.
+
+A question has one bit as its answer: a bit of the quantity, or whether the quantity reaches a threshold. A slot is a
+question, or thresholds of which a client is asked one at random. The quantity's mean is the sum over the slots of
+weight times the share of 1s.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +23,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import MAX_BITS, FixedPoint
 
 _LOG_BITS = 12  # of a logarithm, after the binary point
+_STRATA = 8  # of thresholds between two powers of two
 _MAX_EXPONENT = 500  # the variance squares the largest quantity, and that must be below 2^1024
 
 
@@ -71,6 +76,8 @@ class Slots:
         signed: whether codes have a sign bit above the magnitude.
     """
 
+    is_random: ClassVar[bool] = False  # whether `bits` needs uniforms
+
     shift: NDArray[np.int64]
     negative: NDArray[np.bool_]
     weight: NDArray[np.float64]
@@ -85,14 +92,79 @@ class Slots:
             return [slice(0, len(self))]
         return [slice(0, len(self) // 2), slice(len(self) // 2, len(self))]
 
-    def bits(self, codes: NDArray[Any], slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each code has its slot's bit set: bool[n]. codes: unsigned[n]; slots: int64[n], one for each code."""
+    @property
+    def octave_weight(self) -> NDArray[np.float64]:
+        """The place value of each slot's bit, or of all thresholds from this power of two to the next: float64[S]."""
+        return np.abs(self.weight)
+
+    def bits(
+        self, codes: NDArray[Any], slots: NDArray[np.int64], uniforms: NDArray[np.float64] | None = None
+    ) -> NDArray[np.bool_]:
+        """The answer of each code to its slot's question: bool[n].
+
+        Args:
+            codes: unsigned[n], of the quantity.
+            slots: int64[n], one for each code.
+            uniforms: float64[n], uniform in [0, 1); they choose the question if `is_random`.
+        """
         shifts = self.shift.astype(codes.dtype)
         is_set = (codes >> shifts[slots]) & codes.dtype.type(1)
-        if self.signed:
-            sign = codes >> codes.dtype.type(1 + self.shift.max())
-            is_set &= sign == self.negative.astype(codes.dtype)[slots]
-        return np.asarray(is_set, dtype=bool)
+        return np.asarray(self._of_sign(is_set.astype(bool), codes, slots))
+
+    def _of_sign(self, answers: NDArray[np.bool_], codes: NDArray[Any], slots: NDArray[np.int64]) -> NDArray[np.bool_]:
+        if not self.signed:
+            return answers
+        sign = (codes >> codes.dtype.type(1 + self.shift.max())).astype(bool)
+        return np.asarray(answers & (sign == self.negative[slots]))
+
+
+@dataclass(frozen=True)
+class Thresholds(Slots):
+    """Strata of thresholds; a client is asked whether the magnitude reaches a random threshold of a stratum.
+
+    The mean of a magnitude is the sum of P[X >= t] over t = 1, 2, ... So the strata's expected answers times their
+    weights add up to the mean, for every distribution in the range. Strata lie between powers of two, so `shift` is the
+    position of the highest bit of their thresholds.
+
+    Attributes:
+        below: int64[S], the largest number below the stratum's thresholds, in units.
+        width: int64[S], the number of its thresholds; `weight` is this in the quantity's unit, with the sign.
+    """
+
+    is_random: ClassVar[bool] = True
+
+    below: NDArray[np.int64]
+    width: NDArray[np.int64]
+
+    @classmethod
+    def from_bits(cls, bits: Slots) -> Thresholds:
+        """The strata of a quantity with these bits: up to _STRATA of equal width from each power of two to the next."""
+        count = np.minimum(_STRATA, 1 << np.minimum(bits.shift, 62))
+        rows = np.repeat(np.arange(len(bits)), count)
+        width = (1 << bits.shift)[rows] // count[rows]
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
+        below = (1 << bits.shift)[rows] - 1 + place * width
+        weight = bits.weight[rows] / count[rows]
+        return cls(bits.shift[rows], bits.negative[rows], weight, bits.signed, below, width)
+
+    @property
+    def octave_weight(self) -> NDArray[np.float64]:
+        """See Slots.octave_weight."""
+        return np.asarray(np.abs(self.weight) * ((1 << self.shift) // self.width))
+
+    @property
+    def octave(self) -> NDArray[np.int64]:
+        """The number of the bit from whose place value the stratum goes on towards the next: int64[S]."""
+        return np.asarray(self.shift + self.negative * (1 + self.shift.max()))
+
+    def bits(
+        self, codes: NDArray[Any], slots: NDArray[np.int64], uniforms: NDArray[np.float64] | None = None
+    ) -> NDArray[np.bool_]:
+        """See Slots.bits."""
+        assert uniforms is not None
+        magnitudes = codes & codes.dtype.type((1 << int(1 + self.shift.max())) - 1)
+        thresholds = self.below[slots] + 1 + (uniforms * self.width[slots]).astype(np.int64)
+        return self._of_sign(magnitudes.astype(np.int64) >= thresholds, codes, slots)
 
 
 @dataclass(frozen=True)
@@ -103,6 +175,7 @@ class Quantity:
         form: of the values.
         kind: `value`, `square` (about `centre`), `power:K` or `log2`.
         centre: what `square` is about, in the column's unit.
+        by_thresholds: whether clients are asked about thresholds instead of bits.
 
     Raises:
         RequestError: from `slots`, if the largest power is too large for a float64.
@@ -111,6 +184,7 @@ class Quantity:
     form: FixedPoint
     kind: str
     centre: float = 0.0
+    by_thresholds: bool = False
 
     @property
     def power(self) -> int:
@@ -152,7 +226,11 @@ class Quantity:
 
     @cached_property
     def slots(self) -> Slots:
-        """The bits of the quantity, the lowest first. With a sign bit, those of negative values come last."""
+        """The questions about the quantity, the lowest first. With a sign bit, those of negative values come last."""
+        return Thresholds.from_bits(self._bits) if self.by_thresholds else self._bits
+
+    @property
+    def _bits(self) -> Slots:
         bits, exponent = self._scale
         shift = np.arange(bits)
         weight = np.ldexp(np.ones(bits), shift + exponent)

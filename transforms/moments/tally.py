@@ -1,4 +1,4 @@
-"""Queries for bits, and the tallies of clients' reports on them, a block of clients at a time. Pure.
+"""Queries for bits or thresholds, and the tallies of clients' reports on them, a block of clients at a time. Pure.
 
 Every client has 64 keyed random bits. They set the client's position in [0, 1), and they key the client's randomised
 response. A query reaches an interval of positions, and each bit of the quantity (slot) a part of it. So the reports of
@@ -160,6 +160,12 @@ def queried_clients(block: Block, query: Query) -> slice:
     return slice(begin, end)
 
 
+def _uniforms(subkey: bytes, stream: int, clients: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1), in steps of 2^-32, by the key, the stream and the client alone: float64[n]."""
+    drawn = keys.random_bits(subkey, np.full_like(clients, stream), clients)[:, 0]
+    return np.asarray((drawn >> np.uint64(32)) * np.float64(2.0**-32))
+
+
 def count_reports(block: Block, query: Query, groups: int, response: RandomisedResponse, key: RunKey) -> Tally:
     """The reports of a block's queried clients, each on `response.reports` different bits.
 
@@ -177,19 +183,19 @@ def count_reports(block: Block, query: Query, groups: int, response: RandomisedR
     clients = Block(block.codes[part], block.random_bits[part])
     uniforms = np.zeros(0)
     if query.quantity.is_rounded:
-        rounding_key = key.subkey("turns", *query.name)
-        drawn = keys.random_bits(rounding_key, np.zeros_like(clients.random_bits), clients.random_bits)[:, 0]
-        uniforms = (drawn >> np.uint64(32)) * np.float64(2.0**-32)
+        uniforms = _uniforms(key.subkey("turns", *query.name), 0, clients.random_bits)
     codes = query.quantity.codes(clients.codes, uniforms)
     group = None if block.groups is None else block.groups[part].astype(np.int64) * (2 * len(slots))
     subkey = key.subkey("told", *query.name)
     edges = response.reports * np.append(np.cumsum(query.probabilities)[:-1], 1.0)
     counts = np.zeros(groups * len(slots) * 2, np.int64)
+    threshold_key = key.subkey("thresholds", *query.name)
     for number in range(response.reports):
         ends = clients.below(query.first + np.clip(edges - number, 0, 1) * (query.last - query.first))
         ends[-1] = len(clients)  # also where rounding moved the last edge
         slot = np.repeat(np.arange(len(slots)), np.diff(ends, prepend=0))
-        index = 2 * slot + response.respond(slots.bits(codes, slot), subkey, number, clients.random_bits)
+        picks = _uniforms(threshold_key, number, clients.random_bits) if slots.is_random else None
+        index = 2 * slot + response.respond(slots.bits(codes, slot, picks), subkey, number, clients.random_bits)
         counts += np.bincount(index if group is None else index + group, minlength=len(counts))
     split = counts.reshape(groups, len(slots), 2)
     return Tally(split[:, :, 1], split[:, :, 0])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.views import (
     BarsBody,
     BitRow,
+    BitTexts,
     ComparisonBody,
     CurveBody,
     MomentsBody,
@@ -85,20 +86,14 @@ def _charts(body: ChartBody) -> tuple[list[_Chart], list[str]]:
     if isinstance(body, MomentsBody):
         quantities = list(dict.fromkeys(bit.quantity for bit in body.bits))[:_MOST_CHARTS]
         of_bits = [[bit for bit in body.bits if bit.quantity == one] for one in quantities]
-        bits = [_Chart(3.5 if i == 0 else 1.7, _LEFT, _bits_drawer(one, i)) for i, one in enumerate(of_bits)]
+        bits = [
+            _Chart(3.5 if i == 0 else 1.7, _LEFT, _bits_drawer(one, i, body.bit_texts)) for i, one in enumerate(of_bits)
+        ]
         groups = [_ranked(one) for one in body.groups[:1]]
-        return [*groups, *bits] or [_Chart(1.7, _LEFT, _say("No bit was read."))], ["Whiskers: ± at 95%."]
+        return [*groups, *bits] or [_Chart(2.0, _LEFT, lambda axes: _draw_spread(axes, body))], ["Whiskers: ± at 95%."]
     if isinstance(body, ComparisonBody):
         return [_compared(body)], [body.notice, "Whiskers: ± one standard error."]
     return [_Chart(4.0, _LEFT, lambda axes: _draw_spending(axes, body))], ["Dashed: the ledger's limits."]
-
-
-def _say(text: str) -> Callable[[Axes], None]:
-    def draw(axes: Axes) -> None:
-        axes.set_axis_off()
-        axes.text(0, 0.5, text, color=SOFT, fontsize=12)
-
-    return draw
 
 
 # --- bars and dots ---
@@ -320,21 +315,54 @@ def _compared(body: ComparisonBody) -> _Chart:
     return _Chart(max(len(shown), 3) * _ROW, _LONG_LEFT, draw)
 
 
+# --- statistics of everybody ---
+
+
+def _draw_spread(axes: Axes, body: MomentsBody) -> None:
+    """The first statistic on the axis of values, one standard deviation of the values around it, and the others' text.
+
+    As the page draws it (`spreadChart` of web/src/products/moments.ts).
+    """
+    if not body.statistics:
+        axes.set_axis_off()
+        return
+    first, *others = body.statistics
+    least, most = body.limits
+    wide = max(body.deviation or 0.0, 2 * (first.high - first.low), (most - least) / 1000)
+    left, right = max(min(first.low, first.value - 3 * wide), least), min(max(first.high, first.value + 3 * wide), most)
+    axes.set_xlim(left, right)
+    axes.set_ylim(0, 1)
+    axes.set_yticks([])
+    keys: list[Artist] = []
+    if body.deviation is not None:
+        ends = max(first.value - body.deviation, left), min(first.value + body.deviation, right)
+        axes.axvspan(*ends, 0.2, 0.8, color=_INFERNO[158], alpha=0.6, lw=0)
+        keys = [Patch(color=_INFERNO[158], alpha=0.6, label="one standard deviation of the values on each side")]
+    margins = [[first.value - first.low], [first.high - first.value]]
+    axes.errorbar(first.value, 0.5, xerr=margins, fmt="o", color=INK, ms=5, mec=GROUND, capsize=3, zorder=4)
+    _number_axis(axes, body.column)
+    _head(axes, drawable("; ".join(f"{one.name.lower()} {one.text} ({one.range})" for one in [first, *others])))
+    if keys:
+        axes.legend(
+            handles=keys, loc="upper right", bbox_to_anchor=(1, 0.16), frameon=False, labelcolor=SOFT, fontsize=9.5
+        )
+
+
 # --- bits ---
 
 
-def _bits_drawer(bits: list[BitRow], number: int) -> Callable[[Axes], None]:
+def _bits_drawer(bits: list[BitRow], number: int, texts: BitTexts) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         _draw_bits(axes, bits, 0.5 if number else 0.2)
         axes.set_xlabel(
-            drawable(f"what a set bit adds to {bits[0].quantity}"),
+            drawable(f"{texts.place} {bits[0].quantity}"),
             color=SOFT,
             fontsize=10,
             labelpad=7,
             parse_math=False,
         )
         if number == 0:
-            _head(axes, "share of the users whose bit is set")
+            _head(axes, texts.share)
             keys = [Patch(color=_INFERNO[190], label="carries signal")]
             if any(bit.dropped for bit in bits):
                 keys.append(Patch(color=SQUASHED, label="squashed: probably empty"))

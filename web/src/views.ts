@@ -301,6 +301,7 @@ export interface MomentsBody {
   groups: BarsBody[];
   map: MapBody | null;
   bits: BitRow[];
+  bit_texts: BitTexts;
 }
 /**
  * A statistic of everybody with its 95% interval, written with the digits that are known.
@@ -329,6 +330,20 @@ export interface BitRow {
   high: number | null;
   reports: number;
   dropped: boolean;
+}
+/**
+ * What the chart of bits says: of bits of values, or of answers on thresholds.
+ *
+ * Attributes:
+ *     title, about: above the chart; about is a sentence or two.
+ *     share: what a bar's height is.
+ *     place: what its place is, of which quantity apart.
+ */
+export interface BitTexts {
+  title: string;
+  about: string;
+  share: string;
+  place: string;
 }
 /**
  * A model of range queries: its own arrays, so that the page answers any square.
@@ -436,6 +451,20 @@ export interface SpendingRow {
   delta: number;
   days: number;
   spent: [string, number][];
+}
+/**
+ * What the chart of bits says: of bits of values, or of answers on thresholds.
+ *
+ * Attributes:
+ *     title, about: above the chart; about is a sentence or two.
+ *     share: what a bar's height is.
+ *     place: what its place is, of which quantity apart.
+ */
+export interface BitTexts1 {
+  title: string;
+  about: string;
+  share: string;
+  place: string;
 }
 /**
  * One night's map, in a script of its own that the timeline's page loads when its date is chosen.

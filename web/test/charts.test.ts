@@ -93,7 +93,7 @@ describe("charts of moments", () => {
   });
   it("mark bits that are empty or unknown", () => {
     const row = (share: number | null, dropped = false): BitRow => ({ quantity: "km", place: "1", share, low: share === null ? null : share - 0.1, high: share === null ? null : share + 0.1, reports: 9, dropped });
-    const chart = bitChart([row(0.5), row(-0.05, true), row(null)], "km");
+    const chart = bitChart([row(0.5), row(-0.05, true), row(null)], "km", { title: "", about: "", share: "Share", place: "adds to" });
     const [drawn] = chart.marks;
     expect(drawn.kind === "bars" && drawn.bars.map((one) => one[3])).toEqual(["s0", "dropped"]);
     expect(chart.marks.filter((mark) => mark.kind === "text")).toHaveLength(1);

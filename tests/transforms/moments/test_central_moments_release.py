@@ -78,6 +78,7 @@ def test_everybody_alone_has_one_table_and_states_the_guarantee() -> None:
     assert "trusted curator" in privacy["assumptions"][0]
     assert not any("secure aggregation" in one or "Randomised response" in one for one in privacy["assumptions"])
     assert stated["warnings"] == []
+    assert files["moments.png"] != made(ran(ages() + 9))["moments.png"]  # the picture shows the value
     assert "k times epsilon" in " ".join(manifest(made(state, bounded=False))["privacy"]["assumptions"])
 
 

@@ -365,8 +365,8 @@ def test_blocks_are_counted_one_by_one() -> None:
         ({"bits_per_client": 11}, "bits_per_client: must lie in 1..10, got 11"),
         ({"bits_per_client": True}, "bits_per_client: must lie in 1..10, got True"),
         ({"bits_per_client": math.nan}, "bits_per_client: must lie in 1..10, got nan"),
-        ({"method": "best"}, "method: there are adaptive and weighted, got 'best'"),
-        ({"variance": "mean"}, "variance: there are centred and raw, got 'mean'"),
+        ({"method": "best"}, "method: there are threshold, adaptive, weighted, auto, got 'best'"),
+        ({"variance": "mean"}, "variance: there are centred, raw, got 'mean'"),
         (
             {"statistics": (Statistic("geometric_mean"),), "form": FixedPoint(10, 0, "split")},
             "statistics: geometric_mean is of positive values, so it goes without --signed",

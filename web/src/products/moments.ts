@@ -6,7 +6,7 @@ import { clamp, rounded, whole } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure } from "../map/figure";
 import type { Product, Tools } from "../product";
-import type { BitRow, MomentsBody, PageView, StatisticRow } from "../views";
+import type { BitRow, BitTexts, MomentsBody, PageView, StatisticRow } from "../views";
 import { addPicture, barTable } from "./bars";
 import { layerCsv, mapPanel } from "./map";
 
@@ -29,16 +29,16 @@ export function spreadChart(body: MomentsBody, mean: StatisticRow): ChartOptions
   };
 }
 
-/** How often each bit of a quantity is set. */
-export function bitChart(bits: BitRow[], quantity: string): ChartOptions {
+/** How often each bit of a quantity is set, or its thresholds are reached. */
+export function bitChart(bits: BitRow[], quantity: string, texts: BitTexts): ChartOptions {
   const ends = bits.flatMap((bit) => [bit.low, bit.high]).filter((end) => end !== null);
   const [low, high] = [Math.max(Math.min(0, ...ends), REACH[0]) - 0.03, Math.min(Math.max(1, ...ends), REACH[1]) + 0.03];
   const known = bits.map((bit, i) => ({ bit, i })).filter(({ bit }) => bit.share !== null);
   return {
-    title: `Share of users whose bit is set, for the bits of ${quantity}`,
+    title: `${texts.share}, of ${quantity}`,
     description: "Bars are shares of users, whiskers 95% intervals. Shares outside 0% to 100% are noise.",
-    x: { label: `what a set bit adds to ${quantity}`, domain: [-0.6, bits.length - 0.4], names: bits.map((bit) => bit.place) },
-    y: { label: "Share of users whose bit is set", domain: [low, high], format: (share) => `${Math.round(100 * share)}%`.replace("-", "\u2212") },
+    x: { label: `${texts.place} ${quantity}`, domain: [-0.6, bits.length - 0.4], names: bits.map((bit) => bit.place) },
+    y: { label: texts.share, domain: [low, high], format: (share) => `${Math.round(100 * share)}%`.replace("-", "\u2212") },
     marks: [
       { kind: "bars", bars: known.map(({ bit, i }) => [i - 0.38, i + 0.38, bit.share ?? 0, bit.dropped ? "dropped" : "s0"] as const) },
       { kind: "upright", style: "mark", points: known.map(({ bit, i }) => [i, bit.low ?? 0, bit.high ?? 0] as const) },
@@ -51,22 +51,22 @@ export function bitChart(bits: BitRow[], quantity: string): ChartOptions {
 function bitSection(body: MomentsBody, tools: Tools, open: boolean): HTMLElement {
   const names = [...new Set(body.bits.map((bit) => bit.quantity))];
   const box = h("details", { class: "bits", open });
-  box.append(h("summary", {}, "The bits that it was made of"), h("p", { class: "quiet" }, "A value is a sum of place values, one for each bit that is set. Each user sent only one or a few of them."));
+  box.append(h("summary", {}, body.bit_texts.title), h("p", { class: "quiet" }, body.bit_texts.about));
   let figure: ChartFigure | null = null;
   const show = (place: number): void => {
     const bits = body.bits.filter((bit) => bit.quantity === names[place]);
-    const options = bitChart(bits, names[place]);
+    const options = bitChart(bits, names[place], body.bit_texts);
     if (figure) figure.draw(options);
     else figure = new ChartFigure(box, options, tools);
     const share = (value: number): string => `${rounded(100 * value, 1)}%`;
     figure.setTip(bits.map((_, i) => i), (i): Tip => {
       const { share: value, low, high, reports, dropped, place: adds } = bits[i];
-      const facts: [string, string][] = [["Place value", adds], ["Reports", `about ${whole(reports)}`], ...(dropped ? [["Counts", "hardly: probably empty"] as [string, string]] : [])];
+      const facts: [string, string][] = [["Place", adds], ["Reports", `about ${whole(reports)}`], ...(dropped ? [["Counts", "hardly: probably empty"] as [string, string]] : [])];
       return value === null || low === null || high === null ? { x: i, y: 0, value: "not known", margin: "asked about too rarely to tell", facts }
-        : { x: i, y: value, value: `${share(value)} set`, margin: `${share(low)} to ${share(high)} at 95%`, facts };
+        : { x: i, y: value, value: `${share(value)} of users`, margin: `${share(low)} to ${share(high)} at 95%`, facts };
     });
   };
-  if (names.length > 1) box.append(choice("Bits of", names, 0, show));
+  if (names.length > 1) box.append(choice("Of", names, 0, show));
   const first = (): void => {
     if (box.open && !figure) show(0);
   };

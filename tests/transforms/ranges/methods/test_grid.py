@@ -1,10 +1,15 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.privacy.additive_noise import GAUSSIAN
+from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian_pmf
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, sigma_for_rho
 from sfumato.transforms.ranges.counts_model import GridModel
 from sfumato.transforms.ranges.methods.grid import PlainGrid, UniformGrid, collect_grid
+from tests.statistics import FLAKE_RATE, chi_square_p
 from tests.transforms.ranges.methods.common import assert_discrete_laplace
 from tests.transforms.ranges.oracle import image, run_key, spec_of, town
 
@@ -38,6 +43,23 @@ def test_noise_is_that_of_the_whole_epsilon() -> None:
     stated = collect_grid(PEOPLE, 1, 1, 0.4, run_key(1), "a").noise_stddev
     # Squares of Laplace noise have a standard deviation of sqrt(5) times their mean.
     assert np.var(added) == pytest.approx(stated**2, rel=6 * np.sqrt(5 / 81920))
+
+
+def test_gaussian_noise_is_that_of_the_whole_rho() -> None:
+    exact, rho = PEOPLE.on_grid(np.arange(65), np.arange(65)), 0.01
+    found = [collect_grid(PEOPLE, 1, 1, rho, run_key(key), "a", GAUSSIAN) for key in range(20)]
+    added = np.concatenate([one.users - exact for one in found]).astype(np.int64).ravel()
+    for factor, right in ((1.0, True), (0.9, False)):
+        sigma = sigma_for_rho(rho, factor)
+        assert (chi_square_p(added, discrete_gaussian_pmf(sigma, np.arange(-50, 51))) > FLAKE_RATE) is right
+    assert found[0].noise_stddev == pytest.approx(sigma_for_rho(rho), rel=1e-9)
+
+
+def test_a_spec_with_a_rho_spends_it_and_states_as_much_laplace_noise() -> None:
+    spec = replace(spec_of(6, 4000.0, 0.5), rho=0.01)
+    grid = PlainGrid(8 * spec.field.cell_metres[1]).collect(PEOPLE, spec, run_key(1))
+    assert (spec.noise, spec.cost) == (GAUSSIAN, 0.01)
+    assert grid.noise_stddev == GAUSSIAN.stddev(0.01)
 
 
 def test_the_key_and_the_label_make_the_noise() -> None:
