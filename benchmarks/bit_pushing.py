@@ -36,6 +36,7 @@ from benchmarks.baselines.mean_mechanisms import (
 )
 from sfumato.schemas.moments import FixedPoint, Method, Statistic
 from sfumato.transforms.moments.allocation import Tuning
+from sfumato.transforms.moments.method_choice import chosen_method
 from sfumato.transforms.moments.prior import Prior
 from sfumato.transforms.moments.protocol import MomentsPlan, run_in_memory
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -175,7 +176,6 @@ PAPER_PLAIN = Pushing("adaptive, paper, no squashing", paper(0))
 PAPER = Pushing("adaptive, paper, squashing", paper(2.5))
 OURS = Pushing("adaptive, ours")
 THRESHOLD = Pushing("threshold", method="threshold")
-AUTO = Pushing("auto", method="auto")
 DITHERING = Beside("dithering", SubtractiveDithering)
 ROUNDING = Beside("rounding", RandomisedRounding)
 PIECEWISE = Beside("piecewise", lambda epsilon: Piecewise(epsilon or math.nan))
@@ -463,22 +463,22 @@ FAR = normal(60_000)
 
 
 def methods(epsilon: float | None) -> Callable[[Bench], str]:
-    """The methods of the command line side by side. In brackets: times the error of `adaptive`."""
+    """The methods of the command line side by side, and times the error of `adaptive`. Bold: what `auto` takes."""
 
     def figure(bench: Bench) -> str:
         kinds = [(NORMAL, 0), (NORMAL, 6), (NORMAL, 10), (normal(2400), 0), (normal(3600), 0), (FAR, 0), (UNIFORM, 0)]
         kinds += [(EXPONENTIAL, 0), (EXPONENTIAL, 6), (HEAVY, 0), (PARETO, 0), (RARE, 0)]
         if (found := ages()) is not None:
             kinds += [(found, 0), (found, 5)]
-        names = [contender.name for contender in (OURS, WEIGHTED_ONE, THRESHOLD, AUTO)]
-        lines = [f"| data, bits | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
+        lines = ["| data, bits | adaptive | weighted | times | threshold | times |", "|---" * 6 + "|"]
         for data, loose in kinds:
             task = Task(data, data.bits + loose, epsilon=epsilon)
-            base, weighted, threshold, auto = (
-                bench.score(contender, task) for contender in (OURS, WEIGHTED_ONE, THRESHOLD, AUTO)
-            )
-            beside = [f"{one} ({one.error / base.error:.2f})" for one in (weighted, threshold, auto)]
-            lines.append(f"| {data.name}, {task.bits} | {' | '.join([str(base), *beside])} |")
+            base, *others = (bench.score(contender, task) for contender in (OURS, WEIGHTED_ONE, THRESHOLD))
+            taken = chosen_method(CLIENTS, epsilon, task.bits)
+            cells = [str(base)]
+            for name, one in zip(("weighted", "threshold"), others, strict=True):
+                cells += [f"**{one}**" if name == taken else str(one), f"{one.error / base.error:.3g}"]
+            lines.append(f"| {data.name}, {task.bits} | {' | '.join(cells)} |")
         return "\n".join(lines)
 
     return figure

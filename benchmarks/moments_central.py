@@ -40,7 +40,7 @@ TRUTH: dict[str, Callable[[Values], float]] = {
     "variance": lambda x: float(x.var()),
     "sum": lambda x: float(x.sum()),
 }
-CASES = [(1_000, 1.0), (10_000, 0.1), (10_000, 1.0), (100_000, 0.1)]
+CASES = [(1_000, 1.0), (10_000, 0.1), (10_000, 1.0)]
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def coverage(runs: int) -> str:
     """How often 95% intervals hold the users' own statistic, of clipped values, and how wide they are."""
     names = ("count", "sum", "mean", "variance", "moment:3")
     rows = [["users", "epsilon", *names, "width of the mean's"]]
-    for users, epsilon in [(50, 1.0), (100, 1.0), (1_000, 0.1), (1_000, 1.0), (100_000, 0.1)]:
+    for users, epsilon in [(50, 1.0), (100, 1.0), (1_000, 0.1), (1_000, 1.0), (10_000, 1.0)]:
         held, widths = np.zeros((len(data_sets()), len(names))), []
         for place, data in enumerate(data_sets()):
             plan = CentralPlan(statistics=tuple(map(Statistic, names)), epsilon=epsilon, span=data.span)

@@ -71,7 +71,7 @@ MANIFEST = {
     "privacy.epsilon_spent": "what the release cost",
     "privacy.delta": "δ of the guarantee; 0 for pure differential privacy",
     "privacy.delta_spent": "δ of what was published",
-    "privacy.noise": "`laplace` or `gaussian`; with `gaussian` there is `privacy.rho`, and each part has a `rho` in place of `epsilon`",
+    "privacy.noise": "`laplace`, or `gaussian` with `privacy.rho` and a `rho` in place of each part's `epsilon`",
     "privacy.mechanism": "what makes the release private",
     "privacy.randomness": "where the key came from",
     "privacy.randomness.safe": "false if anybody can guess the key",

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_FLOOR, Context, Decimal
 
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.ledger import Charge, Cost, Limit, Period, Reservation, format_amount, parse_amount
@@ -107,10 +107,12 @@ class Accounting:
         for limit in limits:
             spent = spent_in_window(history.charges, charge.dataset, self.period.last, limit)
             lines.append(f"limit: {limit.describe()}; epsilon {format_amount(spent)} is spent up to {self.period.last}")
-            if limit.days > 1:
-                daily = f"epsilon {daily_epsilon(limit, float(charge.delta)):.4g}"
+            is_known = charge.rho is not None or not delta  # how releases of every day compose
+            if is_known and limit.days > 1 and limit.adjacency == charge.adjacency:
+                exact = daily_epsilon(limit, float(delta))
+                most = Context(prec=4, rounding=ROUND_FLOOR).create_decimal_from_float(exact).normalize()
                 at = f" and delta {format_amount(delta)}" if delta else ""
-                lines.append(f"releases of every day fit this limit up to {daily}{at} each")
+                lines.append(f"releases of every day fit this limit up to epsilon {format_amount(most)}{at} each")
         try:
             check_budget(history, charge, limits)
         except (BudgetError, RequestError) as error:

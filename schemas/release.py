@@ -243,7 +243,7 @@ _NOISY = (
 _NOISY_COUNT = (
     pa.field("count", pa.float64(), False, {"description": _NOISY}),
     pa.field("stddev", pa.float64(), False, {"description": "standard deviation of the noise"}),
-    pa.field("low", pa.int64(), False, {"description": "lower end of a 95% interval that allows for the threshold"}),
+    pa.field("low", pa.int64(), False, {"description": "lower end of a 95% interval, given that it is published"}),
     pa.field(
         "high", pa.int64(), False, {"description": "upper end of the interval, which holds for each row by itself"}
     ),

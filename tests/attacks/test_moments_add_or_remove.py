@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
+from sfumato.schemas.moments import FixedPoint, Method, Statistic, ValueColumns
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_unusable
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
@@ -84,10 +84,11 @@ def ran(
 @pytest.mark.parametrize("reports", [1, 2, 3])
 @pytest.mark.parametrize("grouping", [None, Grouping(CITIES)], ids=["all", "groups"])
 @pytest.mark.parametrize("epsilon", [None, 1.0])
+@pytest.mark.parametrize("method", ["adaptive", "threshold"])
 def test_one_user_adds_one_to_as_many_counts_of_one_tally_as_they_report_bits(
-    reports: int, grouping: Grouping | None, epsilon: float | None
+    reports: int, grouping: Grouping | None, epsilon: float | None, method: Method
 ) -> None:
-    plan = MomentsPlan(form=FORM, statistics=ALL, epsilon=epsilon, bits_per_client=reports)
+    plan = MomentsPlan(form=FORM, statistics=ALL, method=method, epsilon=epsilon, bits_per_client=reports)
     values = values_of(grouping)
     groups = 1 if grouping is None else len(grouping.groups) + 1
     for seed in range(2):
@@ -121,10 +122,14 @@ def test_the_noise_is_for_that_many_counts() -> None:
         assert apart.noise_stddev >= discrete_laplace_stddev(0.5, reports)
 
 
-@pytest.mark.parametrize("grouping", [None, Grouping(CITIES, 1)], ids=["all", "groups"])
-def test_the_release_is_a_function_of_the_noisy_tallies_alone(grouping: Grouping | None) -> None:
+@pytest.mark.parametrize(
+    ("grouping", "method"),
+    [(None, "adaptive"), (Grouping(CITIES, 1), "adaptive"), (None, "threshold")],
+    ids=["all", "groups", "thresholds"],
+)
+def test_the_release_is_a_function_of_the_noisy_tallies_alone(grouping: Grouping | None, method: Method) -> None:
     """Two logs whose noisy tallies are the same have the same files: one user more, and noise that takes them away."""
-    plan = MomentsPlan(form=FORM, statistics=ALL[:2], epsilon=1.0)
+    plan = MomentsPlan(form=FORM, statistics=ALL[:2], method=method, epsilon=1.0)
     metadata = release(plan, grouping)
     batch, users = log(60, 1), np.array(log(60, 1).column("user_id"))
     state, _ = ran(batch, plan, grouping, key())

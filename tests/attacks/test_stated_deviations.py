@@ -29,11 +29,13 @@ def crowded(side: int) -> np.ndarray:
     return density
 
 
-@pytest.mark.parametrize(("users", "epsilon"), [(3_000, 1.0), (40_000, 1.0)])
-def test_cells_and_sums_of_cells_are_covered_as_stated(users: int, epsilon: float) -> None:
+@pytest.mark.parametrize(("users", "delta"), [(3_000, 0.0), (40_000, 0.0), (40_000, 1e-6)])
+def test_cells_and_sums_of_cells_are_covered_as_stated(users: int, delta: float) -> None:
+    """delta: above 0 with Gaussian noise."""
     side = 1 << DEPTH
     density, rng = crowded(side), np.random.default_rng(users)
-    parameters = heatmap_parameters("adaptive", {"depth": DEPTH, "population": users, "epsilon": epsilon})
+    noise = {"delta": delta, "noise": "gaussian"} if delta else {}
+    parameters = heatmap_parameters("adaptive", {"depth": DEPTH, "population": users, "epsilon": 1.0, **noise})
     places = Places(DEPTH)
     cells, sums = [], []
     for key in range(KEYS):

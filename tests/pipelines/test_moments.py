@@ -48,15 +48,15 @@ def keyed(folder: Path, release_id: str = "monday") -> list[str]:
 @pytest.fixture(scope="module")
 def published(folder: Path, pattern: str) -> Path:
     """The release `monday`, of the key."""
-    statistics = ["--statistics", "mean,variance"]
-    assert run(pattern, folder / "published", *LENGTH, *statistics, *keyed(folder)) == 0
+    asked = ["--statistics", "mean,variance", "--method", "adaptive"]
+    assert run(pattern, folder / "published", *LENGTH, *asked, *keyed(folder)) == 0
     return folder / "published"
 
 
 @pytest.fixture(scope="module")
 def of_seed(folder: Path, pattern: str) -> Path:
     """A release whose key anybody can guess."""
-    assert run(pattern, folder / "of_seed", *LENGTH) == 0
+    assert run(pattern, folder / "of_seed", *LENGTH, "--method", "adaptive") == 0
     return folder / "of_seed"
 
 
@@ -337,6 +337,7 @@ def test_releases_that_do_not_fit_are_refused(
     [
         ({"job": "histogram"}, "warm_start: a release of `sfumato moments` is needed, got 'histogram'"),
         ({"format": "other/1"}, "the manifest's format is 'other/1'"),
+        ({"method": "threshold"}, "warm_start: the release has answers about thresholds, and not bits"),
         ({"fixed_point": None}, "warm_start: the release's manifest lacks its column or form"),
         ({"bits.parquet": b""}, "bits.parquet is damaged"),
         ({"bits.parquet": None}, "bits.parquet is gone, which was published"),

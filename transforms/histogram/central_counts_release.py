@@ -55,9 +55,9 @@ def noise_text(noise: CountNoise) -> str:
     return f"{drawn} on every count above 0; noisy counts from {noise.threshold:,} on are published"
 
 
-def noise_round(number: int, histogram: NoisyHistogram, metadata: CentralMetadata, cut: int | None) -> NoiseRound:
-    """A round as the manifest states it. cut: see NoisyLevels; None for all rounds but the last."""
-    noise = histogram.noise
+def noise_round(number: int, histogram: NoisyHistogram, metadata: CentralMetadata) -> NoiseRound:
+    """A round as the manifest states it."""
+    noise, cut = histogram.noise, histogram.cut
     domain = metadata.plan.domains[number]
     return NoiseRound(
         index=number,
@@ -77,11 +77,7 @@ def noise_round(number: int, histogram: NoisyHistogram, metadata: CentralMetadat
 
 def central_files(counts: NoisyLevels, metadata: CentralMetadata) -> dict[str, bytes]:
     """The files of a histogram or of hot spots, by name; the manifest is the last."""
-    last = len(counts.levels) - 1
-    rounds = [
-        noise_round(number, one, metadata, counts.cut if number == last else None)
-        for number, one in enumerate(counts.levels)
-    ]
+    rounds = [noise_round(number, one, metadata) for number, one in enumerate(counts.levels)]
     manifest = _manifest(counts, metadata, rounds)
     return with_page(count_tables(counts.levels, metadata.counted), manifest, metadata.release, central_view)
 

@@ -11,14 +11,15 @@ import pyarrow as pa
 
 from sfumato.schemas.release import CURVE_FILE, MANIFEST_FILE
 from sfumato.schemas.trust import Trust
-from sfumato.schemas.views import PageView, Section, Table
+from sfumato.schemas.views import Fact, PageView, Scale, Section, Table
 from sfumato.transforms.histogram.sampled_view import SampledPage, sampled_view
-from sfumato.transforms.report.numbers import plural
+from sfumato.transforms.report.numbers import figures, plural
+from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import get
 
 _NOISE = {
     "laplace": "discrete Laplace",
-    "truncated": "discrete Laplace, within limits",
+    "truncated": "discrete Laplace within limits",
     "gaussian": "discrete Gaussian",
 }
 
@@ -44,7 +45,7 @@ class CentralPage(SampledPage):
     DRAWN: ClassVar[str] = "The noise"
     COUNTED: ClassVar[str] = (
         "is the exact count with noise. Its interval holds the truth at least 95 times in 100, also for counts that "
-        "the threshold selected."
+        "the threshold selected, or that are among the highest."
     )
     NEAR_THRESHOLD: ClassVar[str] = (
         "near the threshold is likely to be too high, because it is shown only if its noise did not take it below. Its "
@@ -72,15 +73,32 @@ class CentralPage(SampledPage):
         return low, high
 
     def ends_at_once(self, table: pa.Table, level: int) -> tuple[np.ndarray, np.ndarray]:
-        margin = next(one["margin_at_once"] for one in self.rounds if one["level"] == level)
+        margin = self._round(level)["margin_at_once"]
         count = np.asarray(table["count"])
         return count - margin, count + margin
+
+    def scale(self, level: int, density: np.ndarray, low: np.ndarray) -> Scale:
+        everywhere = self._round(level)["threshold"] is None
+        return density_scale(density, np.maximum(low, 0)) if everywhere else super().scale(level, density, low)
+
+    def _round(self, level: int) -> dict[str, Any]:
+        return next(one for one in self.rounds if one["level"] == level)
 
     def held(self, table: pa.Table) -> str:
         if not self._added_up:
             return super().held(table)
         what = "records" if self.UNIT == "records" else "pairs of a user and an item"
         return f"about {self.total(table)} {what}, of {self.everybody} users"
+
+    def own_chip(self) -> Fact:
+        if self.hidden:
+            return super().own_chip()
+        stddev = self.rounds[-1]["noise_stddev"]
+        return Fact(term="Noise on every count", text=f"± {figures(1.96 * stddev, stddev)} {self.UNIT} at 95%")
+
+    def estimates(self, table: pa.Table) -> list[tuple[str, str]]:
+        columns = (table[name].to_pylist() for name in ("count", "low", "high"))
+        return [(f"{count:,.0f}", f"{low:,} to {high:,}") for count, low, high in zip(*columns, strict=True)]
 
     def missing(self, one: str) -> str:
         if not self.hidden:
@@ -97,13 +115,13 @@ class CentralPage(SampledPage):
         if len(self.rounds) > 1:
             above = plural(len(self.rounds) - 1, "coarser level")
             paragraphs.append(
-                f"A small part of the budget went to {above}, which show where the users are whose items stay hidden. "
+                f"A small part of the budget went to {above}, to show where the users are whose items stay hidden. "
                 "Every level has noise of its own, so its counts do not add up to those of the level above."
             )
         return Section(title="How it was made", paragraphs=paragraphs, table=self.rounds_table())
 
     def round_text(self, round_: dict[str, Any]) -> str:
-        noise = f"{_NOISE[round_['noise']]} with a standard deviation of {round_['noise_stddev']:.3g}"
+        noise = f"{_NOISE[round_['noise']]}, with a standard deviation of {round_['noise_stddev']:.3g}"
         if round_["threshold"] is None:
             return f"The noise ({noise}) is on every count, also where nobody was."
         return f"The noise ({noise}) is on every count above 0. What stayed below {round_['threshold']:,} was dropped."
@@ -116,7 +134,7 @@ class CentralPage(SampledPage):
                 f"{one['published']:,}",
                 f"{one['noise_stddev']:.3g}",
                 "none" if one["threshold"] is None else f"{one['threshold']:,}",
-                f"up to {one['hidden_count']:,}",
+                f"up to {one['hidden_count']:,}" if one["hidden_count"] else "nothing",
             ]
             for one in self.rounds
         ]

@@ -142,27 +142,40 @@ class CountNoise:
         threshold = self.threshold if threshold is None else threshold
         return 0 if threshold is None else max(0, threshold - self.quantile(confidence))
 
-    def intervals(self, values: Counts) -> tuple[Counts, Counts]:
+    def intervals(self, values: Counts, cut: int | None = None) -> tuple[Counts, Counts]:
         """95% intervals of the counts behind published noisy counts: lower and upper ends, int64[n] each.
 
-        They hold for each published item, given that it was published: the threshold selects noisy counts that came out
-        high. The lower end is the smallest count c with P[c + Z >= y | c + Z >= T] >= 2.5%, at least 1, since an item
-        without a count is never published. The upper end is y + q with P[Z < -q] <= 2.4%; given that c + Z >= T, a
-        noisy count below c - q > T is at most 2.5% likely.
+        They hold for each published item, given that it was published. The threshold T, or the counts of other items
+        where `top` removed some, select noisy counts that came out high. The lower end is the smallest count c with
+        P[c + Z >= y | c + Z >= T] >= 2.5%, at least 1 where an item without a count is never published. The upper end
+        is y + q with P[Z < -q] <= 2.4%; given that c + Z >= T, a noisy count below c - q > T is at most 2.5% likely.
+
+        Where `top` removed items, the first probability is 2.25%. And the lower end is no lower than y - d, where Z > d
+        has a probability of 0.25% among all 2^64 items together: else the last item that was kept could be any.
+
+        Args:
+            values: the noisy counts.
+            cut: the largest noisy count that `top` removed; None without any.
         """
         high = values + self._spread(_HIGH_ERROR)
-        if self.threshold is None:
+        if self.threshold is None and cut is None:
             return values - self._spread(_LOW_ERROR), high
         distinct, places = np.unique(values, return_inverse=True)
-        outside, inside = np.zeros_like(distinct), distinct.copy()  # at c = y the probability is above 2.5%
+        # Items above the cut were kept; of those equal to it, some.
+        threshold = np.int64(self.threshold or 0) if cut is None else np.minimum(distinct, cut + 1)
+        error = _LOW_ERROR if cut is None else 0.9 * _LOW_ERROR
+        outside = np.full_like(distinct, -1 if self.threshold is None else 0)
+        inside = np.maximum(distinct, outside + 1)  # at c = y the probability is above 2.5%
         while ((gap := inside - outside) > 1).any():
             middle = outside + gap // 2
-            published = self.survival(self.threshold - middle)
-            held = self.survival(distinct - middle) >= _LOW_ERROR * np.maximum(published, 1e-300)
+            published = self.survival(threshold - middle)
+            held = self.survival(distinct - middle) >= error * np.maximum(published, 1e-300)
             held &= (gap > 1) & (published > 0)
             inside = np.where(held, middle, inside)
             outside = np.where(held, outside, middle)
             outside = np.where(gap > 1, outside, inside - 1)
+        if cut is not None:
+            inside = np.maximum(inside, distinct - self._spread(0.1 * _LOW_ERROR * 2.0**-64))
         return inside[places], high
 
     def simultaneous(self, items: int) -> int:

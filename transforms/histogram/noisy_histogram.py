@@ -26,6 +26,7 @@ class NoisyHistogram:
         items: uint64[m] ascending, item codes.
         noisy: int64[m], noisy counts. Unless the items are public, all are at least the threshold.
         texts: the texts of the codes, m of them; None if codes are numbers.
+        cut: the largest noisy count that `top` removed; None without any.
     """
 
     level: int
@@ -33,6 +34,7 @@ class NoisyHistogram:
     items: NDArray[np.uint64]
     noisy: NDArray[np.int64]
     texts: tuple[str, ...] | None = None
+    cut: int | None = None
 
     def __len__(self) -> int:
         return len(self.items)
@@ -50,7 +52,7 @@ class NoisyHistogram:
     @cached_property
     def intervals(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Ends of the 95% intervals, int64[m] each; see CountNoise.intervals."""
-        return self.noise.intervals(self.noisy)
+        return self.noise.intervals(self.noisy, self.cut)
 
     def only(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> NoisyHistogram:
         """The same histogram with the kept items only, in the given order."""
@@ -64,12 +66,10 @@ class NoisyLevels:
 
     Attributes:
         levels: one histogram a round.
-        cut: the largest noisy count of the last level that `top` removed; None without any.
         admission: the noisy counts of users that admitted the run; None if the run had no admission.
     """
 
     levels: tuple[NoisyHistogram, ...]
-    cut: int | None = None
     admission: NoisyUserCounts | None = None
 
 
@@ -117,9 +117,8 @@ def noisy_levels(
             zip(counts, plan.noises, levels, plan.domains, strict=True)
         )
     ]
-    cut, last = None, shown[-1]
+    last = shown[-1]
     if top is not None and len(last) > top:
         order = np.argsort(-last.noisy, kind="stable")
-        cut = int(last.noisy[order[top]])
-        shown[-1] = last.only(np.sort(order[:top]))
-    return NoisyLevels(tuple(shown), cut)
+        shown[-1] = replace(last.only(np.sort(order[:top])), cut=int(last.noisy[order[top]]))
+    return NoisyLevels(tuple(shown))

@@ -43,6 +43,7 @@ from sfumato.schemas.views import (
     PageView,
     QuantileRow,
     RangeRow,
+    Scale,
     Section,
     Table,
 )
@@ -169,6 +170,10 @@ class SampledPage:
         """The sum of the rows' counts, rounded by its standard deviation."""
         return about(float(np.asarray(table["count"]).sum()), float(np.linalg.norm(np.asarray(table["stddev"]))))
 
+    def scale(self, level: int, density: np.ndarray, low: np.ndarray) -> Scale:
+        """The colours of a level's cells, by their densities and the users whom they surely hold."""
+        return published_scale(density)
+
     def held(self, table: pa.Table) -> str:
         """The rows' users, beside all users."""
         return f"about {self.total(table)} of {self.everybody} users"
@@ -215,11 +220,13 @@ class SampledPage:
             region=Bounds(**self._manifest["region"]),
             depth=grid.depth,
             layers=layers,
-            missing=f"Not published: at most {self.hidden:,} {self.UNIT}, or nobody",
+            missing=f"Not published: at most {self.hidden:,} {self.UNIT}, or nobody"
+            if self.hidden
+            else "All cells are published",
             finest_metres=(wide / grid.side, tall / grid.side),
             start=_around(shown, region) if self._manifest["job"] == "hotspots" else None,
         )
-        estimates = self._estimates(finest)
+        estimates = self.estimates(finest)
         order = np.argsort(-np.asarray(finest["count"]), kind="stable")[:_TABLE_ROWS].tolist()
         rows = [[shown.cell_id[i], *estimates[i]] for i in order]
         reading = [
@@ -238,7 +245,7 @@ class SampledPage:
         _, x, y = node_positions(nodes_from_names(names, level))
         count, density = (np.asarray(table[name]).astype(np.float64) for name in ("count", "density"))
         low, high = self.ends(table)
-        scale = published_scale(density[density > 0])
+        scale = self.scale(level, density, low)
         area = area_km2(*(np.asarray(table[name]) for name in ("west", "south", "east", "north")))
         least, most = self.ends_at_once(table, level)
         order = np.argsort(-least, kind="stable")[:_LISTED].tolist()
@@ -300,10 +307,11 @@ class SampledPage:
         body = BarsBody(
             unit=self.UNIT,
             noun=noun,
-            explanation=f"{self.ONE_RECORD} Shares are of all {self.everybody} users.",
+            explanation=self.ONE_RECORD
+            + (f" Shares are of all {self.everybody} users." if self.UNIT == "users" else ""),
             bars=bars,
         )
-        estimates, shares = self._estimates(table), ["Share of all users"] if self.UNIT == "users" else []
+        estimates, shares = self.estimates(table), ["Share of all users"] if self.UNIT == "users" else []
         rows = [
             [bars[i].name + ("…" if cut[i] else ""), *estimates[i], *(percent(bars[i].share or 0) for _ in shares)]
             for i in sorted(shown, key=lambda i: -count[i])[:_TABLE_ROWS]
@@ -317,8 +325,8 @@ class SampledPage:
         listed = self._item_table(f"The {many} with most {self.UNIT}", noun.capitalize(), rows, *shares)
         return body, f"{self.HEADLINE}: {hold}", [_reading(reading), listed]
 
-    def _estimates(self, table: pa.Table) -> list[tuple[str, str]]:
-        """For each row its count and the half-width of the interval around it."""
+    def estimates(self, table: pa.Table) -> list[tuple[str, str]]:
+        """For each row its count and its interval as text."""
         pairs = zip(table["count"].to_pylist(), table["stddev"].to_pylist(), strict=True)
         return [(figures(count, stddev), f"± {figures(_Z * stddev, stddev)}") for count, stddev in pairs]
 

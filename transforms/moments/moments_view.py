@@ -324,15 +324,23 @@ class _Release:
         form, local = self._manifest["fixed_point"], self._privacy["collector"]
         offset = f", less {form['offset']:.15g}, which was added to every value first" if form["offset"] else ""
         coins = ", the randomisation of every answer, and the noise on every count" if local else ""
+        by_thresholds = self._manifest["method"] == "threshold"
+        sums = (
+            "A mean is a sum of shares of users, one for each threshold that they may reach. So an octave's share, "
+            f"times its place value, is what the octave adds. All octaves together make the mean{offset}."
+            if by_thresholds
+            else "A value is a sum of place values, one for each bit that is set. So the share of users whose bit is "
+            "set, times the bit's place value, is what the bit adds to the mean. All bits together make the mean"
+            f"{offset}."
+        )
         paragraphs = [
-            "A value is a sum of place values, one for each bit that is set. So the share of users whose bit is set, "
-            f"times the bit's place value, is what the bit adds to the mean. All bits together make the mean{offset}.",
+            sums,
             "A 95% interval holds the truth about 95 times in 100. It allows for which users were asked about which bit"
             f"{coins}. Where high bits do not stand out from chance, the interval reaches as far as they may add, if "
             "larger values are rarer from bit to bit. A few values far above all others are not in it.",
         ]
         paragraphs += self._drawn(groups)
-        if local:
+        if local and not by_thresholds:
             paragraphs.append(
                 "Because answers are randomised, the share of a bit can come out below 0% or above 100%. That is "
                 "noise. It is left in, so that sums are right on average."

@@ -66,8 +66,8 @@ def test_top_keeps_the_largest_noisy_counts_and_says_what_it_cut() -> None:
     kept = noisy_levels([COUNTS], plan, KEY, (0,), top=7)
     order = np.sort(everything.levels[0].noisy)[::-1]
     assert sorted(kept.levels[0].noisy.tolist(), reverse=True) == order[:7].tolist()
-    assert (everything.cut, kept.cut) == (None, order[7])
-    assert noisy_levels([COUNTS], plan, KEY, (0,), top=10**6).cut is None
+    assert (everything.levels[0].cut, kept.levels[0].cut) == (None, order[7])
+    assert noisy_levels([COUNTS], plan, KEY, (0,), top=10**6).levels[0].cut is None
 
 
 @pytest.mark.parametrize("domain", [None, 64])

@@ -29,6 +29,7 @@ from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.prior import Prior
 from sfumato.transforms.moments.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.push_bits import PushBits, SumTallies
+from sfumato.transforms.moments.quantities import Thresholds
 from sfumato.transforms.moments.tally import Query, Tally, with_noise
 from sfumato.transforms.moments.value_encoding import Values
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
@@ -123,6 +124,10 @@ class Crowd:
                 slot = next(i for i, end in enumerate(ends) if here + report < end)
                 seen.add(slot)
                 bit = units >> int(slots.shift[slot]) & 1
+                if isinstance(slots, Thresholds):
+                    pick = word(self.key.subkey("thresholds", *query.name), report, own) >> 32
+                    threshold = int(slots.below[slot]) + 1 + (pick * int(slots.width[slot]) >> 32)
+                    bit = int(units & (1 << int(slots.shift.max()) + 1) - 1 >= threshold)
                 if slots.signed:
                     bit &= (units >> int(slots.shift.max()) + 1) == int(slots.negative[slot])
                 if response.epsilon is not None and word(coins, report, own) >= response.threshold:
@@ -131,9 +136,9 @@ class Crowd:
             assert len(seen) == response.reports  # different bits
         return Tally(*counts)
 
-    def state(self) -> MomentsState:
-        """All rounds, with the noise; every client is queried exactly once, as the meter promises."""
-        plan, state = self.push._plan, MomentsState()
+    def state(self, users: float = 0) -> MomentsState:
+        """All rounds, with the noise; every client is queried exactly once. users: their noisy number."""
+        plan, state = self.push._plan, MomentsState(users=users)
         for _ in plan.stages:
             queries = plan.next_queries(state)
             state = state.advance(queries, plan.protect(queries, [self.answer(query) for query in queries], self.key))
@@ -229,6 +234,10 @@ SPREAD = (Statistic("mean"), Statistic("variance"))
         (800, 1, 2, "int", (), {"method": "weighted", "bits_per_client": 2, "statistics": (Statistic("moment:3"),)}),
         (600, 2, 3, "int", (), {"epsilon": None, "statistics": (Statistic("geometric_mean"), *SPREAD)}),
         (900, 2, 3, "string", IN_THREADS, {"grouping": BY_CELL}),
+        (900, 1, 3, "int", (), {"method": "threshold", "statistics": SPREAD}),
+        (600, 2, 2, "string", (), {"method": "threshold", "column": "signed", "form": SPLIT, "bits_per_client": 2}),
+        (700, 1, 3, "int", (), {"method": "auto", "epsilon": 0.1}),
+        (700, 1, 3, "int", (), {"method": "auto", "epsilon": 3.0}),
     ],
 )
 def test_the_job_tells_what_clients_tell_one_by_one(
@@ -241,7 +250,7 @@ def test_the_job_tells_what_clients_tell_one_by_one(
     crowd = crowd_of_users(table, push)
     assert len(crowd.clients) > 400
     found = run(pattern, push, *options)
-    assert_same(found, crowd.state())
+    assert_same(found, crowd.state(found.users))
     assert len(list(found.estimates(push._plan))) == len(push._plan.statistics)
 
 

@@ -124,9 +124,9 @@ def spent_epsilon(charges: Sequence[Charge], limit: Limit) -> Decimal:
     """Returns an upper bound of the charges' epsilon together at the limit's delta; tighter composition may give less.
 
     Epsilons are added up. The charges with a rho count as one, at the delta that the others leave, rounded up to six
-    digits.
+    digits. Where the others' deltas alone exceed the limit's, there is no bound, and the sum of epsilons is returned.
     """
-    epsilon = _sum([charge.epsilon for charge in charges])
+    epsilon, delta = _sum([charge.epsilon for charge in charges]), _sum([charge.delta for charge in charges])
     others = [charge for charge in charges if charge.rho is None]
     left = limit.delta - _sum([charge.delta for charge in others])
     if left <= 0 or len(others) == len(charges):
@@ -134,7 +134,8 @@ def spent_epsilon(charges: Sequence[Charge], limit: Limit) -> Decimal:
     together = Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(
         epsilon_for_delta(_total_rho(charges), float(left))
     )
-    return min(epsilon, _sum([*(charge.epsilon for charge in others), together]))
+    composed = _sum([*(charge.epsilon for charge in others), together])
+    return min(epsilon, composed) if delta <= limit.delta else composed
 
 
 def composed_delta(charges: Sequence[Charge], epsilon: float) -> float:
