@@ -53,11 +53,8 @@ def duckdb_quantiles(folder: Path, **_: float) -> list[float]:
 def duckdb_moments(folder: Path, **_: float) -> pd.DataFrame:
     """Mean and variance of the users' values, by group."""
     statistics = "avg(value) as mean, var_pop(value) as variance"
-    return (
-        _duckdb(f'select "group", {statistics} from ({_one_record(folder, "group", "value")}) group by all')
-        .df()
-        .set_index("group")
-    )
+    found = _duckdb(f'select "group", {statistics} from ({_one_record(folder, "group", "value")}) group by all')
+    return found.df().set_index("group")
 
 
 def _duckdb(query: str) -> Any:
