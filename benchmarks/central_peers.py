@@ -396,20 +396,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.users, options.repetitions, options.repeats = 20_000, 1, 0
     options.epsilons = EPSILONS[-1:] if options.quick else EPSILONS
     options.real = not options.quick and "SFUMATO_DATA" in os.environ
-    libraries = {name: _versions(PACKAGES[name]) for name in options.libraries.split(",") if name}
+    libraries = [name for name in options.libraries.split(",") if name and all(map(_version, PACKAGES[name]))]
+    packages = dict.fromkeys(package for name in libraries for package in PACKAGES[name])
     print(
         f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "
-        f"{', '.join(text for text in libraries.values() if text)}; "
+        f"{', '.join(f'{package} {_version(package)}' for package in packages)}; "
         f"accuracy: mean ± standard error of {options.repetitions} runs, time: median of {options.repeats}"
     )
     for task in options.tasks.split(","):
-        report(task, options, [name for name, text in libraries.items() if text])
+        report(task, options, libraries)
 
 
-def _versions(packages: Sequence[str]) -> str:
-    """Names and versions; empty if one is not installed."""
+def _version(package: str) -> str:
+    """Empty where it is not installed."""
     try:
-        return ", ".join(f"{package} {version(package)}" for package in packages)
+        return version(package)
     except PackageNotFoundError:
         return ""
 
