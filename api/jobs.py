@@ -92,7 +92,7 @@ def histogram(
     output: Folder | None = None,
     **options: Any,
 ) -> Release:
-    """Counts the users of each category, or of each cell of a map, by a sample and a threshold, without noise.
+    """Counts the users of each category, or of each cell of a map, by a sample and a threshold, or with noise.
 
     Args:
         input: Parquet files or a table, see `heatmap`.
@@ -131,7 +131,7 @@ def hotspots(
     output: Folder | None = None,
     **options: Any,
 ) -> Release:
-    """Finds places, words or codes that many users share, level by level (TrieHH++), without noise.
+    """Finds places, words or codes that many users share, level by level (TrieHH++ or with noise).
 
     Args:
         input: Parquet files or a table, see `heatmap`.

@@ -13,8 +13,8 @@ from sfumato.schemas.requests.commands import PageRequest
 from sfumato.schemas.views import PageView
 from sfumato.transforms.heatmap.heatmap_view import heatmap_view
 from sfumato.transforms.histogram.central_counts_view import counts_view
-from sfumato.transforms.histogram.sampled_view import sampled_view
 from sfumato.transforms.moments.moments_view import moments_view
+from sfumato.transforms.quantiles.quantiles_view import quantiles_view
 from sfumato.transforms.ranges.ranges_view import ranges_view
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.report.pages import page_files
@@ -24,7 +24,7 @@ VIEWS: dict[str, View] = {
     "heatmap": heatmap_view,
     "histogram": counts_view,
     "hotspots": counts_view,
-    "quantiles": sampled_view,
+    "quantiles": quantiles_view,
     "moments": moments_view,
     "ranges": ranges_view,
 }

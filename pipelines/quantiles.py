@@ -1,4 +1,4 @@
-"""`sfumato quantiles`: quantiles and range counts of a number over users, by sample and threshold."""
+"""`sfumato quantiles`: quantiles and range counts of a number over users, by a sample or with noise."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from sfumato.transforms.histogram.sample_and_threshold import InteractiveQuantil
 from sfumato.transforms.histogram.sampled_release import hierarchy_files, search_files
 from sfumato.transforms.histogram.trie import NumberPrefixes
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.quantiles.central_quantiles import CentralQuantiles
+from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
+from sfumato.transforms.quantiles.quantiles_release import quantiles_files
 
 
 @dataclass(frozen=True)
@@ -31,18 +34,25 @@ class QuantilesJob(SampledJob):
         return cls(request, requested_quantiles(request))
 
     def resolved(self) -> dict[str, Any]:
-        return {**super().resolved(), "ranges": self.request.ranges or ()}
+        chosen = {"method": self.requested.method, "delta": self.plan.delta, "ranges": self.request.ranges or ()}
+        return {**super().resolved(), **chosen}
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
-        sampling, options = self.sampling, limits(inputs)
-        if self.request.method == "interactive":
-            assert isinstance(self.counted, NumberItems)
-            return InteractiveQuantiles(self.counted, sampling, key, self.request.quantiles, **options)
-        prefixes = NumberPrefixes(2, self.request.bits)
+        options, items = limits(inputs), self.counted
+        assert isinstance(items, NumberItems)
+        if isinstance(self.plan, QuantilesPlan):
+            ranges, whole = self.request.ranges or (), inputs.column_types[self.request.column] == "integers"
+            return CentralQuantiles(items, self.plan, key, ranges, whole, **options)
+        sampling = self.sampling
+        if self.requested.method == "interactive":
+            return InteractiveQuantiles(items, sampling, key, self.request.quantiles, **options)
+        prefixes = NumberPrefixes(2, items.bits)
         return TrieHeavyHitters(self.counted, sampling, key, prefixes, self.requested.levels, **options)
 
     def assembler(self) -> Assemble:
-        if self.request.method == "interactive":
+        if isinstance(self.plan, QuantilesPlan):
+            return quantiles_files
+        if self.requested.method == "interactive":
             return search_files
         shares, ranges = self.request.quantiles, self.request.ranges or ()
         return lambda trie, metadata: hierarchy_files(trie, metadata, shares, ranges)

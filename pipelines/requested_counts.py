@@ -24,21 +24,29 @@ from sfumato.transforms.histogram.curve import check_shares
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import spread_levels
+from sfumato.transforms.quantiles.noisy_hierarchy import MAX_BITS
+from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
+
+_BITS, _FINE_BITS = 12, 20  # of quantiles; fine ones where no count of every bin is published
 
 
 @dataclass(frozen=True)
 class RequestedCount:
     """A count whose options do not contradict each other. Raises RequestError where no item could pass.
 
-    plan: its budget and rounds. counted: its items. levels: of the hierarchical method of quantiles.
+    plan: its budget and rounds. counted: its items. method, levels: of quantiles; levels of the hierarchical method.
     """
 
-    plan: SamplePlan | CentralPlan
+    plan: SamplePlan | CentralPlan | QuantilesPlan
     counted: Items
     levels: tuple[int, ...] = ()
+    method: str = ""
 
     def __post_init__(self) -> None:
-        _ = self.plan.noises if isinstance(self.plan, CentralPlan) else self.plan.sampling
+        if isinstance(self.plan, CentralPlan):
+            _ = self.plan.noises
+        elif isinstance(self.plan, SamplePlan):
+            _ = self.plan.sampling
 
 
 def requested_histogram(request: HistogramRequest) -> RequestedCount:
@@ -73,11 +81,40 @@ def requested_quantiles(request: QuantilesRequest) -> RequestedCount:
     """What a request of quantiles asks for. Raises RequestError."""
     check_shares(request.quantiles)
     columns = ItemColumns(request.column, request.user_id_column, NUMBERS)
-    items = NumberItems(columns, *request.range, request.bits)
+    if request.trust == Trust.CENTRAL:
+        plan = _central_quantiles(request)
+        items = NumberItems(columns, *request.range, plan.bits)
+        return RequestedCount(plan, items, plan.levels, plan.method)
+    bits = request.bits or _BITS
+    items = NumberItems(columns, *request.range, bits)
     if request.method == "interactive":  # a round counts the parts between the searches
-        return RequestedCount(_plan(request, request.bits, len(request.quantiles) + 1), items)
-    levels = spread_levels(request.bits, request.levels)
-    return RequestedCount(_plan(request, request.levels, 1 << request.bits), items, levels)
+        return RequestedCount(_plan(request, bits, len(request.quantiles) + 1), items, method="interactive")
+    levels = spread_levels(bits, request.levels or 3)
+    return RequestedCount(_plan(request, len(levels), 1 << bits), items, levels, "hierarchical")
+
+
+def _central_quantiles(request: QuantilesRequest) -> QuantilesPlan:
+    """A plan with a trusted curator: the method of least expected error that the request allows."""
+    methods = [request.method]
+    if request.method == "auto":
+        methods = ["hierarchical"] if request.ranges else ["exponential"]
+        if not request.ranges and (request.bits or _BITS) <= MAX_BITS:
+            methods.append("hierarchical")
+    plans = []
+    for method in methods:
+        exponential = method == "exponential"
+        bits = request.bits or (_FINE_BITS if exponential else _BITS)
+        plan = QuantilesPlan(
+            epsilon=request.epsilon,
+            shares=request.quantiles,
+            bits=bits,
+            method=method,
+            levels=() if exponential else spread_levels(bits, request.levels or -(-bits // 4)),
+            population=request.population,
+            max_bad_fraction=request.max_bad_fraction,
+        )
+        plans.append(plan)
+    return min(plans, key=QuantilesPlan.rank_stddev)
 
 
 def _item_plan(request: ItemRequest, domains: tuple[int | None, ...]) -> SamplePlan | CentralPlan:

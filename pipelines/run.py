@@ -62,14 +62,14 @@ JOBS = {
         "pipelines.compare:run",
     ),
     "histogram": Job(
-        "publish how many users hold each category or visit each map cell, without noise",
+        "publish how many users hold each category or visit each map cell, by a sample or with noise",
         "schemas.requests.sampled_counts:HistogramRequest",
         "pipelines.histogram:run",
         "pipelines.requested_counts:requested_histogram",
         publishes=True,
     ),
     "hotspots": Job(
-        "publish popular places, words or codes, level by level, without noise",
+        "publish popular places, words or codes, level by level, by a sample or with noise",
         "schemas.requests.sampled_counts:HotspotsRequest",
         "pipelines.hotspots:run",
         "pipelines.requested_counts:requested_hotspots",

@@ -24,11 +24,14 @@ from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
+from sfumato.transforms.quantiles.quantiles_release import MECHANISMS, QuantilesMetadata
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.text_tables import significant
 
-# (published result, its SampleMetadata or CentralMetadata) -> {file name: content}
+_METADATA = {SamplePlan: SampleMetadata, CentralPlan: CentralMetadata, QuantilesPlan: QuantilesMetadata}
+# (published result, its metadata: one of these) -> {file name: content}
 Assemble = Callable[[Any, Any], dict[str, bytes]]
 
 
@@ -46,7 +49,7 @@ class SampledJob(ReleaseJob):
     requested: RequestedCount
 
     @property
-    def plan(self) -> SamplePlan | CentralPlan:
+    def plan(self) -> SamplePlan | CentralPlan | QuantilesPlan:
         """Its budget and rounds."""
         return self.requested.plan
 
@@ -81,6 +84,8 @@ class SampledJob(ReleaseJob):
     def accuracy(self) -> str:
         if isinstance(self.plan, SamplePlan):
             return f"an item of {self.plan.hidden_count() + 1:,} users is shown with a probability of 99%"
+        if isinstance(self.plan, QuantilesPlan):
+            return f"±{significant(1.96 * self.plan.rank_stddev())} users (95%) in a quantile's rank"
         noise = self.plan.noises[-1]
         error = f"noise of ±{significant(1.96 * noise.stddev)} (95%) on a count"
         if noise.threshold is None:
@@ -92,16 +97,14 @@ class SampledJob(ReleaseJob):
         return {**asdict(self.plan), "rounds": self.plan.rounds, "counted": counted}
 
     def plan_text(self) -> str:
-        return (
-            central_plan_text(self.plan)
-            if isinstance(self.plan, CentralPlan)
-            else sample_plan_text(self.plan, self.counted)
-        )
+        if isinstance(self.plan, SamplePlan):
+            return sample_plan_text(self.plan, self.counted)
+        return central_plan_text(self.plan) if isinstance(self.plan, CentralPlan) else quantiles_plan_text(self.plan)
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         described = self.plan, self.counted
         assemble = self.assembler()
-        kind: Any = CentralMetadata if isinstance(self.plan, CentralPlan) else SampleMetadata
+        kind: Any = _METADATA[type(self.plan)]
         return (
             root
             | "Files" >> beam.Create(inputs.files)
@@ -163,6 +166,18 @@ def central_plan_text(plan: CentralPlan) -> str:
             lines.append(
                 f"an item with a count of {noise.hidden_count() + 1:,} or more is shown with a probability of 99%"
             )
+    return "\n".join(lines) + "\n"
+
+
+def quantiles_plan_text(plan: QuantilesPlan) -> str:
+    """The draws or the noise of quantiles with a trusted curator, and the error to expect."""
+    lines = [
+        f"trusted curator: epsilon {plan.mechanism_epsilon:g}, delta 0",
+        MECHANISMS[plan.method],
+        f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users",
+        f"expected error of a quantile's rank: {significant(plan.rank_stddev())} users (root mean square), where "
+        "values lie densely",
+    ]
     return "\n".join(lines) + "\n"
 
 

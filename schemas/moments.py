@@ -84,7 +84,7 @@ class ValueRange:
     high: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.high - self.low) and self.low < self.high):
+        if not (math.isfinite(self.high - self.low) and self.low < self.high and self.step):
             raise RequestError(f"range: must be LOW,HIGH, finite and LOW < HIGH, got {self.low:g},{self.high:g}")
 
     @property

@@ -27,6 +27,7 @@ WITH_BEAM = {
     "transforms/locations/read.py",
     "transforms/metrics.py",
     "transforms/privacy/secrets.py",
+    "transforms/quantiles/central_quantiles.py",
     "transforms/ranges/query_files.py",
     "transforms/ranges/build_ranges.py",
     "transforms/release/catalog.py",

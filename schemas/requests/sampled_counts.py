@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
@@ -61,6 +62,18 @@ class SampledRequest(UserColumn, ReleaseRequest):
         metavar="HOW",
     )
 
+    @model_validator(mode="after")
+    def _without_a_sample(self) -> Self:
+        if self.trust == Trust.CENTRAL:
+            self._refuse(_SAMPLE_OPTIONS, "everybody is counted, without a sample")
+        return self
+
+    def _refuse(self, names: Sequence[str], why: str) -> None:
+        """Raises RequestError if one of these options has another value than its default."""
+        for name in names:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise RequestError(f"{name}: has no meaning with --trust {self.trust}: {why}")
+
 
 class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
     """Items: the values of a column, or the cells of a region."""
@@ -108,11 +121,8 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
 
     @model_validator(mode="after")
     def _of_its_trust(self) -> Self:
-        fields, central = type(self).model_fields, self.trust == Trust.CENTRAL
-        for name in _SAMPLE_OPTIONS if central else _NOISE_OPTIONS:
-            if getattr(self, name) != fields[name].default:
-                why = "everybody is counted, without a sample" if central else "it needs --trust central"
-                raise RequestError(f"{name}: has no meaning with --trust {self.trust}: {why}")
+        if self.trust != Trust.CENTRAL:
+            self._refuse(_NOISE_OPTIONS, "it needs --trust central")
         return self
 
 
@@ -187,12 +197,20 @@ class QuantilesRequest(SampledRequest):
     JOB: ClassVar[str] = "quantiles"
     COMMAND: ClassVar[str] = "quantiles"
     ABOUT: ClassVar[str] = (
-        "Publishes quantiles and range counts of a number over users, by sample and threshold: no noise is added."
+        "Publishes quantiles and range counts of a number over users, by sample and threshold, or with a trusted "
+        "curator's noise."
     )
     EXAMPLE: ClassVar[str] = (
         "--input 'logs/*.parquet' --column km_from_home --range 0,50 --population 100000 --output quantiles"
     )
 
+    delta: float = option(
+        1e-8,
+        "probability that epsilon may fail to cover; keep it far below 1 / users. With --trust central it is 0, "
+        "whatever is given",
+        PRIVACY,
+        common=True,
+    )
     column: str = option(..., "column of integers or floating-point numbers", COLUMNS, common=True, metavar="NAME")
     range: Pair = option(
         ..., "range of the numbers; values outside are moved to its ends", METHOD, common=True, metavar="LOW,HIGH"
@@ -203,22 +221,32 @@ class QuantilesRequest(SampledRequest):
     ranges: Several[Pair] | None = option(
         None, "count the users in these ranges as well", METHOD, common=True, metavar="LOW:HIGH,..."
     )
-    method: Literal["hierarchical", "interactive"] = option(
-        "hierarchical",
-        "hierarchical: histograms at several levels; interactive: a binary search, a round a bit",
+    method: Literal["auto", "exponential", "hierarchical", "interactive"] = option(
+        "auto",
+        "hierarchical: histograms at several levels; interactive: with --trust secagg, a binary search, a round a bit; "
+        "exponential: with --trust central, draws of the exponential mechanism; auto: hierarchical where there are "
+        "ranges or a sample, else the one with the least expected error",
         METHOD,
         common=True,
     )
-    bits: int = option(12, "the range is cut into 2^bits bins", METHOD)
-    levels: int = option(3, "levels of the hierarchical method, spread evenly up to the bits", METHOD)
+    bits: int | None = option(
+        None, "the range is cut into 2^bits bins (12; 20 with the exponential method)", METHOD, ge=1
+    )
+    levels: int | None = option(
+        None,
+        "levels of the hierarchical method, spread evenly up to the bits (3; with --trust central one for 4 bits)",
+        METHOD,
+        ge=1,
+    )
 
     @model_validator(mode="after")
     def _within(self) -> Self:
         low, high = self.range
-        if self.trust != Trust.SECAGG:
-            raise RequestError("trust: quantiles are made by sample and threshold; give --trust secagg")
-        if self.ranges and self.method == "interactive":
-            raise RequestError("ranges: the interactive method answers quantiles alone; use --method hierarchical")
+        other = {Trust.SECAGG: "exponential", Trust.CENTRAL: "interactive"}[self.trust]
+        if self.method == other:
+            raise RequestError(f"method: {other} is not a method of --trust {self.trust}; use --method auto")
+        if self.ranges and self.method in ("interactive", "exponential"):
+            raise RequestError(f"ranges: the {self.method} method answers quantiles alone; use --method hierarchical")
         for first, last in self.ranges or ():
             if not low <= first < last <= high:
                 raise RequestError(

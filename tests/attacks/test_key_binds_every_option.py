@@ -111,6 +111,21 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("method", {"bits": 6}, "interactive"),
         ("bits", {}, 10),
         ("levels", {}, 2),
+        ("trust", {}, "central"),
+        *[
+            (name, {"trust": "central", **beside}, value)
+            for name, beside, value in (
+                ("epsilon", {}, 2),
+                ("column", {}, "age"),
+                ("range", {}, (0, 6)),
+                ("quantiles", {}, "0.5"),
+                ("ranges", {"method": "hierarchical"}, "1:2"),
+                ("method", {}, "hierarchical"),
+                ("bits", {}, 10),
+                ("levels", {"method": "hierarchical"}, 2),
+                ("population", {}, 100_000),
+            )
+        ],
     ],
     "moments": [
         *LIMITS,
@@ -176,7 +191,6 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
 OF_FILES = {"warm_start", "tuner", "workload", "release"}
 # No number depends on what is drawn around the cells: tests/pipelines/test_geography.py compares the published tables.
 DRAWN = {"basemap", "tiles"}
-ONE_VALUE = {"quantiles": {"trust"}}
 BESIDE: dict[str, dict[str, Any]] = {
     "delta": {"noise": "gaussian", "delta": 1e-6},
     "gamma": {"contribution": "all"},
@@ -262,7 +276,7 @@ def test_every_option_is_tried_and_stated(name: str, tmp_path: Path) -> None:
     assert set(CLASSES) == {job for job, one in JOBS.items() if one.publishes}
     kind = request_class(name)
     shaping = {one for one in kind.model_fields if one not in ReleaseRequest.model_fields}
-    tried = {one for one, _, _ in CHANGES[name]} | OF_FILES | DRAWN | ONE_VALUE.get(name, set())
+    tried = {one for one, _, _ in CHANGES[name]} | OF_FILES | DRAWN
     assert tried >= shaping | {
         "min_users",
         "max_bad_fraction",

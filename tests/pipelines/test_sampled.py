@@ -332,7 +332,7 @@ WRONG = [
         ["--column", "length", "--range", "0,9", "--ranges", "3:4", "--method", "interactive"],
         "ranges: the interactive method answers quantiles alone",
     ),
-    ("quantiles", ["--column", "length", "--range", "0,9", "--bits", "0"], "bits: must lie in 1..30, got 0"),
+    ("quantiles", ["--column", "length", "--range", "0,9", "--bits", "0"], "bits: must be a whole number >= 1"),
     ("quantiles", ["--column", "length", "--range", "0,9", "--levels", "13"], "levels: must lie in 1..12"),
     ("quantiles", ["--column", "kind", "--range", "0,9"], "holds string, and must hold integers or floating-point"),
 ]  # fmt: skip

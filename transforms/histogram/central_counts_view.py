@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from sfumato.schemas.release import CURVE_FILE, MANIFEST_FILE
+from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Fact, PageView, Scale, Section, Table
 from sfumato.transforms.histogram.sampled_view import SampledPage, sampled_view
@@ -36,7 +36,7 @@ def central_view(files: Mapping[str, bytes]) -> PageView:
 def counts_view(files: Mapping[str, bytes]) -> PageView:
     """The page of a release of `sfumato histogram` or `hotspots`. files: see `central_view`."""
     trust = get(json.loads(files[MANIFEST_FILE]), "privacy.trust")
-    return central_view(files) if trust == Trust.CENTRAL and CURVE_FILE not in files else sampled_view(files)
+    return central_view(files) if trust == Trust.CENTRAL else sampled_view(files)
 
 
 class CentralPage(SampledPage):

@@ -115,7 +115,7 @@ def build_hierarchy(trie: Trie, bits: int, low: float, high: float) -> Hierarchy
         # The counts below and above a border are Bin(c, p) each: the share's variance is s (1 - s) excess / users.
         share_before = _sum_before(share, first_child)
         variance = np.where(divided, users, 0.0)[parent] * np.clip(share_before * (1 - share_before), 0, None) * excess
-        path = _interpolated(path, share_before, parent) + variance
+        path = np.maximum(_interpolated(path, share_before, parent) + variance, 0)  # rounding may leave -1e-11
         # Bounds of the hidden users before each child: they may be in the first missing children or in the last ones,
         # up to `max_hidden` in each.
         missing_before = _sum_before(is_missing.astype(float), first_child)

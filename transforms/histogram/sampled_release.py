@@ -39,7 +39,7 @@ from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
 from sfumato.transforms.report.pages import page_files
 
-_BOUND = "one record a user, chosen uniformly among their records by the key"
+BOUND = "one record a user, chosen uniformly among their records by the key"
 _BORDER_SHARE = 0.01  # of the users; more of them in a bin at a border of the range bring a warning
 _MECHANISM = (
     "sample and threshold: no noise is added to the counts of items; discrete Laplace noise is added to two counts of "
@@ -84,7 +84,7 @@ def sample_manifest(
     ]
     content["privacy"] = {
         "unit": PRIVACY_UNIT,
-        "contribution_bound": _BOUND,
+        "contribution_bound": BOUND,
         "adjacency": ADD_OR_REMOVE,
         "trust": Trust.SECAGG,
         "epsilon": plan.epsilon,
@@ -181,9 +181,9 @@ def search_files(search: Search, metadata: SampleMetadata) -> dict[str, bytes]:
     rounds = [(WHOLE, published) for published in search.published]
     assert isinstance(metadata.counted, NumberItems)
     nonempty = [users for users, published in zip(search.users, search.published, strict=True) if published]
-    warnings = _border_warnings(search.curve, metadata.counted) if nonempty else [_EMPTY]
+    warnings = border_warnings(search.curve, metadata.counted) if nonempty else [_EMPTY]
     manifest = sample_manifest(metadata, rounds, float(np.mean(nonempty or [0.0])), search.admission, warnings)
-    return with_page(_quantile_tables(search.curve, list(search.quantiles)), manifest, metadata.release)
+    return with_page(quantile_tables(search.curve, list(search.quantiles)), manifest, metadata.release)
 
 
 def _rounds(levels: Sequence[Histogram], counted: Items) -> list[tuple[int, int]]:
@@ -196,7 +196,7 @@ def round_level(level: int, counted: Items) -> int:
     return level or (counted.grid.depth if isinstance(counted, CellItems) else WHOLE)
 
 
-def _border_warnings(curve: Curve, items: NumberItems) -> list[str]:
+def border_warnings(curve: Curve, items: NumberItems) -> list[str]:
     """Warnings where much of the distribution lies in the range's first or last bin, so perhaps outside the range."""
     width = (items.high - items.low) / (1 << items.bits)
     inner = np.interp([items.low + width, items.high - width], curve.value, curve.share)
@@ -217,18 +217,18 @@ def hierarchy_files(
     assert isinstance(items, NumberItems)
     hierarchy = build_hierarchy(trie, items.bits, items.low, items.high)
     curve = hierarchy.curve()
-    warnings = [*_empty_level_warnings(trie, "--bits"), *(_border_warnings(curve, items) if hierarchy.users else ())]
+    warnings = [*_empty_level_warnings(trie, "--bits"), *(border_warnings(curve, items) if hierarchy.users else ())]
     manifest = sample_manifest(
         metadata, _rounds(trie.levels, metadata.counted), hierarchy.users, trie.admission, warnings
     )
     quantiles = [quantile(curve, share) for share in shares] if hierarchy.users else []
     answers = [hierarchy.answer(low, high) for low, high in ranges] if hierarchy.users else []
     bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
-    tables = {BINS_FILE: bins, **_quantile_tables(curve, quantiles, answers if ranges else None)}
+    tables = {BINS_FILE: bins, **quantile_tables(curve, quantiles, answers if ranges else None)}
     return with_page(tables, manifest, metadata.release)
 
 
-def _quantile_tables(
+def quantile_tables(
     curve: Curve, quantiles: list[Quantile], ranges: list[RangeAnswer] | None = None
 ) -> dict[str, pa.Table]:
     """The tables of a distribution by file name. ranges: None without --ranges."""

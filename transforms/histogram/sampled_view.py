@@ -340,14 +340,14 @@ class SampledPage:
     def curve(self) -> tuple[Body, str, list[Section]]:
         curve, quantiles = self.table(CURVE_FILE), self.table(QUANTILES_FILE).to_pylist()
         ranges = self.table(RANGES_FILE).to_pylist() if RANGES_FILE in self._files else []
-        interactive = self.parameters["method"] == "interactive"
+        at_points = self.parameters["method"] in ("interactive", "exponential")
         columns = {name: [float(f"{one:.12g}") for one in curve[name].to_pylist()] for name in curve.column_names}
         share, low, high = (np.array(columns[name]) for name in ("share", "low", "high"))
         inner = sorted(set(columns["value"]))[1:-1]
-        known = _margin(np.array(columns["value"]), share, low, high, inner if interactive else None)
-        where = "At its dots the" if interactive else "The"
+        known = _margin(np.array(columns["value"]), share, low, high, inner if at_points else None)
+        where = "At its dots the" if at_points else "The"
         note = "" if known is None else f"{where} curve is known to ± {100 * known:.2g} percentage points at 95%."
-        if interactive:
+        if at_points:
             note += " Between two dots it may run anywhere between their heights."
         body = CurveBody(
             column=self._column,
@@ -357,7 +357,7 @@ class SampledPage:
             high=columns["high"],
             quantiles=[QuantileRow(**one) for one in quantiles],
             ranges=[_range_row(one["low"], one["high"], one["users"], one["stddev"]) for one in ranges],
-            points=inner if interactive else [],
+            points=inner if at_points else [],
             histogram=self._histogram() if BINS_FILE in self._files else [],
             hidden=float(self.hidden) if BINS_FILE in self._files else None,
             note=note,
@@ -381,13 +381,19 @@ class SampledPage:
         reading = [
             f"{self.ONE_RECORD} The curve says what share of the users lie below a value. Where it is steep there are "
             "many users; where it is flat there are few or none.",
+            *self.curve_reading(),
+            "Values outside the range count as its nearest end.",
+        ]
+        return body, self._curve_headline(quantiles), [*sections, _reading([*reading, note] if note else reading)]
+
+    def curve_reading(self) -> list[str]:
+        """What the band and the intervals of a distribution leave open."""
+        return [
             "The band shows what the draw alone leaves open: it holds the true curve at a value about 95 times in 100. "
             "A quantile's interval is read off in the same way.",
             f"An interval of values that too few drawn users share is not seen. It has at most {self.hidden:,} users "
             "at 99% confidence, so the curve can run a little low or high beside rare values.",
-            "Values outside the range count as its nearest end.",
         ]
-        return body, self._curve_headline(quantiles), [*sections, _reading([*reading, note] if note else reading)]
 
     def _curve_headline(self, quantiles: list[dict[str, Any]]) -> str:
         if not quantiles:

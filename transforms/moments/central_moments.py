@@ -26,6 +26,7 @@ _OUTSIDE_SHARE = 0.01  # for the two counts of users outside the range
 _RANGE_SHARE = 0.2  # for the range, where none is given: the least error over benchmarks/moments_central.py
 _MIN_EPSILON = 1000 * MIN_NOISE_EPSILON
 _MAX_SCALE_BITS = 20  # what one user adds, in bits: finer than any noise, and sums of 2^43 users fit 63 bits
+_MAX_DIGITS = 120  # before the point, of the largest power of a value: squares of its sums over users are finite
 _DEGREES = {"count": 0, "sum": 1, "mean": 1, "variance": 2}
 
 
@@ -40,6 +41,11 @@ def degree_of(statistic: Statistic) -> int:
         "statistics: with --trust central there are count, sum, mean, variance and moment:K (K from "
         f"{MOMENT.powers[0]} to {MOMENT.powers[-1]}); got {statistic.name!r}"
     )
+
+
+def _digits(span: ValueRange) -> float:
+    """Digits before the point of the largest value of a range; negative for small ones."""
+    return math.log10(max(abs(span.low), abs(span.high)))
 
 
 def laplace_z(level: float) -> float:
@@ -76,6 +82,11 @@ class CentralPlan:
             raise RequestError(f"epsilon: must lie in {_MIN_EPSILON:g}..{MAX_NOISE_EPSILON:g}, got {self.epsilon:g}")
         if self.span is not None and not self.degree:
             raise RequestError("range: numbers of users need none; leave it out, or ask for other --statistics")
+        if self.span is not None and _digits(self.span) * self.degree > _MAX_DIGITS:
+            raise RequestError(
+                f"range: powers of up to {self.degree} of {self.span.low:g},{self.span.high:g} and their sums are "
+                "beyond what a number can hold; give a smaller range, or lower moments"
+            )
 
     @cached_property
     def degree(self) -> int:
@@ -228,7 +239,7 @@ class _Means:
 
     def total(self, polynomial: Array) -> tuple[Array, Array, Array]:
         """The sum of a polynomial over users, with its interval: float64[G] each. polynomial: its coefficients."""
-        value, margin = self.slots @ polynomial, self.z * self.noise * np.sqrt((polynomial**2).sum())
+        value, margin = self.slots @ polynomial, self.z * self.noise * math.hypot(*polynomial.tolist())
         return value, value - margin, value + margin
 
     def mean(self, polynomial: Array) -> tuple[Array, Array, Array]:
@@ -242,6 +253,8 @@ class _Means:
         """
         middle = (polynomial.max(axis=-1) + polynomial.min(axis=-1)) / 2
         about = polynomial - np.expand_dims(middle, -1)  # small numbers, for accuracy
+        size = np.maximum(np.abs(about).max(axis=-1), np.finfo(float).tiny)
+        about = about / np.expand_dims(size, -1)  # in -1..1, so that squares are neither infinite nor 0
         users, spread = self.users, (self.z * self.noise) ** 2
         total, ones = (self.slots * about).sum(axis=1), np.float64(polynomial.shape[-1])
         value = total / np.maximum(users, np.sqrt(spread * ones))
@@ -252,7 +265,7 @@ class _Means:
         root = np.sqrt(np.maximum(b**2 - a * c, 0))
         divisor = np.where(known, a, 1.0)
         low, high = np.where(known, (b - root) / divisor, -np.inf), np.where(known, (b + root) / divisor, np.inf)
-        return middle + value, middle + low, middle + high
+        return middle + size * value, middle + size * low, middle + size * high
 
     def variance(self, degree: int, low: float, high: float) -> tuple[Array, Array, Array]:
         """The variance with its interval: float64[G] each.

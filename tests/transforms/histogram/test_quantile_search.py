@@ -12,7 +12,7 @@ from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.quantile_search import search_quantiles
 from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
 from sfumato.transforms.histogram.trie import NumberPrefixes, grow_trie
-from sfumato.transforms.histogram.user_sample import ItemCounts, threshold
+from sfumato.transforms.histogram.user_sample import ItemCounts, add_counts, threshold
 
 BITS = 8
 NEARLY_ALL = Sampling(2**32 - 1, 1)  # what is left of sampling's error is 1.5e-5 of a user's square root
@@ -85,6 +85,20 @@ def test_missing_bins_get_what_their_parent_has_left() -> None:
     assert hierarchy.edges.tolist() == [0, 1, 2, 4]  # node 1 was not divided
     assert hierarchy.below == pytest.approx([0, 60, 100, 150], rel=1e-6)
     assert hierarchy.answer(0.5, 1.0).users == pytest.approx(30, rel=1e-6)
+
+
+def test_rounding_leaves_no_negative_variance() -> None:
+    """Many users of few values: a variance of 0 came out as -2e-10, and the run failed after its charge."""
+    sampling, leaves = Sampling.from_rate(0.3, 20), np.arange(5, 256, 7, dtype=np.uint64)
+    for seed in (21, 34, 42):
+        generator, shown = np.random.default_rng(seed), []
+        for level in (3, 6, 8):
+            drawn = generator.binomial(30_000, sampling.rate, len(leaves))
+            counts = add_counts([ItemCounts(leaves >> np.uint64(BITS - level), drawn)])
+            shown.append(threshold(counts, sampling, level))
+        hierarchy = build_hierarchy(grow_trie(shown, NumberPrefixes(2, BITS)), BITS, 0.0, 1.0)
+        assert hierarchy.path.min() >= 0
+        assert np.isfinite(hierarchy.curve().low).all()
 
 
 def test_a_search_without_sampling_finds_the_bin(values: np.ndarray) -> None:

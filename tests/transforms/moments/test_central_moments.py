@@ -81,6 +81,36 @@ def test_a_range_for_numbers_of_users_is_refused() -> None:
         plan(names=("count",))
 
 
+@pytest.mark.parametrize("size", [1e-300, 1e-170, 1e-8, 1e8, 1e110])
+def test_intervals_scale_with_the_range(size: float) -> None:
+    """No square of a value is too small or too large for a number: an interval would have no width, or no ends."""
+    values = np.random.default_rng(2).random(500)
+    one, scaled = (
+        next(run_centrally(factor * values, plan(0.3, ValueRange(0.0, factor), ("mean",)), key()).estimates())
+        for factor in (1.0, size)
+    )
+    assert 0 < one.low < one.value < one.high < 1  # the noise differs: the key is bound to the range
+    assert scaled.high - scaled.low == pytest.approx(size * (one.high - one.low), rel=0.3)
+
+
+def test_a_range_without_numbers_between_its_ends_is_refused() -> None:
+    with pytest.raises(RequestError, match="range: must be LOW,HIGH"):
+        ValueRange(0.0, 5e-324)
+
+
+@pytest.mark.parametrize(("end", "names"), [(1e121, ("mean",)), (1e61, ("variance",)), (-1e16, ("mean", "moment:8"))])
+def test_a_range_whose_powers_no_number_holds_is_refused_and_a_smaller_one_is_finite(
+    end: float, names: tuple[str, ...]
+) -> None:
+    """It is known before the run: the sums of a released range must not end in an error after the charge."""
+    far = ValueRange(min(end, 0.0), max(end, 0.0))
+    with pytest.raises(RequestError, match="range: powers of up to"):
+        plan(span=far, names=names)
+    near = ValueRange(far.low / 10, far.high / 10)
+    found = run_centrally(np.full(1000, end), plan(span=near, names=names), key())
+    assert all(np.isfinite([one.value, one.stddev, one.low, one.high]).all() for one in found.estimates())
+
+
 def test_many_users_and_little_noise_give_the_exact_statistics() -> None:
     """Noise beyond four widths of the interval, 17 standard deviations, has a probability below 1e-9."""
     values = ages(30_000)

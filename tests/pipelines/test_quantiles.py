@@ -1,0 +1,176 @@
+"""`sfumato quantiles --trust central`: what it publishes beside the answer in memory, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sfumato.pipelines import cli
+from sfumato.transforms.release.published_release import open_release
+from tests.conftest import write_files
+from tests.digests import page_text
+
+USERS = 4987
+COLUMN = ["--column", "km", "--range=-2,30"]
+
+
+def lengths() -> np.ndarray:
+    """Each user's value: a third is 0, the others are far apart; one is outside the range."""
+    values = np.where(np.arange(USERS) % 3 == 0, 0.0, np.random.default_rng(1).exponential(4, USERS))
+    values[-1] = np.inf
+    return values
+
+
+def ages() -> np.ndarray:
+    return np.random.default_rng(2).integers(18, 75, USERS)
+
+
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two or three records a user in four files, all with the user's value: any of them may be drawn."""
+    users = np.random.default_rng(3).permutation(np.concatenate([np.arange(USERS)] * 2 + [np.arange(0, USERS, 2)]))
+    logs = pa.table({"user_id": users, "km": lengths()[users], "age": ages()[users], "kind": users.astype(str)})
+    return write_files(logs, tmp_path_factory.mktemp("quantiles") / "logs", 4)
+
+
+def run(pattern: str, output: Path, *more: str) -> int:
+    options = ["--input", pattern, "--output", str(output), "--trust", "central", "--seed", "1", *more]
+    return cli.main(["quantiles", *options])
+
+
+@pytest.mark.parametrize("method", ["exponential", "hierarchical"])
+def test_a_release_is_the_answer_in_memory_with_noise(pattern: str, tmp_path: Path, method: str) -> None:
+    ranges = ["--ranges=0.5:4,-2:30"] if method == "hierarchical" else []
+    shares, epsilon = (0.1, 0.5, 0.9), 20.0
+    more = ["--method", method, "--quantiles", "0.5,0.9,0.1", "--epsilon", f"{epsilon:g}", *ranges]
+    assert run(pattern, tmp_path / "out", *COLUMN, *more) == 0
+    files = {"index.html", "manifest.json", "quantiles.parquet", "curve.parquet", "quantiles.png"}
+    assert set(os.listdir(tmp_path / "out")) == files | ({"ranges.parquet"} if ranges else set())
+    release = open_release(tmp_path / "out")
+    privacy = release.manifest["privacy"]
+    assert (privacy["trust"], privacy["epsilon"], privacy["delta"], privacy["delta_spent"]) == (
+        "central",
+        epsilon,
+        0,
+        0,
+    )
+    assert sum(one["epsilon"] for one in privacy["rounds"]) + privacy["admission"]["epsilon"] == pytest.approx(epsilon)
+    assert abs(privacy["admission"]["users"] - USERS) < 40 * privacy["admission"]["noise_stddev"]
+    assert "add or remove one user" in privacy["adjacency"]
+    found, values = release.quantiles, np.sort(np.clip(lengths(), -2, 30))
+    assert found["share"].tolist() == [0.5, 0.9, 0.1]
+    width = 32 / 2 ** release.manifest["parameters"]["bits"]
+    for share, value, low, high in found[["share", "value", "low", "high"]].itertuples(index=False):
+        assert low <= value <= high
+        # The noise of any draw or sum of counts exceeds 40 users with a probability below 1e-9; one bin is not known.
+        allowed = 40 / USERS
+        below, above = np.quantile(values, [max(share - allowed, 0), min(share + allowed, 1)])
+        assert below - width <= value <= above + width
+    assert found["low"][2] <= 0 < found["high"][2]  # a third of the users are at 0
+    if ranges:
+        exact = [((values >= 0.5) & (values < 4)).sum(), USERS]
+        assert np.abs(release.ranges["users"].to_numpy() - exact).max() < 40
+        assert (release.ranges["stddev"] > 0).all()
+    text = page_text((tmp_path / "out" / "index.html").read_text())
+    assert "The operator of the job was trusted" in text
+    assert shares[1] in found["share"].tolist()
+
+
+def test_whole_numbers_are_whole(pattern: str, tmp_path: Path) -> None:
+    assert run(pattern, tmp_path / "out", "--column", "age", "--range", "18,74", "--epsilon", "2") == 0
+    release = open_release(tmp_path / "out")
+    assert release.manifest["parameters"]["method"] == "exponential"
+    found = release.quantiles
+    assert (found[["value", "low", "high"]].to_numpy() % 1 == 0).all()
+    truth = np.quantile(ages(), found["share"], method="inverted_cdf")
+    assert np.abs(found["value"] - truth).max() <= 3  # 250 users
+
+
+def test_auto_takes_the_hierarchy_for_ranges_alone(pattern: str, tmp_path: Path) -> None:
+    for ranges, method, bits in (([], "exponential", 20), (["--ranges", "0:1"], "hierarchical", 12)):
+        assert run(pattern, tmp_path / method, *COLUMN, *ranges) == 0
+        parameters = open_release(tmp_path / method).manifest["parameters"]
+        assert (parameters["method"], parameters["counted"]["bits"], parameters["delta"]) == (method, bits, 0)
+
+
+def test_the_same_key_gives_the_same_release_and_another_does_not(pattern: str, tmp_path: Path) -> None:
+    for name in ("direct", "direct_threads"):
+        assert run(pattern, tmp_path / name, *COLUMN, "--runner_config", name) == 0
+    one, same = ((tmp_path / name / "quantiles.parquet").read_bytes() for name in os.listdir(tmp_path))
+    assert one == same
+    assert run(pattern, tmp_path / "other", *COLUMN, "--epsilon", "1.5") == 0
+    assert (tmp_path / "other" / "quantiles.parquet").read_bytes() != one
+
+
+@pytest.mark.parametrize("users", [1, 60])
+def test_few_users_give_a_release_however_little_it_shows(tmp_path: Path, users: int) -> None:
+    logs = write_files(pa.table({"user_id": range(users), "km": [1.5] * users}), tmp_path / "logs", 1)
+    for method in ("exponential", "hierarchical"):
+        assert run(logs, tmp_path / method, *COLUMN, "--method", method) == 0
+        release = open_release(tmp_path / method)
+        is_empty = "There seem to be no users: no quantile is published." in release.manifest["warnings"]
+        assert is_empty == (len(release.quantiles) == 0)
+
+
+def test_nothing_raw_is_in_the_release_or_the_log(
+    pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(pattern, tmp_path / "out", *COLUMN) == 0
+    manifest, page = ((tmp_path / "out" / name).read_text() for name in ("manifest.json", "index.html"))
+    text = capfd.readouterr().err + manifest + page_text(page)
+    assert "4,987" not in text
+    assert "12,468" not in text
+    assert not {4987, 12468} & set(_numbers(json.loads(manifest)))
+
+
+def _numbers(value: object) -> list[float]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for one in value for number in _numbers(one)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def test_a_dry_run_says_what_to_expect(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(pattern, tmp_path / "out", *COLUMN, "--dry_run") == 0
+    shown = capsys.readouterr().out
+    assert "trusted curator: epsilon 0.99, delta 0" in shown
+    assert "exponential mechanism, by recursive splitting" in shown
+    assert "expected error of a quantile's rank: 7.67 users" in shown
+    assert "users (95%) in a quantile's rank" in shown
+
+
+WRONG = [
+    (["--method", "interactive"], "method: interactive is not a method of --trust central; use --method auto"),
+    (["--method", "exponential", "--ranges", "0:1"], "ranges: the exponential method answers quantiles alone"),
+    (["--contact", "limited"], "contact: has no meaning with --trust central: everybody is counted, without a sample"),
+    (["--items", "9"], "items: has no meaning with --trust central"),
+    (["--bits", "0"], "bits: must be a whole number >= 1, got '0'"),
+    (["--bits", "31"], "bits: must lie in 1..30, got 31"),
+    (["--bits", "21", "--method", "hierarchical"], "20 bits at most"),
+    (["--levels", "13", "--method", "hierarchical"], "levels: must lie in 1..12"),
+    (["--quantiles", "0.5,1"], "quantiles: must be numbers between 0 and 1"),
+    (["--epsilon", "nan"], "epsilon: must be a finite number > 0, got nan"),
+    (["--epsilon", "1e-7"], "too small for the admission"),
+    (["--trust", "local"], "trust"),
+    (["--trust", "secagg", "--method", "exponential"], "method: exponential is not a method of --trust secagg"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_wrong_requests_end_before_any_work(
+    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert run(pattern, tmp_path / "out", *COLUMN, *options) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unusable_column_is_refused(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(pattern, tmp_path / "out", "--column", "kind", "--range", "0,1") == 2
+    assert "holds string, and must hold integers or floating-point" in capsys.readouterr().err

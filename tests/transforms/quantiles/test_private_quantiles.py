@@ -1,0 +1,152 @@
+"""Private distributions beside the true ones: errors as planned, intervals that hold, whole numbers, nobody."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.items import NUMBERS, ItemColumns
+from sfumato.transforms.histogram.item_encoding import NumberItems
+from sfumato.transforms.privacy.admission import NoisyUserCounts
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.quantiles.exponential_draw import STEP_BITS, SpreadUsers
+from sfumato.transforms.quantiles.private_quantiles import (
+    PrivateDistribution,
+    QuantilesPlan,
+    Values,
+    draw_borders,
+    private_distribution,
+    whole_numbers,
+)
+
+KEY = RunKey.derive(FixedSecret(bytes(range(32))), {"of": "a test"})
+FLAKE_RATE = 1e-7
+HERE = Values(-6.0, 6.0, 6.0)
+USERS = 40_000
+
+
+def binned(values: np.ndarray, bits: int, ends: Values = HERE) -> SpreadUsers:
+    share = (np.clip(values, ends.low, ends.high) - ends.low) / (ends.high - ends.low)
+    bins, counts = np.unique(np.minimum(share * 2**bits, 2**bits - 1).astype(np.int64), return_counts=True)
+    return SpreadUsers(bins, counts, bits)
+
+
+def released(users: SpreadUsers, plan: QuantilesPlan, run: int, values: Values = HERE) -> PrivateDistribution:
+    admission = NoisyUserCounts(float(users.counts.sum()), 0.0, 0.01, 0.0)
+    return private_distribution(users, plan, KEY.narrowed({"run": run}), values, ((-1.0, 1.0),), admission)
+
+
+def plan_of(method: str, bits: int, **more: object) -> QuantilesPlan:
+    levels = (4, 8, 12) if method == "hierarchical" else ()
+    base = {"epsilon": 0.5, "shares": (0.2, 0.5, 0.9), "bits": bits, "method": method, "levels": levels}
+    return QuantilesPlan(**{**base, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("method", "bits"), [("exponential", 20), ("exponential", 10), ("hierarchical", 12)])
+def test_intervals_hold_and_errors_are_as_planned(method: str, bits: int) -> None:
+    """Each quantile apart, since those of one run share draws: misses above 5% only by luck of 1e-7."""
+    values, plan, runs = np.sort(np.random.default_rng(5).normal(0, 1, USERS)), plan_of(method, bits), 150
+    users = binned(values, bits)
+    truth = np.quantile(values, plan.shares, method="inverted_cdf")
+    found = [released(users, plan, run).quantiles for run in range(runs)]
+    misses = sum(
+        np.array([not one.low <= true <= one.high for one, true in zip(run, truth, strict=True)]) for run in found
+    )
+    assert (misses <= stats.binom.isf(FLAKE_RATE, runs, 0.05)).all()
+    assert {one.share for run in found for one in run} == set(plan.shares)
+    if bits >= 12:
+        errors = np.searchsorted(values, [[one.value for one in run] for run in found]) - USERS * np.array(plan.shares)
+        # The mean square of `runs` errors with tails no heavier than Laplace's (kurtosis 6): 5.2 standard errors.
+        ratio = float(np.sqrt((errors**2).mean(axis=0)).mean() / plan.rank_stddev())
+        assert 0.5 < ratio < 1.6
+
+
+def test_margins_are_those_of_the_ranks_errors() -> None:
+    """The end of an interval is on its own side of the quantile with 97.5%, at its rank and not only at its bin."""
+    values, plan, runs = np.sort(np.random.default_rng(5).uniform(-6, 6, USERS)), plan_of("exponential", 20), 400
+    users, draws = binned(values, 20), plan.draws(USERS)
+    misses = np.zeros(len(draws.ends) * 2, np.int64)
+    for run in range(runs):
+        ranks = [users.below(border) for border in draw_borders(users, draws, KEY.narrowed({"run": run}))]
+        for number, (share, (low, high)) in enumerate(zip(draws.shares, draws.ends, strict=True)):
+            assert low is not None
+            assert high is not None
+            misses[2 * number : 2 * number + 2] += [ranks[low] > share * USERS, ranks[high] < share * USERS]
+    assert (misses <= stats.binom.isf(FLAKE_RATE, runs, 0.025)).all()
+    assert misses.sum() > 0  # the margins are not so wide that nothing is tested
+
+
+def test_ranges_hold() -> None:
+    values, plan, runs = np.random.default_rng(5).normal(0, 1, USERS), plan_of("hierarchical", 12), 150
+    users, inside = binned(values, 12), int(((values >= -1) & (values < 1)).sum())
+    answers = [released(users, plan, run).ranges[0] for run in range(runs)]
+    # -1 and 1 are inside bins: up to half a bin's users at either end are spread evenly over the bin.
+    z = np.array([max(abs(one.users - inside) - 6, 0) / one.stddev for one in answers])
+    assert (z > 1.96).sum() <= stats.binom.isf(FLAKE_RATE, runs, 0.06)
+    assert z.mean() > 0.3
+
+
+def test_the_curve_is_known_at_what_was_drawn() -> None:
+    values, plan = np.random.default_rng(5).normal(0, 1, USERS), plan_of("exponential", 20)
+    result = released(binned(values, 20), plan, 0)
+    curve = result.curve
+    assert set(np.unique(curve.value)) >= {one.value for one in result.quantiles}
+    assert len(np.unique(curve.value)) == 2 + 9
+    below = np.searchsorted(np.sort(values), curve.value) / USERS
+    assert ((curve.low <= below) & (below <= curve.high)).mean() > 0.8
+
+
+def test_whole_numbers_have_a_bin_each() -> None:
+    items = NumberItems(ItemColumns("age", "user_id", NUMBERS), 16.5, 90.0, 20)
+    whole = whole_numbers(items)
+    assert (whole.low, whole.high, whole.bits) == (17.0, 17.0 + 128, 7)
+    assert whole_numbers(NumberItems(items.columns, 0.0, 1000.0, 9)).bits == 9  # too few bins: as it was
+    ages = np.random.default_rng(1).integers(17, 91, 5000)
+    ends, plan = Values(17.0, 145.0, 90.0, True), plan_of("exponential", 20, epsilon=1.0, shares=(0.01, 0.5, 0.99))
+    users, truth = binned(ages, 7, ends), np.quantile(ages, plan.shares, method="inverted_cdf")
+    runs = [released(users, plan, run, ends).quantiles for run in range(60)]
+    for number, true in enumerate(truth.tolist()):
+        ones = [run[number] for run in runs]
+        assert {float(one.value).is_integer() for one in ones} == {True}
+        assert max(one.high for one in ones) <= 90
+        assert sum(not one.low <= true <= one.high for one in ones) <= stats.binom.isf(FLAKE_RATE, 60, 0.05)
+
+
+@pytest.mark.parametrize("method", ["exponential", "hierarchical"])
+@pytest.mark.parametrize("users", [0, 1, 30])
+def test_nobody_and_few_users(method: str, users: int) -> None:
+    for run in range(10):
+        result = released(binned(np.full(users, 2.0), 12), plan_of(method, 12), run)
+        assert len(result.quantiles) in (0, 3)
+        assert (result.quantiles == ()) == (result.users <= (1 if method == "exponential" else 0))
+
+
+def test_the_same_key_draws_the_same_and_another_plan_does_not() -> None:
+    users = binned(np.random.default_rng(5).normal(0, 1, 500), 20)
+    for method in ("exponential", "hierarchical"):
+        bits = 20 if method == "exponential" else 12
+        users = binned(np.random.default_rng(5).normal(0, 1, 500), bits)
+        one, same, other = (released(users, plan_of(method, bits, epsilon=e), 3).quantiles for e in (0.5, 0.5, 0.6))
+        assert one == same != other
+    assert users.steps == 1 << (12 + STEP_BITS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": 0.0}, "epsilon: must be a finite number > 0"),
+        ({"epsilon": float("nan")}, "epsilon: must be a finite number > 0, got nan"),
+        ({"epsilon": 1e-7}, "too small for the admission"),
+        ({"shares": (0.5, 1.0)}, "quantiles: must be numbers between 0 and 1"),
+        ({"shares": ()}, "quantiles: must be numbers between 0 and 1"),
+        ({"method": "interactive"}, "method: must be one of exponential, hierarchical"),
+        ({"method": "hierarchical"}, "bits: the hierarchy of a curator needs a level"),
+        ({"method": "hierarchical", "levels": (21,), "bits": 21}, "20 bits at most"),
+        ({"population": 0}, "population: must be an integer >= 1"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        QuantilesPlan(**{"epsilon": 0.5, "shares": (0.5,), "bits": 12, "method": "exponential", **changes})

@@ -1,0 +1,75 @@
+"""What the pages of quantiles show, made of a release's published files alone. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import ClassVar
+
+from sfumato.schemas.release import MANIFEST_FILE
+from sfumato.schemas.trust import Trust
+from sfumato.schemas.views import PageView, Section, Table
+from sfumato.transforms.histogram.sampled_view import SampledPage, sampled_view
+from sfumato.transforms.report.sections import get
+
+
+def central_quantiles_view(files: Mapping[str, bytes]) -> PageView:
+    """The page of a release of `sfumato quantiles --trust central`.
+
+    Args:
+        files: the release's files by name. Those that the page is not made of may be missing.
+    """
+    return sampled_view(files, CentralQuantilesPage)
+
+
+def quantiles_view(files: Mapping[str, bytes]) -> PageView:
+    """The page of a release of `sfumato quantiles`. files: see `central_quantiles_view`."""
+    trust = get(json.loads(files[MANIFEST_FILE]), "privacy.trust")
+    return central_quantiles_view(files) if trust == Trust.CENTRAL else sampled_view(files)
+
+
+class CentralQuantilesPage(SampledPage):
+    """What the page says of quantiles with a trusted curator."""
+
+    DRAWN: ClassVar[str] = "The noise"
+
+    def stddev_of(self, users: float) -> float:
+        return 0.0
+
+    def curve_reading(self) -> list[str]:
+        if self.parameters["method"] == "exponential":
+            return [
+                "A quantile's interval holds the true value at least 95 times in 100, where values lie densely. It is "
+                "too short beside a long stretch without values: whole numbers that are stored as fractions need "
+                "--bits with one bin for each of them.",
+                "The curve passes through what was drawn: the quantiles and the ends of their intervals. Between two "
+                "dots nothing is known but that it rises.",
+            ]
+        return [
+            "The band shows what the noise leaves open: it holds the true curve at the border of a bin about 95 times "
+            "in 100. A quantile's interval is read off in the same way."
+        ]
+
+    def made(self) -> Section:
+        paragraphs = [
+            "The operator of the job was trusted: it saw the logs and drew what is shown once, by a secret key."
+        ]
+        if self.parameters["method"] == "exponential":
+            paragraphs.append(
+                "The middle quantile was drawn first, then the middle of each of both parts, and so on. A value is the "
+                "more likely to be drawn, the closer the number of users below it is to the one that was asked for."
+            )
+            names = {"index": "Level", "epsilon": "Epsilon", "draws": "Draws"}
+        else:
+            paragraphs.append(
+                "The users were counted by bins of several widths, with noise on every count, also where nobody was. "
+                "What is shown fits all counts best."
+            )
+            names = {"index": "Level", "epsilon": "Epsilon", "level": "Bins"}
+            names["noise_stddev"] = "Standard deviation of a count"
+        rows = [
+            [f"{2 ** one[name] if name == 'level' else one[name] + (name == 'index'):,.4g}" for name in names]
+            for one in self.rounds
+        ]
+        table = Table(title="Level by level", heads=list(names.values()), rows=rows, numeric=[True] * len(names))
+        return Section(title="How it was made", paragraphs=paragraphs, table=table if rows else None)
