@@ -357,21 +357,21 @@ def hidden_table() -> str:
 
 def report(task: str, options: argparse.Namespace, libraries: Sequence[str]) -> None:
     """Prints the tables of a task."""
+    print(f"\n## {task}\n")
     small, large = city(options.data, options.users // 10), city(options.data, options.users)
-    real = {"counts": (cabs, check_ins), "quantiles": (cabs,), "moments": ()}[task] if options.real else ()
-    logs = [*(make(options.data) for make in real), small]
     statistics = (("mean",), ("mean", "variance")) if task == "moments" else ((),)
     peers = [name for name in libraries if name != "duckdb"]
-    measured = {}
-    for setting in (Setting(task, *one) for one in itertools.product(logs, options.epsilons, statistics)):
-        measured[setting] = measure(setting, peers, options.repetitions)
-        print(f"measured: {task}, {setting.what}, epsilon {setting.epsilon:g}", file=sys.stderr, flush=True)
-    print(f"\n## {task}\n")
-    if task == "counts" and "PyDP" in libraries:
-        print(hidden_table())
-    print(accuracy_table(measured))
-    verdicts = [line for setting, found in measured.items() for line in comparisons(setting, found)]
-    if verdicts:
+    if options.repetitions:
+        real = {"counts": (cabs, check_ins), "quantiles": (cabs,), "moments": ()}[task] if options.real else ()
+        logs = [*(make(options.data) for make in real), small]
+        measured = {}
+        for setting in (Setting(task, *one) for one in itertools.product(logs, options.epsilons, statistics)):
+            measured[setting] = measure(setting, peers, options.repetitions)
+            print(f"measured: {task}, {setting.what}, epsilon {setting.epsilon:g}", file=sys.stderr, flush=True)
+        if task == "counts" and "PyDP" in libraries:
+            print(hidden_table())
+        print(accuracy_table(measured))
+        verdicts = [line for setting, found in measured.items() for line in comparisons(setting, found)]
         tally = [
             f"{name} at {sum(line.startswith(name) for line in verdicts)}" for name in ("better", "level", "worse")
         ]
@@ -384,7 +384,7 @@ def report(task: str, options: argparse.Namespace, libraries: Sequence[str]) -> 
         lines = [["input", "command", "wall s", "processor s", "times the floor", "times sfumato"]]
         for one, compared in ((small, peers), (large, fast)):
             lines += speed_rows(Setting(task, one, EPSILONS[-1], statistics[-1]), compared, options.repeats)
-        print(f"\n{markdown_table(lines, left=(0, 1))}", flush=True)
+        print(markdown_table(lines, left=(0, 1)), flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -393,8 +393,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--libraries", default=",".join(PACKAGES))
     parser.add_argument("--users", type=int, default=1_000_000, help="of the city; accuracy is measured on a tenth")
-    parser.add_argument("--repetitions", type=int, default=12, help="runs by setting, for accuracy")
-    parser.add_argument("--repeats", type=int, default=3, help="runs by command, for time")
+    parser.add_argument("--repetitions", type=int, default=12, help="runs by setting, for accuracy; 0: times alone")
+    parser.add_argument("--repeats", type=int, default=3, help="runs by command, for time; 0: accuracy alone")
     parser.add_argument("--quick", action="store_true", help="one run at epsilon 1 on a city of 2,000, without times")
     options = parser.parse_args(arguments)
     if options.quick:

@@ -259,6 +259,7 @@ def _rho(epsilon: float, delta: float) -> float:
     """The largest rho of zCDP that OpenDP converts to (epsilon, delta)."""
     import opendp.prelude as dp
 
+    dp.enable_features("contrib")
     space = dp.atom_domain(T=int), dp.absolute_distance(T=int)
 
     def converted(scale: float) -> float:
