@@ -43,7 +43,7 @@ from sfumato.transforms.logs import LATE_ROWS, log_event
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.ledger.input_files import file_digest, select_files
-from sfumato.transforms.privacy.mechanism import epsilon_for_delta
+from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_delta
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, seed_secret
 from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, package_versions
 from sfumato.transforms.release.publishing import CommitRelease, published_digest, with_charge
@@ -173,9 +173,10 @@ class LedgerGate:
 
     def settle(self, epsilon: float, reason: str) -> None:
         """See ChargeGate.settle."""
-        spent, delta, rho = admission_cost(epsilon, self.planned.delta, self.planned.rho)
+        planned = self.planned
+        spent, delta, rho = admission_cost(epsilon, planned.epsilon, planned.delta, planned.rho)
         self.accounting.open().settle(
-            self.planned.release_id, spent, delta, message_of(reason), rho=rho, binding=self.planned.binding
+            planned.release_id, spent, delta, message_of(reason), rho=rho, binding=planned.binding
         )
 
 
@@ -340,19 +341,26 @@ def rounded_up(amount: float) -> str:
     return format_amount(Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(amount))
 
 
-def admission_cost(cost: float, delta: Decimal, rho: Decimal | None) -> tuple[Decimal, Decimal, Decimal | None]:
+def admission_cost(
+    cost: float, epsilon: Decimal, delta: Decimal, rho: Decimal | None
+) -> tuple[Decimal, Decimal, Decimal | None]:
     """Returns epsilon, delta and rho that the admission of a release spends.
 
     Args:
         cost: of the noisy counts of users, an epsilon or a rho.
-        delta: of the complete release. With Gaussian noise the admission has the share of it that it has of rho.
+        epsilon: of the complete release.
+        delta: of the complete release. With Gaussian noise the admission has the share of it that it has of rho, unless
+            it would need a larger epsilon than the release. Then it has the release's epsilon.
         rho: of the complete release; None unless its noise is Gaussian.
     """
     spent = parse_amount("epsilon", rounded_up(cost))
     if rho is None:
         return spent, Decimal(0), None
     share = parse_amount("delta", rounded_up(float(delta) * cost / float(rho)))
-    return parse_amount("epsilon", rounded_up(epsilon_for_delta(float(spent), float(share)))), share, spent
+    own = parse_amount("epsilon", rounded_up(epsilon_for_delta(float(spent), float(share))))
+    if own > epsilon:
+        own, share = epsilon, parse_amount("delta", rounded_up(gaussian_delta(float(spent), float(epsilon))))
+    return own, share, spent
 
 
 def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: AdmissionRule, refusal: RefusedError) -> None:
@@ -364,7 +372,7 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
     epsilon = parse_amount("epsilon", cost.epsilon)
     if isinstance(refusal, NotAdmittedError):  # only the noisy counts of users were drawn
         rho = None if cost.rho is None else parse_amount("rho", cost.rho)
-        spent, delta, _ = admission_cost(rule.epsilon, parse_amount("delta", cost.delta), rho)
+        spent, delta, _ = admission_cost(rule.epsilon, epsilon, parse_amount("delta", cost.delta), rho)
         adjacency = ADD_OR_REMOVE
     else:
         spent, delta, adjacency = epsilon, parse_amount("delta", cost.delta), cost.adjacency

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from sfumato.pipelines import cli
+from sfumato.pipelines.job import admission_cost
 from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import REPLACE, ZERO_OUT, Charge, Limit, Period, Reservation
 from sfumato.schemas.places import Places
@@ -30,7 +31,7 @@ from sfumato.transforms.privacy.admission import UserCounts, count_users
 from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian_pmf
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.privacy.ledger.windows import fits
+from sfumato.transforms.privacy.ledger.windows import check_rho, fits
 from sfumato.transforms.privacy.mechanism import gaussian_delta, gaussian_rho, rho_for_delta, sigma_for_rho
 from sfumato.transforms.release.catalog import disagreement
 from sfumato.transforms.release.published_release import open_release
@@ -246,7 +247,7 @@ def test_a_run_is_charged_its_rho_and_a_refused_one_that_of_its_counts(
     assert run(tmp_path, "one", day, "--budget=10:1e-6/365d", "--dry_run") == 0
     text = " ".join(capsys.readouterr().out.split())
     rho = rho_for_delta(0.5, 1e-6)
-    assert f"epsilon 0.5 and delta 1e-6 (rho {rho})" in text.replace("0.000001", "1e-6")
+    assert f"epsilon 0.5 and delta 1e-6 (rho {rho:.4g})" in text.replace("0.000001", "1e-6")
     assert "releases of every day fit this limit up to epsilon 0.383 and delta 1e-6 each" in text
     assert run(tmp_path, "one", day, "--budget=10:1e-6/365d", "--min_users=90000") == 75
     refused = book.history(with_limits=True).reservations["one"]
@@ -275,3 +276,18 @@ def test_a_reserved_run_cannot_be_settled_below_its_counts_twice(tmp_path: Path)
     with pytest.raises(LedgerError, match="refused before, at another cost"):
         book.settle("one", "0.1", "1e-8", "few")
     assert book.history(with_limits=True).reservations["one"].reserved_charge == one.charge
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 0.003, 0.1, 1.0, 30.0])
+@pytest.mark.parametrize("delta", [1e-30, 1e-6, 1e-3, 0.01])
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.5])
+def test_a_refusal_fits_into_its_charge_and_covers_its_counts(epsilon: float, delta: float, share: float) -> None:
+    """Else the run would fail on the ledger after its charge. A share of delta needs a large epsilon if delta is."""
+    parameters = parameters_of(epsilon=epsilon, delta=delta, population_share=share)
+    amounts = (Decimal(repr(one)) for one in (epsilon, delta, parameters.rho))
+    cost = parameters.admission().epsilon
+    spent, left, rho = admission_cost(cost, *amounts)
+    assert rho is not None
+    assert (spent <= epsilon, left <= delta, cost <= rho <= parameters.rho) == (True,) * 3
+    assert gaussian_delta(cost, float(spent)) <= float(left)
+    check_rho(replace(charge("one", "2026-11-20"), epsilon=spent, delta=left, rho=rho))
