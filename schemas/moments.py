@@ -180,6 +180,8 @@ class MomentEstimate:
 class BitMeans:
     """The share of clients with each bit of a quantity set, as in Figure 5(b) of paper 002.
 
+    With thresholds, a bit stands for the thresholds from its place value to the next: the mean share who reach them.
+
     Attributes:
         quantity: that has the bits: `value`, `square` (squared distance from the mean), `power:K` or `log2`.
         weight: float64[n], the amount that a set bit adds, in the quantity's unit; negative for bits of negative

@@ -60,7 +60,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """A query for bits of one quantity. A run has at most two for each, in rounds 1 and 2.
+    """A query about one quantity. A run has at most two for each, in rounds 1 and 2.
 
     Attributes:
         quantity: the quantity.
