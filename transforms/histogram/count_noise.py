@@ -57,6 +57,7 @@ from sfumato.transforms.privacy.discrete_gaussian import (
 )
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import (
+    MIN_GAUSSIAN_DELTA,
     gaussian_delta,
     gaussian_rho,
     rho_for_delta,
@@ -258,7 +259,9 @@ def choose_noise(
     found = [one for one in _candidates(epsilon, delta, bound, public) if kind in ("auto", one.kind)]
     if not found:
         why = (
-            "truncated noise is for items with a threshold" if kind == "truncated" else "gaussian noise needs delta > 0"
+            "truncated noise is for items with a threshold"
+            if kind == "truncated"
+            else f"gaussian noise needs a delta of at least {MIN_GAUSSIAN_DELTA:g}"
         )
         raise RequestError(f"noise: {why}; use --noise auto")
     return min(found, key=lambda one: (one.hidden_count(), one.stddev))
@@ -273,7 +276,7 @@ def _candidates(epsilon: float, delta: float, bound: ItemBound, public: bool) ->
         yield laplace
     else:
         yield from _with_threshold(laplace, delta)
-    if delta:
+    if delta >= MIN_GAUSSIAN_DELTA:
         sigma = sigma_for_rho(rho_for_delta(epsilon, delta * _SAFETY), shift * math.sqrt(items))
         gaussian = CountNoise("gaussian", epsilon, delta, bound, sigma)
         yield gaussian if public else gaussian_with_threshold(gaussian)
