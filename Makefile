@@ -125,6 +125,7 @@ check: $(VENV)/.developed
 bench: $(VENV)/.benched
 	$(BIN)/python -m benchmarks.speed --data bench_data --plot docs/images
 	$(BIN)/python -m benchmarks.peers --data bench_data
+	$(BIN)/python -m benchmarks.central_peers --data bench_data
 	$(BIN)/python -m benchmarks.accountant
 	$(BIN)/python -m benchmarks.nightly --data bench_data --plot docs/images
 	[ ! -f build/flink/job-server.jar ] || SFUMATO_FLINK_JAR=$(abspath build/flink/job-server.jar) \

@@ -1,6 +1,7 @@
 """How often 95% intervals of means and moments hold the clients' own statistic, as tables.
 
     python -m benchmarks.coverage_moments [--repetitions 100] [--clients 1000,10000] [--epsilons 0.1,3]
+        [--method threshold] [--mean_only]
 
 Every run draws clients anew and runs the whole protocol in memory, with randomised response and with the noise on every
 count. A run misses where the interval does not hold the clients' own statistic. A row of a table pools the data sets,
@@ -15,11 +16,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.moments import FixedPoint, Statistic
+from sfumato.schemas.moments import FixedPoint, Method, Statistic
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.moments.groups import CellGroups, Grouping
 from sfumato.transforms.moments.moment_tables import simultaneous
@@ -81,10 +83,12 @@ class Case:
     truth: Values
 
 
-def run(data: Data, loose: int, clients: int, epsilon: float, statistics: tuple[str, ...], runs: int) -> Case:
+def run(
+    data: Data, loose: int, clients: int, epsilon: float, statistics: tuple[str, ...], runs: int, method: Method
+) -> Case:
     """Runs a plan so many times."""
     form = FixedPoint(data.bits + loose)
-    plan = MomentsPlan(form=form, statistics=tuple(map(Statistic, statistics)), epsilon=epsilon)
+    plan = MomentsPlan(form=form, statistics=tuple(map(Statistic, statistics)), epsilon=epsilon, method=method)
     found = np.empty((4, runs, len(statistics)))
     for number in range(runs):
         seed = [number, loose, clients, int(1000 * epsilon), len(statistics), *data.name.encode()]
@@ -127,7 +131,7 @@ def grid(options: argparse.Namespace, statistics: tuple[str, ...], looses: tuple
     """All cases."""
     for data, loose, clients, epsilon in itertools.product(DATA, looses, options.clients, options.epsilons):
         runs = options.repetitions if clients < 10**6 else max(options.repetitions // FEWER, 1)
-        yield run(data, loose, clients, epsilon, statistics, runs)
+        yield run(data, loose, clients, epsilon, statistics, runs, options.method)
 
 
 def listed(
@@ -192,15 +196,19 @@ def main() -> None:
     parser.add_argument("--clients", type=lambda text: [int(one) for one in text.split(",")])
     parser.add_argument("--epsilons", type=lambda text: [float(one) for one in text.split(",")])
     parser.add_argument("--no_lists", action="store_true", help="intervals alone")
+    parser.add_argument("--mean_only", action="store_true", help="intervals of the mean alone")
+    parser.add_argument("--method", choices=get_args(Method), default="adaptive", help="of the intervals")
     parser.set_defaults(clients=[1_000, 10_000, 100_000, 1_000_000], epsilons=[0.1, 0.5, 1.0, 3.0])
     options = parser.parse_args()
-    if not options.no_lists:
+    if not (options.no_lists or options.mean_only):
         print("Maps of 64 cells: what is listed as above or below the average\n")
         print(lists(200), "\n")
     means = list(grid(options, ("mean",), (0, 4)))
     print("The mean, asked for alone\n")
     for by in (("clients", "epsilon"), ("data", "epsilon"), ("loose", "epsilon")):
         print(table(means, "mean", by), "\n")
+    if options.mean_only:
+        return
     every = list(grid(options, STATISTICS, (0,)))
     print("All statistics, each of a part of the users\n")
     for name in STATISTICS:

@@ -92,7 +92,7 @@ def bits(statistic: str) -> Mechanism:
     """`--trust local`."""
 
     def run(values: Values, data: Data, epsilon: float, number: int) -> float:
-        plan = MomentsPlan(form=data.form, statistics=(Statistic(statistic),), epsilon=epsilon)
+        plan = MomentsPlan(form=data.form, statistics=(Statistic(statistic),), method="adaptive", epsilon=epsilon)
         inside = np.clip(values, data.span.low, data.span.high)
         return run_in_memory(inside, plan, key(number, data.name, len(values), epsilon)).estimates[0].value
 

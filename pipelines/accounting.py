@@ -102,7 +102,7 @@ class Accounting:
         limits = check_limits(history, self.dataset, self.budget) or history.limits[charge.dataset]
         text = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
         if charge.rho is not None:
-            text += f" (rho {format_amount(charge.rho)})"
+            text += f" (rho {charge.rho:.4g})"
         lines = [f"{text} to dataset {self.dataset} for {self.period}, in the ledger {self.ledger}"]
         for limit in limits:
             spent = spent_in_window(history.charges, charge.dataset, self.period.last, limit)

@@ -126,7 +126,7 @@ def _text(location: str, history: History, dataset: str | None) -> str:
     charges = [["data of", "dataset", "release", "job", "trust", "epsilon", "delta", "rho", "charged", "state"]]
     for entry in reservations:
         charge = entry.charge
-        rho = "" if charge.rho is None else format_amount(charge.rho)
+        rho = "" if charge.rho is None else f"{charge.rho:.4g}"
         amounts = [format_amount(charge.epsilon), format_amount(charge.delta), rho]
         charges.append(
             [

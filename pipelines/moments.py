@@ -22,6 +22,7 @@ from sfumato.transforms.moments.bernstein_sums import coefficients
 from sfumato.transforms.moments.central_moments import CentralPlan
 from sfumato.transforms.moments.central_moments_release import CentralMetadata, central_files
 from sfumato.transforms.moments.groups import Grouping
+from sfumato.transforms.moments.method_choice import min_threshold_users
 from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
 from sfumato.transforms.moments.prior import PriorRelease
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
@@ -152,7 +153,7 @@ def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
     response, form = plan.response, plan.form
     quantities, bits = plan.quantities, f"{response.reports} bit{'s'[: response.reports != 1]}"
     lines = [
-        f"bit pushing, {plan.method}: a client sends {bits} of one of {len(quantities)}: {', '.join(quantities)}",
+        f"method {plan.method}: a client sends {bits} about one of {len(quantities)}: {', '.join(quantities)}",
         f"values lie in {form.low:.10g} to {form.high:.10g}, in steps of {form.step:.6g}; others count as an end",
     ]
     if response.epsilon is None:
@@ -167,6 +168,10 @@ def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
             f"epsilon {plan.released_epsilon:g} for adding or removing one user: "
             f"noise ±{significant(plan.noise_stddev)} on every count of reports"
         )
+    if plan.method == "auto":
+        users = min_threshold_users(plan.epsilon, form.bits)
+        below = f", or weighted for fewer than {users:,.0f} users by a noisy count" if users > 0 else ""
+        lines.append(f"auto takes: threshold{below}")
     return "\n".join([*lines, *_group_lines(grouping), *_error_lines(plan)])
 
 

@@ -95,21 +95,18 @@ def requested_quantiles(request: QuantilesRequest) -> RequestedCount:
 
 def _central_quantiles(request: QuantilesRequest) -> QuantilesPlan:
     """A plan with a trusted curator: the method of least expected error that the request allows."""
-    methods = [request.method]
-    if request.method == "auto":
-        methods = ["hierarchical"] if request.ranges else ["exponential"]
-        if not request.ranges and (request.bits or _BITS) <= MAX_BITS:
-            methods.append("hierarchical")
+    methods: list[str] = ["hierarchical"] if request.ranges else [request.method]
+    bits = request.bits or (_BITS if methods == ["hierarchical"] else _FINE_BITS)
+    if methods == ["auto"]:
+        methods = ["exponential", "hierarchical"] if bits <= MAX_BITS else ["exponential"]
     plans = []
     for method in methods:
-        exponential = method == "exponential"
-        bits = request.bits or (_FINE_BITS if exponential else _BITS)
         plan = QuantilesPlan(
             epsilon=request.epsilon,
             shares=request.quantiles,
             bits=bits,
             method=method,
-            levels=() if exponential else spread_levels(bits, request.levels or -(-bits // 4)),
+            levels=() if method == "exponential" else spread_levels(bits, request.levels or -(-bits // 4)),
             population=request.population,
             max_bad_fraction=request.max_bad_fraction,
         )

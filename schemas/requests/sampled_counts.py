@@ -230,7 +230,7 @@ class QuantilesRequest(SampledRequest):
         common=True,
     )
     bits: int | None = option(
-        None, "the range is cut into 2^bits bins (12; 20 with the exponential method)", METHOD, ge=1
+        None, "the range is cut into 2^bits bins (12; with --trust central 20, if there are no ranges)", METHOD, ge=1
     )
     levels: int | None = option(
         None,

@@ -248,7 +248,7 @@ def test_a_run_is_charged_its_rho_and_a_refused_one_that_of_its_counts(
     assert run(tmp_path, "one", day, "--budget=10:1e-6/365d", "--dry_run") == 0
     text = " ".join(capsys.readouterr().out.split())
     rho = rho_for_delta(0.5, 1e-6)
-    assert f"epsilon 0.5 and delta 1e-6 (rho {rho})" in text.replace("0.000001", "1e-6")
+    assert f"epsilon 0.5 and delta 1e-6 (rho {rho:.4g})" in text.replace("0.000001", "1e-6")
     assert "releases of every day fit this limit up to epsilon 0.383 and delta 1e-6 each" in text
     assert run(tmp_path, "one", day, "--budget=10:1e-6/365d", "--min_users=90000") == 75
     refused = book.history(with_limits=True).reservations["one"]

@@ -249,8 +249,9 @@ def test_the_error_that_a_dry_run_tells_is_that_of_the_best_chances(
     assert [error * math.sqrt(users) for users, error in found.items()] == pytest.approx([least] * 5, rel=0.01)
     truth = RandomisedResponse(3.0, reports).truth_probability
     assert f"a bit is sent as it is with probability {truth:.4f}" in text
-    assert f"a client sends {reports} bit{'s'[: reports != 1]} of one of {1 + (reports == 2)}: value" in text
+    assert f"a client sends {reports} bit{'s'[: reports != 1]} about one of {1 + (reports == 2)}: value" in text
     assert "values lie in 0 to 63.75, in steps of 0.25" in text
+    assert "auto takes: threshold, or weighted for fewer than 111 users by a noisy count" in text
 
 
 def test_a_dry_run_is_what_the_run_does(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,7 +269,7 @@ def test_a_dry_run_is_what_the_run_does(pattern: str, tmp_path: Path, capsys: py
     form = manifest["fixed_point"]
     assert f"values lie in {form['low']:g} to {form['high']:g}, in steps of {form['step']:g}" in text
     assert f"with probability {manifest['privacy']['meter']['truth_probability']:.4f}" in text
-    assert f"bit pushing, {manifest['method']}" in text
+    assert f"method {manifest['method']}" in text
 
 
 def test_a_dry_run_without_local_privacy(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from sfumato.schemas.moments import Method
 
 _MIN_SIGNAL = 1000.0  # n epsilon^2 from which thresholds are better; docs/explanation/moments.md has the measurements
@@ -20,6 +22,9 @@ def chosen_method(users: float, epsilon: float | None, bits: int) -> Method:
         epsilon: local; None: no randomised response.
         bits: of the values.
     """
-    if epsilon is None or bits > _FEW_BITS or users * min(epsilon, 1e3) ** 2 >= _MIN_SIGNAL:
-        return "threshold"
-    return "weighted"
+    return "threshold" if users >= min_threshold_users(epsilon, bits) else "weighted"
+
+
+def min_threshold_users(epsilon: float | None, bits: int) -> float:
+    """The number of users from which thresholds are chosen; see `chosen_method`."""
+    return -math.inf if epsilon is None or bits > _FEW_BITS else _MIN_SIGNAL / min(epsilon, 1e3) ** 2
