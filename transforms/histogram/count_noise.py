@@ -67,6 +67,7 @@ from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILO
 NoiseKind = Literal["laplace", "truncated", "gaussian"]
 NOISES = ("auto", *get_args(NoiseKind))
 _SAFETY = 1 - 1e-9  # of probabilities that must not be above a bound; floats are exact within 1e-12
+_MIN_GAUSSIAN_DELTA = 1e-15  # the sampler of Gaussian noise is exact but for a probability of 1e-21 for each count
 _SIGMAS = 10.1  # no Gaussian draw is above this many sigma
 _MAX_SUMMED_SIGMA = 1000
 _LOW_ERROR, _HIGH_ERROR = 0.025, 0.024  # of an interval's ends; see CountNoise.intervals
@@ -104,9 +105,12 @@ class CountNoise:
         a = self.decay
         if self.limit is None:
             return 1 / (math.sqrt(2) * math.sinh(a / 2))
-        k = np.arange(1, self.limit + 1, dtype=np.float64)
-        weights = np.exp(-a * k)
-        return math.sqrt(2 * float((k * k * weights).sum()) / (1 + 2 * float(weights.sum())))
+        # Sums of beta^k, k beta^k and k^2 beta^k over k >= 1; those beyond A are the same, shifted.
+        beta, rest, limit = math.exp(-a), -math.expm1(-a), self.limit
+        ones, firsts, squares = beta / rest, beta / rest**2, beta * (1 + beta) / rest**3
+        beyond = math.exp(-a * limit)
+        inside = squares - beyond * (limit**2 * ones + 2 * limit * firsts + squares)
+        return math.sqrt(max(2 * inside / (1 + 2 * ones * (1 - beyond)), 0.0))
 
     @property
     def decay(self) -> float:
@@ -258,7 +262,9 @@ def choose_noise(
     found = [one for one in _candidates(epsilon, delta, bound, public) if kind in ("auto", one.kind)]
     if not found:
         why = (
-            "truncated noise is for items with a threshold" if kind == "truncated" else "gaussian noise needs delta > 0"
+            "truncated noise is for items with a threshold"
+            if kind == "truncated"
+            else "gaussian noise needs a delta of 1e-15 or more"
         )
         raise RequestError(f"noise: {why}; use --noise auto")
     return min(found, key=lambda one: (one.hidden_count(), one.stddev))
@@ -273,7 +279,7 @@ def _candidates(epsilon: float, delta: float, bound: ItemBound, public: bool) ->
         yield laplace
     else:
         yield from _with_threshold(laplace, delta)
-    if delta:
+    if delta >= _MIN_GAUSSIAN_DELTA:
         sigma = sigma_for_rho(rho_for_delta(epsilon, delta * _SAFETY), shift * math.sqrt(items))
         gaussian = CountNoise("gaussian", epsilon, delta, bound, sigma)
         yield gaussian if public else gaussian_with_threshold(gaussian)

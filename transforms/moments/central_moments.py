@@ -23,7 +23,7 @@ from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILO
 
 _ADMISSION_SHARE = 0.01  # of epsilon, for the two counts of users that admit a run
 _OUTSIDE_SHARE = 0.01  # for the two counts of users outside the range
-_RANGE_SHARE = 0.2  # for the range, where none is given: the least error over benchmarks/moments_central.py
+_RANGE_SHARE = 0.2  # for the range, where none is given: the table `shares` of benchmarks/moments_central.py
 _MIN_EPSILON = 1000 * MIN_NOISE_EPSILON
 _MAX_SCALE_BITS = 20  # what one user adds, in bits: finer than any noise, and sums of 2^43 users fit 63 bits
 _MAX_DIGITS = 120  # before the point, of the largest power of a value: squares of its sums over users are finite

@@ -143,6 +143,18 @@ def test_hidden_count_is_the_largest_that_is_absent_in_a_hundredth_of_cases(kind
     assert noise.hidden_count(threshold=noise.threshold + 9) == hidden + 9
 
 
+@pytest.mark.parametrize("delta", [1e-300, 1e-14, 0.3, 0.99])
+@pytest.mark.parametrize("epsilon", [1e-5, 1.0, 50.0])
+def test_extreme_budgets_are_kept(epsilon: float, delta: float) -> None:
+    for kind in KINDS if delta > 1e-15 else KINDS[:2]:
+        noise = choose_noise(epsilon, delta, ItemBound(3, 2), kind)
+        assert noise.delta <= delta
+        assert noise.threshold > 2
+        assert noise.hidden_count() >= 0
+        low, high = noise.intervals(np.array([noise.threshold]))
+        assert 1 <= low[0] <= noise.threshold <= high[0]
+
+
 def test_auto_is_the_one_that_hides_least() -> None:
     for items, best in ((1, "truncated"), (2, "truncated"), (4, "gaussian"), (30, "gaussian")):
         found = {kind: choose_noise(1.0, 1e-8, ItemBound(items), kind) for kind in KINDS}
@@ -177,7 +189,8 @@ def test_hidden_counts_are_below_their_goals() -> None:
         ({"delta": float("nan")}, "delta"),
         ({"kind": "uniform"}, "noise"),
         ({"kind": "truncated", "public": True}, "truncated noise is for items with a threshold"),
-        ({"kind": "gaussian", "public": True, "delta": 0.0}, "gaussian noise needs delta > 0"),
+        ({"kind": "gaussian", "public": True, "delta": 0.0}, "gaussian noise needs a delta of 1e-15"),
+        ({"kind": "gaussian", "delta": 1e-16}, "gaussian noise needs a delta of 1e-15"),
     ],
 )
 def test_bad_values_are_refused(wrong: dict, match: str) -> None:
