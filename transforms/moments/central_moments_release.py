@@ -1,4 +1,4 @@
-"""The files and the manifest of sums, means and moments by a trusted server: post-processing of noisy sums. Pure."""
+"""The files and the manifest of sums, means and moments by a trusted curator: post-processing of noisy sums. Pure."""
 
 from __future__ import annotations
 
