@@ -169,7 +169,7 @@ class Plan:
 
 
 def make_case(name: str, epsilon: float, users: int = USERS, depth: int = DEPTH) -> Case:
-    """A method with a trusted server, or in one shard that tolerates what `sfumato compare` lets it."""
+    """A method with a trusted curator, or in one shard that tolerates what `sfumato compare` lets it."""
     values = {"epsilon": epsilon, "depth": depth, "contribution": "all", "gamma": GAMMA, "shard_size": users}
     values |= {"users": users, "population": users, "trust": "secagg" if name == SHARD else "central"}
     parameters = replace(case_parameters(METHODS[name].NAME, values), method=METHODS[name])

@@ -1,4 +1,4 @@
-"""Means, variances and sums by a trusted server beside PyDP, OpenDP and bit pushing, as tables.
+"""Means, variances and sums by a trusted curator beside PyDP, OpenDP and bit pushing, as tables.
 
     SFUMATO_DATA=... python -m benchmarks.moments_central [--runs 100] [--tables mean,variance,sum,found,time]
 

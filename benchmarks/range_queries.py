@@ -86,7 +86,7 @@ def best_grid(
 
 
 def adaptive_model(exact: ExactCounts, epsilon: float, key: RunKey) -> TreeModel:
-    """The heatmap's adaptive method, counted by a trusted server."""
+    """The heatmap's adaptive method, counted by a trusted curator."""
     shift = np.uint64(2 * (BASE_DEPTH - TREE_DEPTH))
     places, generator = Places(TREE_DEPTH), np.random.default_rng(1)
     codes = generator.permutation(np.repeat(exact.codes, exact.users) >> shift)

@@ -176,7 +176,7 @@ def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
 
 
 def central_plan_text(plan: CentralPlan, grouping: Grouping | None) -> str:
-    """The noise and the error of a release by a trusted server, as text for a terminal."""
+    """The noise and the error of a release by a trusted curator, as text for a terminal."""
     shares = ", ".join(f"{name} {epsilon:.3g}" for name, epsilon in plan.shares.items())
     lines = [
         f"the operator adds up the value of one record a user, and adds noise once; parts of epsilon: {shares}",

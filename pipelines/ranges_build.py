@@ -167,11 +167,11 @@ def ranges_plan_text(plan: RangesPlan) -> str:
     lines.append(f"epsilon {counting.epsilon:g}{delta} in all, of which the count of users costs {spent:.3g}")
     chosen = plan.options.get("cell_width")
     if chosen is None:
-        lines.append("a trusted server adds the noise; the cells follow from the number of users and epsilon")
+        lines.append("a trusted curator adds the noise; the cells follow from the number of users and epsilon")
     else:
         noise = significant(kind.stddev(counting.budget.total - spent))
         lines.append(
-            f"a trusted server adds noise ±{noise} to the users of every cell of about {chosen:g} x {chosen:g} m"
+            f"a trusted curator adds noise ±{noise} to the users of every cell of about {chosen:g} x {chosen:g} m"
         )
     return "\n".join(lines) + "\n"
 

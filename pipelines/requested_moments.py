@@ -30,7 +30,7 @@ def check_moments(request: MomentsRequest) -> None:
 
 
 def requested_sums(request: MomentsRequest) -> tuple[Values, CentralPlan, Grouping | None]:
-    """Values, plan and groups of a request of a trusted server. Raises RequestError."""
+    """Values, plan and groups of a request of a trusted curator. Raises RequestError."""
     assert request.epsilon is not None
     grouping = grouping_of(request)
     values = Values(_columns(request), None, None if grouping is None else grouping.groups)

@@ -83,7 +83,7 @@ JOBS = {
         publishes=True,
     ),
     "moments": Job(
-        "publish means, variances and moments of a number: from one bit of each user, or by a trusted server",
+        "publish means, variances and moments of a number: from one bit of each user, or by a trusted curator",
         "schemas.requests.moments_request:MomentsRequest",
         "pipelines.moments:run",
         "pipelines.requested_moments:check_moments",

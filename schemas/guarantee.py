@@ -35,11 +35,6 @@ ASSUMPTIONS = (
     "AES and SipHash behave as pseudo-random functions, so the guarantee is computational. Two users with equal 64-bit "
     "keyed hashes count as one (probability below users / 2^64 for any one user).",
 )
-TRUSTED_SERVER = (
-    "The operator of this job is a trusted server. It sees the raw logs and the exact sums, and adds the noise; there "
-    "is no secure aggregation, and the guarantee covers the release alone. A failed run publishes nothing. So the "
-    "existence of a release shows that at least one user had a usable record."
-)
 CURATOR = (
     "The operator of this job is a trusted curator. It sees the raw logs and the exact results, and adds noise to them "
     "once. The guarantee covers the release alone. A failed run publishes nothing, and its error message is for the "

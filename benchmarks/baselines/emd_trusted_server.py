@@ -1,4 +1,4 @@
-"""Sparse aggregation under the earth mover's distance by a trusted server, as in paper 001. A baseline of `Emd`."""
+"""Sparse aggregation under the earth mover's distance by a trusted curator, as in paper 001. A baseline of `Emd`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sfumato.transforms.privacy.budget import Budget
 def emd_aggregate(
     sums: NDArray[np.float64], epsilon: float, method: Emd, noise: Callable[[float, int], NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """DPSPARSEEMDAGG of the paper, with a trusted server that holds the exact sums. Measures only cells that are read.
+    """DPSPARSEEMDAGG of the paper, with a trusted curator that holds the exact sums. Measures only cells that are read.
 
     Args:
         sums: of the users' distributions, float64[side, side], side a power of two, row 0 in the north.

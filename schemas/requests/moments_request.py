@@ -38,7 +38,7 @@ _METHODS_OF = {"weight_power": ("weighted",), "squash": ("adaptive", "weighted")
 
 
 class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
-    """Means and other moments of a number: each user sends one bit of their value, or a trusted server adds up."""
+    """Means and other moments of a number: each user sends one bit of their value, or a trusted curator adds up."""
 
     JOB: ClassVar[str] = "moments"
     COMMAND: ClassVar[str] = "moments"

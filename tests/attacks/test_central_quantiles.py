@@ -66,7 +66,7 @@ def path_loss(plan: DrawPlan, borders: list[int], log: tuple[int, ...], other: t
 @pytest.mark.parametrize("number", range(6))
 def test_all_draws_together_cost_epsilon(number: int) -> None:
     """Drawn releases, and releases that an adversary would pick: all borders at the user, or at the range's ends."""
-    plan = plan_draws((0.25, 0.5, 0.75), 1.0, 20)
+    plan = plan_draws((0.25, 0.5, 0.75), 1.0, 20, 12)
     log, other = NEIGHBOURS[number]
     at = int(np.flatnonzero(below(other) - below(log))[0])
     drawn = draw_borders(spread(log, len(log) // 2), plan, KEY.narrowed({"number": number}))
@@ -78,13 +78,13 @@ def test_all_draws_together_cost_epsilon(number: int) -> None:
 
 def test_a_plan_whose_draws_share_users_would_be_caught() -> None:
     """Every draw over all users, at its level's epsilon: what recursive splitting must not do."""
-    plan = plan_draws((0.25, 0.5, 0.75), 1.0, 600)
+    plan = plan_draws((0.25, 0.5, 0.75), 1.0, 600, 12)
     costs = [max(map(abs, losses(*WORST[0], draw.share, plan.epsilons[draw.level]))) for draw in plan.draws]
     assert sum(costs) > 1.1
 
 
 def test_one_user_is_in_one_part_of_each_level() -> None:
-    plan = plan_draws(tuple(k / 10 for k in range(1, 10)), 1.0, 50)
+    plan = plan_draws(tuple(k / 10 for k in range(1, 10)), 1.0, 50, 12)
     log = (30, 21, 0, 9)
     borders = draw_borders(spread(log, 2), plan, KEY)
     for user in itertools.chain(range(0, 4096, 97)):
@@ -105,7 +105,7 @@ def test_a_user_is_in_one_bin_of_each_level_of_the_hierarchy() -> None:
 
 
 def test_a_retried_bundle_draws_the_same() -> None:
-    plan = plan_draws((0.1, 0.5, 0.9), 1.0, 60)
+    plan = plan_draws((0.1, 0.5, 0.9), 1.0, 60, 12)
     once, again = (draw_borders(spread((30, 21, 0, 9), 2), plan, KEY) for _ in range(2))
     assert once == again
     assert once != draw_borders(spread((30, 21, 0, 9), 2), plan, KEY.narrowed({"another": "run"}))

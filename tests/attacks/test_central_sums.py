@@ -1,4 +1,4 @@
-"""A trusted server's sums: one user changes them by what the noise is for, and the noise is no smaller.
+"""A trusted curator's sums: one user changes them by what the noise is for, and the noise is no smaller.
 
 Sensitivities are found by brute force, from Arrow batches on: every user of small logs is removed in turn, with values
 far outside the range, several records and several groups. These tests fail if clipping is forgotten, if a square is

@@ -149,6 +149,7 @@ def test_the_user_count_has_gaussian_noise_of_its_rho() -> None:
         ({"noise": "laplace", "delta": 1e-6}, "delta: laplace noise needs none"),
         ({"noise": "gauss"}, "noise"),
         ({"delta": -1e-9}, "delta"),
+        ({"delta": 1e-16}, "delta: must be 0 or at least 1e-15"),
         ({"delta": 0.02}, "delta"),
         ({"delta": math.nan}, "delta"),
         ({**GAUSSIAN, "noise_source": "client"}, "noise_source: clients' shares do not add up to Gaussian noise"),
@@ -279,7 +280,7 @@ def test_a_reserved_run_cannot_be_settled_below_its_counts_twice(tmp_path: Path)
 
 
 @pytest.mark.parametrize("epsilon", [1e-4, 0.003, 0.1, 1.0, 30.0])
-@pytest.mark.parametrize("delta", [1e-30, 1e-6, 1e-3, 0.01])
+@pytest.mark.parametrize("delta", [1e-15, 1e-6, 1e-3, 0.01])
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.5])
 def test_a_refusal_fits_into_its_charge_and_covers_its_counts(epsilon: float, delta: float, share: float) -> None:
     """Else the run would fail on the ledger after its charge. A share of delta needs a large epsilon if delta is."""

@@ -237,7 +237,7 @@ def test_a_plan_with_a_trusted_server_speaks_of_no_shards(capsys) -> None:
     assert cli.main(["plan", "--users", "1000", "--trust", "central", "--method", "emd"]) == 0
     shown, models = capsys.readouterr().out.split("Each trust model")
     assert "| central |" in models
-    assert "trusted server" in shown
+    assert "trusted curator" in shown
     for word in ("shard", "modulus", "overflow", "seen from"):
         assert word not in shown
 

@@ -107,8 +107,8 @@ def test_a_blurred_release_is_the_gaussian_heatmap_of_its_cells(logs, tmp_path: 
 def test_central_noise_says_whom_it_trusts(logs, tmp_path: Path) -> None:
     assert cli.main(command(logs(900), tmp_path / "out", "--trust", "central")) == 0
     privacy = open_release(tmp_path / "out").manifest["privacy"]
-    assert privacy["mechanism"] == "discrete Laplace, added once to the sums by a trusted server"
-    assert "a trusted server. It sees the raw logs and the exact sums" in privacy["assumptions"][0]
+    assert privacy["mechanism"] == "discrete Laplace, added once to the sums by a trusted curator"
+    assert "a trusted curator. It sees the raw logs and the exact results" in privacy["assumptions"][0]
     told = privacy["participation"]
     assert (told["protected"], told["epsilon"], told["delta"]) == (True, 0.0, 0.0)
 

@@ -111,12 +111,12 @@ def test_the_command_without_and_with_wrong_jobs(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_help_shows_an_example_and_the_common_options_in_under_64_lines(
+def test_help_shows_an_example_and_the_common_options_in_under_70_lines(
     job: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([*job.split(), "--help"]) == 0
     common = capsys.readouterr().out
-    assert len(common.splitlines()) < 64
+    assert len(common.splitlines()) < 70
     assert common.index("example:") < common.index("\n  --") if "\n  --" in common else "example:" in common
     assert cli.main([*job.split(), "--help-all"]) == 0
     every = capsys.readouterr().out

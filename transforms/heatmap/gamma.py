@@ -63,7 +63,7 @@ class GammaInputs:
         shard_size: expected users of a shard.
         dropout: share of a shard's clients that may fail.
         participation: whether shards can be lost.
-        is_central: whether a trusted server adds the noise once.
+        is_central: whether a trusted curator adds the noise once.
         rounding: of the distributions.
         modulus: a given one; None chooses it.
         overflow_probability: that any sum wraps around, in the whole run.

@@ -10,11 +10,11 @@ from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
     ASSUMPTIONS,
     COMPOSITIONS,
+    CURATOR,
     EXACT_NOISE,
     FLOATING_NOISE,
     PARTICIPATION,
     PRIVACY_UNIT,
-    TRUSTED_SERVER,
     WARM_START,
     ZERO_OUT,
     Population,
@@ -33,10 +33,10 @@ from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifes
 _SECURE_AGGREGATION_FIELDS = ("shards", "shards_lost", "required_survivors", "modulus", "bits_per_client")
 _MECHANISMS = {  # by the noise, and whether a trusted curator adds it
     ("laplace", False): "distributed discrete Laplace (Polya shares) over secure-aggregation shards",
-    ("laplace", True): "discrete Laplace, added once to the sums by a trusted server",
+    ("laplace", True): "discrete Laplace, added once to the sums by a trusted curator",
     ("gaussian", False): "discrete Gaussian, added to the sums of each secure-aggregation shard; a user is in one "
     "shard, whose noise alone gives the guarantee",
-    ("gaussian", True): "discrete Gaussian, added once to the sums by a trusted server",
+    ("gaussian", True): "discrete Gaussian, added once to the sums by a trusted curator",
 }
 _ONE = "one location a user, chosen {} by the key"
 _UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to the weights of the user's records"
@@ -195,7 +195,7 @@ def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> s
 def _assumptions(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> list[str]:
     earlier = [WARM_START] if metadata.parameters.get("warm_start") else []
     if parameters.is_central:
-        return [TRUSTED_SERVER, *ASSUMPTIONS[2:], EXACT_NOISE, *earlier]  # without those of secure aggregation
+        return [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE, *earlier]  # without those of secure aggregation
     return [*ASSUMPTIONS, FLOATING_NOISE if parameters.noise_source == "client" else EXACT_NOISE, *earlier]
 
 

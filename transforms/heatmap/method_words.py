@@ -27,7 +27,7 @@ _METHODS = {
     "the more finely the more users it has. Both answers make the map; the surer one weighs more.",
 }
 _NOISE = {
-    Trust.CENTRAL: "A trusted server saw the exact sums of the answers and added noise to each sum once. There was no "
+    Trust.CENTRAL: "A trusted curator saw the exact sums of the answers and added noise to each sum once. There was no "
     "secure aggregation.",
     "client": "Users answered in {groups}. Every phone adds its share of the noise, so that a group's sum has noise "
     "before anyone sees it. A group in which too many fell silent is thrown away unread.",

@@ -20,7 +20,7 @@ from sfumato.transforms.locations.shards import Participation
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.budget import Budget
-from sfumato.transforms.privacy.mechanism import rho_for_delta
+from sfumato.transforms.privacy.mechanism import MIN_GAUSSIAN_DELTA, rho_for_delta
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.rounding import Rounding, stored_total
@@ -170,6 +170,8 @@ class HeatmapParameters:
         """Raises RequestError where noise and delta contradict each other, or a protocol lacks this noise."""
         if self.noise == "gaussian" and not self.delta:
             raise RequestError("delta: gaussian noise needs one above 0, such as 1e-6")
+        if 0 < self.delta < MIN_GAUSSIAN_DELTA:
+            raise RequestError(f"delta: must be 0 or at least {MIN_GAUSSIAN_DELTA:g}, got {self.delta:g}")
         if self.noise == "laplace" and self.delta:
             raise RequestError("delta: laplace noise needs none; leave it out, or give --noise gaussian")
         if self.rho is not None and (self.participation, self.noise_source) != ("planned", "shard"):

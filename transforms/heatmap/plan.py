@@ -47,7 +47,7 @@ class Plan:
 
     @property
     def is_central(self) -> bool:
-        """Whether a trusted server adds the noise. Then there are no shards to lose and no modulus."""
+        """Whether a trusted curator adds the noise. Then there are no shards to lose and no modulus."""
         return self.parameters.is_central
 
     @property
@@ -151,7 +151,7 @@ def plan_details(plan: Plan) -> str:
     own, state, is_central = plan.parameters, plan.state, plan.is_central
     cohort, counting_cost = state.cohort, state.budget.total - plan.spent
     if is_central:
-        shards = ", whose exact sums a trusted server sees"
+        shards = ", whose exact sums a trusted curator sees"
     else:
         noun = "shard" if cohort.shards == 1 else "shards"
         shards = f" in {cohort.shards:,} {noun} of about {cohort.users / cohort.shards:,.0f}"

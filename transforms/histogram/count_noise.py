@@ -57,6 +57,7 @@ from sfumato.transforms.privacy.discrete_gaussian import (
 )
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import (
+    MIN_GAUSSIAN_DELTA,
     gaussian_delta,
     gaussian_rho,
     rho_for_delta,
@@ -67,7 +68,6 @@ from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILO
 NoiseKind = Literal["laplace", "truncated", "gaussian"]
 NOISES = ("auto", *get_args(NoiseKind))
 _SAFETY = 1 - 1e-9  # of probabilities that must not be above a bound; floats are exact within 1e-12
-_MIN_GAUSSIAN_DELTA = 1e-15  # the sampler of Gaussian noise is exact but for a probability of 1e-21 for each count
 _SIGMAS = 10.1  # no Gaussian draw is above this many sigma
 _MAX_SUMMED_SIGMA = 1000
 _LOW_ERROR, _HIGH_ERROR = 0.025, 0.024  # of an interval's ends; see CountNoise.intervals
@@ -264,7 +264,7 @@ def choose_noise(
         why = (
             "truncated noise is for items with a threshold"
             if kind == "truncated"
-            else "gaussian noise needs a delta of 1e-15 or more"
+            else f"gaussian noise needs a delta of at least {MIN_GAUSSIAN_DELTA:g}"
         )
         raise RequestError(f"noise: {why}; use --noise auto")
     return min(found, key=lambda one: (one.hidden_count(), one.stddev))
@@ -279,7 +279,7 @@ def _candidates(epsilon: float, delta: float, bound: ItemBound, public: bool) ->
         yield laplace
     else:
         yield from _with_threshold(laplace, delta)
-    if delta >= _MIN_GAUSSIAN_DELTA:
+    if delta >= MIN_GAUSSIAN_DELTA:
         sigma = sigma_for_rho(rho_for_delta(epsilon, delta * _SAFETY), shift * math.sqrt(items))
         gaussian = CountNoise("gaussian", epsilon, delta, bound, sigma)
         yield gaussian if public else gaussian_with_threshold(gaussian)

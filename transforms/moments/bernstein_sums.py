@@ -1,4 +1,4 @@
-"""Exact sums from which a trusted server computes counts, sums, means and moments of a clipped number. Pure.
+"""Exact sums from which a trusted curator computes counts, sums, means and moments of a clipped number. Pure.
 
 A value lies at t in [0, 1] of the range. Its user adds `scale` B_j(t) to slot j of their group, j = 0..K, where B_j(t)
 = C(K, j) t^j (1 - t)^(K - j) are the Bernstein polynomials of degree K. They are at least 0, and their sum is 1. So a

@@ -1,4 +1,4 @@
-"""Counts, sums, means, variances and moments by a trusted server: a plan, the released sums, the estimates. Pure."""
+"""Counts, sums, means, variances and moments by a trusted curator: a plan, the released sums, the estimates. Pure."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def laplace_z(level: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class CentralPlan:
-    """The statistics of a column by a trusted server, and their privacy.
+    """The statistics of a column by a trusted curator, and their privacy.
 
     Attributes:
         statistics: to estimate; each name once.

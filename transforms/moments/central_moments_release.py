@@ -1,10 +1,10 @@
-"""The files and the manifest of sums, means and moments by a trusted server: post-processing of noisy sums. Pure."""
+"""The files and the manifest of sums, means and moments by a trusted curator: post-processing of noisy sums. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sfumato.schemas.guarantee import (
@@ -22,7 +22,7 @@ from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.central_moments import CentralPlan, CentralSums, laplace_z
 from sfumato.transforms.moments.groups import CellGroups, Grouping
-from sfumato.transforms.moments.moment_tables import moment_tables
+from sfumato.transforms.moments.moment_tables import MomentTables, moment_tables
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, parquet_bytes, release_manifest
@@ -50,14 +50,51 @@ class CentralMetadata:
 
 def central_files(state: CentralSums, metadata: CentralMetadata) -> dict[str, bytes]:
     """The files of a release by name; the manifest is the last. Raises RefusedError if an estimate is not finite."""
-    grouping = metadata.grouping
-    margin = 0.0 if grouping is None else groups_margin(state.plan, grouping)
-    found = moment_tables(state.estimates, state.span, grouping, state.clients, margin)
+    found = central_tables(state, metadata.grouping)
     manifest = _manifest(state, metadata, found.groups, found.estimates)
     files = {name: parquet_bytes(table) for name, table in found.tables.items()}
     stated = {MANIFEST_FILE: manifest_bytes(manifest)}
     view = moments_view({**metadata.release.geography_files, **files, **stated})
     return {**files, **page_files(view), **stated}
+
+
+def central_tables(state: CentralSums, grouping: Grouping | None) -> MomentTables:
+    """The tables of a release. Raises RefusedError if an estimate is not finite."""
+    margin = 0.0 if grouping is None else groups_margin(state.plan, grouping)
+    least = 0.0 if grouping is None else max(grouping.min_group, margin)
+    half = laplace_z(0.95) * state.plan.count_stddev
+
+    def estimates(*given: Any, **level: Any) -> Iterator[MomentEstimate]:
+        for one in state.estimates(*given, **level):
+            yield allow_for_selection(one, least, half, state.value_range(Statistic(one.statistic)))
+
+    return moment_tables(estimates, state.span, grouping, state.clients, margin)
+
+
+def allow_for_selection(
+    estimate: MomentEstimate, least: float, margin: float, ends: tuple[float, float]
+) -> MomentEstimate:
+    """The estimate with an interval that allows for how published groups are chosen: by their noisy numbers of users.
+
+    A group of fewer users is published only where noise lifts it to `least`. Laplace noise beyond that has the same
+    distribution for all of them. So if the noisy number is no further above than an end at 97.5%, any smaller number of
+    users explains it as well as the next, and the interval of the count begins at 0. Other statistics of such a group
+    get intervals at 99% in place of 95%.
+
+    Args:
+        estimate: of a group or of everybody.
+        least: the smallest noisy number of users of a published group.
+        margin: half the width of a count's 95% interval, in users.
+        ends: the smallest and the largest value of the statistic.
+    """
+    near = estimate.clients - least <= math.log(40) / math.log(20) * margin
+    if not near or estimate.group in (EVERYBODY, OTHER):
+        return estimate
+    if estimate.statistic == "count":
+        return replace(estimate, low=0.0)
+    wider = math.log(100) / math.log(20)
+    low, high = (estimate.value + wider * (end - estimate.value) for end in (estimate.low, estimate.high))
+    return replace(estimate, low=max(low, ends[0]), high=min(high, ends[1]), stddev=wider * estimate.stddev)
 
 
 def groups_margin(plan: CentralPlan, grouping: Grouping) -> float:

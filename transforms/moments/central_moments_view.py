@@ -1,4 +1,4 @@
-"""What the page of moments says of a release by a trusted server, from its manifest alone. Pure."""
+"""What the page of moments says of a release by a trusted curator, from its manifest alone. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sfumato.schemas.views import Fact, Section
 from sfumato.transforms.report.numbers import figures, percent
 from sfumato.transforms.report.sections import facts, get
 
-PROMISE = "A trusted server added up the values, one record of each user, and added noise to the sums once."
+PROMISE = "A trusted curator added up the values, one record of each user, and added noise to the sums once."
 
 
 def reading(manifest: Mapping[str, Any]) -> list[str]:

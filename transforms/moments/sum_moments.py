@@ -1,4 +1,4 @@
-"""Sums of a trusted server on Beam: the range, if it is to be found, then the sums over it, each with noise once."""
+"""Sums of a trusted curator on Beam: the range, if it is to be found, then the sums over it, each with noise once."""
 
 from __future__ import annotations
 

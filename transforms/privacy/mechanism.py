@@ -18,6 +18,8 @@ from statistics import NormalDist
 from sfumato.transforms.bisection import bisect
 
 MIN_SIGMA, MAX_SIGMA = 0.1, 1e9
+# Of discrete Gaussian noise: its draws end at 10 sigma, which adds up to 1e-21 for each entry that a user changes.
+MIN_GAUSSIAN_DELTA = 1e-15
 _NORMAL = NormalDist()
 
 

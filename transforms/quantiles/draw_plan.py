@@ -18,9 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# The rank error of a draw has a Laplace distribution, which exceeds ln(20) / sqrt(2) standard deviations on one side
-# with probability 2.5%. A sum of several such errors does so less often.
-_DEVIATIONS = math.log(20) / math.sqrt(2)
+from sfumato.transforms.quantiles.exponential_draw import STEP_BITS
+
+# Where values are dense, the rank error of a draw has a Laplace distribution, which exceeds ln(20) / sqrt(2) standard
+# deviations on one side with probability 2.5%. Beside a gap without values the width of the gap counts too. It has up
+# to 2^(bits + STEP_BITS) borders, against one at the quantile, so a rank errs by ln(2) (bits + STEP_BITS) / rate more.
+_DENSE = math.log(20) / math.sqrt(2)
+_PER_BIT = math.log(2) / math.sqrt(2)
 _END_WEIGHT = 0.03  # of an interval end's squared error, beside 1 for a quantile's
 _ROUNDS = 4  # the margins of intervals and the order of draws depend on each other
 
@@ -53,6 +57,7 @@ class DrawPlan:
         draws: parents before their children.
         epsilons: of each level.
         stddevs: expected standard deviation of each draw's rank, in users, where values are dense.
+        bits: the range has 2^bits bins.
         quantiles: the numbers of the quantiles' draws.
         ends: the numbers of the draws of each quantile's interval, low and high; None for the range's end.
     """
@@ -61,21 +66,28 @@ class DrawPlan:
     draws: tuple[Draw, ...]
     epsilons: tuple[float, ...]
     stddevs: tuple[float, ...]
+    bits: int
     quantiles: tuple[int, ...]
     ends: tuple[tuple[int | None, int | None], ...]
 
     def margin(self, number: int) -> float:
-        """By how many users a draw's rank may err at 97.5% confidence in each direction."""
-        return 1 + _DEVIATIONS * self.stddevs[number]
+        """By how many users a draw's rank may err at 97.5% confidence in each direction, whatever the values."""
+        return margin(self.stddevs[number], self.bits)
 
 
-def plan_draws(shares: Sequence[float], epsilon: float, users: float) -> DrawPlan:
+def margin(stddev: float, bits: int) -> float:
+    """See DrawPlan.margin."""
+    return 1 + (_DENSE + _PER_BIT * (bits + STEP_BITS)) * stddev
+
+
+def plan_draws(shares: Sequence[float], epsilon: float, users: float, bits: int) -> DrawPlan:
     """The plan of least expected squared error of the quantiles' ranks.
 
     Args:
         shares: of users below the quantiles, strictly between 0 and 1, distinct, ascending.
         epsilon: of all draws together.
         users: about how many users there are, a public or noisy number; the intervals' width depends on it.
+        bits: the range has 2^bits bins; the intervals' width depends on them too.
     """
     margins = np.zeros((len(shares), 2))  # of intervals, in users
     for _ in range(_ROUNDS):
@@ -90,12 +102,13 @@ def plan_draws(shares: Sequence[float], epsilon: float, users: float) -> DrawPla
         epsilons, stddevs = _budget(draws, np.where(is_quantile, 1.0, _END_WEIGHT), epsilon)
         for (side, number), draw in number_of.items():
             if side:
-                margins[number, (side + 1) // 2] = 1 + _DEVIATIONS * stddevs[draw]
+                margins[number, (side + 1) // 2] = margin(stddevs[draw], bits)
     return DrawPlan(
         tuple(shares),
         tuple(draws),
         tuple(epsilons.tolist()),
         tuple(stddevs.tolist()),
+        bits,
         tuple(number_of[0, number] for number in range(len(shares))),
         tuple((number_of.get((-1, number)), number_of.get((1, number))) for number in range(len(shares))),
     )

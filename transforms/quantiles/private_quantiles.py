@@ -89,7 +89,7 @@ class QuantilesPlan:
 
     def draws(self, users: float) -> DrawPlan:
         """The draws of the exponential method. users: their public or noisy number; see `plan_draws`."""
-        return plan_draws(sorted(set(self.shares)), self.mechanism_epsilon, users)
+        return plan_draws(sorted(set(self.shares)), self.mechanism_epsilon, users, self.bits)
 
     @cached_property
     def hierarchy(self) -> HierarchyNoise:

@@ -39,9 +39,8 @@ class CentralQuantilesPage(SampledPage):
     def curve_reading(self) -> list[str]:
         if self.parameters["method"] == "exponential":
             return [
-                "A quantile's interval holds the true value at least 95 times in 100, where values lie densely. It is "
-                "too short beside a long stretch without values: whole numbers that are stored as fractions need "
-                "--bits with one bin for each of them.",
+                "A quantile's interval holds the true value at least 95 times in 100. It allows for long stretches "
+                "without values, so it is wider than it need be where values lie densely.",
                 "The curve passes through what was drawn: the quantiles and the ends of their intervals. Between two "
                 "dots nothing is known but that it rises.",
             ]

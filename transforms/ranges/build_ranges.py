@@ -33,7 +33,7 @@ class BuildRanges(beam.PTransform):
     Use a key for one input, once. Raises as CollectCounts or PrivateHeatmap does.
 
     Args:
-        plan: of the build. Its trust decides who counts: a trusted server, or a heatmap's shards.
+        plan: of the build. Its trust decides who counts: a trusted curator, or a heatmap's shards.
         key: of the run. It is narrowed to the plan and the columns, or as PrivateHeatmap narrows it.
         columns: of the logs.
         spill: folder for temporary files; see `Spill`.
@@ -59,7 +59,7 @@ class BuildRanges(beam.PTransform):
 
 
 class CollectCounts(beam.PTransform):
-    """Paths of Parquet location logs -> a singleton Collected, with noise added by a trusted server.
+    """Paths of Parquet location logs -> a singleton Collected, with noise added by a trusted curator.
 
     Raises DataError for damaged files, and NotAdmittedError (see Admit).
     """

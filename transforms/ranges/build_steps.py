@@ -41,7 +41,7 @@ class Collected:
         spec: the public inputs of the method.
         method: trains on the counts; None if they answer as they are (adaptive).
         population: number of users of the logs, public or noisy.
-        state: of the heatmap that counted; None if a trusted server counted.
+        state: of the heatmap that counted; None if a trusted curator counted.
     """
 
     counts: Counts
@@ -81,7 +81,7 @@ class Built:
 
 
 def collect(exact: ExactCounts, admission: NoisyUserCounts, plan: RangesPlan, key: RunKey) -> Collected:
-    """Collects noisy counts with a trusted server. It is the only access to the exact counts."""
+    """Collects noisy counts with a trusted curator. It is the only access to the exact counts."""
     population, budget = population_and_budget(admission, plan.counting)
     left = budget.remaining
     rho = None if plan.counting.rho is None else left
@@ -101,7 +101,7 @@ def collected_from_heatmap(state: HeatmapState, plan: RangesPlan) -> Collected:
         spec = plan.collection_spec(population.users, spent)
         return Collected(estimate, spec, None, population, state)
     grid = _grid_from_estimate(state.results[-1].to_estimate())
-    # The noise of all shards together equals that of a trusted server with a smaller epsilon.
+    # The noise of all shards together equals that of a trusted curator with a smaller epsilon.
     spec = plan.collection_spec(population.users, epsilon_for_stddev(grid.noise_stddev))
     return Collected(grid, spec, make_method(plan.method, plan.options, spec), population, state)
 

@@ -126,7 +126,7 @@ class RangesPlan:
 
     @cached_property
     def heatmap(self) -> HeatmapParameters | None:
-        """The heatmap that counts: adaptive, or all cells of one level. None where a trusted server counts."""
+        """The heatmap that counts: adaptive, or all cells of one level. None where a trusted curator counts."""
         if self.method == ADAPTIVE:
             return self.counting
         if self.counting.is_central:
@@ -197,7 +197,7 @@ class RangesPlan:
 
     @property
     def _central_epsilon(self) -> float:
-        """The epsilon of a trusted server whose noise equals that of all shards together."""
+        """The epsilon of a trusted curator whose noise equals that of all shards together."""
         counting = self.counting
         shards = Cohort.plan(self._population, None, counting.shard_size, counting.dropout).shards
         return LAPLACE.cost(math.sqrt(shards) * counting.count_noise.stddev(counting.budget.total))

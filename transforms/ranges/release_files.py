@@ -10,9 +10,9 @@ from typing import Any
 from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
     ASSUMPTIONS,
+    CURATOR,
     EXACT_NOISE,
     PRIVACY_UNIT,
-    TRUSTED_SERVER,
 )
 from sfumato.schemas.ranges import Field, Sizes
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE
@@ -30,7 +30,7 @@ from sfumato.transforms.ranges.ranges_view import ranges_view
 from sfumato.transforms.release.metadata import UNSAFE, ReleaseMetadata, manifest_bytes, release_manifest
 from sfumato.transforms.report.pages import page_files
 
-_MECHANISM = "discrete {} noise on counts of disjoint parts of the region, added once by a trusted server"
+_MECHANISM = "discrete {} noise on counts of disjoint parts of the region, added once by a trusted curator"
 _BOUND = "one location a user, chosen {} by the key"
 _FROM_RELEASE = (
     "This model is computed from a published heatmap alone (post-processing). It costs nothing beyond that release, "
@@ -146,7 +146,7 @@ def _central_privacy(plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, A
         "noise": plan.counting.count_noise.NAME,
         "mechanism": _MECHANISM.format(plan.counting.count_noise.NAME.capitalize()),
         "randomness": metadata.source,
-        "assumptions": [TRUSTED_SERVER, *ASSUMPTIONS[2:], EXACT_NOISE],
+        "assumptions": [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE],
     }
 
 

@@ -152,7 +152,7 @@ def count_vectors(group: ShardGroup, block: slice, query: ShardQuery, key: RunKe
 
 
 def add_central_noise(totals: ShardTotals, query: ShardQuery, key: RunKey) -> ShardTotals:
-    """The exact totals of all shards plus the noise that a trusted server adds once."""
+    """The exact totals of all shards plus the noise that a trusted curator adds once."""
     noise = query.noise.draw(
         query.bind(key),
         f"central noise {query.index}",

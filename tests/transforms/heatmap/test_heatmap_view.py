@@ -181,7 +181,7 @@ def test_every_method_has_words_of_its_own(method: str) -> None:
 
 
 def test_what_the_report_says_of_noise_warm_starts_and_cohorts() -> None:
-    assert "trusted server" in words(view_of("hierarchical", depth=4, trust="central", allow_overflow=True))
+    assert "trusted curator" in words(view_of("hierarchical", depth=4, trust="central", allow_overflow=True))
     central = view_of("hierarchical", depth=4, trust="central", allow_overflow=True)
     assert not any("Groups" in section.table.heads for section in central.sections if section.table)
     assert "one sub-query alone" in words(view_of("adaptive", cohorts="disjoint"))

@@ -155,6 +155,15 @@ def test_extreme_budgets_are_kept(epsilon: float, delta: float) -> None:
         assert 1 <= low[0] <= noise.threshold <= high[0]
 
 
+@pytest.mark.parametrize("delta", [1e-300, 1e-22, 1e-16, 1e-15])
+@pytest.mark.parametrize("items", [1, 20])
+def test_a_tiny_delta_is_kept_and_gaussian_noise_is_not_for_it(delta: float, items: int) -> None:
+    """Its draws end at 10 sigma: with a threshold there, delta would be 3e-24 for each item, whatever was asked for."""
+    chosen = choose_noise(0.1, delta, ItemBound(items))
+    assert 0 < chosen.delta <= delta
+    assert (chosen.kind == "gaussian") == (delta >= 1e-15 and items > 1)
+
+
 def test_auto_is_the_one_that_hides_least() -> None:
     for items, best in ((1, "truncated"), (2, "truncated"), (4, "gaussian"), (30, "gaussian")):
         found = {kind: choose_noise(1.0, 1e-8, ItemBound(items), kind) for kind in KINDS}
@@ -189,8 +198,8 @@ def test_hidden_counts_are_below_their_goals() -> None:
         ({"delta": float("nan")}, "delta"),
         ({"kind": "uniform"}, "noise"),
         ({"kind": "truncated", "public": True}, "truncated noise is for items with a threshold"),
-        ({"kind": "gaussian", "public": True, "delta": 0.0}, "gaussian noise needs a delta of 1e-15"),
-        ({"kind": "gaussian", "delta": 1e-16}, "gaussian noise needs a delta of 1e-15"),
+        ({"kind": "gaussian", "delta": 1e-30}, "gaussian noise needs a delta of at least 1e-15"),
+        ({"kind": "gaussian", "public": True, "delta": 0.0}, "gaussian noise needs a delta of at least 1e-15"),
     ],
 )
 def test_bad_values_are_refused(wrong: dict, match: str) -> None:

@@ -1,4 +1,4 @@
-"""Sums, means, variances and moments by a trusted server: budgets, exact answers, intervals, bad input."""
+"""Sums, means, variances and moments by a trusted curator: budgets, exact answers, intervals, bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a release by a trusted server: tables, manifest, warnings and page, from noisy sums alone."""
+"""The files of a release by a trusted curator: tables, manifest, warnings and page, from noisy sums alone."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_the_page_says_who_was_trusted_and_shows_no_bits() -> None:
     assert body.groups[0].reference is None  # everybody's number is no line for a group's
     assert body.groups[1].reference is not None
     text = " ".join([view.headline, view.guarantee, *(str(section) for section in view.sections)])
-    assert "A trusted server added up the values" in text
+    assert "A trusted curator added up the values" in text
     assert "one bit" not in text
     assert "Fieller" in text
     assert body.limits[1] > 4000  # of the number of users, which stands first

@@ -17,7 +17,7 @@ DECILES = tuple(number / 10 for number in range(1, 10))
 def test_every_draw_is_between_its_parents_and_a_level_is_disjoint(
     shares: tuple[float, ...], epsilon: float, users: float
 ) -> None:
-    plan = plan_draws(shares, epsilon, users)
+    plan = plan_draws(shares, epsilon, users, 12)
     assert sum(plan.epsilons) == pytest.approx(epsilon, rel=1e-12)
     assert min(plan.epsilons) > 0
     assert len(plan.draws) == len(shares) + sum(end is not None for ends in plan.ends for end in ends)
@@ -44,7 +44,7 @@ def test_every_draw_is_between_its_parents_and_a_level_is_disjoint(
 
 def test_epsilons_are_those_of_least_error() -> None:
     """Any shift of epsilon from one level to another makes the weighted sum of variances larger."""
-    plan = plan_draws(DECILES, 1.0, 1e6)
+    plan = plan_draws(DECILES, 1.0, 1e6, 12)
 
     def variances(epsilons: np.ndarray) -> float:
         errors = propagated(plan, epsilons)
@@ -74,6 +74,6 @@ def propagated(plan: DrawPlan, epsilons: np.ndarray) -> np.ndarray:
 
 
 def test_margins_of_intervals_grow_as_epsilon_falls() -> None:
-    wide, narrow = (plan_draws((0.5,), epsilon, 1e6) for epsilon in (0.1, 1.0))
+    wide, narrow = (plan_draws((0.5,), epsilon, 1e6, 12) for epsilon in (0.1, 1.0))
     distances = [0.5 - plan.draws[plan.ends[0][0] or 0].share for plan in (wide, narrow)]
     assert distances[0] / distances[1] == pytest.approx(10, rel=0.1)  # and one user for the rank's rounding

@@ -74,7 +74,7 @@ def test_shards_count_cells_that_are_nearest_to_the_wanted_width(width: float, l
 
 
 def test_what_shards_count_follows_from_their_noise_together() -> None:
-    """100 shards have ten times the noise of one trusted server: as many cells as it would have for a tenth."""
+    """100 shards have ten times the noise of one trusted curator: as many cells as it would have for a tenth."""
     for users, epsilon in ((10_000, 0.5), (1_000_000, 0.5), (1_000_000, 4.0)):
         heatmap = plan("ug", trust="secagg", population=users, epsilon=epsilon).heatmap
         assert heatmap is not None

@@ -89,7 +89,7 @@ def test_a_trusted_servers_release() -> None:
     assert "zero-out" not in privacy["adjacency"]
     assert privacy["contribution_bound"] == "one location a user, chosen uniformly by the key"
     assert privacy["randomness"] == {"source": "key file", "safe": True}
-    assert any("trusted server" in one for one in privacy["assumptions"])
+    assert any("trusted curator" in one for one in privacy["assumptions"])
     assert population["source"] == "noisy"
     assert population["epsilon"] == pytest.approx(0.05)
     assert privacy["noise_stddev"] == pytest.approx(discrete_laplace_stddev(0.45), rel=1e-9)
