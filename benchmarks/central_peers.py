@@ -371,14 +371,11 @@ def report(task: str, options: argparse.Namespace, libraries: Sequence[str]) -> 
         if task == "counts" and "PyDP" in libraries:
             print(hidden_table())
         print(accuracy_table(measured))
-        verdicts = [line for setting, found in measured.items() for line in comparisons(setting, found)]
-        if verdicts:
+        if verdicts := [line for setting, found in measured.items() for line in comparisons(setting, found)]:
             tally = [
                 f"{name} at {sum(line.startswith(name) for line in verdicts)}" for name in ("better", "level", "worse")
             ]
-            print(
-                f"Beside the best library of each score, by three standard errors: {', '.join(tally)} of {len(verdicts)}."
-            )
+            print(f"Beside each score's best library, by three standard errors: {', '.join(tally)} of {len(verdicts)}.")
             print("\n".join(f"- {line}" for line in verdicts if line.startswith("worse")))
     if options.repeats and "duckdb" in libraries:
         fast = [name for name in peers if name != "PipelineDP"]
