@@ -54,7 +54,7 @@ def measure(folder: Path, users: float, arguments: tuple[str, ...]) -> tuple[flo
     bare = floor(folder)
     lines, seconds, peak = watch(*arguments, "--input", f"{folder}/*.parquet", "--epsilon", "1", "--delta", "1e-8")
     start = next(at for at, line in lines if "to read" in line)
-    counted = next(at for at, line in lines if "read and sampled" in line)
+    counted = next(at for at, line in lines if "read the logs" in line)
     phases = (start, counted - start, seconds - counted)
     reading = users / (counted - start) / 1e6
     row = [f"{seconds:.1f}", f"{seconds / bare:.1f}", f"{users / seconds / 1e6:.2f}", f"{reading:.1f}"]

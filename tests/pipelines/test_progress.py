@@ -91,7 +91,7 @@ def test_lines_for_people() -> None:
         logging.getLogger("apache_beam").error("noise")
         logging.getLogger("apache_beam").critical("the end")
     assert stream.getvalue() == (
-        "sfumato heatmap: 3 files to read\n  read and sampled the logs\nsfumato heatmap: warning: take care\n"
+        "sfumato heatmap: 3 files to read\n  read the logs\nsfumato heatmap: warning: take care\n"
         "sfumato heatmap: it did not\nthe end\n"
     )
 

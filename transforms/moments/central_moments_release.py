@@ -140,7 +140,7 @@ def _manifest(
     warnings = []
     if plan.degree:
         outside_stddev = discrete_laplace_stddev(plan.shares["outside"])
-        shares = [max(float(count) / max(users, 1.0), 0.0) for count in state.outside]
+        shares = [min(max(float(count) / max(users, 1.0), 0.0), 1.0) for count in state.outside]
         content["results"]["clipped"] = {
             "below": shares[0],
             "above": shares[1],
