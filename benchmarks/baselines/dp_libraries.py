@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -198,11 +199,8 @@ def _pipeline_dp(
     public: list[str] | None,
     beam: bool,
 ) -> list[Any]:
-    import logging
-
     import pipeline_dp
 
-    logging.disable(logging.WARNING)  # it warns of every input that it cannot count beforehand
     columns = ["user_id", *([partition] if partition else []), *(["value"] if parameters.min_value is not None else [])]
     extractors = pipeline_dp.DataExtractors(
         privacy_id_extractor=lambda row: row[0],
@@ -339,5 +337,6 @@ TASKS: dict[str, dict[str, Task]] = {
 }
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)  # PipelineDP warns of every input that it cannot count beforehand
     task, library, logs, parameters = sys.argv[1:]
     TASKS[task][library](Path(logs), **json.loads(parameters))

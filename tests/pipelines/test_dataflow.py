@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import bz2
-import inspect
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -165,7 +164,7 @@ def test_the_graphs_of_sampling_jobs_hold_no_secret_and_no_folder(
 ) -> None:
     found = submitted([options[0], "--input", logs, "--output", f"{BUCKET}/out", *options[1:], *CLOUD, *dry])
     graph = found.proto_pipeline
-    samplers = [fn._sampler for fn in dofns(graph).values() if hasattr(fn, "_sampler")]
+    samplers = [fn._draw for fn in dofns(graph).values() if hasattr(fn, "_draw")]
     assert samplers
     assert samplers[0].key.secret == FileSecret(KEY_PATH)
     text = graph.SerializeToString()
@@ -184,8 +183,6 @@ def test_the_graphs_of_bit_pushing_hold_no_secret_and_no_folder(logs: str, dry: 
     steps = dofns(graph)
     keys = [fn._key for fn in steps.values() if isinstance(getattr(fn, "_key", None), RunKey)]
     assert len(keys) == 6  # one that encodes, one that picks a record of each user, one a stage that asks
-    (admission,) = [fn for name, fn in steps.items() if name.endswith("/Admit")]
-    keys.append(inspect.getclosurevars(admission._fn).nonlocals["fn"].__self__._key)
     assert {key.secret for key in keys} == {FileSecret(KEY_PATH)}
     sent = [graph.SerializeToString(), str(found.proto).encode()]
     assert holds(sent[0], KEY_PATH.encode())

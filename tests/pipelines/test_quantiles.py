@@ -141,7 +141,7 @@ def test_a_dry_run_says_what_to_expect(pattern: str, tmp_path: Path, capsys: pyt
     shown = capsys.readouterr().out
     assert "trusted curator: epsilon 0.99, delta 0" in shown
     assert "exponential mechanism, by recursive splitting" in shown
-    assert "expected error of a quantile's rank: 7.67 users" in shown
+    assert "expected error of a quantile's rank: 7.66 users" in shown
     assert "users (95%) in a quantile's rank" in shown
 
 
