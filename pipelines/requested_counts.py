@@ -18,10 +18,11 @@ from sfumato.schemas.requests.sampled_counts import (
     SampledRequest,
 )
 from sfumato.schemas.trust import Trust
+from sfumato.transforms.files import read_lines
 from sfumato.transforms.histogram.bounded_items import ItemBound
 from sfumato.transforms.histogram.central_plan import CentralPlan
 from sfumato.transforms.histogram.curve import check_shares
-from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberItems
+from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, ListedItems, NumberItems
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.trie import spread_levels
 from sfumato.transforms.quantiles.noisy_hierarchy import MAX_BITS
@@ -55,6 +56,9 @@ def requested_histogram(request: HistogramRequest) -> RequestedCount:
         counted = _cells(request, request.cells)
         return RequestedCount(_item_plan(request, (4**request.cells,)), counted)
     columns = ItemColumns(str(request.column), request.user_id_column, CATEGORIES)
+    if request.items_file is not None:
+        listed = ListedItems(columns, read_lines("items_file", request.items_file))
+        return RequestedCount(_item_plan(request, (len(listed.names),)), listed)
     return RequestedCount(_item_plan(request, (None,)), ColumnItems(columns))
 
 

@@ -10,7 +10,7 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.release import BITS_FILE
 from sfumato.schemas.requests.moments_request import DEFAULT_MIN_GROUP, MomentsRequest
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.files import read_file
+from sfumato.transforms.files import read_lines
 from sfumato.transforms.moments.allocation import Tuning
 from sfumato.transforms.moments.central_moments import CentralPlan
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
@@ -119,11 +119,7 @@ def grouping_of(request: MomentsRequest) -> Grouping | None:
 def _listed(request: MomentsRequest) -> tuple[str, ...]:
     if request.groups is not None:
         return request.groups
-    try:
-        text = read_file(str(request.groups_file)).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"groups_file: {request.groups_file} cannot be read ({type(error).__name__})") from None
-    return tuple(line.strip() for line in text.splitlines() if line.strip())
+    return read_lines("groups_file", str(request.groups_file))
 
 
 def _columns(request: MomentsRequest) -> ValueColumns:

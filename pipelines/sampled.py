@@ -41,7 +41,7 @@ class SampledJob(ReleaseJob):
 
     STATED_AS: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("region", "cells", "user_id_column", "latitude_column", "longitude_column"), "counted"),
-        **dict.fromkeys(("range", "bits"), "counted"),
+        **dict.fromkeys(("range", "bits", "items_file"), "counted"),
         "levels": "rounds",
     }
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from sfumato.schemas.errors import RequestError
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -78,6 +80,19 @@ def read_file(path: str) -> bytes:
     """A file's bytes. Raises OSError."""
     with open_file(path) as file:
         return bytes(file.read())
+
+
+def read_lines(option: str, path: str) -> tuple[str, ...]:
+    """The lines of a file that an option names, without spaces around them and without empty ones.
+
+    Raises:
+        RequestError: the file cannot be read; the message names the option.
+    """
+    try:
+        text = read_file(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{option}: {path} cannot be read ({type(error).__name__})") from None
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def write_file(path: str, content: bytes) -> None:

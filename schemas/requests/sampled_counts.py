@@ -141,11 +141,20 @@ class HistogramRequest(ItemRequest):
     cells: int | None = option(
         None, "count the 2^DEPTH x 2^DEPTH cells of the region", MAP, common=True, metavar="DEPTH"
     )
+    items_file: str | None = option(
+        None,
+        "with --trust central: a public list of the column's items, one a line. Each gets noise and is published, "
+        "present or not; all other values count as `other`",
+        MAP,
+        metavar="FILE",
+    )
 
     @model_validator(mode="after")
     def _grid(self) -> Self:
         if self.region is not None and self.cells is None:
             raise RequestError("cells: a region needs --cells DEPTH, the depth of its grid")
+        if self.items_file is not None and (self.column is None or self.trust != Trust.CENTRAL):
+            raise RequestError("items_file: lists items of a column, so it needs --column NAME and --trust central")
         if self.region is None and self.cells is not None:
             raise RequestError("cells: a grid of cells needs --region W,S,E,N")
         return self

@@ -81,6 +81,7 @@ CHANGES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
     ],
     "histogram": [
         *SAMPLED,
+        ("items_file", {"trust": "central"}, "two"),
         *COUNTED_BY_CURATOR,
         ("user_id_column", {}, "u"),
         ("column", {}, "sort"),
@@ -240,9 +241,10 @@ CASES = [(job, *change) for job, changes in CHANGES.items() for change in change
 
 
 def job_of(name: str, folder: Path, **values: Any) -> ReleaseJob:
-    if (lists := values.get("groups_file")) is not None:
-        (folder / lists).write_text(f"a\n{lists}\n")
-        values["groups_file"] = str(folder / lists)
+    for name_of_file in ("groups_file", "items_file"):
+        if (lists := values.get(name_of_file)) is not None:
+            (folder / lists).write_text(f"a\n{lists}\n")
+            values[name_of_file] = str(folder / lists)
     made: ReleaseJob = CLASSES[name].of(request_of(name, {"input": "in", "output": "out", **BASES[name], **values}))
     return made
 
@@ -256,8 +258,8 @@ def test_another_value_is_another_binding(
     if beside.get("method") == "snh" and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
         pytest.skip("networks need JAX")
     before = dict(beside)
-    if option == "groups_file":
-        before["groups_file"] = "one"
+    if option in ("groups_file", "items_file"):
+        before[option] = "one"
     elif option in ("group_by", "cells", "region") and name == "moments":
         before[option] = {"group_by": "kind", "cells": 2, "region": HERE}[option]
     elif option == "groups":

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.items import ItemColumns
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns, holds_text
+from sfumato.schemas.moments import OTHER
 from sfumato.schemas.region import Grid
 from sfumato.transforms.histogram.trie import hash_texts
 from sfumato.transforms.histogram.user_sample import Sample
@@ -111,6 +112,43 @@ class ColumnItems:
     ) -> EncodedItems:
         text_ids = _text_ids(batch, self.columns)
         sample = replace(sample, column_types=_column_types(text_ids) | {item_type})
+        return EncodedItems(sample, batch.num_rows, tuple(dropped.tolist()), text_ids)
+
+
+@dataclass(frozen=True)
+class ListedItems:
+    """Values of a column by their place in a public list; all other values are one more item, `other`.
+
+    Attributes:
+        columns: the columns to read.
+        listed: the items as text, distinct; `other` is none of them.
+    """
+
+    columns: ItemColumns
+    listed: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.listed or "" in self.listed or len(set(self.listed)) < len(self.listed) or OTHER in self.listed:
+            raise RequestError(f"items_file: must list different items, one a line, none of them {OTHER!r}")
+
+    @property
+    def names(self) -> NDArray[np.object_]:
+        """The text of each code: object[n]."""
+        return np.array([*self.listed, OTHER], dtype=object)
+
+    def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
+        """See Items.encode."""
+        rows, dropped = _present(batch, self.columns)
+        users, kept = _drawn_users(rows, key, drawn)
+        values = rows.column(1).filter(kept)
+        if not pt.is_dictionary(values.type):
+            values = values.dictionary_encode()
+        places = {name.encode(): place for place, name in enumerate(self.listed)}
+        texts = values.dictionary if holds_text(values.type.value_type) else values.dictionary.cast(pa.string())
+        codes = [places.get(text, len(self.listed)) for text in texts.cast(pa.large_binary()).to_pylist()]
+        items = np.array(codes, dtype=np.uint64)[values.indices.to_numpy(zero_copy_only=False)]
+        text_ids = _text_ids(batch, self.columns)
+        sample = Sample.from_arrays(users, items, column_types=_column_types(text_ids))
         return EncodedItems(sample, batch.num_rows, tuple(dropped.tolist()), text_ids)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from sfumato.schemas.views import PageView
 from sfumato.transforms.histogram.curve import quantile
 from sfumato.transforms.histogram.hierarchy import build_hierarchy
 from sfumato.transforms.histogram.histogram_tables import bins_table, cells_table, items_table
-from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
+from sfumato.transforms.histogram.item_encoding import CellItems, Items, ListedItems, NumberItems
 from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram
 from sfumato.transforms.histogram.quantile_search import Search
 from sfumato.transforms.histogram.sampled_view import sampled_view
@@ -161,6 +161,8 @@ def count_tables(levels: Sequence[Histogram | NoisyHistogram], counted: Items) -
     """The table of published cells or items of all levels, by file name."""
     if isinstance(counted, CellItems):
         return {CELLS_FILE: pa.concat_tables([cells_table(one, counted.grid) for one in levels])}
+    if isinstance(counted, ListedItems):
+        levels = [replace(one, texts=tuple(counted.names[one.items.astype(np.int64)].tolist())) for one in levels]
     return {ITEMS_FILE: pa.concat_tables([items_table(one) for one in levels])}
 
 
