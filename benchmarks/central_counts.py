@@ -22,7 +22,7 @@ from sfumato.schemas.items import ItemColumns
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.bounded_items import Everybody, ItemBound, count_items
-from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items
 from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram, noisy_levels
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
@@ -44,7 +44,7 @@ class Log:
         self.batch: pa.RecordBatch = pq.read_table(path).combine_chunks().to_batches()[0]
         self.items, self.prefixes = items, prefixes
 
-    def curated(self, plan: CentralPlan, levels: Sequence[int], key: RunKey) -> NoisyHistogram:
+    def curated(self, plan: CentralCountPlan, levels: Sequence[int], key: RunKey) -> NoisyHistogram:
         """The last level with a curator's noise."""
         return noisy_levels(self.counts(plan.bound, levels, key), plan, key, levels).levels[-1]
 
@@ -97,7 +97,7 @@ def cabs(folder: Path, keys: int) -> Iterator[list[str]]:
     for epsilon in (0.1, 0.5, 1.0):
         for rounds, noise in ((1, "laplace"), (1, "gaussian"), (1, "auto"), (2, "auto"), (3, "auto")):
             levels = spread_levels(depth, rounds)
-            plan = CentralPlan(epsilon, delta, domains=tuple(4**level for level in levels), noise=noise)
+            plan = CentralCountPlan(epsilon, delta, domains=tuple(4**level for level in levels), noise=noise)
             last = plan.noises[-1]
             limits = [str(last.threshold), str(last.hidden_count())]
             name = f"central, {last.kind}" + (" (auto)" if noise == "auto" else "")
@@ -127,7 +127,7 @@ def tokyo(folder: Path, keys: int) -> Iterator[list[str]]:
         ):
             exact = exact_of(log, 0, unit == "records")
             for bound in bounds:
-                plan = CentralPlan(epsilon, delta, ItemBound(*bound))
+                plan = CentralCountPlan(epsilon, delta, ItemBound(*bound))
                 last = plan.noises[-1]
                 limits = [*map(str, bound), str(last.threshold), str(last.hidden_count())]
                 row = quality(lambda key, log=log, plan=plan: log.curated(plan, (0,), key), exact, top, keys)

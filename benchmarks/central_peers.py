@@ -41,7 +41,7 @@ from benchmarks.baselines.dp_libraries import GROUPS, QUANTILES, RANGE, TASKS, p
 from benchmarks.hotspots import REGION as SF
 from sfumato.schemas.region import Grid
 from sfumato.transforms.histogram.bounded_items import ItemBound
-from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.text_tables import markdown_table, significant
 
 DELTA = 1e-8
@@ -346,7 +346,7 @@ def hidden_table() -> str:
     """Markdown: the least count that is published with a probability of 99%, from the stated noise and threshold."""
     lines = [["epsilon", "bound", "sfumato", "noise", "PyDP, PipelineDP: Laplace", "Gaussian"]]
     for epsilon, bound in itertools.product(EPSILONS, (1, 4, 20, 100)):
-        plan = CentralPlan(epsilon=epsilon, delta=DELTA, bound=ItemBound(bound))
+        plan = CentralCountPlan(epsilon=epsilon, delta=DELTA, bound=ItemBound(bound))
         (noise,) = plan.noises
         theirs = [pydp_shown(epsilon, DELTA, bound, kind, 0.99) for kind in ("laplace", "gaussian")]
         lines.append(

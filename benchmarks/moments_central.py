@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueRange
 from sfumato.transforms.moments import central_moments
-from sfumato.transforms.moments.central_moments import CentralPlan, run_centrally
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan, run_centrally
 from sfumato.transforms.moments.protocol import MomentsPlan, run_in_memory
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.text_tables import markdown_table, significant
@@ -82,7 +82,7 @@ def ours(statistic: str, found: bool = False) -> Mechanism:
 
     def run(values: Values, data: Data, epsilon: float, number: int) -> float:
         span = None if found else data.span
-        plan = CentralPlan(statistics=(Statistic(statistic),), epsilon=epsilon, span=span)
+        plan = CentralMomentsPlan(statistics=(Statistic(statistic),), epsilon=epsilon, span=span)
         return next(run_centrally(values, plan, key(number, data.name, len(values), epsilon)).estimates()).value
 
     return run
@@ -190,7 +190,7 @@ def coverage(runs: int) -> str:
     for users, epsilon in [(50, 1.0), (100, 1.0), (1_000, 0.1), (1_000, 1.0), (10_000, 1.0)]:
         held, widths = np.zeros((len(data_sets()), len(names))), []
         for place, data in enumerate(data_sets()):
-            plan = CentralPlan(statistics=tuple(map(Statistic, names)), epsilon=epsilon, span=data.span)
+            plan = CentralMomentsPlan(statistics=tuple(map(Statistic, names)), epsilon=epsilon, span=data.span)
             ends, errors = [], []
             for number in range(runs):
                 values = data.draw(users, np.random.default_rng([number, users, *data.name.encode()]))

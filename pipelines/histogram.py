@@ -12,7 +12,7 @@ from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.sampled import Assemble, SampledJob, limits, run_sampled
 from sfumato.schemas.requests.sampled_counts import HistogramRequest
 from sfumato.transforms.histogram.central_counts_release import central_files
-from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.privacy.keys import RunKey
@@ -30,12 +30,12 @@ class HistogramJob(SampledJob):
         return cls(request, requested_histogram(request))
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
-        if isinstance(self.plan, CentralPlan):
+        if isinstance(self.plan, CentralCountPlan):
             return NoisyItems(self.counted, self.plan, key, **limits(inputs))
         return TrieHeavyHitters(self.counted, self.sampling, key, **limits(inputs))
 
     def assembler(self) -> Assemble:
-        return central_files if isinstance(self.plan, CentralPlan) else trie_files
+        return central_files if isinstance(self.plan, CentralCountPlan) else trie_files
 
 
 def run(request: HistogramRequest, settings: RunnerSettings) -> int:

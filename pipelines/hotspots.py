@@ -19,7 +19,7 @@ from sfumato.schemas.requests.sampled_counts import (
     HotspotsRequest,
 )
 from sfumato.transforms.histogram.central_counts_release import central_files
-from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.sample_and_threshold import NoisyItems, TrieHeavyHitters
 from sfumato.transforms.histogram.sampled_release import trie_files
 from sfumato.transforms.histogram.trie import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
@@ -54,12 +54,12 @@ class HotspotsJob(SampledJob):
         prefixes = self.prefixes(None if column is None else inputs.column_types[column])
         levels = spread_levels(prefixes.depth, self.plan.rounds)
         top = self.request.top
-        if isinstance(self.plan, CentralPlan):
+        if isinstance(self.plan, CentralCountPlan):
             return NoisyItems(self.counted, self.plan, key, prefixes, levels, top, **limits(inputs))
         return TrieHeavyHitters(self.counted, self.sampling, key, prefixes, levels, top, **limits(inputs))
 
     def assembler(self) -> Assemble:
-        return central_files if isinstance(self.plan, CentralPlan) else trie_files
+        return central_files if isinstance(self.plan, CentralCountPlan) else trie_files
 
 
 def run(request: HotspotsRequest, settings: RunnerSettings) -> int:

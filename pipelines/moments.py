@@ -19,8 +19,8 @@ from sfumato.schemas.requests.moments_request import MomentsRequest
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.allocation import by_variance
 from sfumato.transforms.moments.bernstein_sums import coefficients
-from sfumato.transforms.moments.central_moments import CentralPlan
-from sfumato.transforms.moments.central_moments_release import CentralMetadata, central_files
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan
+from sfumato.transforms.moments.central_moments_release import CentralMomentsMetadata, central_files
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.method_choice import min_threshold_users
 from sfumato.transforms.moments.moments_release import MomentsMetadata, moments_files
@@ -57,7 +57,7 @@ class MomentsJob(ReleaseJob):
 
     request: MomentsRequest
     values: Values
-    plan: MomentsPlan | CentralPlan
+    plan: MomentsPlan | CentralMomentsPlan
     meter: PrivacyMeter | None = None
     grouping: Grouping | None = None
     warm_start: PriorRelease | None = None
@@ -74,18 +74,18 @@ class MomentsJob(ReleaseJob):
         return self.values.columns
 
     def plan_text(self) -> str:
-        if isinstance(self.plan, CentralPlan):
+        if isinstance(self.plan, CentralMomentsPlan):
             return central_plan_text(self.plan, self.grouping)
         return moments_plan_text(self.plan, self.grouping)
 
     def accuracy(self) -> str:
-        if isinstance(self.plan, CentralPlan) and (self.plan.finds_range or not self.plan.degree):
+        if isinstance(self.plan, CentralMomentsPlan) and (self.plan.finds_range or not self.plan.degree):
             return f"noise of ±{significant(1.96 * self.plan.count_stddev)} users (95%) on a number of users"
         users, error = f"{TYPICAL_USERS:,}", dict(_mean_errors(self.plan))
         return f"the mean of values spread evenly errs by {error[users]} (95%), if {users} users take part"
 
     def cost(self) -> Cost:
-        if isinstance(self.plan, CentralPlan):
+        if isinstance(self.plan, CentralMomentsPlan):
             return Cost(self.plan.epsilon, trust=self.request.trust)
         if self.plan.epsilon is None:
             return Cost(math.inf, trust=self.request.trust)
@@ -100,7 +100,7 @@ class MomentsJob(ReleaseJob):
             "epsilon": plan.epsilon,
             "groups": None if grouping is None else asdict(grouping),
         }
-        if isinstance(plan, CentralPlan):
+        if isinstance(plan, CentralMomentsPlan):
             return {**shared, "range": None if plan.span is None else [plan.span.low, plan.span.high]}
         return {
             **shared,
@@ -117,13 +117,13 @@ class MomentsJob(ReleaseJob):
         column, bounded = self.values.columns.column, self.values.columns.user_id is not None
         plan, grouping, meter, spill, admit = self.plan, self.grouping, self.meter, inputs.spill, inputs.admit
         paths = root | "Files" >> beam.Create(inputs.files)
-        if isinstance(plan, CentralPlan):
+        if isinstance(plan, CentralMomentsPlan):
             measured = paths | "Sums" >> SumMoments(
                 self.values, plan, key, grouping, spill=spill, admit=admit
             )  # CentralSums
 
             def files_of(state: Any) -> dict[str, bytes]:
-                return central_files(state, CentralMetadata(with_charge(metadata), grouping, column, bounded))
+                return central_files(state, CentralMomentsMetadata(with_charge(metadata), grouping, column, bounded))
         else:
             assert meter is not None
             measured = paths | "Push" >> PushBits(
@@ -175,7 +175,7 @@ def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
     return "\n".join([*lines, *_group_lines(grouping), *_error_lines(plan)])
 
 
-def central_plan_text(plan: CentralPlan, grouping: Grouping | None) -> str:
+def central_plan_text(plan: CentralMomentsPlan, grouping: Grouping | None) -> str:
     """The noise and the error of a release by a trusted curator, as text for a terminal."""
     shares = ", ".join(f"{name} {epsilon:.3g}" for name, epsilon in plan.shares.items())
     lines = [
@@ -199,14 +199,14 @@ def _group_lines(grouping: Grouping | None) -> list[str]:
     ]
 
 
-def _error_lines(plan: MomentsPlan | CentralPlan) -> list[str]:
+def _error_lines(plan: MomentsPlan | CentralMomentsPlan) -> list[str]:
     table = markdown_table([["users", "error of the mean, 95%"], *map(list, _mean_errors(plan))], left=())
     return ["", "Error of the mean, for values spread evenly over the range:", "", table]
 
 
-def _mean_errors(plan: MomentsPlan | CentralPlan) -> list[tuple[str, str]]:
+def _mean_errors(plan: MomentsPlan | CentralMomentsPlan) -> list[tuple[str, str]]:
     """The error of the mean for some numbers of users: with bits, if all are set for half of them (Lemma 3.3)."""
-    if isinstance(plan, CentralPlan):
+    if isinstance(plan, CentralMomentsPlan):
         assert plan.span is not None
         middle = (plan.span.high - plan.span.low) / 2
         noise = plan.noise_stddev * float(np.linalg.norm(coefficients(1, plan.degree, -middle, middle)))

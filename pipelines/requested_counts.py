@@ -20,7 +20,7 @@ from sfumato.schemas.requests.sampled_counts import (
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.files import read_lines
 from sfumato.transforms.histogram.bounded_items import ItemBound
-from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.curve import check_shares
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, ListedItems, NumberItems
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
@@ -38,13 +38,13 @@ class RequestedCount:
     plan: its budget and rounds. counted: its items. method, levels: of quantiles; levels of the hierarchical method.
     """
 
-    plan: SamplePlan | CentralPlan | QuantilesPlan
+    plan: SamplePlan | CentralCountPlan | QuantilesPlan
     counted: Items
     levels: tuple[int, ...] = ()
     method: str = ""
 
     def __post_init__(self) -> None:
-        if isinstance(self.plan, CentralPlan):
+        if isinstance(self.plan, CentralCountPlan):
             _ = self.plan.noises
         elif isinstance(self.plan, SamplePlan):
             _ = self.plan.sampling
@@ -118,11 +118,11 @@ def _central_quantiles(request: QuantilesRequest) -> QuantilesPlan:
     return min(plans, key=QuantilesPlan.rank_stddev)
 
 
-def _item_plan(request: ItemRequest, domains: tuple[int | None, ...]) -> SamplePlan | CentralPlan:
+def _item_plan(request: ItemRequest, domains: tuple[int | None, ...]) -> SamplePlan | CentralCountPlan:
     """A request's plan. domains: the number of items of each round, None where the data name them."""
     if request.trust == Trust.SECAGG:
         return _plan(request, len(domains), domains[-1])
-    return CentralPlan(
+    return CentralCountPlan(
         epsilon=request.epsilon,
         delta=request.delta,
         bound=ItemBound(request.max_items_per_user, request.max_records_per_item),

@@ -12,7 +12,7 @@ from sfumato.schemas.requests.moments_request import DEFAULT_MIN_GROUP, MomentsR
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.files import read_lines
 from sfumato.transforms.moments.allocation import Tuning
-from sfumato.transforms.moments.central_moments import CentralPlan
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.prior import PriorRelease
 from sfumato.transforms.moments.privacy_meter import PrivacyMeter
@@ -29,7 +29,7 @@ def check_moments(request: MomentsRequest) -> None:
         requested_moments(request)
 
 
-def requested_sums(request: MomentsRequest) -> tuple[Values, CentralPlan, Grouping | None]:
+def requested_sums(request: MomentsRequest) -> tuple[Values, CentralMomentsPlan, Grouping | None]:
     """Values, plan and groups of a request of a trusted curator. Raises RequestError."""
     assert request.epsilon is not None
     grouping = grouping_of(request)
@@ -38,7 +38,7 @@ def requested_sums(request: MomentsRequest) -> tuple[Values, CentralPlan, Groupi
     if request.model_fields_set & {"bits", "fraction_bits", "signed"}:
         form = form_of(request)
         span = ValueRange(form.low, form.high)
-    plan = CentralPlan(statistics=tuple(map(Statistic, request.statistics)), epsilon=request.epsilon, span=span)
+    plan = CentralMomentsPlan(statistics=tuple(map(Statistic, request.statistics)), epsilon=request.epsilon, span=span)
     return values, plan, grouping
 
 

@@ -15,8 +15,8 @@ from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.requests.sampled_counts import SampledRequest
-from sfumato.transforms.histogram.central_counts_release import CentralMetadata, bound_text, noise_text
-from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.central_counts_release import CentralCountMetadata, bound_text, noise_text
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sample_and_threshold import CountOptions
 from sfumato.transforms.histogram.sampled_release import SampleMetadata
@@ -30,7 +30,7 @@ from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import WriteRelease, with_charge
 from sfumato.transforms.text_tables import significant
 
-_METADATA = {SamplePlan: SampleMetadata, CentralPlan: CentralMetadata, QuantilesPlan: QuantilesMetadata}
+_METADATA = {SamplePlan: SampleMetadata, CentralCountPlan: CentralCountMetadata, QuantilesPlan: QuantilesMetadata}
 # (published result, its metadata: one of these) -> {file name: content}
 Assemble = Callable[[Any, Any], dict[str, bytes]]
 
@@ -49,7 +49,7 @@ class SampledJob(ReleaseJob):
     requested: RequestedCount
 
     @property
-    def plan(self) -> SamplePlan | CentralPlan | QuantilesPlan:
+    def plan(self) -> SamplePlan | CentralCountPlan | QuantilesPlan:
         """Its budget and rounds."""
         return self.requested.plan
 
@@ -99,7 +99,9 @@ class SampledJob(ReleaseJob):
     def plan_text(self) -> str:
         if isinstance(self.plan, SamplePlan):
             return sample_plan_text(self.plan, self.counted)
-        return central_plan_text(self.plan) if isinstance(self.plan, CentralPlan) else quantiles_plan_text(self.plan)
+        return (
+            central_plan_text(self.plan) if isinstance(self.plan, CentralCountPlan) else quantiles_plan_text(self.plan)
+        )
 
     def build(self, root: beam.Pipeline, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         described = self.plan, self.counted
@@ -152,7 +154,7 @@ def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
     return "\n".join(lines) + "\n"
 
 
-def central_plan_text(plan: CentralPlan) -> str:
+def central_plan_text(plan: CentralCountPlan) -> str:
     """The noise of a count with a trusted curator, and what the release shows. Raises RequestError."""
     lines = [
         f"trusted curator: epsilon {plan.rounds_epsilon:g}, delta {plan.delta_spent:.3g} of {plan.delta:g}",

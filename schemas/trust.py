@@ -10,8 +10,8 @@ class Trust(StrEnum):
     """Who must be trusted with unprotected data.
 
     CENTRAL: the operator of the job is a trusted curator, who sees the logs and adds noise to exact results once.
-    SECAGG: a server sees sums over many users alone (secure aggregation), never one user's report.
-    LOCAL: nobody. Every user's report is protected before it leaves the device.
+    SECAGG: a server that sees only sums over many users (secure aggregation), never one user's report.
+    LOCAL: nobody, in the system that the job simulates: every report is protected by itself.
     """
 
     CENTRAL = "central"
@@ -19,7 +19,7 @@ class Trust(StrEnum):
     LOCAL = "local"
 
 
-Curated = Literal[Trust.CENTRAL, Trust.SECAGG]  # of a job that a curator or secure aggregation can do
+CentralOrSecagg = Literal[Trust.CENTRAL, Trust.SECAGG]  # of a job that a curator or secure aggregation can do
 SEES = {
     Trust.CENTRAL: "the operator is a trusted curator, who sees exact results and adds noise once",
     Trust.SECAGG: "a server sees sums over many users alone",

@@ -17,7 +17,7 @@ from sfumato.schemas.requests.publish_request import (
     ReleaseRequest,
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import COLUMNS, MAP, METHOD, PRIVACY, Several, option, parts_of
-from sfumato.schemas.trust import Curated, Trust
+from sfumato.schemas.trust import CentralOrSecagg, Trust
 
 _SAMPLE_OPTIONS = ("items", "contact")
 _NOISE_OPTIONS = ("noise", "max_items_per_user", "max_records_per_item")
@@ -28,7 +28,7 @@ CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10
 class SampledRequest(UserColumn, ReleaseRequest):
     """A budget, and what is known from elsewhere that steers the sampling rate."""
 
-    trust: Curated = option(
+    trust: CentralOrSecagg = option(
         Trust.SECAGG,
         "secagg: users draw themselves into a sample, without noise; central: all users count, and the operator adds "
         "noise once, which is far more accurate",

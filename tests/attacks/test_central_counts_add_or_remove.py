@@ -13,8 +13,8 @@ from scipy import stats
 
 from sfumato.schemas.items import ItemColumns
 from sfumato.transforms.histogram.bounded_items import ItemBound, count_items
-from sfumato.transforms.histogram.central_counts_release import CentralMetadata, central_files
-from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.central_counts_release import CentralCountMetadata, central_files
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.count_noise import choose_noise
 from sfumato.transforms.histogram.item_encoding import ColumnItems
 from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram, add_noise, noisy_levels
@@ -63,7 +63,7 @@ def test_a_user_more_changes_the_published_counts_of_their_items_alone(bound: It
     rng = np.random.default_rng(1)
     numbers, items = rng.integers(0, 120, 6000), rng.zipf(1.3, 6000) % 60
     users = keyed_hash(KEY.subkey("users"), np.arange(120))
-    plan = CentralPlan(epsilon=8.0, delta=1e-3, bound=bound)
+    plan = CentralCountPlan(epsilon=8.0, delta=1e-3, bound=bound)
 
     def published(present: np.ndarray) -> dict[int, int]:
         sample = Sample.from_arrays(users[numbers[present]], items[present].astype(np.uint64))
@@ -82,8 +82,8 @@ def test_a_user_more_changes_the_published_counts_of_their_items_alone(bound: It
 
 
 def test_no_file_tells_how_many_items_the_threshold_hid() -> None:
-    plan = CentralPlan(epsilon=1.0, delta=1e-6)
-    metadata = CentralMetadata(
+    plan = CentralCountPlan(epsilon=1.0, delta=1e-6)
+    metadata = CentralCountMetadata(
         ReleaseMetadata("histogram", "attack", "2026-11-22T00:00:00", "test", True, _parameters(plan)),
         plan,
         ColumnItems(ItemColumns("kind")),
@@ -98,5 +98,5 @@ def test_no_file_tells_how_many_items_the_threshold_hid() -> None:
     assert central_files(more, metadata) != central_files(few, metadata)
 
 
-def _parameters(plan: CentralPlan) -> dict:
+def _parameters(plan: CentralCountPlan) -> dict:
     return {"column": "kind", "bound": {"max_items": plan.bound.max_items, "max_records": plan.bound.max_records}}

@@ -23,8 +23,8 @@ from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import split_unusable
 from sfumato.transforms.moments.automatic_range import BINS, count_magnitudes
 from sfumato.transforms.moments.bernstein_sums import ExactSums
-from sfumato.transforms.moments.central_moments import CentralPlan, CentralSums
-from sfumato.transforms.moments.central_moments_release import CentralMetadata, central_files
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums
+from sfumato.transforms.moments.central_moments_release import CentralMomentsMetadata, central_files
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
 from sfumato.transforms.moments.tally import Block
 from sfumato.transforms.moments.value_encoding import Values, row_blocks, split_by_user, user_blocks
@@ -41,8 +41,8 @@ def key(number: int = 0) -> RunKey:
     return RunKey.derive(FixedSecret(b"attacks on sums" * 3), {"number": number})
 
 
-def plan(*names: str, epsilon: float = 1.0, span: ValueRange | None = SPAN) -> CentralPlan:
-    return CentralPlan(statistics=tuple(map(Statistic, names)), epsilon=epsilon, span=span)
+def plan(*names: str, epsilon: float = 1.0, span: ValueRange | None = SPAN) -> CentralMomentsPlan:
+    return CentralMomentsPlan(statistics=tuple(map(Statistic, names)), epsilon=epsilon, span=span)
 
 
 def log(users: int, seed: int) -> pa.RecordBatch:
@@ -64,7 +64,9 @@ def blocks(batch: pa.RecordBatch, grouping: Grouping | None) -> list[Block]:
     return [block for chunks in records if chunks for block in user_blocks(chunks, values, key())]
 
 
-def summed(batch: pa.RecordBatch, asked: CentralPlan, grouping: Grouping | None) -> tuple[ExactSums, NDArray[np.int64]]:
+def summed(
+    batch: pa.RecordBatch, asked: CentralMomentsPlan, grouping: Grouping | None
+) -> tuple[ExactSums, NDArray[np.int64]]:
     """The exact sums, and the exact counts by magnitude."""
     made, rows = blocks(batch, grouping), 1 if grouping is None else grouping.tally_rows
     sums = ExactSums.zeros(rows, asked.degree).total([asked.exact_sums(block, SPAN, rows) for block in made])
@@ -104,7 +106,7 @@ def test_rows_as_users_have_the_sensitivity_of_one_row() -> None:
         assert asked.exact_sums(alone, SPAN, 1).slots.sum() == asked.scale
 
 
-def released(asked: CentralPlan, rows: int, number: int) -> CentralSums:
+def released(asked: CentralMomentsPlan, rows: int, number: int) -> CentralSums:
     """A release of nobody: the noise alone."""
     return CentralSums(asked, SPAN).release(ExactSums.zeros(rows, asked.degree), key(number))
 
@@ -156,7 +158,7 @@ def test_a_release_follows_from_the_noisy_sums_alone() -> None:
         asked, SPAN, True, (less.slots + (full.slots - less.slots) + noise[0]) / asked.scale, full.outside + noise[1]
     )
     release = ReleaseMetadata("moments", "a", "2026-11-22T00:00:00+00:00", "key file", True, {"column": "x"})
-    metadata = CentralMetadata(release, grouping, "x", True)
+    metadata = CentralMomentsMetadata(release, grouping, "x", True)
     assert central_files(state, metadata) == central_files(replayed, metadata)
 
 
@@ -168,7 +170,7 @@ def test_no_exact_number_is_published() -> None:
     for number in range(40):
         exact, _ = summed(log(200, 3), asked, None)
         state = CentralSums(asked, SPAN).release(exact, key(number))
-        files = central_files(state, CentralMetadata(release, None, "x", True))
+        files = central_files(state, CentralMomentsMetadata(release, None, "x", True))
         count = pq.read_table(io.BytesIO(files["moments.parquet"]))["value"][0].as_py()
         assert json.loads(files["manifest.json"])["results"]["clients"] == count
         equal += count == exact.slots.sum()

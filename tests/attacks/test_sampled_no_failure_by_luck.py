@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from sfumato.pipelines import cli
-from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, AdmissionRule
 from sfumato.transforms.privacy.mechanism import noise_quantile
@@ -57,9 +57,9 @@ def test_few_users_give_a_release_however_little_it_shows(tmp_path: Path, job: s
 
 @pytest.mark.parametrize("limit", [0.0, 0.05, 0.1, 0.5])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
-@pytest.mark.parametrize("plan", [SamplePlan, CentralPlan])
+@pytest.mark.parametrize("plan", [SamplePlan, CentralCountPlan])
 def test_logs_without_bad_rows_are_refused_with_a_probability_below_1e_6(
-    limit: float, epsilon: float, plan: type[SamplePlan | CentralPlan]
+    limit: float, epsilon: float, plan: type[SamplePlan | CentralCountPlan]
 ) -> None:
     """Exactly, for every number of users: usable users only lower the statistic, so nobody is the worst case."""
     rule = plan(epsilon=epsilon, max_bad_fraction=limit).admission_rule

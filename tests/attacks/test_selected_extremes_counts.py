@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram, noisy_levels
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -22,7 +22,7 @@ COUNT, TOP, RELEASES = 100, 10, 500
 LEAST = 0.95 - math.sqrt(-math.log(FLAKE_RATE) / (2 * RELEASES))
 
 
-def released(items: int, plan: CentralPlan, number: int) -> NoisyHistogram:
+def released(items: int, plan: CentralCountPlan, number: int) -> NoisyHistogram:
     key = RunKey.derive(FixedSecret(b"the highest counts" * 2), {"number": number})
     counts = ItemCounts(np.arange(items, dtype=np.uint64), np.full(items, COUNT))
     return noisy_levels([counts], plan, key, (0,), TOP).levels[-1]
@@ -37,18 +37,18 @@ def held(one: NoisyHistogram) -> float:
 @pytest.mark.parametrize("noise", ["laplace", "truncated", "gaussian"])
 @pytest.mark.parametrize("items", [11, 1000])
 def test_intervals_of_the_highest_counts_hold(noise: str, items: int) -> None:
-    plan = CentralPlan(noise=noise)
+    plan = CentralCountPlan(noise=noise)
     assert np.mean([held(released(items, plan, number)) for number in range(RELEASES)]) > LEAST
 
 
 @pytest.mark.parametrize(("noise", "delta"), [("laplace", 0.0), ("gaussian", 1e-8)])
 def test_intervals_of_the_highest_public_counts_hold(noise: str, delta: float) -> None:
-    plan = CentralPlan(delta=delta, domains=(1000,), noise=noise)
+    plan = CentralCountPlan(delta=delta, domains=(1000,), noise=noise)
     assert np.mean([held(released(1000, plan, number)) for number in range(RELEASES)]) > LEAST
 
 
 def test_intervals_that_forget_the_selection_do_not_hold() -> None:
-    plan = CentralPlan()
+    plan = CentralCountPlan()
     assert np.mean([held(replace(released(1000, plan, number), cut=None)) for number in range(RELEASES)]) < 0.1
 
 
@@ -56,6 +56,6 @@ def test_the_last_of_the_highest_counts_is_still_known() -> None:
     """It lies next to the cut, where the conditional interval alone reaches down to 1."""
     items = ItemCounts(np.arange(11, dtype=np.uint64), np.full(11, 10_000))
     key = RunKey.derive(FixedSecret(b"the highest counts" * 2), {})
-    low, high = noisy_levels([items], CentralPlan(), key, (0,), TOP).levels[-1].intervals
+    low, high = noisy_levels([items], CentralCountPlan(), key, (0,), TOP).levels[-1].intervals
     assert (low > 9_900).all()
     assert (high < 10_100).all()

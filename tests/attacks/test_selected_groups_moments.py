@@ -11,7 +11,7 @@ from scipy import stats
 
 from sfumato.schemas.moments import Statistic, ValueRange
 from sfumato.transforms.moments.bernstein_sums import sum_values
-from sfumato.transforms.moments.central_moments import CentralPlan
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan
 from sfumato.transforms.moments.central_moments_release import central_tables
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -23,7 +23,7 @@ RUNS, SPAN = 80, ValueRange(0.0, 50.0)
 def test_intervals_of_groups_that_noise_lifts_hold() -> None:
     rng, sizes = np.random.default_rng(0), [80, 90] * 20
     values = [np.clip(rng.normal(20 + number % 5, 5, size), 0, 50) for number, size in enumerate(sizes)]
-    plan = CentralPlan(statistics=(Statistic("mean"), Statistic("count")), epsilon=0.1, span=SPAN)
+    plan = CentralMomentsPlan(statistics=(Statistic("mean"), Statistic("count")), epsilon=0.1, span=SPAN)
     grouping = Grouping(ColumnGroups("kind", tuple(f"g{number}" for number in range(len(sizes)))), 100)
     every = np.concatenate(values)
     groups = np.repeat(np.arange(len(sizes)), sizes)

@@ -10,7 +10,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import MAX_CATEGORIES
 from sfumato.schemas.region import MAX_DEPTH
 from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP
-from sfumato.schemas.trust import Curated, Trust
+from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.checks import check_declared, check_integer, option
 from sfumato.transforms.heatmap.gamma import UNKNOWN_USERS, GammaInputs
 from sfumato.transforms.heatmap.methods import Adaptive, Method
@@ -50,7 +50,7 @@ class HeatmapParameters:
     depth: int = option(
         10, "levels of the quadtree: the finest grid has 2^depth x 2^depth cells", common=True, ge=1, le=MAX_DEPTH
     )
-    trust: Curated = option(Trust.SECAGG, TRUST_HELP, common=True)
+    trust: CentralOrSecagg = option(Trust.SECAGG, TRUST_HELP, common=True)
     epsilon: float = option(1.0, "privacy budget of the complete release", common=True, ge=1e-4, le=MAX_NOISE_EPSILON)
     delta: float = option(
         0.0, "delta of the complete release, which Gaussian noise needs; 0 for pure epsilon", ge=0, le=MAX_DELTA

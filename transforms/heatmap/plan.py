@@ -11,7 +11,7 @@ import scipy
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population, SubQuery
-from sfumato.schemas.trust import SEES, Curated, Trust
+from sfumato.schemas.trust import SEES, CentralOrSecagg, Trust
 from sfumato.transforms.bisection import bisect
 from sfumato.transforms.heatmap.methods import Adaptive
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
@@ -288,7 +288,7 @@ def trust_table(parameters: HeatmapParameters) -> str:
         try:
             plan = make_plan(replace(parameters, trust=trust))  # type: ignore[arg-type]
         except RequestError:  # a model that the heatmap does not offer, or not with these options
-            offered = trust in get_args(Curated)
+            offered = trust in get_args(CentralOrSecagg)
             rows.append([trust, *["-"] * 3, "not with these options" if offered else "not offered for a heatmap"])
             continue
         seen = plan.min_visible_users

@@ -9,7 +9,7 @@ from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVA
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.histogram.bounded_items import ItemBound
 from sfumato.transforms.histogram.central_counts_view import central_view
-from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.count_noise import CountNoise
 from sfumato.transforms.histogram.item_encoding import CellItems, Items
 from sfumato.transforms.histogram.noisy_histogram import NoisyHistogram, NoisyLevels
@@ -30,11 +30,11 @@ _NOISE = {
 
 
 @dataclass(frozen=True)
-class CentralMetadata:
+class CentralCountMetadata:
     """What is known before the run: the release's identity, its plan, and the counted items."""
 
     release: ReleaseMetadata
-    plan: CentralPlan
+    plan: CentralCountPlan
     counted: Items
 
 
@@ -55,7 +55,7 @@ def noise_text(noise: CountNoise) -> str:
     return f"{drawn} on every count above 0; noisy counts from {noise.threshold:,} on are published"
 
 
-def noise_round(number: int, histogram: NoisyHistogram, metadata: CentralMetadata) -> NoiseRound:
+def noise_round(number: int, histogram: NoisyHistogram, metadata: CentralCountMetadata) -> NoiseRound:
     """A round as the manifest states it."""
     noise, cut = histogram.noise, histogram.cut
     domain = metadata.plan.domains[number]
@@ -75,14 +75,14 @@ def noise_round(number: int, histogram: NoisyHistogram, metadata: CentralMetadat
     )
 
 
-def central_files(counts: NoisyLevels, metadata: CentralMetadata) -> dict[str, bytes]:
+def central_files(counts: NoisyLevels, metadata: CentralCountMetadata) -> dict[str, bytes]:
     """The files of a histogram or of hot spots, by name; the manifest is the last."""
     rounds = [noise_round(number, one, metadata) for number, one in enumerate(counts.levels)]
     manifest = _manifest(counts, metadata, rounds)
     return with_page(count_tables(counts.levels, metadata.counted), manifest, metadata.release, central_view)
 
 
-def _manifest(counts: NoisyLevels, metadata: CentralMetadata, rounds: list[NoiseRound]) -> dict[str, Any]:
+def _manifest(counts: NoisyLevels, metadata: CentralCountMetadata, rounds: list[NoiseRound]) -> dict[str, Any]:
     plan, last = metadata.plan, counts.levels[-1]
     users = 0.0 if counts.admission is None else max(counts.admission.users, 0.0)
     content = grid_entries(metadata.counted)

@@ -25,7 +25,7 @@ _MAX_PUBLIC_ITEMS = 4**10
 
 
 @dataclass(frozen=True)
-class CentralPlan:
+class CentralCountPlan:
     """A budget for rounds of noisy counts, with the noise that hides least within it.
 
     Attributes:
@@ -35,7 +35,8 @@ class CentralPlan:
         domains: for each round the number of its items, where they are public (cells of a region); else None. All
             items of a small domain are published, and of any domain if delta is 0.
         noise: one of count_noise.NOISES.
-        population: number of users in the logs, publicly known. A run on other logs is refused. None: unknown.
+        population: number of users in the logs, publicly known. A run whose noisy number of users differs by more than
+            a tenth is refused. None: unknown.
         max_bad_fraction: the largest share of users without a usable record, 0..1.
 
     Raises:
@@ -103,9 +104,9 @@ class CentralPlan:
 
     @property
     def delta_spent(self) -> float:
-        """The exact delta of the rounds, added up; at most `delta`."""
+        """The delta of the rounds as spent (see CountNoise), added up; at most `delta`."""
         return sum(noise.delta for noise in self.noises)
 
-    def without_unused_delta(self) -> CentralPlan:
+    def without_unused_delta(self) -> CentralCountPlan:
         """The same plan with a delta of 0 where its noise needs none."""
         return self if self.delta_spent else replace(self, delta=0.0)

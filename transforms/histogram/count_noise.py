@@ -19,12 +19,14 @@ effect. The noise is one of:
 
 - laplace: discrete Laplace, P[Z = k] proportional to e^(-a |k|), a = epsilon / (K R). H_m is 0, and so is the second
   line (where p <= 1 - e^(-a R)). Delta is 1 - (1 - p)^K.
-- truncated: the same within -A..A. A shift is certain with probability t = P[Z > A - R]. With T = A + 1, p = t and
-  delta is 1 - (1 - t)^K. For K = R = 1 every item is published with the largest probability that any mechanism of this
-  epsilon and delta t allows (Desfontaines, Voss, Gipson and Mandayam 2022; A is an integer, so t may be below delta).
-- gaussian: discrete Gaussian. H_m is bounded by Gaussian differential privacy (`mechanism.gaussian_rho`), which is
-  exact but for a factor 1 + 1 / (24 sigma^2) of the noise. Delta is a maximum over j and hardly a sum, so the least
-  sigma for K shifted items leaves nearly all of delta to the threshold; a larger one hides more (a test compares).
+- truncated: the same within -A..A. An outcome that reveals the shift has probability t = P[Z > A - R]. With T = A + 1,
+  p = t and delta is 1 - (1 - t)^K. For K = R = 1 every item is published with the largest probability that any
+  mechanism of this epsilon and delta t allows (Desfontaines, Voss, Gipson and Mandayam 2022; A is an integer, so t may
+  be below delta).
+- gaussian: discrete Gaussian. H_m is bounded by Gaussian differential privacy (`mechanism.gaussian_rho`), which takes
+  sigma for smaller than it is by a factor of up to 1 + 1 / (24 sigma^2). So delta is an upper bound. Delta is a maximum
+  over j and hardly a sum, so the least sigma for K shifted items leaves nearly all of delta to the threshold; a larger
+  one hides more (a test compares).
 
 Where the items are public, every item gets noise, there is no threshold, and delta is 0 with Laplace noise.
 
@@ -82,7 +84,8 @@ class CountNoise:
     Attributes:
         kind: of the noise.
         epsilon: of the round.
-        delta: of the round, the exact one of this noise and threshold; 0 for pure differential privacy.
+        delta: of the round, as spent: exact for laplace and truncated noise, an upper bound for gaussian; 0 for pure
+            differential privacy.
         bound: of a user's contributions.
         sigma: of gaussian noise; None for the others.
         limit: of truncated noise, the largest absolute value A; None for the others.
@@ -135,13 +138,13 @@ class CountNoise:
         return 1 + bisect_integers(lambda k: bool(self.survival(np.array(k)) > probability), -end, end)
 
     def hidden_count(self, confidence: float = 0.99, threshold: int | None = None) -> int:
-        """The largest count that an absent item may have at this confidence; 0 where the items are public.
+        """The largest count that an unpublished item may have at this confidence; 0 where the items are public.
 
         That is the largest c with P[c + Z >= T] <= confidence.
 
         Args:
             confidence: in 0..1.
-            threshold: in place of the round's own, where `top` removed more items.
+            threshold: in place of the round's own, where the option --top removed more items.
         """
         threshold = self.threshold if threshold is None else threshold
         return 0 if threshold is None else max(0, threshold - self.quantile(confidence))
@@ -183,7 +186,7 @@ class CountNoise:
         return inside[places], high
 
     def simultaneous(self, items: int) -> int:
-        """The least d such that |Z| <= d for this many items at once, with probability 95%."""
+        """A d such that |Z| <= d for this many items at once, with probability 95% at least (union bound)."""
         return self._spread(0.025 / items)
 
     def _spread(self, error: float) -> int:
@@ -273,7 +276,7 @@ def choose_noise(
 def _candidates(epsilon: float, delta: float, bound: ItemBound, public: bool) -> Iterator[CountNoise]:
     """The best choice of every kind of noise that the arguments allow."""
     items, shift = bound.max_items, bound.max_records
-    # Beyond this epsilon the noise is 0 but for a probability of 1e-13 for each unit of the bound.
+    # Beyond this epsilon the noise is 0 but for a probability of 2e-13 for each item.
     laplace = CountNoise("laplace", min(epsilon, MAX_NOISE_EPSILON * items * shift), 0.0, bound)
     if public:
         yield laplace

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.count_noise import CountNoise
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.admission import NoisyUserCounts
@@ -98,7 +98,7 @@ def add_noise(
 
 
 def noisy_levels(
-    counts: Sequence[ItemCounts], plan: CentralPlan, key: RunKey, levels: Sequence[int], top: int | None = None
+    counts: Sequence[ItemCounts], plan: CentralCountPlan, key: RunKey, levels: Sequence[int], top: int | None = None
 ) -> NoisyLevels:
     """The published histograms of all rounds.
 

@@ -27,7 +27,7 @@ from sfumato.transforms.histogram.admission_sample import (
     split_marked_users,
 )
 from sfumato.transforms.histogram.bounded_items import Everybody, ItemBound, count_items
-from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.item_encoding import Items, NumberItems
 from sfumato.transforms.histogram.noisy_histogram import NoisyLevels, noisy_levels
 from sfumato.transforms.histogram.quantile_search import Search, search_quantiles
@@ -428,7 +428,7 @@ class NoisyItems(beam.PTransform):
     def __init__(
         self,
         items: Items,
-        plan: CentralPlan,
+        plan: CentralCountPlan,
         key: RunKey,
         prefixes: Prefixes | None = None,
         levels: tuple[int, ...] = (WHOLE,),

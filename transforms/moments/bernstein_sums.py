@@ -3,12 +3,13 @@
 A value lies at t in [0, 1] of the range. Its user adds `scale` B_j(t) to slot j of their group, j = 0..K, where B_j(t)
 = C(K, j) t^j (1 - t)^(K - j) are the Bernstein polynomials of degree K. They are at least 0, and their sum is 1. So a
 user adds exactly `scale` to all slots of all groups together, whatever the value: the L1 sensitivity of all sums is
-`scale`. The mean of every polynomial of degree K or less is a linear function of the slots: one noise serves the count,
-the sum and all powers.
+`scale`. The sum over users of every polynomial of degree K or less is linear in the slots, and a mean is a ratio of two
+such sums: one noise serves the count, the sum and all powers.
 
 For K = 1 the slots are the sums of 1 - t and of t. What one user can add, and take away, spans exactly the L1 ball. So
 Laplace noise on the slots is the K-norm mechanism of a count with a sum (Hardt and Talwar 2010, On the geometry of
-differential privacy). Count and sum each have half the variance that they have from half of the budget each.
+differential privacy; its K names a norm). The count, and the sum about the middle of the range, each have half the
+variance that they have from half of the budget each.
 """
 
 from __future__ import annotations

@@ -52,13 +52,13 @@ def laplace_z(level: float) -> float:
     """The half width of an interval of this level for Laplace noise, in standard deviations.
 
     A weighted sum of independent Laplace variates of the same standard deviation has lighter tails, so an interval
-    of this width holds it with at least this probability: 95.0% to 96.6% at the level 0.95.
+    of this width holds it with at least this probability at levels from 0.91 on: 95.0% to 96.6% at the level 0.95.
     """
     return -math.log(1 - level) / math.sqrt(2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CentralPlan:
+class CentralMomentsPlan:
     """The statistics of a column by a trusted curator, and their privacy.
 
     Attributes:
@@ -154,7 +154,7 @@ class CentralSums:
         outside: float64[2], users below and above the range; both empty before the sums.
     """
 
-    plan: CentralPlan
+    plan: CentralMomentsPlan
     span: ValueRange
     span_is_sure: bool = True
     slots: Array = field(default_factory=lambda: np.empty((0, 0)))
@@ -270,8 +270,9 @@ class _Means:
     def variance(self, degree: int, low: float, high: float) -> tuple[Array, Array, Array]:
         """The variance with its interval: float64[G] each.
 
-        About the estimated mean c, E[(x - c)^2] exceeds the variance by (mean - c)^2. That is 0 up to the mean's own
-        error, whose variance is added to the estimate, and whose largest square the lower end allows for.
+        The estimate is that of E[x^2] - c^2 with a noisy mean c. On average c^2 is too large by the variance of c, so
+        that is added. E[(x - c)^2] exceeds the variance by (mean - c)^2, so the lower end subtracts the largest such
+        square.
         """
         mean, least, most = (np.clip(one, low, high) for one in self.mean(coefficients(1, degree, low, high)))
         squares = np.stack([coefficients(2, degree, low - c, high - c) for c in mean.tolist()])
@@ -281,7 +282,7 @@ class _Means:
 
 
 def run_centrally(
-    values: Array, plan: CentralPlan, key: RunKey, groups: NDArray[np.int64] | None = None, rows: int = 1
+    values: Array, plan: CentralMomentsPlan, key: RunKey, groups: NDArray[np.int64] | None = None, rows: int = 1
 ) -> CentralSums:
     """Runs the whole plan in memory. values: float64[n], finite. groups: int64[n], below rows; None for one group."""
     state = plan.choose_range(count_magnitudes(values) if plan.finds_range else None, key)

@@ -20,7 +20,7 @@ from sfumato.schemas.guarantee import (
 from sfumato.schemas.moments import EVERYBODY, OTHER, SUMS, MomentEstimate, Statistic
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.moments.central_moments import CentralPlan, CentralSums, laplace_z
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums, laplace_z
 from sfumato.transforms.moments.groups import CellGroups, Grouping
 from sfumato.transforms.moments.moment_tables import MomentTables, moment_tables
 from sfumato.transforms.moments.moments_view import moments_view
@@ -32,7 +32,7 @@ _CLIPPED_SHARE = 0.01  # of the users; clearly more of them outside the range br
 
 
 @dataclass(frozen=True)
-class CentralMetadata:
+class CentralMomentsMetadata:
     """The release's identity and what is known before the run, beside the plan.
 
     Attributes:
@@ -48,7 +48,7 @@ class CentralMetadata:
     bounded: bool
 
 
-def central_files(state: CentralSums, metadata: CentralMetadata) -> dict[str, bytes]:
+def central_files(state: CentralSums, metadata: CentralMomentsMetadata) -> dict[str, bytes]:
     """The files of a release by name; the manifest is the last. Raises RefusedError if an estimate is not finite."""
     found = central_tables(state, metadata.grouping)
     manifest = _manifest(state, metadata, found.groups, found.estimates)
@@ -97,13 +97,13 @@ def allow_for_selection(
     return replace(estimate, low=max(low, ends[0]), high=min(high, ends[1]), stddev=wider * estimate.stddev)
 
 
-def groups_margin(plan: CentralPlan, grouping: Grouping) -> float:
+def groups_margin(plan: CentralMomentsPlan, grouping: Grouping) -> float:
     """The users that noise adds to any empty group with a probability of 5% in all groups together."""
     return laplace_z(1 - 0.1 / len(grouping.groups)) * plan.count_stddev  # 10% at both sides
 
 
 def _manifest(
-    state: CentralSums, metadata: CentralMetadata, groups: Sequence[str], estimates: Sequence[MomentEstimate]
+    state: CentralSums, metadata: CentralMomentsMetadata, groups: Sequence[str], estimates: Sequence[MomentEstimate]
 ) -> dict[str, Any]:
     plan, grouping = state.plan, metadata.grouping
     content: dict[str, Any] = {"column": metadata.column}

@@ -11,7 +11,7 @@ _FEW_BITS = 12  # more bits are mostly more than the values need
 
 
 def chosen_method(users: float, epsilon: float | None, bits: int) -> Method:
-    """The method with the least expected error.
+    """The method with the least expected error: `threshold`, of two rounds, or `weighted`, of one without a prior.
 
     Under randomised response the error of a share is about 1 / (epsilon sqrt(n)). Where that is large, a first round
     learns little, and posterior estimates shrink towards 0. Then one round without a prior is better, if the range fits

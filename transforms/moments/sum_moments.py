@@ -13,7 +13,7 @@ from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.metrics import TALLY_TIME
 from sfumato.transforms.moments.automatic_range import BINS, count_magnitudes
 from sfumato.transforms.moments.bernstein_sums import ExactSums
-from sfumato.transforms.moments.central_moments import CentralPlan, CentralSums
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.user_values import read_user_values
 from sfumato.transforms.moments.value_encoding import Values, unpack
@@ -42,7 +42,7 @@ class SumMoments(beam.PTransform):
     def __init__(
         self,
         values: Values,
-        plan: CentralPlan,
+        plan: CentralMomentsPlan,
         key: RunKey,
         grouping: Grouping | None = None,
         *,
@@ -90,7 +90,7 @@ def _sum_magnitudes(counts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
 class _SumFn(beam.DoFn):
     """A stored block and the range -> the block's ExactSums."""
 
-    def __init__(self, plan: CentralPlan, rows: int):
+    def __init__(self, plan: CentralMomentsPlan, rows: int):
         self._plan = plan
         self._rows = rows
 

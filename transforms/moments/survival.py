@@ -1,10 +1,15 @@
 """The posterior of a survival function, P[X >= t] by strata of thresholds, from noisy answers. Pure.
 
 The model is a hidden Markov chain over the strata from the lowest up. Its states are levels of the share of users who
-reach a stratum's thresholds: 1, values between on a grid, and 0. Shares never rise. The highest stratum in use and the
-lowest stratum that not all users reach are equally likely anywhere. In between a share stays at its level, or falls to
-a level that is uniform below it or near it on the scale of log-odds. A forward and a backward pass give the exact
-posterior under this model. S is the number of strata of one sign, L the number of levels.
+reach a stratum's thresholds: 1, values between on a grid, and 0. Shares never rise. A share between 0 and 1 drops to 0
+from one stratum to the next with probability 1 / (strata from there on + 1). A share of 1 ends with the same
+probability, and a tenth of that goes straight to 0. In between a share stays at its level, or falls to a level that is
+uniform below it or near it on the scale of log-odds. A forward and a backward pass give the exact posterior under this
+model.
+
+A stratum is a block of equally many neighbouring thresholds between two powers of two. Strata of positive and of
+negative values are apart. A stratum is in use if at least one user reaches it. S is the number of strata of one sign,
+L the number of levels.
 """
 
 from __future__ import annotations
@@ -77,19 +82,19 @@ class Survival:
         ones, zeros = (answered * reports)[:, None], ((1 - answered) * reports)[:, None]
         log_likelihood = xlogy(ones, expected) + xlog1py(zeros, -expected)
         log_likelihood -= log_likelihood.max(axis=1, keepdims=True)
-        lie = 1 - response.truth_probability
-        smooth = np.clip((answered * reports + 1) / (reports + 2), lie, 1 - lie)
+        flip_probability = 1 - response.truth_probability
+        smooth = np.clip((answered * reports + 1) / (reports + 2), flip_probability, 1 - flip_probability)
         variance = (response.variance(smooth) / np.maximum(reports, 1e-9))[:, None]
-        trust = _MODEL_ERROR**2 / (_MODEL_ERROR**2 + variance)
+        data_weight = _MODEL_ERROR**2 / (_MODEL_ERROR**2 + variance)
         share, spread = np.tile(LEVELS, (len(top), 1)), np.zeros((len(top), len(LEVELS)))
-        share[:, 1:-1] += trust * (response.unbiased_share(answered)[:, None] - share[:, 1:-1])
-        spread[:, 1:-1] = trust**2 * variance
+        share[:, 1:-1] += data_weight * (response.unbiased_share(answered)[:, None] - share[:, 1:-1])
+        spread[:, 1:-1] = data_weight**2 * variance
         return cls(np.exp(np.maximum(log_likelihood, _LEAST_LOG)), share, spread, top)
 
     def _step(self, stratum: int, power: float) -> NDArray[np.float64]:
         """The weights from the states of the stratum below (rows) to those of a stratum: float64[L, L]."""
         remaining = len(self.top) - stratum
-        end = 1 / (remaining + 1)  # the highest stratum in use is equally likely anywhere
+        end = 1 / (remaining + 1)  # probability that no user reaches this stratum, given that some reach the one below
         step = np.zeros((len(LEVELS), len(LEVELS)))
         step[0, 0] = 1
         step[1:-1, 0], step[1:-1, 1:-1] = end, (1 - end) * _FALLS
@@ -102,11 +107,11 @@ class Survival:
         return np.concatenate([[each], np.full(_CELLS, each / _CELLS), [1 - 2 * each]])
 
     def probabilities(self, power: float = _RELATIVE) -> NDArray[np.float64]:
-        """The posterior probability of each stratum's states: float64[S, L].
+        """The posterior probability of each stratum's states, weighted by top^-power: float64[S, L].
 
         Args:
-            power: a case counts by top^-power of its highest stratum in use. Without it a small probability of very
-                large values would dominate the mean; intervals take 0.
+            power: each sequence of states is weighted by top^-power of its highest stratum in use. Without it a small
+                probability of very large values would dominate the mean. Intervals take 0, the plain posterior.
         """
         strata = len(self.top)
         steps = [self._step(stratum, power) for stratum in range(1, strata)]
@@ -129,17 +134,17 @@ class Survival:
 
         The pass carries the first two moments of the sum over the strata so far, for each state of the last.
         """
-        chance = self._start()
+        probability = self._start()
         first, second = np.zeros((2, len(LEVELS)))
         for stratum in range(len(self.top)):
             if stratum:
                 step = self._step(stratum, power)
-                chance, first, second = chance @ step, first @ step, second @ step
+                probability, first, second = probability @ step, first @ step, second @ step
             value, variance = weight[stratum] * self.share[stratum], weight[stratum] ** 2 * self.variance[stratum]
-            second = second + 2 * value * first + (value**2 + variance) * chance
-            first = first + value * chance
-            chance, first, second = (one * self.likelihood[stratum] for one in (chance, first, second))
-            scale = chance.sum()
-            chance, first, second = chance / scale, first / scale, second / scale
+            second = second + 2 * value * first + (value**2 + variance) * probability
+            first = first + value * probability
+            probability, first, second = (one * self.likelihood[stratum] for one in (probability, first, second))
+            scale = probability.sum()
+            probability, first, second = probability / scale, first / scale, second / scale
         mean = float(first.sum())
         return mean, max(float(second.sum()) - mean**2, 0.0)

@@ -64,7 +64,7 @@ class AdditiveNoise(ABC):
 
     @abstractmethod
     def tail_sums(self, sums: int) -> int:
-        """Returns how many Laplace variables have a sum with the tails of the sum of so many variables."""
+        """Returns n such that the sum of n Laplace variables bounds the tails of the sum of so many of this noise."""
 
     @abstractmethod
     def draw(

@@ -6,7 +6,8 @@ users, so a user pays once a level. Two more draws for each quantile, below and 
 Adding or removing a user, instead of replacing one, makes disjoint parts cost no more than one of them.
 
 Two things are ours. The levels' shares of epsilon are chosen for the least expected error, not equal; and the parts are
-counted anew at every level, so no number of users need be known. Everything here follows from public figures alone.
+counted anew at every level, so no exact number of users is needed; a rough one sets the width of intervals. Everything
+here follows from public figures alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from sfumato.transforms.quantiles.exponential_draw import STEP_BITS
 
 # Where values are dense, the rank error of a draw has a Laplace distribution, which exceeds ln(20) / sqrt(2) standard
 # deviations on one side with probability 2.5%. Beside a gap without values the width of the gap counts too. It has up
-# to 2^(bits + STEP_BITS) borders, against one at the quantile, so a rank errs by ln(2) (bits + STEP_BITS) / rate more.
+# to 2^(bits + STEP_BITS) borders, against one at the quantile, so a rank errs by
+# ln(2) (bits + STEP_BITS) / rate more, where rate is epsilon / (2 max(q, 1 - q)) for a border at the share q.
 _DENSE = math.log(20) / math.sqrt(2)
 _PER_BIT = math.log(2) / math.sqrt(2)
 _END_WEIGHT = 0.03  # of an interval end's squared error, beside 1 for a quantile's

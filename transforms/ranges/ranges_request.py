@@ -18,7 +18,7 @@ from sfumato.schemas.requests.publish_request import (
 )  # fmt: skip
 from sfumato.schemas.requests.range_queries import SIZE_RANGE, SIZE_RANGE_HELP, SizeRangeOption
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, option
-from sfumato.schemas.trust import Curated, Trust
+from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.heatmap.heatmap_options import heatmap_options
 from sfumato.transforms.heatmap.heatmap_request import request_fields
 from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, method_options, method_texts
@@ -48,7 +48,7 @@ class RangesOptions(LogColumns, MapGeography, ReleaseRequest):
         "auto", f"how ranges are answered: {_METHODS} (a heatmap's tree)", METHOD, common=True, metavar="NAME"
     )
     sizes: SizeRangeOption = option(SIZE_RANGE, SIZE_RANGE_HELP, MAP, common=True, metavar="LOW,HIGH")
-    trust: Curated = option(
+    trust: CentralOrSecagg = option(
         Trust.CENTRAL,
         "central: the operator adds noise once; secagg: noise in the sum of each shard",
         PRIVACY,

@@ -8,13 +8,13 @@ import pytest
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.bounded_items import ItemBound
-from sfumato.transforms.histogram.central_plan import MAX_DENSE_ITEMS, CentralPlan
+from sfumato.transforms.histogram.central_plan import MAX_DENSE_ITEMS, CentralCountPlan
 
 
 @pytest.mark.parametrize("domains", [(None,), (None, None, None), (4**4, 4**8), (4**2, 4**5), (16, None)])
 @pytest.mark.parametrize("bound", [ItemBound(), ItemBound(20, 3)])
 def test_rounds_and_admission_spend_no_more_than_the_budget(domains: tuple[int | None, ...], bound: ItemBound) -> None:
-    plan = CentralPlan(epsilon=0.7, delta=1e-7, domains=domains, bound=bound)
+    plan = CentralCountPlan(epsilon=0.7, delta=1e-7, domains=domains, bound=bound)
     assert plan.admission_rule.sampling_rate == 1
     spent = math.fsum(noise.epsilon for noise in plan.noises) + plan.admission_rule.epsilon
     assert spent == pytest.approx(0.7, rel=1e-12)
@@ -27,15 +27,15 @@ def test_rounds_and_admission_spend_no_more_than_the_budget(domains: tuple[int |
 
 
 def test_delta_that_a_public_round_leaves_goes_to_the_threshold() -> None:
-    plan = CentralPlan(domains=(256, 4**8))
+    plan = CentralCountPlan(domains=(256, 4**8))
     assert plan.noises[0].delta == 0
     assert plan.noises[1].delta > 0.5 * plan.delta
 
 
 def test_small_maps_are_purely_private() -> None:
-    assert CentralPlan(domains=(4**6,)).without_unused_delta().delta == 0
-    assert CentralPlan(domains=(4**7,)).without_unused_delta().delta == 1e-8
-    large = CentralPlan(delta=0.0, domains=(4**7,))
+    assert CentralCountPlan(domains=(4**6,)).without_unused_delta().delta == 0
+    assert CentralCountPlan(domains=(4**7,)).without_unused_delta().delta == 1e-8
+    large = CentralCountPlan(delta=0.0, domains=(4**7,))
     assert (large.noises[0].threshold, large.delta_spent) == (None, 0.0)
 
 
@@ -57,4 +57,4 @@ def test_small_maps_are_purely_private() -> None:
 )
 def test_bad_values_are_refused(wrong: dict, match: str) -> None:
     with pytest.raises(RequestError, match=match):
-        _ = CentralPlan(**wrong).noises and CentralPlan(**wrong).admission_rule
+        _ = CentralCountPlan(**wrong).noises and CentralCountPlan(**wrong).admission_rule

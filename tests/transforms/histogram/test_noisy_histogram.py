@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sfumato.transforms.histogram.bounded_items import ItemBound
-from sfumato.transforms.histogram.central_plan import CentralPlan
+from sfumato.transforms.histogram.central_plan import CentralCountPlan
 from sfumato.transforms.histogram.noisy_histogram import noisy_levels
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -18,7 +18,7 @@ COUNTS = ItemCounts(np.arange(1, 400, 2, dtype=np.uint64), np.arange(1, 201))
 
 
 def test_counts_from_the_threshold_on_are_published_with_the_items_own_noise() -> None:
-    plan = CentralPlan(epsilon=2.0, delta=1e-6)
+    plan = CentralCountPlan(epsilon=2.0, delta=1e-6)
     (shown,) = noisy_levels([COUNTS], plan, KEY, (0,)).levels
     noise = plan.noises[0]
     assert (shown.noisy >= noise.threshold).all()
@@ -36,7 +36,7 @@ def test_counts_from_the_threshold_on_are_published_with_the_items_own_noise() -
 
 
 def test_another_noise_another_round_or_key_draws_anew() -> None:
-    plan = CentralPlan(epsilon=2.0, delta=1e-6, domains=(None, None))
+    plan = CentralCountPlan(epsilon=2.0, delta=1e-6, domains=(None, None))
     even = replace(plan, domains=(None,))
     drawn = [*noisy_levels([COUNTS, COUNTS], plan, KEY, (0, 0)).levels]
     drawn += noisy_levels([COUNTS], even, KEY, (0,)).levels
@@ -47,7 +47,7 @@ def test_another_noise_another_round_or_key_draws_anew() -> None:
 
 
 def test_public_items_are_all_published_present_or_not() -> None:
-    plan = CentralPlan(epsilon=1.0, domains=(1024,), bound=ItemBound(2))
+    plan = CentralCountPlan(epsilon=1.0, domains=(1024,), bound=ItemBound(2))
     (shown,) = noisy_levels([COUNTS], plan, KEY, (5,)).levels
     assert shown.items.tolist() == list(range(1024))
     exact = np.zeros(1024)
@@ -61,7 +61,7 @@ def test_public_items_are_all_published_present_or_not() -> None:
 
 
 def test_top_keeps_the_largest_noisy_counts_and_says_what_it_cut() -> None:
-    plan = CentralPlan(epsilon=2.0, delta=1e-6)
+    plan = CentralCountPlan(epsilon=2.0, delta=1e-6)
     everything = noisy_levels([COUNTS], plan, KEY, (0,))
     kept = noisy_levels([COUNTS], plan, KEY, (0,), top=7)
     order = np.sort(everything.levels[0].noisy)[::-1]
@@ -73,6 +73,6 @@ def test_top_keeps_the_largest_noisy_counts_and_says_what_it_cut() -> None:
 @pytest.mark.parametrize("domain", [None, 64])
 def test_nobody_is_an_empty_or_a_noisy_histogram(domain: int | None) -> None:
     nobody = ItemCounts(np.empty(0, np.uint64), np.empty(0, np.int64))
-    (shown,) = noisy_levels([nobody], CentralPlan(domains=(domain,)), KEY, (0,)).levels
+    (shown,) = noisy_levels([nobody], CentralCountPlan(domains=(domain,)), KEY, (0,)).levels
     assert len(shown) == (domain or 0)
     assert [len(one) for one in shown.intervals] == [len(shown)] * 2

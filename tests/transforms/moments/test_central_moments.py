@@ -11,7 +11,7 @@ from scipy import optimize, stats
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, MomentEstimate, Statistic, ValueRange
-from sfumato.transforms.moments.central_moments import CentralPlan, CentralSums, laplace_z, run_centrally
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums, laplace_z, run_centrally
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from tests.statistics import FLAKE_RATE
@@ -24,8 +24,8 @@ def key(number: int = 0) -> RunKey:
     return RunKey.derive(FixedSecret(b"central moments" * 3), {"number": number})
 
 
-def plan(epsilon: float = 1.0, span: ValueRange | None = SPAN, names: tuple[str, ...] = ALL) -> CentralPlan:
-    return CentralPlan(statistics=tuple(map(Statistic, names)), epsilon=epsilon, span=span)
+def plan(epsilon: float = 1.0, span: ValueRange | None = SPAN, names: tuple[str, ...] = ALL) -> CentralMomentsPlan:
+    return CentralMomentsPlan(statistics=tuple(map(Statistic, names)), epsilon=epsilon, span=span)
 
 
 def truth(name: str, values: NDArray[np.float64], span: ValueRange = SPAN) -> float:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from sfumato.schemas.moments import EVERYBODY, MOMENTS_SCHEMA, OTHER, Statistic, ValueRange
 from sfumato.schemas.region import Grid
 from sfumato.schemas.views import MomentsBody
-from sfumato.transforms.moments.central_moments import CentralPlan, CentralSums, run_centrally
-from sfumato.transforms.moments.central_moments_release import CentralMetadata, central_files, groups_margin
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums, run_centrally
+from sfumato.transforms.moments.central_moments_release import CentralMomentsMetadata, central_files, groups_margin
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.moments_view import moments_view
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -37,12 +37,12 @@ def ran(
     span: ValueRange | None = SPAN,
     epsilon: float = 4.0,
 ) -> CentralSums:
-    plan = CentralPlan(statistics=tuple(map(Statistic, names)), epsilon=epsilon, span=span)
+    plan = CentralMomentsPlan(statistics=tuple(map(Statistic, names)), epsilon=epsilon, span=span)
     return run_centrally(values, plan, KEY, groups, rows)
 
 
 def made(state: CentralSums, grouping: Grouping | None = None, bounded: bool = True) -> dict[str, bytes]:
-    return central_files(state, CentralMetadata(RELEASE, grouping, "age", bounded))
+    return central_files(state, CentralMomentsMetadata(RELEASE, grouping, "age", bounded))
 
 
 def table(files: dict[str, bytes], name: str) -> pa.Table:
@@ -98,7 +98,7 @@ def test_small_groups_are_merged_and_totals_agree() -> None:
 def test_many_empty_groups_are_seldom_shown() -> None:
     """Laplace noise has heavier tails than a normal one: of 200 runs at most 5% show any of 400 empty groups."""
     grouping = Grouping(ColumnGroups("g", tuple(map(str, range(400)))), 1)
-    plan = CentralPlan(statistics=(Statistic("count"),), epsilon=0.5)
+    plan = CentralMomentsPlan(statistics=(Statistic("count"),), epsilon=0.5)
     shown = 0
     for number in range(200):
         key = RunKey.derive(FixedSecret(b"empty groups" * 3), {"number": number})

@@ -16,7 +16,7 @@ from sfumato.schemas.moments import Statistic, ValueColumns, ValueRange
 from sfumato.transforms.moments import value_encoding
 from sfumato.transforms.moments.automatic_range import count_magnitudes
 from sfumato.transforms.moments.bernstein_sums import ExactSums
-from sfumato.transforms.moments.central_moments import CentralPlan, CentralSums
+from sfumato.transforms.moments.central_moments import CentralMomentsPlan, CentralSums
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
 from sfumato.transforms.moments.sum_moments import SumMoments
 from sfumato.transforms.moments.tally import Block
@@ -34,7 +34,7 @@ GIVEN = ValueRange(0.0, 400.0)
 
 def transform(grouping: Grouping | None, span: ValueRange | None, epsilon: float = 2.0) -> SumMoments:
     columns = ValueColumns("length", group=None if grouping is None else "kind")
-    plan = CentralPlan(statistics=SPREAD, epsilon=epsilon, span=span)
+    plan = CentralMomentsPlan(statistics=SPREAD, epsilon=epsilon, span=span)
     return SumMoments(Values(columns, None, None if grouping is None else grouping.groups), plan, KEY, grouping)
 
 

@@ -121,10 +121,11 @@ def fits(charges: Sequence[Charge], limit: Limit) -> bool:
 
 
 def spent_epsilon(charges: Sequence[Charge], limit: Limit) -> Decimal:
-    """Returns an upper bound of the charges' epsilon together at the limit's delta; tighter composition may give less.
+    """Returns the epsilon of the charges together at the limit's delta: an upper bound, with the exception below.
 
     Epsilons are added up. The charges with a rho count as one, at the delta that the others leave, rounded up to six
-    digits. Where the others' deltas alone exceed the limit's, there is no bound, and the sum of epsilons is returned.
+    digits. Tighter composition may give less. Where the others' deltas alone reach the limit's, there is no bound,
+    and the sum of epsilons is returned.
     """
     epsilon, delta = _sum([charge.epsilon for charge in charges]), _sum([charge.delta for charge in charges])
     others = [charge for charge in charges if charge.rho is None]
@@ -141,7 +142,8 @@ def spent_epsilon(charges: Sequence[Charge], limit: Limit) -> Decimal:
 def composed_delta(charges: Sequence[Charge], epsilon: float) -> float:
     """Returns the delta of all charges together at this epsilon, rounded up.
 
-    Charges with a rho are one normal distribution. The others are composed with it by dp-accounting.
+    Charges with a rho (see `mechanism`) are one Gaussian mechanism, whose rho is their sum. The others are composed
+    with it by dp-accounting.
     """
     rho = _total_rho(charges)
     others = Counter((float(charge.epsilon), float(charge.delta)) for charge in charges if charge.rho is None)
@@ -154,7 +156,8 @@ def _composed_delta(rho: float, others: tuple[tuple[tuple[float, float], int], .
     # Imported here because it loads SciPy, and only limits with a delta need it.
     from dp_accounting.pld import common, privacy_loss_distribution
 
-    # Losses are rounded up to a grid. This one adds a thousandth of the smallest charge's epsilon.
+    # Losses are rounded up to a grid: each charge gains one step at most, a thousandth of the smallest epsilon within
+    # 1e-5..1e-3.
     interval = max(min(*(one[0] / 1000 for one, _ in others), 1e-3), 1e-5)
     if rho:
         composed = privacy_loss_distribution.from_gaussian_mechanism(
