@@ -68,7 +68,7 @@ class Accounting:
             delta=parse_amount("delta", cost.delta),
             adjacency=cost.adjacency,
             trust=cost.trust,
-            rho=_rho(cost),
+            rho=rho_amount(cost),
             files=tuple(sorted(files)),
             request=hashlib.sha256(request.encode()).hexdigest(),
             # Keyed, because an unkeyed digest of the input would confirm a guess at it.
@@ -97,7 +97,7 @@ class Accounting:
         epsilon, delta = parse_amount("epsilon", cost.epsilon), parse_amount("delta", cost.delta)
         charge = Charge(
             release_id or "new", "", self.dataset, self.period, epsilon, delta, "", "",
-            adjacency=cost.adjacency, rho=_rho(cost),
+            adjacency=cost.adjacency, rho=rho_amount(cost),
         )  # fmt: skip
         limits = check_limits(history, self.dataset, self.budget) or history.limits[charge.dataset]
         text = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
@@ -120,7 +120,8 @@ class Accounting:
         return [*lines, "it fits"]
 
 
-def _rho(cost: Cost) -> Decimal | None:
+def rho_amount(cost: Cost) -> Decimal | None:
+    """Returns the rho of a cost as the ledger adds it up; None unless its noise is Gaussian."""
     return None if cost.rho is None else parse_amount("rho", cost.rho)
 
 

@@ -21,7 +21,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import GoogleCloudOptions, TestOptions
 from apache_beam.runners.runner import PipelineState
 
-from sfumato.pipelines.accounting import Accounting, accounting
+from sfumato.pipelines.accounting import Accounting, accounting, rho_amount
 from sfumato.pipelines.cli import message_of, worker_error
 from sfumato.pipelines.console import identify
 from sfumato.pipelines.dry_run import Forecast, dry_run_text
@@ -371,8 +371,7 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
     cost = job.cost()
     epsilon = parse_amount("epsilon", cost.epsilon)
     if isinstance(refusal, NotAdmittedError):  # only the noisy counts of users were drawn
-        rho = None if cost.rho is None else parse_amount("rho", cost.rho)
-        spent, delta, _ = admission_cost(rule.epsilon, epsilon, parse_amount("delta", cost.delta), rho)
+        spent, delta, _ = admission_cost(rule.epsilon, epsilon, parse_amount("delta", cost.delta), rho_amount(cost))
         adjacency = ADD_OR_REMOVE
     else:
         spent, delta, adjacency = epsilon, parse_amount("delta", cost.delta), cost.adjacency

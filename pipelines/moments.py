@@ -81,8 +81,8 @@ class MomentsJob(ReleaseJob):
     def accuracy(self) -> str:
         if isinstance(self.plan, CentralMomentsPlan) and (self.plan.finds_range or not self.plan.degree):
             return f"noise of ±{significant(1.96 * self.plan.count_stddev)} users (95%) on a number of users"
-        users, error = f"{TYPICAL_USERS:,}", dict(_mean_errors(self.plan))
-        return f"the mean of values spread evenly errs by {error[users]} (95%), if {users} users take part"
+        error = significant(_mean_error(self.plan, TYPICAL_USERS))
+        return f"the mean of values spread evenly errs by ±{error} (95%), if {TYPICAL_USERS:,} users take part"
 
     def cost(self) -> Cost:
         if isinstance(self.plan, CentralMomentsPlan):
@@ -200,20 +200,21 @@ def _group_lines(grouping: Grouping | None) -> list[str]:
 
 
 def _error_lines(plan: MomentsPlan | CentralMomentsPlan) -> list[str]:
-    table = markdown_table([["users", "error of the mean, 95%"], *map(list, _mean_errors(plan))], left=())
+    rows = [[f"{users:,}", f"±{significant(_mean_error(plan, users))}"] for users in EXAMPLE_USERS]
+    table = markdown_table([["users", "error of the mean, 95%"], *rows], left=())
     return ["", "Error of the mean, for values spread evenly over the range:", "", table]
 
 
-def _mean_errors(plan: MomentsPlan | CentralMomentsPlan) -> list[tuple[str, str]]:
-    """The error of the mean for some numbers of users: with bits, if all are set for half of them (Lemma 3.3)."""
+def _mean_error(plan: MomentsPlan | CentralMomentsPlan, users: int) -> float:
+    """The error of the mean at 95%: with bits, if all are set for half of the users (Lemma 3.3)."""
     if isinstance(plan, CentralMomentsPlan):
         assert plan.span is not None
         middle = (plan.span.high - plan.span.low) / 2
         noise = plan.noise_stddev * float(np.linalg.norm(coefficients(1, plan.degree, -middle, middle)))
-        return [(f"{users:,}", f"±{significant(1.96 * noise / users)}") for users in EXAMPLE_USERS]
+        return 1.96 * noise / users
     slots = Quantity(plan.form, "value").slots
     half = np.full(len(slots), 0.5)
     probabilities = by_variance(slots, half, np.ones(len(slots)), plan.response, 0.5, plan.bits_per_client)
     each = float((slots.weight**2 * plan.response.variance(half) / probabilities).sum())
     reports = plan.bits_per_client / len(plan.quantities)
-    return [(f"{users:,}", f"±{significant(1.96 * math.sqrt(each / (users * reports)))}") for users in EXAMPLE_USERS]
+    return 1.96 * math.sqrt(each / (users * reports))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import sys
 import uuid
 from collections.abc import Mapping
@@ -32,7 +31,6 @@ from sfumato.transforms.heatmap.heatmap_request import location_columns
 from sfumato.transforms.heatmap.plan import heatmap_plan_text
 from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.warm_start import WarmStart
-from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
@@ -83,11 +81,11 @@ class RangesJob(ReleaseJob):
 
     def accuracy(self) -> str:
         counting = self.plan.counting
-        noise = counting.count_noise.stddev(counting.budget.total - counting.admission().epsilon)
+        left = counting.budget.total - counting.admission().epsilon
         if counting.is_central:
-            return f"noise of ±{significant(1.96 * noise)} users (95%) on a cell's count"
+            return f"noise of ±{significant(1.96 * counting.count_noise.stddev(left))} users (95%) on a cell's count"
         users = counting.population or TYPICAL_USERS
-        noise *= math.sqrt(Cohort.plan(users, None, counting.shard_size, counting.dropout).shards)
+        noise = self.plan.shards_stddev(users, left)
         return f"noise of ±{significant(1.96 * noise)} users (95%) on a cell's count, if {users:,} take part"
 
     def cost(self) -> Cost:

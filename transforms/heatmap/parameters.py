@@ -122,8 +122,7 @@ class HeatmapParameters:
             )
         check_integer("categories", self.categories, 1, MAX_CATEGORIES)
         self.method.check_use(self.categories, self.is_central)
-        if self.is_central and (self.participation, self.noise_source) != ("planned", "shard"):
-            name = "noise_source" if self.participation == "planned" else "participation"
+        if self.is_central and (name := self._by_client):
             raise RequestError(f"{name}: with trust central there are no shards; leave it out")
         twice = {one.name for one in fields(self)} & {one.name for one in fields(self.method)}
         if twice:  # the key is bound to options by name
@@ -174,11 +173,17 @@ class HeatmapParameters:
             raise RequestError(f"delta: must be 0 or at least {MIN_GAUSSIAN_DELTA:g}, got {self.delta:g}")
         if self.noise == "laplace" and self.delta:
             raise RequestError("delta: laplace noise needs none; leave it out, or give --noise gaussian")
-        if self.rho is not None and (self.participation, self.noise_source) != ("planned", "shard"):
-            name = "noise_source" if self.participation == "planned" else "participation"
+        if self.rho is not None and (name := self._by_client):
             raise RequestError(
                 f"{name}: clients' shares do not add up to Gaussian noise; leave it out, or give --noise laplace"
             )
+
+    @property
+    def _by_client(self) -> str:
+        """The option by which every client's share of the noise counts; empty where a shard's noise does."""
+        if self.participation != "planned":
+            return "participation"
+        return "" if self.noise_source == "shard" else "noise_source"
 
     @property
     def is_central(self) -> bool:

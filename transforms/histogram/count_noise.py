@@ -40,11 +40,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
@@ -54,12 +53,13 @@ from sfumato.transforms.histogram.bounded_items import ItemBound
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.discrete_gaussian import (
     discrete_gaussian,
-    discrete_gaussian_pmf,
+    discrete_gaussian_survival,
     discrete_variance,
 )
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import (
     MIN_GAUSSIAN_DELTA,
+    discrete_laplace_stddev,
     gaussian_delta,
     gaussian_rho,
     rho_for_delta,
@@ -71,7 +71,6 @@ NoiseKind = Literal["laplace", "truncated", "gaussian"]
 NOISES = ("auto", *get_args(NoiseKind))
 _SAFETY = 1 - 1e-9  # of probabilities that must not be above a bound; floats are exact within 1e-12
 _SIGMAS = 10.1  # no Gaussian draw is above this many sigma
-_MAX_SUMMED_SIGMA = 1000
 _LOW_ERROR, _HIGH_ERROR = 0.025, 0.024  # of an interval's ends; see CountNoise.intervals
 
 Counts = NDArray[np.int64]
@@ -107,7 +106,7 @@ class CountNoise:
             return math.sqrt(discrete_variance(self.sigma))
         a = self.decay
         if self.limit is None:
-            return 1 / (math.sqrt(2) * math.sinh(a / 2))
+            return discrete_laplace_stddev(a)
         # Sums of beta^k, k beta^k and k^2 beta^k over k >= 1; those beyond A are the same, shifted.
         beta, rest, limit = math.exp(-a), -math.expm1(-a), self.limit
         ones, firsts, squares = beta / rest, beta / rest**2, beta * (1 + beta) / rest**3
@@ -123,7 +122,7 @@ class CountNoise:
     def survival(self, k: NDArray[np.int64]) -> NDArray[np.float64]:
         """P[Z >= k], for integers of any shape."""
         if self.sigma is not None:
-            return _gaussian_survival(self.sigma, k)
+            return discrete_gaussian_survival(self.sigma, k)
         whole = _laplace_survival(self.decay, k)
         if self.limit is None:
             return whole
@@ -217,23 +216,6 @@ class CountNoise:
 def _laplace_survival(a: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
     """P[Z >= k] of discrete Laplace noise: beta^k / (1 + beta) for k >= 1, by symmetry for others; beta = e^-a."""
     tail = np.exp(-a * np.where(k >= 1, k, 1 - k)) / (1 + math.exp(-a))
-    return np.asarray(np.where(k >= 1, tail, 1 - tail))
-
-
-@lru_cache(maxsize=16)
-def _gaussian_tails(sigma: float) -> NDArray[np.float64]:
-    """P[Z >= k] of discrete Gaussian noise for k = 1, 2, ..., as far as it is drawn."""
-    k = np.arange(1, math.ceil(_SIGMAS * sigma) + 2)
-    return discrete_gaussian_pmf(sigma, k)[::-1].cumsum()[::-1]
-
-
-def _gaussian_survival(sigma: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
-    """P[Z >= k] of discrete Gaussian noise; see `discrete_gaussian_survival`, the same for one k."""
-    if sigma > _MAX_SUMMED_SIGMA:
-        return np.asarray(scipy.special.ndtr((0.5 - k) / sigma))
-    tails = _gaussian_tails(sigma)
-    at = np.where(k >= 1, k, 1 - k)
-    tail = np.where(at <= len(tails), tails[np.minimum(at, len(tails)) - 1], 0.0)
     return np.asarray(np.where(k >= 1, tail, 1 - tail))
 
 

@@ -168,23 +168,28 @@ def discrete_gaussian_pmf(sigma: float, k: NDArray[np.int64]) -> NDArray[np.floa
     return np.exp(-((k / sigma) ** 2) / 2) / total
 
 
-def discrete_gaussian_survival(sigma: float, k: int) -> float:
-    """Returns P[Z >= k]. Above sigma = 1000 it is rounded up for k > sigma, by less than a factor 1 + 1e-5 to 10 sigma.
+def discrete_gaussian_survival(sigma: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Returns P[Z >= k] for integers k of any shape.
 
-    There it is the normal distribution's tail from k - 1/2, which is above the sum because the density is convex.
+    Above sigma = 1000 it is the normal distribution's tail from k - 1/2, which is above the sum for k > sigma
+    because the density is convex there: by less than a factor 1 + 1e-5 to 10 sigma.
     """
     if sigma > _MAX_SUMMED_SIGMA:
-        return float(scipy.special.ndtr((0.5 - k) / sigma))
+        return np.asarray(scipy.special.ndtr((0.5 - k) / sigma))
     tails = _summed(sigma)[1]
-    if k <= 0:
-        return float(1 - tails[1 - k]) if 1 - k < len(tails) else 1.0
-    return float(tails[k]) if k < len(tails) else 0.0
+    distance = np.where(k >= 1, k, 1 - k)
+    tail = np.where(distance < len(tails), tails[np.minimum(distance, len(tails) - 1)], 0.0)
+    return np.asarray(np.where(k >= 1, tail, 1 - tail))
 
 
 def discrete_gaussian_quantile(sigma: float, probability: float) -> int:
     """Returns the smallest k with P[Z > k] <= probability, for a probability in (1e-300, 1)."""
     end = math.ceil(40 * sigma) + 1
-    return 1 + bisect_integers(lambda k: discrete_gaussian_survival(sigma, k + 1) > probability, -end - 1, end)
+
+    def exceeds(k: int) -> bool:
+        return bool(discrete_gaussian_survival(sigma, np.array(k + 1)) > probability)
+
+    return 1 + bisect_integers(exceeds, -end - 1, end)
 
 
 def discrete_variance(sigma: float) -> float:

@@ -21,11 +21,11 @@ from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.quantiles.draw_plan import DrawPlan, plan_draws
 from sfumato.transforms.quantiles.exponential_draw import STEP_BITS, SpreadUsers, draw_border
 from sfumato.transforms.quantiles.noisy_hierarchy import MAX_BITS, HierarchyNoise, fit_hierarchy, measure_hierarchy
+from sfumato.transforms.text_tables import TYPICAL_USERS
 
 METHODS = ("exponential", "hierarchical")
 _ADMISSION_SHARE = 0.01  # of epsilon, for the noisy counts of users that admit a run
 _CURVE_BITS = 11  # of a published curve
-_TYPICAL_USERS = 1_000_000  # where the number of users is unknown, for the choice of a method
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class QuantilesPlan:
     def rank_stddev(self) -> float:
         """Expected root mean square error of the quantiles' ranks, in users, from public figures alone."""
         if self.method == "exponential":
-            plan = self.draws(self.population or _TYPICAL_USERS)
+            plan = self.draws(self.population or TYPICAL_USERS)
             errors = [plan.stddevs[number] for number in plan.quantiles]
         else:
             errors = [self.hierarchy.rank_stddev(share) for share in self.shares]
@@ -177,7 +177,7 @@ def private_distribution(
     """
     key = key.narrowed({"quantiles": asdict(plan), "values": asdict(values)})
     if plan.method == "exponential":
-        about = float(plan.population or _TYPICAL_USERS) if admission is None else admission.users
+        about = float(plan.population or TYPICAL_USERS) if admission is None else admission.users
         found = _exponential(users, plan, key, values, about)
     else:
         found = _hierarchical(users, plan, key, values, ranges)

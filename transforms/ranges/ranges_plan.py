@@ -198,9 +198,13 @@ class RangesPlan:
     @property
     def _central_epsilon(self) -> float:
         """The epsilon of a trusted curator whose noise equals that of all shards together."""
+        return LAPLACE.cost(self.shards_stddev(self._population, self.counting.budget.total))
+
+    def shards_stddev(self, users: float, cost: float) -> float:
+        """Returns the standard deviation of all shards' noise on one count, at a cost in the noise's unit."""
         counting = self.counting
-        shards = Cohort.plan(self._population, None, counting.shard_size, counting.dropout).shards
-        return LAPLACE.cost(math.sqrt(shards) * counting.count_noise.stddev(counting.budget.total))
+        shards = Cohort.plan(users, None, counting.shard_size, counting.dropout).shards
+        return math.sqrt(shards) * counting.count_noise.stddev(cost)
 
 
 def _json_value(value: Any) -> Any:
