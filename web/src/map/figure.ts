@@ -418,6 +418,8 @@ export class MapFigure {
     frame.addEventListener("pointerdown", (event) => {
       this.map.dragging[event.pointerType === "touch" ? "disable" : "enable"]();
     }, { capture: true });
+    for (const name of ["touchstart", "touchmove"]) // while the page still scrolls, fingers cannot move the map
+      frame.addEventListener(name, (event) => !event.cancelable && event.stopPropagation(), { capture: true, passive: true });
     holder.addEventListener("touchmove", (event) => {
       if (event.touches.length === 1) this.showHint("Use two fingers to move the map");
     }, { passive: true });
